@@ -2,7 +2,7 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { files, open, pipeline } from "../src/index.ts";
-import type { FilesSource } from "../src/core/source.ts";
+import type { FilesSource } from "../src/core/pipelines/source.ts";
 import { listFiles } from "../src/pipelines/sources/files.ts";
 
 const [folder = "", many = "1000"] = process.argv.slice(2);

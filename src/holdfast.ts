@@ -1,10 +1,10 @@
-import type { TransactionHandle } from "./core/commit-rows.ts";
-import { type Duration, toMillis } from "./core/duration.ts";
-import { HoldfastError, idTaken, noUpstream } from "./core/errors.ts";
-import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/options.ts";
-import { isPipeline, type Pipeline } from "./core/pipeline.ts";
-import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery-report.ts";
-import type { Schedule } from "./core/schedule.ts";
+import type { TransactionHandle } from "./core/jobs/job.ts";
+import { type Duration, toMillis } from "./core/text/duration.ts";
+import { HoldfastError, idTaken, noUpstream } from "./core/text/errors.ts";
+import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
+import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
+import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
+import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
 import type { EnqueueOptions, Enqueued } from "./engine/context.ts";
 import { type Definition, definitionOf, type JobDef } from "./engine/definition.ts";

@@ -1,10 +1,9 @@
 import { dirname } from "node:path";
-import type { BackupPlan } from "./core/backup-plan.ts";
-import { toMillis } from "./core/duration.ts";
-import { HoldfastError } from "./core/errors.ts";
-import { DEFAULT_FILE_MODE } from "./core/file-mode.ts";
-import { describeValue, invalidOption } from "./core/options.ts";
-import { checkStorable, storable } from "./core/text.ts";
+import type { BackupPlan } from "./core/recovery/backup-plan.ts";
+import { toMillis } from "./core/text/duration.ts";
+import { HoldfastError } from "./core/text/errors.ts";
+import { checkStorable, DEFAULT_FILE_MODE, storable } from "./core/text/text.ts";
+import { describeValue, invalidOption } from "./core/text/options.ts";
 import { Engine } from "./engine/engine.ts";
 import { checkSinks } from "./engine/events/settings.ts";
 import { clockFrom } from "./engine/host.ts";

@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 
 /** What an export writes itself, at its top. */
 export const MANIFEST = "manifest.json";

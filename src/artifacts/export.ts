@@ -1,8 +1,8 @@
 import { hash as digest } from "node:crypto";
 import { type FileHandle, lstat, mkdir, open, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import { HoldfastError } from "../core/errors.ts";
-import { toJson } from "../core/json.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { toJson } from "../core/text/json.ts";
 import { CHECKSUMS, ExportNames, invalidPath, MANIFEST } from "./export-names.ts";
 import {
   explain,

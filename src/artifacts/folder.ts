@@ -2,8 +2,8 @@ import { randomBytes } from "node:crypto";
 import { closeSync, fsyncSync, openSync } from "node:fs";
 import { chmod, mkdir, open, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { HoldfastError } from "../core/errors.ts";
-import { fileModeOf, folderModeOf } from "../core/file-mode.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { fileModeOf, folderModeOf } from "../core/text/text.ts";
 
 /**
  * Makes it with all that is missing above it; resolves when a power cut would leave it there. `fileMode`: that of the files

@@ -3,7 +3,7 @@ import { createReadStream } from "node:fs";
 import { type FileHandle, open, rename, rm, utimes } from "node:fs/promises";
 import { join } from "node:path";
 import { Readable } from "node:stream";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import {
   explain,
   explained,

@@ -1,7 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from "commander";
-import type { Cost } from "../core/cost.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { JOB_STATES } from "../core/job.ts";
+import type { Cost } from "../core/pipelines/cost.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { JOB_STATES } from "../core/jobs/job.ts";
 import type { BuildOptions } from "../pipelines/model.ts";
 
 export function wholeNumber(text: string): number {

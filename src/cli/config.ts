@@ -2,8 +2,8 @@ import { existsSync, globSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
-import { HoldfastError } from "../core/errors.ts";
-import { refuseUnknown } from "../core/options.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { refuseUnknown } from "../core/text/options.ts";
 import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
 import { errorPlace } from "./modules.ts";
 

@@ -1,7 +1,7 @@
 import { Console } from "node:console";
 import { readFileSync } from "node:fs";
 import { Command, type ErrorOptions, Help } from "commander";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { readConfig } from "./config.ts";
 import { isJson } from "./render/output.ts";
 

@@ -1,7 +1,7 @@
 import type { Command } from "commander";
-import { HoldfastError } from "../core/errors.ts";
-import type { Job } from "../core/job.ts";
-import { plural } from "../core/words.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { Job } from "../core/jobs/job.ts";
+import { plural } from "../core/text/text.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
 import { atLeastOne } from "./arguments.ts";

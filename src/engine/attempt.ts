@@ -1,9 +1,8 @@
-import type { CommitRows } from "../core/commit-rows.ts";
-import { HoldfastError, idTaken, LeaseLostError } from "../core/errors.ts";
-import { followUpId } from "../core/ids.ts";
-import { toJobError } from "../core/job.ts";
-import { fromJson, toJson } from "../core/json.ts";
-import type { Next, Outcome } from "../core/retry.ts";
+import { type CommitRows, toJobError } from "../core/jobs/job.ts";
+import { HoldfastError, idTaken, LeaseLostError } from "../core/text/errors.ts";
+import { followUpId } from "../core/text/ids.ts";
+import { fromJson, toJson } from "../core/text/json.ts";
+import type { Next, Outcome } from "../core/jobs/retry.ts";
 import type { EnqueueOptions, JobContext } from "./context.ts";
 import { type Definition, definitionOf } from "./definition.ts";
 import type { Engine, Owner } from "./engine.ts";

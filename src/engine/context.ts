@@ -1,1 +1,1 @@
-export type { Enqueued, EnqueueOptions, JobContext } from "../core/context.ts";
+export type { Enqueued, EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";

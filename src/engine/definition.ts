@@ -1,14 +1,13 @@
-import type { JobContext, JobDef, Run } from "../core/context.ts";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { FINISHED_STATES, type FinishedState, JOB_STATES, type JobState, toJobError } from "../core/job.ts";
-import { checkLimits, type Limit } from "../core/limit-options.ts";
-import { checkBoolean, checkCount, checkFunction, checkName, describeValue, refuseUnknown } from "../core/options.ts";
-import type { Keep, QueueSettings } from "../core/queue.ts";
-import { checkRunOptions, type RunOptions, type RunSettings } from "../core/run-options.ts";
-import type { StandardSchema } from "../core/schema.ts";
-import { checkStorable } from "../core/text.ts";
-import { refusePipelineName } from "../core/work.ts";
+import type { JobContext, JobDef, Run } from "../core/pipelines/stage.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { FINISHED_STATES, type FinishedState, JOB_STATES, type JobState, toJobError } from "../core/jobs/job.ts";
+import { checkLimits, type Limit } from "../core/limits/limit.ts";
+import { checkBoolean, checkCount, checkFunction, checkName, describeValue, refuseUnknown } from "../core/text/options.ts";
+import type { Keep, QueueSettings } from "../core/jobs/claiming.ts";
+import { checkRunOptions, type RunOptions, type RunSettings, type StandardSchema } from "../core/jobs/run-options.ts";
+import { checkStorable } from "../core/text/text.ts";
+import { refusePipelineName } from "../core/pipelines/work.ts";
 import type { Declaration } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 

@@ -1,11 +1,11 @@
 import { hostname } from "node:os";
 import { Worker as Thread } from "node:worker_threads";
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import type { Clock } from "../core/clock.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
-import type { ProcessId } from "../core/ids.ts";
-import { sayReaders } from "../core/wal.ts";
+import type { Clock } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
+import type { ProcessId } from "../core/text/ids.ts";
+import { sayReaders } from "../core/recovery/loss.ts";
 import { ArtifactFolder } from "./maintenance/artifact-folder.ts";
 import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";

@@ -1,7 +1,7 @@
-import { sayMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import type { JobError } from "../core/job.ts";
-import type { Next, Outcome } from "../core/retry.ts";
+import { sayMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { JobError } from "../core/jobs/job.ts";
+import type { Next, Outcome } from "../core/jobs/retry.ts";
 import type { Claimed } from "../store/store.ts";
 import type { Log } from "./log.ts";
 

@@ -1,6 +1,6 @@
 import { readFileSync, readlinkSync } from "node:fs";
 import { hostname, uptime } from "node:os";
-import type { Clock } from "../core/clock.ts";
+import type { Clock } from "../core/text/duration.ts";
 
 /** Names this run of the host: jobs that a reboot interrupted are charged no crash. */
 export function bootId(): string {

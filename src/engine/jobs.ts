@@ -1,8 +1,8 @@
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/job.ts";
-import { checkCount, checkOneOf, checkSignal, describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
-import { checkStorable } from "../core/text.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { type Finished, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import { checkCount, checkOneOf, checkSignal, describeValue, invalidOption, refuseUnknown } from "../core/text/options.ts";
+import { checkStorable } from "../core/text/text.ts";
 import { incompleteOf, notReadable, type ReadOptions, refuseMissing } from "./readable.ts";
 import type { Enqueued } from "./context.ts";
 import type { Engine } from "./engine.ts";

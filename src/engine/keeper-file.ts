@@ -1,4 +1,4 @@
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import type { Log } from "./log.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { fileMissing, findPackage, isModuleMissing, type OwnThread, ownThread } from "../store/own-file.ts";

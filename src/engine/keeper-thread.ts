@@ -1,6 +1,6 @@
 import { parentPort, workerData } from "node:worker_threads";
-import type { ProcessId } from "../core/ids.ts";
-import type { WalView } from "../core/wal.ts";
+import type { ProcessId } from "../core/text/ids.ts";
+import type { WalView } from "../core/recovery/loss.ts";
 import { Holdings, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
 import { BEAT, type LeadMessage } from "./maintenance/leads.ts";
 import { type Said, said } from "./failure-log.ts";

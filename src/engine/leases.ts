@@ -1,9 +1,9 @@
-import type { Clock } from "../core/clock.ts";
-import type { Fence, JobKey } from "../core/ids.ts";
-import type { JobError } from "../core/job.ts";
-import { type LeaseRef, renewalInterval } from "../core/lease.ts";
-import type { Next, Outcome } from "../core/retry.ts";
-import { MAX_CONCURRENCY } from "../core/run-options.ts";
+import type { Clock } from "../core/text/duration.ts";
+import type { Fence, JobKey } from "../core/text/ids.ts";
+import type { JobError } from "../core/jobs/job.ts";
+import { type LeaseRef, renewalInterval } from "../core/jobs/lease.ts";
+import type { Next, Outcome } from "../core/jobs/retry.ts";
+import { MAX_CONCURRENCY } from "../core/jobs/run-options.ts";
 import type { Fate, Settlement, Store } from "../store/store.ts";
 
 /** What a slot is in. TAKEN: the keeper has ended or given back the lease; the main thread frees the slot. */

@@ -1,8 +1,8 @@
 import { randomUUID } from "node:crypto";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { checkName } from "../core/options.ts";
-import { checkStorable } from "../core/text.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { checkName } from "../core/text/options.ts";
+import { checkStorable } from "../core/text/text.ts";
 import type { Engine } from "./engine.ts";
 
 /** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */

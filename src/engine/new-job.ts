@@ -1,9 +1,9 @@
-import { toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { toJson } from "../core/json.ts";
-import { describeValue, invalidOption, refuseUnknown } from "../core/options.ts";
-import { parse } from "../core/schema.ts";
-import { checkStorable } from "../core/text.ts";
+import { toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { toJson } from "../core/text/json.ts";
+import { describeValue, invalidOption, refuseUnknown } from "../core/text/options.ts";
+import { parse } from "../core/jobs/run-options.ts";
+import { checkStorable } from "../core/text/text.ts";
 import type { NewJob } from "../store/store.ts";
 import type { EnqueueOptions } from "./context.ts";
 import { type Definition, limitKeys } from "./definition.ts";

@@ -1,10 +1,9 @@
 import { hostname } from "node:os";
 import { resolve } from "node:path";
-import { actorText } from "../core/audit.ts";
-import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/backup-plan.ts";
-import type { Clock } from "../core/clock.ts";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
+import { actorText } from "../core/recovery/audit.ts";
+import { type BackupPlan, type BackupsOptions, checkBackups } from "../core/recovery/backup-plan.ts";
+import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import {
   checkBoolean,
   checkFunction,
@@ -13,7 +12,7 @@ import {
   describeValue,
   invalidOption,
   refuseUnknown,
-} from "../core/options.ts";
+} from "../core/text/options.ts";
 import type { SinkOptions } from "./events/settings.ts";
 import { backupsFolder } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";

@@ -1,8 +1,8 @@
-import type { Clock } from "../core/clock.ts";
-import { NonRetryableError } from "../core/errors.ts";
-import { type JobError, toJobError } from "../core/job.ts";
-import { RetryAfterError } from "../core/retry-after.ts";
-import type { Outcome } from "../core/retry.ts";
+import type { Clock } from "../core/text/duration.ts";
+import { NonRetryableError } from "../core/text/errors.ts";
+import { type JobError, toJobError } from "../core/jobs/job.ts";
+import { RetryAfterError } from "../core/jobs/event.ts";
+import type { Outcome } from "../core/jobs/retry.ts";
 
 /** What a thrown value means for the attempt. Names are looked at too: an app may hold two copies of this package. */
 export function outcomeOf(thrown: unknown, clock: Clock): Outcome {

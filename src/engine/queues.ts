@@ -1,5 +1,5 @@
-import type { JobState } from "../core/job.ts";
-import { checkName } from "../core/options.ts";
+import type { JobState } from "../core/jobs/job.ts";
+import { checkName } from "../core/text/options.ts";
 import { type ReadOptions, refuseMissing } from "./readable.ts";
 import type { Engine } from "./engine.ts";
 

@@ -1,5 +1,5 @@
-import { HoldfastError } from "../core/errors.ts";
-import { checkBoolean, refuseUnknown } from "../core/options.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { checkBoolean, refuseUnknown } from "../core/text/options.ts";
 import type { DamageStore } from "../store/findings.ts";
 
 /** Of a damaged database some of it cannot be read: null. The damage itself is known, or found by a check. */

@@ -1,8 +1,7 @@
-import type { Clock } from "../core/clock.ts";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/options.ts";
-import { type Missed, nextTick, type Schedule, ticksOf } from "../core/schedule.ts";
+import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
+import { type Missed, nextTick, type Schedule, ticksOf } from "../core/jobs/schedule.ts";
 import type { ScheduleDraft, StoredSchedule } from "../store/schedules.ts";
 import type { Store } from "../store/store.ts";
 import type { Enqueued } from "./context.ts";

@@ -1,6 +1,6 @@
-import { isPassing } from "../core/errors.ts";
-import { toJobError } from "../core/job.ts";
-import type { Outcome } from "../core/retry.ts";
+import { isPassing } from "../core/text/errors.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
 import { PartlySettled } from "../store/partly-settled.ts";
 import type { Fate } from "../store/store.ts";

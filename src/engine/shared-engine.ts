@@ -1,5 +1,5 @@
 import { inspect } from "node:util";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "./engine.ts";
 
 /** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */

@@ -1,6 +1,6 @@
-import type { SqliteHandle, TransactionHandle } from "../core/commit-rows.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { isAsyncFunction, isThenable } from "../core/thenable.ts";
+import type { SqliteHandle, TransactionHandle } from "../core/jobs/job.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { isAsyncFunction, isThenable } from "../core/text/text.ts";
 import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 
 /** A handle with an open write transaction, as it is or as `db`. */

@@ -1,8 +1,8 @@
-import { type Duration, toMillis } from "../core/duration.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { refuseUnknown } from "../core/options.ts";
-import type { Outcome } from "../core/retry.ts";
-import { checkConcurrency } from "../core/run-options.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { refuseUnknown } from "../core/text/options.ts";
+import type { Outcome } from "../core/jobs/retry.ts";
+import { checkConcurrency } from "../core/jobs/run-options.ts";
 import type { Change, ClaimSource, Claimed, Declaration, Outlook } from "../store/store.ts";
 import { Attempt } from "./attempt.ts";
 import type { Definition } from "./definition.ts";

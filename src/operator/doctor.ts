@@ -1,9 +1,9 @@
 import { existsSync, statfsSync, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { countOrphans } from "../artifacts/sweep.ts";
-import { type Circumstance, diagnose, type Diagnosis } from "../core/diagnosis.ts";
-import { isProven } from "../core/lease.ts";
-import type { CrashRecoveryReport } from "../core/recovery-report.ts";
+import { type Circumstance, diagnose, type Diagnosis } from "../core/recovery/diagnosis.ts";
+import { isProven } from "../core/jobs/lease.ts";
+import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import { bootId } from "../engine/host.ts";
 import { verifyAudit } from "../engine/maintenance/check.ts";
 import { readable } from "../engine/readable.ts";

@@ -1,4 +1,4 @@
-import type { Facts } from "../core/metrics.ts";
+import type { Facts } from "../core/recovery/metrics.ts";
 import { readable } from "../engine/readable.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Life } from "../store/processes.ts";

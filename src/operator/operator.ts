@@ -1,11 +1,11 @@
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
-import type { Event } from "../core/event.ts";
-import type { ProcessId } from "../core/ids.ts";
-import type { Facts } from "../core/metrics.ts";
-import type { CrashRecoveryReport } from "../core/recovery-report.ts";
-import type { WalReader } from "../core/wal.ts";
+import type { Event } from "../core/jobs/event.ts";
+import type { ProcessId } from "../core/text/ids.ts";
+import type { Facts } from "../core/recovery/metrics.ts";
+import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
+import type { WalReader } from "../core/recovery/loss.ts";
 import { type Claim, heldBy, type HeldClaim, tokenOf } from "../engine/claim.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { OnEvent, Subscription } from "../engine/events/relays.ts";

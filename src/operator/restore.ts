@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { Artifacts } from "../artifacts/artifacts.ts";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { verifyArtifacts } from "../engine/maintenance/backups.ts";
 import { Alive } from "../store/alive.ts";
 import { artifactsPath, backupsFolder, backupsIn, type OnProgress } from "../store/backups.ts";

@@ -1,5 +1,5 @@
-import type { Build } from "../core/build-view.ts";
-import { HoldfastError } from "../core/errors.ts";
+import type { Build } from "../core/pipelines/build-view.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { Orchestrator } from "./orchestrator.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";

@@ -1,8 +1,8 @@
-import type { JobContext } from "../core/context.ts";
-import { NOTHING } from "../core/cost.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { toJobError } from "../core/job.ts";
-import { listingJobName, stageJobName } from "../core/work.ts";
+import type { JobContext } from "../core/pipelines/stage.ts";
+import { NOTHING } from "../core/pipelines/cost.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import { listingJobName, stageJobName } from "../core/pipelines/work.ts";
 import { type Attempt, Ending } from "../engine/attempt.ts";
 import type { Definition } from "../engine/definition.ts";
 import { failForGood } from "../engine/outcome.ts";

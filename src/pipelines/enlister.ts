@@ -1,9 +1,7 @@
-import { LeaseLostError } from "../core/errors.ts";
-import { compareIds } from "../core/id-order.ts";
-import type { ResultKey } from "../core/ids.ts";
-import type { LeaseRef } from "../core/lease.ts";
-import { GONE, type Segment } from "../core/segment.ts";
-import type { Step, Trail } from "../core/trail.ts";
+import { LeaseLostError } from "../core/text/errors.ts";
+import { compareIds, type ResultKey } from "../core/text/ids.ts";
+import type { LeaseRef } from "../core/jobs/lease.ts";
+import { GONE, type Segment, type Step, type Trail } from "../core/pipelines/work.ts";
 import { asParent, type BuildScope, type LiveTargets, type Reader, type Traveller } from "./live-targets.ts";
 import { listedTarget, Walker } from "./walker.ts";
 import type { NewJob } from "../store/store.ts";

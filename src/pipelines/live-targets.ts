@@ -1,11 +1,15 @@
-import { contextHash, type ContextParts, type ValueHash } from "../core/context-hash.ts";
-import type { Fingerprint } from "../core/fingerprint.ts";
-import type { ResultKey } from "../core/ids.ts";
-import type { Segment } from "../core/segment.ts";
-import type { Target } from "../core/source.ts";
-import { stageKey } from "../core/stage.ts";
-import { type Step, stepOf, type Trail } from "../core/trail.ts";
-import { type KeptValue, NO_VALUE } from "../core/value.ts";
+import {
+  contextHash,
+  type ContextParts,
+  type Fingerprint,
+  type KeptValue,
+  NO_VALUE,
+  type ValueHash,
+} from "../core/pipelines/context-hash.ts";
+import type { ResultKey } from "../core/text/ids.ts";
+import { type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
+import type { Target } from "../core/pipelines/source.ts";
+import { stageKey } from "../core/pipelines/stage.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
 import type { TargetRow, WorkStore } from "../store/work.ts";

@@ -1,8 +1,15 @@
 import { randomBytes } from "node:crypto";
-import { type BuildProgress, hasEnded, nextBuildMove, nextPausedMove, startsNothingNew, type WantedMove } from "../core/build.ts";
-import { TOKEN_BYTES, tokenOf } from "../core/confirmation-token.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { gatherSegment } from "../core/segment.ts";
+import {
+  type BuildProgress,
+  hasEnded,
+  nextBuildMove,
+  nextPausedMove,
+  startsNothingNew,
+  type WantedMove,
+} from "../core/pipelines/build.ts";
+import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { gatherSegment } from "../core/pipelines/work.ts";
 import type { Engine } from "../engine/engine.ts";
 import { said } from "../engine/failure-log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";

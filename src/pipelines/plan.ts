@@ -1,9 +1,9 @@
-import { type Amount, type Cost, NOTHING, plus, toCost } from "../core/cost.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { editedStages, type PipelineDescription } from "../core/pipeline-description.ts";
-import { gatherSegment, GONE, type Segment } from "../core/segment.ts";
-import { fixedEstimate } from "../core/stage.ts";
-import { inlineValue, type KeptValue } from "../core/value.ts";
+import { type Amount, type Cost, NOTHING, plus, toCost } from "../core/pipelines/cost.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
+import { gatherSegment, GONE, type Segment } from "../core/pipelines/work.ts";
+import { fixedEstimate } from "../core/pipelines/stage.ts";
+import { inlineValue, type KeptValue } from "../core/pipelines/context-hash.ts";
 import { Purse } from "./purse.ts";
 import { Values } from "./values.ts";
 import { Walker } from "./walker.ts";

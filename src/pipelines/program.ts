@@ -2,7 +2,7 @@ import { hash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { dirname, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
-import { type Pipeline, type PipelineDefinition, pipelineOf } from "../core/pipeline.ts";
+import { type Pipeline, type PipelineDefinition, pipelineOf } from "../core/pipelines/pipeline.ts";
 
 /** Of `import … from "./x.ts"`, `export … from "./x.ts"` and `import "./x.ts"`: the address, if it is relative. */
 const RELATIVE_IMPORT = /\b(?:import|export)\b(?:[^"'`;()]*?\bfrom)?\s*["'](\.\.?\/[^"']+)["']/g;

@@ -1,9 +1,9 @@
-import { type CostHistory, estimate } from "../core/budget.ts";
-import type { Clock } from "../core/clock.ts";
-import { type Amount, NOTHING } from "../core/cost.ts";
-import { isPassing, LeaseLostError } from "../core/errors.ts";
-import { toJobError } from "../core/job.ts";
-import { stageEstimate } from "../core/stage.ts";
+import { type CostHistory, estimate } from "../core/pipelines/budget.ts";
+import type { Clock } from "../core/text/duration.ts";
+import { type Amount, NOTHING } from "../core/pipelines/cost.ts";
+import { isPassing, LeaseLostError } from "../core/text/errors.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import { stageEstimate } from "../core/pipelines/stage.ts";
 import { type Attempt, Ending } from "../engine/attempt.ts";
 import type { Holdings } from "../engine/leases.ts";
 import { failForGood } from "../engine/outcome.ts";

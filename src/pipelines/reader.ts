@@ -1,6 +1,6 @@
-import { HoldfastError } from "../core/errors.ts";
-import type { ResultKey } from "../core/ids.ts";
-import type { KeptValue } from "../core/value.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { ResultKey } from "../core/text/ids.ts";
+import type { KeptValue } from "../core/pipelines/context-hash.ts";
 import type { Values } from "./values.ts";
 import type { StoredResult, WorkStore } from "../store/work.ts";
 import type { Reader } from "./live-targets.ts";

@@ -2,11 +2,10 @@ import { hash } from "node:crypto";
 import { once } from "node:events";
 import { PassThrough } from "node:stream";
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import { valueHash, type ValueHash } from "../core/context-hash.ts";
-import { damagedRow } from "../core/errors.ts";
-import { toJson } from "../core/json.ts";
-import { sayPath } from "../core/target-id.ts";
-import { INLINE, inlineValue, type KeptValue, NO_VALUE } from "../core/value.ts";
+import { INLINE, inlineValue, type KeptValue, NO_VALUE, valueHash, type ValueHash } from "../core/pipelines/context-hash.ts";
+import { damagedRow } from "../core/text/errors.ts";
+import { toJson } from "../core/text/json.ts";
+import { sayPath } from "../core/pipelines/work.ts";
 
 /** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
 export class Values {

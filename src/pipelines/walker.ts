@@ -1,11 +1,9 @@
-import { HoldfastError } from "../core/errors.ts";
-import type { BuildKey, ResultKey } from "../core/ids.ts";
-import { toJobError } from "../core/job.ts";
-import { memberHash } from "../core/members-hash.ts";
-import { doneMark, type Segment } from "../core/segment.ts";
-import { groupOf } from "../core/stage.ts";
-import { childrenOf, type Step, stepOf, type Trail } from "../core/trail.ts";
-import type { KeptValue } from "../core/value.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { BuildKey, ResultKey } from "../core/text/ids.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import { type KeptValue, memberHash } from "../core/pipelines/context-hash.ts";
+import { childrenOf, doneMark, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
+import { groupOf } from "../core/pipelines/stage.ts";
 import type { NewJob } from "../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../store/work.ts";
 import { type BuildScope, type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./live-targets.ts";

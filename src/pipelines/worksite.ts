@@ -1,10 +1,10 @@
 import { resolve } from "node:path";
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import type { Fingerprint } from "../core/fingerprint.ts";
-import type { BuildKey, JobKey } from "../core/ids.ts";
-import { toJobError } from "../core/job.ts";
-import type { LeaseRef } from "../core/lease.ts";
-import type { Target } from "../core/source.ts";
+import type { Fingerprint } from "../core/pipelines/context-hash.ts";
+import type { BuildKey, JobKey } from "../core/text/ids.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import type { LeaseRef } from "../core/jobs/lease.ts";
+import type { Target } from "../core/pipelines/source.ts";
 import { Ending } from "../engine/attempt.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { ToldTarget } from "./isolated/messages.ts";

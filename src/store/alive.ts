@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
 import { isBusy } from "./sqlite/faults.ts";
 import { createFile, createFolder } from "./sqlite/modes.ts";
-import { DEFAULT_FILE_MODE } from "../core/file-mode.ts";
+import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */
 const STARTING = 60_000;

@@ -1,6 +1,6 @@
-import { type AuditFault, type AuditHead, type AuditRecord, linked } from "../core/audit-chain.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { storable } from "../core/text.ts";
+import { type AuditFault, type AuditHead, type AuditRecord, linked } from "../core/recovery/audit.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { storable } from "../core/text/text.ts";
 
 export type { AuditFault, AuditHead };
 

@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { basename, extname, join } from "node:path";
-import { HoldfastError } from "../core/errors.ts";
-import type { JobState } from "../core/job.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { JobState } from "../core/jobs/job.ts";
 
 /** Copies of a whole database, made while others work in it. */
 export interface BackupStore {

@@ -1,4 +1,4 @@
-import { approve, type Budget, fromBudget } from "../core/budget.ts";
+import { approve, type Budget, fromBudget, refusedToken, type StoredToken } from "../core/pipelines/budget.ts";
 import {
   type BuildFacts,
   type BuildReason,
@@ -6,12 +6,11 @@ import {
   mayMoveBuild,
   startsNothingNew,
   type WantedMove,
-} from "../core/build.ts";
-import { refusedToken, type StoredToken } from "../core/confirmation-token.ts";
-import type { Amount, Cost } from "../core/cost.ts";
-import { HoldfastError } from "../core/errors.ts";
-import { type BuildKey, parseBuildId, type ProcessId } from "../core/ids.ts";
-import { pipelineChanged, type PipelineDescription } from "../core/pipeline-description.ts";
+} from "../core/pipelines/build.ts";
+import type { Amount, Cost } from "../core/pipelines/cost.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { type BuildKey, parseBuildId, type ProcessId } from "../core/text/ids.ts";
+import { pipelineChanged, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { type Flag, isYes } from "./job-row.ts";
 import type { NewJob } from "./store.ts";
 

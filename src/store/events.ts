@@ -1,5 +1,4 @@
-import { dedupeKey } from "../core/dedupe-key.ts";
-import type { Event } from "../core/event.ts";
+import { dedupeKey, type Event } from "../core/jobs/event.ts";
 
 /** What happened, for as long as it is kept. */
 export interface EventStore {

@@ -1,5 +1,5 @@
-import type { AuditHead } from "../core/audit-chain.ts";
-import type { HoldfastError } from "../core/errors.ts";
+import type { AuditHead } from "../core/recovery/audit.ts";
+import type { HoldfastError } from "../core/text/errors.ts";
 
 /**
  * What was found wrong with a database. "damage": its pages, or its log, are not what was written; it is only read from

@@ -1,6 +1,6 @@
-import type { ProcessId } from "../core/ids.ts";
-import type { HeldLease, StaleLease } from "../core/lease.ts";
-import type { Reclaimed } from "../core/retry.ts";
+import type { ProcessId } from "../core/text/ids.ts";
+import type { HeldLease, StaleLease } from "../core/jobs/lease.ts";
+import type { Reclaimed } from "../core/jobs/retry.ts";
 
 /** Finding leases that may have to be taken back, and taking them back. */
 export interface HealingStore {

@@ -1,9 +1,9 @@
-import type { LaneShare } from "../core/claiming.ts";
-import { removedJobs } from "../core/event.ts";
-import { type Fence, generatedId, type JobKey } from "../core/ids.ts";
-import type { FinishedState, Job, JobError, JobState } from "../core/job.ts";
-import { fromJson } from "../core/json.ts";
-import type { Policy } from "../core/retry.ts";
+import type { LaneShare } from "../core/jobs/claiming.ts";
+import { removedJobs } from "../core/jobs/event.ts";
+import { type Fence, generatedId, type JobKey } from "../core/text/ids.ts";
+import type { FinishedState, Job, JobError, JobState } from "../core/jobs/job.ts";
+import { fromJson } from "../core/text/json.ts";
+import type { Policy } from "../core/jobs/retry.ts";
 import type { Act } from "./audit.ts";
 import type { Claimed, PruneFilter } from "./store.ts";
 

@@ -1,4 +1,4 @@
-import type { LeaseRef } from "../core/lease.ts";
+import type { LeaseRef } from "../core/jobs/lease.ts";
 import { type Flag, isYes } from "./job-row.ts";
 
 /** Named, leased mutexes. */

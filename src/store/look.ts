@@ -1,5 +1,5 @@
-import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core/job.ts";
-import type { Lane } from "../core/queue.ts";
+import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import type { Lane } from "../core/jobs/claiming.ts";
 import type { Works } from "./processes.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 

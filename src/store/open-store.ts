@@ -1,5 +1,5 @@
-import type { Clock } from "../core/clock.ts";
-import { HoldfastError } from "../core/errors.ts";
+import type { Clock } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { checkSchema, isAddress, parseAddress } from "./postgres/connection/address.ts";
 import { canonicalPath } from "./sqlite/open.ts";
 import type { DriverName } from "./sqlite/driver.ts";

@@ -3,7 +3,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { getEnvironmentData, setEnvironmentData } from "node:worker_threads";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { IS_THREAD_CODE, THREAD_CODE } from "./thread-code.ts";
 
 /** Options of Node for code that is given as text. Those of the second list have a value in the next argument. */

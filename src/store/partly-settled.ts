@@ -1,4 +1,4 @@
-import type { Fate } from "../core/lease.ts";
+import type { Fate } from "../core/jobs/lease.ts";
 
 /** Thrown where some of a batch have ended and the others have not: with those nothing has happened yet. */
 export class PartlySettled extends Error {

@@ -1,4 +1,4 @@
-import type { ProcessId } from "../core/ids.ts";
+import type { ProcessId } from "../core/text/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
 

@@ -1,6 +1,6 @@
-import type { Lane, QueueSettings } from "../core/queue.ts";
-import type { Policy } from "../core/retry.ts";
-import { type Declaration, type SetQueue, type SetRule, SettingsView } from "../core/settings.ts";
+import type { Lane, QueueSettings } from "../core/jobs/claiming.ts";
+import type { Policy } from "../core/jobs/retry.ts";
+import { type Declaration, type SetQueue, type SetRule, SettingsView } from "../core/limits/settings.ts";
 import { type Flag, isYes } from "./job-row.ts";
 
 /** What is said of queues, by programs and by operators. */

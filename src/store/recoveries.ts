@@ -1,5 +1,5 @@
-import type { BuildReason } from "../core/build.ts";
-import type { ProcessId } from "../core/ids.ts";
+import type { BuildReason } from "../core/pipelines/build.ts";
+import type { ProcessId } from "../core/text/ids.ts";
 import {
   type CrashedProcess,
   type CrashRecoveryReport,
@@ -7,8 +7,8 @@ import {
   type RecoveryCounts,
   type ReportState,
   wasSuccessful,
-} from "../core/recovery-report.ts";
-import type { Reclaimed } from "../core/retry.ts";
+} from "../core/recovery/recovery-report.ts";
+import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
 import type { Life } from "./processes.ts";
 

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
-import { type JobKey, parseGeneratedId } from "../core/ids.ts";
-import type { Missed, Schedule } from "../core/schedule.ts";
+import { type JobKey, parseGeneratedId } from "../core/text/ids.ts";
+import type { Missed, Schedule } from "../core/jobs/schedule.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
 import type { Enqueued, NewJob } from "./store.ts";

@@ -1,4 +1,4 @@
-import type { Fence, ProcessId } from "../core/ids.ts";
+import type { Fence, ProcessId } from "../core/text/ids.ts";
 
 /** Sinks and durable subscribers: how far each has got with what happened, and who delivers it. */
 export interface SinkStore {

@@ -1,4 +1,4 @@
-import type { WalView } from "../core/wal.ts";
+import type { WalView } from "../core/recovery/loss.ts";
 
 /** How a store stands by itself, for whoever looks after it. Nothing is written. */
 export interface VitalsStore {

@@ -1,11 +1,10 @@
-import type { CostHistory } from "../core/budget.ts";
-import type { ValueHash } from "../core/context-hash.ts";
-import type { Amount } from "../core/cost.ts";
-import type { BuildKey, JobKey, ResultKey } from "../core/ids.ts";
-import type { JobError } from "../core/job.ts";
-import type { Fate, LeaseRef } from "../core/lease.ts";
-import { parseTrail, type Trail } from "../core/trail.ts";
-import type { KeptValue } from "../core/value.ts";
+import type { CostHistory } from "../core/pipelines/budget.ts";
+import type { KeptValue, ValueHash } from "../core/pipelines/context-hash.ts";
+import type { Amount } from "../core/pipelines/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../core/text/ids.ts";
+import type { JobError } from "../core/jobs/job.ts";
+import type { Fate, LeaseRef } from "../core/jobs/lease.ts";
+import { parseTrail, type Trail } from "../core/pipelines/work.ts";
 import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
 

@@ -1,6 +1,6 @@
-import { HoldfastError } from "../core/errors.ts";
-import { fromJson, toJson } from "../core/json.ts";
-import { parse } from "../core/schema.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { fromJson, toJson } from "../core/text/json.ts";
+import { parse } from "../core/jobs/run-options.ts";
 import { addFollowUp, checkCommit } from "../engine/attempt.ts";
 import type { JobContext } from "../engine/context.ts";
 import { type Definition, definitionOf, type JobDef } from "../engine/definition.ts";

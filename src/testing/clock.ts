@@ -1,6 +1,5 @@
-import type { Clock } from "../core/clock.ts";
-import { type Duration, toMillis } from "../core/duration.ts";
-import { describeValue, invalidOption } from "../core/options.ts";
+import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
+import { describeValue, invalidOption } from "../core/text/options.ts";
 
 export interface TestClock extends Clock {
   /** Moves time on, stopping at each timer on the way, until everything that it set off has come to rest. */

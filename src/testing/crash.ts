@@ -1,4 +1,4 @@
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { ARTIFACT_POINTS, armArtifactPoint, type ArtifactPoint } from "../artifacts/folder.ts";
 import { armPoint, POINTS } from "../store/points.ts";
 

@@ -1,5 +1,5 @@
-import type { Job } from "../core/job.ts";
-import type { Pipeline } from "../core/pipeline.ts";
+import type { Job } from "../core/jobs/job.ts";
+import type { Pipeline } from "../core/pipelines/pipeline.ts";
 import type { JobDef } from "../engine/definition.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { WorkerLoop } from "../engine/worker.ts";

@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 
 const MEGABYTE = 1024 * 1024;
 

@@ -1,6 +1,6 @@
 /** Takes the image: in a process of its own, because whoever tests may have the database open. */
 import { hostname } from "node:os";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { bootId } from "../engine/host.ts";
 import { cutPower, type PowerCutImage, type PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 

@@ -1,7 +1,7 @@
 import { type ChildProcess, execFileSync, fork } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
-import { HoldfastError } from "../core/errors.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 
 export interface ProgramOptions {
   args?: readonly string[];

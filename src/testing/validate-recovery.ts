@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from "node:util";
-import type { Job, JobState } from "../core/job.ts";
+import type { Job, JobState } from "../core/jobs/job.ts";
 import type { Holdfast } from "../holdfast.ts";
 
 /** A job as it was: all of it, or just what `enqueue` has answered. */

@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { buildTable } from "../../src/cli/commands/builds.ts";
 import { type Column, oneLine, table, widthOf } from "../../src/cli/render/table.ts";
-import { age, ahead } from "../../src/core/age.ts";
-import type { Build } from "../../src/core/build-view.ts";
-import { BUILD_STATES, type BuildState } from "../../src/core/build.ts";
+import { age, ahead } from "../../src/core/text/duration.ts";
+import type { Build } from "../../src/core/pipelines/build-view.ts";
+import { BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
 
 type Row = [name: string, count: string, note: string];
 const COLUMNS: Column<Row>[] = [

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type AuditHead, linked, NO_ENTRY } from "../../src/core/audit-chain.ts";
+import { type AuditHead, linked, NO_ENTRY } from "../../src/core/recovery/audit.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { bytes, everything, paused, resuming, started, STOPPED, tokenOf } from "./build-parts.ts";

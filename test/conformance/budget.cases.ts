@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { UNLIMITED } from "../../src/core/budget.ts";
-import type { Amount } from "../../src/core/cost.ts";
+import { UNLIMITED } from "../../src/core/pipelines/budget.ts";
+import type { Amount } from "../../src/core/pipelines/cost.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { SEEDS } from "../seeds.ts";

@@ -1,12 +1,10 @@
 import assert from "node:assert/strict";
-import type { Budget } from "../../src/core/budget.ts";
-import { mint, TOKEN_BYTES } from "../../src/core/confirmation-token.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
-import type { ProcessId } from "../../src/core/ids.ts";
-import { pipeline, pipelineOf } from "../../src/core/pipeline.ts";
-import { describePipeline, pipelineHash } from "../../src/core/pipeline-description.ts";
-import { files } from "../../src/core/source.ts";
-import { listingJobName, pipelineQueue } from "../../src/core/work.ts";
+import { type Budget, mint, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import { describePipeline, pipeline, pipelineHash, pipelineOf } from "../../src/core/pipelines/pipeline.ts";
+import { files } from "../../src/core/pipelines/source.ts";
+import { listingJobName, pipelineQueue } from "../../src/core/pipelines/work.ts";
 import type { Approval, BuildRow, LedBuild, LockToken, NewBuild, NewLead, ResumeBuild } from "../../src/store/builds.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { claimIds, LEASE, newJob, register } from "./parts.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/build.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
-import { pipelineQueue } from "../../src/core/work.ts";
+import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/pipelines/build.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
+import { pipelineQueue } from "../../src/core/pipelines/work.ts";
 import type { LedBuild, NewBuild } from "../../src/store/builds.ts";
 import type { Retry } from "../../src/store/work.ts";
 import {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { CommitRows } from "../../src/core/commit-rows.ts";
+import type { CommitRows } from "../../src/core/jobs/job.ts";
 import { CommitRowsFailed } from "../../src/store/commit-rows.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import { add, changesDuring, claim, claimOne, declaring, limitRule, newJob, running, see, SUCCEEDED, takeBack } from "./parts.ts";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { generatedId, parseGeneratedId } from "../../src/core/ids.ts";
+import { generatedId, parseGeneratedId } from "../../src/core/text/ids.ts";
 import { add, addOne, claim, claimIds, claimOne, newJob, pass, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
 import type { Check } from "./suite.ts";
 

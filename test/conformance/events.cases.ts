@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Fence, ProcessId } from "../../src/core/ids.ts";
+import type { Fence, ProcessId } from "../../src/core/text/ids.ts";
 import type { EventQuery } from "../../src/store/events.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { badJob, changesDuring, claimOne, newJob, pass, register, SUCCEEDED, takeBack } from "./parts.ts";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import {
   add,
   addOne,

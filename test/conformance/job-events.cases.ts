@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Event } from "../../src/core/event.ts";
+import type { Event } from "../../src/core/jobs/event.ts";
 import type { Claimed, Declaration, Store } from "../../src/store/store.ts";
 import { add, addOne, badJob, claim, claimOne, declaring, ERROR, newJob, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import { LEAD_TTL } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import { add, claim, claimOne, LEASE, pass, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import {
   add,

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { FINISHED_STATES, type Job, JOB_STATES, type JobState } from "../../src/core/job.ts";
-import type { Outcome } from "../../src/core/retry.ts";
+import { FINISHED_STATES, type Job, JOB_STATES, type JobState } from "../../src/core/jobs/job.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import {
   add,

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { addOne, claim, claimOne, ERROR, pass, running, see, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { FINISHED_STATES } from "../../src/core/job.ts";
+import { FINISHED_STATES } from "../../src/core/jobs/job.ts";
 import {
   add,
   addOne,

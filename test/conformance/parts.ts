@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
-import type { ProcessId } from "../../src/core/ids.ts";
-import type { Job, JobError } from "../../src/core/job.ts";
-import type { HeldLease, LeaseRef } from "../../src/core/lease.ts";
-import type { Outcome, Policy } from "../../src/core/retry.ts";
-import type { LimitRule } from "../../src/core/limit.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import type { Job, JobError } from "../../src/core/jobs/job.ts";
+import type { HeldLease, LeaseRef } from "../../src/core/jobs/lease.ts";
+import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
+import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";

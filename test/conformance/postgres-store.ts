@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes, randomUUID } from "node:crypto";
 import postgres from "postgres";
-import type { Clock } from "../../src/core/clock.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
 import { misstated } from "../../src/store/postgres/damage.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";

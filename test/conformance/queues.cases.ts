@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import type { FinishedState } from "../../src/core/job.ts";
-import type { QueueSettings } from "../../src/core/queue.ts";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { FinishedState } from "../../src/core/jobs/job.ts";
+import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   add,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import { UNNAMED } from "../../src/core/audit.ts";
-import type { ProcessId } from "../../src/core/ids.ts";
-import { NO_COUNTS } from "../../src/core/recovery-report.ts";
+import { UNNAMED } from "../../src/core/recovery/audit.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import type { Recovering, StoredReport } from "../../src/store/recoveries.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Store } from "../../src/store/store.ts";

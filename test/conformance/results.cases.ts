@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import type { Amount } from "../../src/core/cost.ts";
-import type { BuildKey, ResultKey } from "../../src/core/ids.ts";
-import { inlineValue, type KeptValue } from "../../src/core/value.ts";
+import type { Amount } from "../../src/core/pipelines/cost.ts";
+import type { BuildKey, ResultKey } from "../../src/core/text/ids.ts";
+import { inlineValue, type KeptValue } from "../../src/core/pipelines/context-hash.ts";
 import { artifactCursor, type ArtifactRef, type NewResult, type StoredResult } from "../../src/store/work.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { started } from "./build-parts.ts";

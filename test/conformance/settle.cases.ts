@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import type { JobState } from "../../src/core/job.ts";
-import type { Outcome, Policy } from "../../src/core/retry.ts";
+import type { JobState } from "../../src/core/jobs/job.ts";
+import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import {
   add,

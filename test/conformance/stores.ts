@@ -1,8 +1,8 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Clock } from "../../src/core/clock.ts";
-import type { CommitTx, TransactionHandle } from "../../src/core/commit-rows.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
+import type { CommitTx, TransactionHandle } from "../../src/core/jobs/job.ts";
 import { checkRows } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";

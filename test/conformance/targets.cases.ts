@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
-import type { ResultKey } from "../../src/core/ids.ts";
-import { GONE } from "../../src/core/segment.ts";
-import type { Trail } from "../../src/core/trail.ts";
-import { inlineValue } from "../../src/core/value.ts";
+import type { ResultKey } from "../../src/core/text/ids.ts";
+import { GONE, type Trail } from "../../src/core/pipelines/work.ts";
+import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import type { MemberPage, TargetPage, TargetRow } from "../../src/store/work.ts";
 import { seeBuild } from "./build-parts.ts";

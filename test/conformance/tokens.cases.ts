@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { hashToken, TOKEN_LIFE } from "../../src/core/confirmation-token.ts";
+import { hashToken, TOKEN_LIFE } from "../../src/core/pipelines/budget.ts";
 import type { Approval } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {

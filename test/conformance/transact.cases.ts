@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import type { Enqueued, Store } from "../../src/store/store.ts";
 import { add, addOne, badJob, changesDuring, claim, claimIds, type JobLike, newJob, see, seeAll } from "./parts.ts";
 import type { Check } from "./suite.ts";

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
-import type { Amount } from "../../src/core/cost.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
-import type { Outcome, Policy } from "../../src/core/retry.ts";
-import { inlineValue } from "../../src/core/value.ts";
-import { pipelineQueue, stageJobName } from "../../src/core/work.ts";
+import type { Amount } from "../../src/core/pipelines/cost.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
+import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
+import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
+import { pipelineQueue, stageJobName } from "../../src/core/pipelines/work.ts";
 import type { BuildRow, NewBuild } from "../../src/store/builds.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import type { Flow, ListedBatch, ListedTarget, NewResult, NewWork, TargetRow, WorkEnd } from "../../src/store/work.ts";

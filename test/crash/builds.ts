@@ -1,4 +1,4 @@
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { JobDef } from "../../src/index.ts";
 import { definitionOf } from "../../src/engine/definition.ts";
 import { newJob } from "../../src/engine/new-job.ts";

@@ -1,6 +1,6 @@
 import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { hasEnded } from "../../src/core/build.ts";
+import { hasEnded } from "../../src/core/pipelines/build.ts";
 import { Outputs } from "../../src/pipelines/outputs.ts";
 import { Values } from "../../src/pipelines/values.ts";
 import type { BuildRow } from "../../src/store/builds.ts";

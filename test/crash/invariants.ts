@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/job.ts";
+import { FINISHED_STATES, type Job, JOB_MOVES, JOB_STATES, type JobState } from "../../src/core/jobs/job.ts";
 import type { Holdfast } from "../../src/index.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { after, workJob } from "./jobs.ts";

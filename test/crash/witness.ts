@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { DatabaseSync } from "node:sqlite";
-import type { JobState } from "../../src/core/job.ts";
+import type { JobState } from "../../src/core/jobs/job.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 
 export interface Move {

@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
-import type { Fence } from "../../src/core/ids.ts";
+import type { Fence } from "../../src/core/text/ids.ts";
 import { items, open, pipeline } from "../../src/index.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { knownIn, raiseEpoch } from "../../src/store/sqlite/maintenance/epoch.ts";

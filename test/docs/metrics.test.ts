@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { METRICS } from "../../src/core/metrics.ts";
+import { METRICS } from "../../src/core/recovery/metrics.ts";
 import { page } from "./pages.ts";
 
 const { text } = page("docs/metrics.md");

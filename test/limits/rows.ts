@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import postgres from "postgres";
-import { type LimitRule, opensAt, room, type Usage, WINDOW, windowOf } from "../../src/core/limit.ts";
+import { type LimitRule, opensAt, room, type Usage, WINDOW, windowOf } from "../../src/core/limits/limit.ts";
 
 /** What the rows of a database say about limits, past the engine. */
 export interface Look {

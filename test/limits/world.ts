@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
-import type { LimitRule } from "../../src/core/limit.ts";
-import { room } from "../../src/core/limit.ts";
-import type { Outcome } from "../../src/core/retry.ts";
-import type { Clock } from "../../src/core/clock.ts";
+import { type LimitRule, room } from "../../src/core/limits/limit.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
 import type { Claimed, ClaimSource, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { badJob, ERROR, judged, newJob } from "../conformance/parts.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test, type TestContext } from "node:test";
 import postgres from "postgres";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, ClaimRequest, Enqueued, NewJob, Store } from "../../src/store/store.ts";
 import { testClock, type TestClock } from "../../src/testing/index.ts";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test } from "node:test";
-import { NO_ENTRY } from "../../src/core/audit-chain.ts";
+import { NO_ENTRY } from "../../src/core/recovery/audit.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { MIGRATIONS } from "../../src/store/postgres/migrate.ts";

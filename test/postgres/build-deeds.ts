@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { mint, TOKEN_BYTES } from "../../src/core/confirmation-token.ts";
-import { listingJobName } from "../../src/core/work.ts";
+import { mint, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
+import { listingJobName } from "../../src/core/pipelines/work.ts";
 import type { BuildRow } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import { listing, made, newBuild, newLead, PAUSED, resuming, started, STOPPED, toldOf } from "../conformance/build-parts.ts";

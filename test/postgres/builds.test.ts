@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
-import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/build.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { sql } from "../../src/store/postgres/schema/builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/schema/builds.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";

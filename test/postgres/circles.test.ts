@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, limitRule, newJob, SUCCEEDED } from "../conformance/parts.ts";

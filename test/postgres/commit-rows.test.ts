@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test, type TestContext } from "node:test";
-import type { CommitRows } from "../../src/core/commit-rows.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
+import type { CommitRows } from "../../src/core/jobs/job.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { CommitRowsFailed } from "../../src/store/commit-rows.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { CommitRows } from "../../src/core/commit-rows.ts";
+import type { CommitRows } from "../../src/core/jobs/job.ts";
 import type { Claimed, Declaration, Enqueued, Fate, Store } from "../../src/store/store.ts";
 import { add, addOne, claim, declaring, ERROR, LEASE, limitRule, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { after, before, describe, test } from "node:test";
-import type { HoldfastError } from "../../src/core/errors.ts";
+import type { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { PartlySettled } from "../../src/store/partly-settled.ts";

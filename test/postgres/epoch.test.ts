@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { Client } from "pg";
-import type { Fence } from "../../src/core/ids.ts";
+import type { Fence } from "../../src/core/text/ids.ts";
 import type { Durability } from "../../src/store/store.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { testClock } from "../../src/testing/index.ts";

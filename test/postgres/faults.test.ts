@@ -7,7 +7,7 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { setTimeout as passes } from "node:timers/promises";
 import tls from "node:tls";
 import postgres from "postgres";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { ConnectionLost } from "../../src/store/postgres/connection/faults.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { refuseOld } from "../../src/store/postgres/connection/open.ts";

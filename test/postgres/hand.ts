@@ -1,5 +1,5 @@
 import postgres from "postgres";
-import type { NewEvent } from "../../src/core/event.ts";
+import type { NewEvent } from "../../src/core/jobs/event.ts";
 import { Events } from "../../src/store/postgres/news/events.ts";
 import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
 

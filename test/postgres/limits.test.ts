@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Session } from "../../src/store/postgres/connection/session.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";

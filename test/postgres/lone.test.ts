@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test, type TestContext } from "node:test";
 import postgres from "postgres";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Enqueued, Outlook, Settlement, Store } from "../../src/store/store.ts";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { JOB_STATES } from "../../src/core/job.ts";
+import { JOB_STATES } from "../../src/core/jobs/job.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";

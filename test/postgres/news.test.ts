@@ -4,7 +4,7 @@ import { setTimeout as passes } from "node:timers/promises";
 import postgres from "postgres";
 import { parseNotice, noticeText } from "../../src/store/postgres/news/notice.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import type { Change, Durability } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, addOne, claimOne, newJob } from "../conformance/parts.ts";

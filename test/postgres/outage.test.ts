@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import { Busy } from "../crash/busy.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Change, Store } from "../../src/store/store.ts";

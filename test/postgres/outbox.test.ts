@@ -4,7 +4,7 @@ import { once } from "node:events";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { setTimeout as stall } from "node:timers/promises";
 import postgres from "postgres";
-import type { Event as Told } from "../../src/core/event.ts";
+import type { Event as Told } from "../../src/core/jobs/event.ts";
 import { open } from "../../src/index.ts";
 import { parseAddress } from "../../src/store/postgres/connection/address.ts";
 import { loadDriver } from "../../src/store/postgres/connection/driver.ts";

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import { Alive } from "../../src/store/alive.ts";
 import { findPlace, type Place, sweepOld } from "../../src/store/postgres/connection/place.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
-import type { Fence } from "../../src/core/ids.ts";
+import type { Fence } from "../../src/core/text/ids.ts";
 import { Events } from "../../src/store/postgres/news/events.ts";
 import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
 import { ClaimLocks } from "../../src/store/postgres/claims/claim-locks.ts";

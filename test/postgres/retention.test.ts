@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
-import type { QueueSettings } from "../../src/core/queue.ts";
+import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
 import { MUTEX } from "../../src/store/postgres/transactions/mutexes.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { FINISHED_STATES } from "../../src/core/job.ts";
-import type { Outcome } from "../../src/core/retry.ts";
+import { FINISHED_STATES } from "../../src/core/jobs/job.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import { claim, declaring, ERROR, LEASE, limitRule, newJob } from "../conformance/parts.ts";

@@ -3,7 +3,7 @@ import { after, afterEach, before, beforeEach, test } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import { Client, Pool, TypeOverrides } from "pg";
 import postgres from "postgres";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Enqueued } from "../../src/store/store.ts";
 import { testClock, type TestClock } from "../../src/testing/index.ts";

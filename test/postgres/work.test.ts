@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
-import { NOTHING } from "../../src/core/cost.ts";
-import type { Outcome } from "../../src/core/retry.ts";
+import { NOTHING } from "../../src/core/pipelines/cost.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
 import type { WorkView } from "../../src/store/work.ts";

@@ -148,7 +148,7 @@ describe("on a bad day", { concurrency: 2 }, () => {
 
 test("every alarm of status and health, and every area of the doctor's, is on the page", () => {
   assert.deepEqual(rowsOf("## Alarms", /^\| `([A-Z_]+)` \|/gm).toSorted(), ALARM_CODES.toSorted());
-  const areas = literalsIn("src/core/diagnosis.ts", /type Area =((?:\s*\| "[a-z]+")+)/);
+  const areas = literalsIn("src/core/recovery/diagnosis.ts", /type Area =((?:\s*\| "[a-z]+")+)/);
   assert.ok(areas.length > 10, areas.join());
   assert.deepEqual(rowsOf("## Alarms", /^\| `([a-z]+)` \|/gm).toSorted(), areas.toSorted());
 });

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { pathToFileURL } from "node:url";
-import { pipelineOf } from "../../src/core/pipeline.ts";
+import { pipelineOf } from "../../src/core/pipelines/pipeline.ts";
 import { items, pipeline } from "../../src/index.ts";
 import { loadedFrom, programHash } from "../../src/pipelines/program.ts";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
-import type { ProcessId } from "../../src/core/ids.ts";
-import { type Findings, NO_FINDINGS } from "../../src/core/recovery-report.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import { type Findings, NO_FINDINGS } from "../../src/core/recovery/recovery-report.ts";
 import type { Engine } from "../../src/engine/engine.ts";
 import { type Check, type CheckCircumstances, type Dead, Recovery, runChecks } from "../../src/engine/maintenance/recovery.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";

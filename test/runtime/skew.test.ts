@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
-import type { Clock } from "../../src/core/clock.ts";
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import { Holdings } from "../../src/engine/leases.ts";
 import { Janitor } from "../../src/engine/maintenance/janitor.ts";
 import { Scheduler } from "../../src/engine/schedules.ts";

@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync }
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import type { TestContext } from "node:test";
-import { files, type FilesSource, sourceOf } from "../../src/core/source.ts";
+import { files, type FilesSource, sourceOf } from "../../src/core/pipelines/source.ts";
 import { type ListedFile, type ListOptions, listFiles } from "../../src/pipelines/sources/files.ts";
 
 type FilesOptions = NonNullable<Parameters<typeof files>[1]>;

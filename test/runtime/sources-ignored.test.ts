@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { rmSync } from "node:fs";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { compareIds } from "../../src/core/id-order.ts";
+import { compareIds } from "../../src/core/text/ids.ts";
 import { SourceTree } from "./source-tree.ts";
 import { LONG } from "../selection.ts";
 

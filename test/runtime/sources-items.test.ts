@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { hash } from "node:crypto";
 import { describe, test } from "node:test";
-import { items, type ItemsSource, sourceOf } from "../../src/core/source.ts";
+import { items, type ItemsSource, sourceOf } from "../../src/core/pipelines/source.ts";
 import { type ListedItem, listItems } from "../../src/pipelines/sources/items.ts";
 
 type Options = Parameters<typeof items<unknown>>[1];

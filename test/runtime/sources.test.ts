@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { compareIds } from "../../src/core/id-order.ts";
+import { compareIds } from "../../src/core/text/ids.ts";
 import type { SkippedFile } from "../../src/pipelines/sources/databases.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { alarmsOf, overviewOf } from "../../src/operator/overview.ts";
-import { LONG_WAL } from "../../src/core/wal.ts";
+import { LONG_WAL } from "../../src/core/recovery/loss.ts";
 import { silent } from "../damage/place.ts";
 import { Scene } from "../crash/scene.ts";
 

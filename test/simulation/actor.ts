@@ -1,6 +1,6 @@
-import type { Clock } from "../../src/core/clock.ts";
-import type { JobKey, ProcessId } from "../../src/core/ids.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
+import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Holdings } from "../../src/engine/leases.ts";
 import { Janitor } from "../../src/engine/maintenance/janitor.ts";
 import type { Life } from "../../src/store/processes.ts";

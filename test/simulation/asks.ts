@@ -1,6 +1,6 @@
-import { type Fence, followUpId, type JobKey } from "../../src/core/ids.ts";
-import type { FinishedState } from "../../src/core/job.ts";
-import type { Policy } from "../../src/core/retry.ts";
+import { type Fence, followUpId, type JobKey } from "../../src/core/text/ids.ts";
+import type { FinishedState } from "../../src/core/jobs/job.ts";
+import type { Policy } from "../../src/core/jobs/retry.ts";
 import type { ClaimRequest, NewJob, Settlement } from "../../src/store/store.ts";
 import type { Actor, Held } from "./actor.ts";
 import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, QUEUES, source, token } from "./made-up.ts";

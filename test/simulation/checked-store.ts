@@ -1,5 +1,5 @@
-import type { JobKey, ProcessId } from "../../src/core/ids.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
+import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Life, ProcessView } from "../../src/store/processes.ts";
 import type {
   Claimed,

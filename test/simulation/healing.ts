@@ -1,5 +1,5 @@
-import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
-import { type Holder, judge } from "../../src/core/lease.ts";
+import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import { type Holder, judge } from "../../src/core/jobs/lease.ts";
 import type { Actor } from "./actor.ts";
 import { claim, reclaimLate } from "./asks.ts";
 import { checkHealed } from "./invariants.ts";

@@ -1,4 +1,4 @@
-import type { Job, JobError } from "../../src/core/job.ts";
+import type { Job, JobError } from "../../src/core/jobs/job.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { ClaimSource, Outlook, Store } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";

@@ -1,7 +1,7 @@
-import { FINISHED_STATES, type JobError, type JobState } from "../../src/core/job.ts";
-import type { LimitRule } from "../../src/core/limit.ts";
-import type { Keep, QueueSettings } from "../../src/core/queue.ts";
-import type { Outcome, Policy } from "../../src/core/retry.ts";
+import { FINISHED_STATES, type JobError, type JobState } from "../../src/core/jobs/job.ts";
+import type { LimitRule } from "../../src/core/limits/limit.ts";
+import type { Keep, QueueSettings } from "../../src/core/jobs/claiming.ts";
+import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import type { ClaimSource, Declaration, NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { Random } from "./random.ts";

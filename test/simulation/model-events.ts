@@ -1,4 +1,4 @@
-import type { Event, JobEventType } from "../../src/core/event.ts";
+import type { Event, JobEventType } from "../../src/core/jobs/event.ts";
 import type { ModelJob } from "./model-job.ts";
 import { must, mustEqual } from "./violation.ts";
 

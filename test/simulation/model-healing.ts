@@ -1,5 +1,5 @@
-import type { ProcessId } from "../../src/core/ids.ts";
-import type { StaleLease } from "../../src/core/lease.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import type { StaleLease } from "../../src/core/jobs/lease.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Reclaimed } from "../../src/store/store.ts";
 import { type Model, sayLease } from "./model.ts";

@@ -1,5 +1,5 @@
-import { parseGeneratedId } from "../../src/core/ids.ts";
-import { type FinishedState, isFinished, type JobState } from "../../src/core/job.ts";
+import { parseGeneratedId } from "../../src/core/text/ids.ts";
+import { type FinishedState, isFinished, type JobState } from "../../src/core/jobs/job.ts";
 import type { Enqueued, NewJob } from "../../src/store/store.ts";
 import type { Model } from "./model.ts";
 import { ModelJob } from "./model-job.ts";

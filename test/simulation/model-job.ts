@@ -1,6 +1,6 @@
-import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
-import { JOB_MOVES, type Job, type JobError, type JobMove, type JobState } from "../../src/core/job.ts";
-import type { Outcome, Policy } from "../../src/core/retry.ts";
+import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import { JOB_MOVES, type Job, type JobError, type JobMove, type JobState } from "../../src/core/jobs/job.ts";
+import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import type { NewJob } from "../../src/store/store.ts";
 import { must } from "./violation.ts";
 

@@ -1,4 +1,4 @@
-import type { LimitRule } from "../../src/core/limit.ts";
+import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { Declaration, NewJob } from "../../src/store/store.ts";
 import type { ModelJob } from "./model-job.ts";
 import { must } from "./violation.ts";

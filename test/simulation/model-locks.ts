@@ -1,4 +1,4 @@
-import type { Fence, ProcessId } from "../../src/core/ids.ts";
+import type { Fence, ProcessId } from "../../src/core/text/ids.ts";
 import type { LockView } from "../../src/store/locks.ts";
 import type { ModelJob } from "./model-job.ts";
 

@@ -1,5 +1,5 @@
-import type { FinishedState } from "../../src/core/job.ts";
-import type { QueueSettings } from "../../src/core/queue.ts";
+import type { FinishedState } from "../../src/core/jobs/job.ts";
+import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
 import type { Declaration } from "../../src/store/store.ts";
 import type { ModelJob } from "./model-job.ts";
 import { must } from "./violation.ts";

@@ -1,5 +1,5 @@
-import type { ProcessId } from "../../src/core/ids.ts";
-import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery-report.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
+import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
 import type { Buried, Ending, Found, Left, Recovering, StoredReport, TakenBack } from "../../src/store/recoveries.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Model } from "./model.ts";

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from "node:util";
-import { parseGeneratedId } from "../../src/core/ids.ts";
+import { parseGeneratedId } from "../../src/core/text/ids.ts";
 import type { DueSchedules, ScheduleDraft, StoredSchedule, Tick } from "../../src/store/schedules.ts";
 import type { Enqueued, NewJob } from "../../src/store/store.ts";
 import type { Model } from "./model.ts";

@@ -1,8 +1,8 @@
-import type { JobEventType } from "../../src/core/event.ts";
-import type { Fence, JobKey, ProcessId } from "../../src/core/ids.ts";
-import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/job.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
-import type { Outcome } from "../../src/core/retry.ts";
+import type { JobEventType } from "../../src/core/jobs/event.ts";
+import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/jobs/job.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
+import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Judgement } from "../../src/store/healing.ts";
 import type { Claimed, ClaimRequest, Declaration, Enqueued, Fate, NewJob, Settlement } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";

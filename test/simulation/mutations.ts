@@ -1,6 +1,6 @@
-import type { CommitRows, TransactionHandle } from "../../src/core/commit-rows.ts";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
-import type { LeaseRef } from "../../src/core/lease.ts";
+import type { CommitRows, TransactionHandle } from "../../src/core/jobs/job.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import { CHECKED_TABLES, fillChecksums } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { through } from "../../src/store/sqlite/driver.ts";
 import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";

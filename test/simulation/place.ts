@@ -1,9 +1,9 @@
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Clock } from "../../src/core/clock.ts";
-import type { CommitTx, TransactionHandle } from "../../src/core/commit-rows.ts";
-import type { JobKey } from "../../src/core/ids.ts";
+import type { Clock } from "../../src/core/text/duration.ts";
+import type { CommitTx, TransactionHandle } from "../../src/core/jobs/job.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Enqueued, NewJob, Store } from "../../src/store/store.ts";
 

@@ -1,5 +1,5 @@
 import postgres from "postgres";
-import type { JobKey } from "../../src/core/ids.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Enqueued } from "../../src/store/store.ts";
 import type { Schema } from "../conformance/postgres-store.ts";

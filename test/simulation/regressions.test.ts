@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { LeaseRef } from "../../src/core/lease.ts";
+import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { NewJob } from "../../src/store/store.ts";
 import { inMemory, onFile } from "./place.ts";
 import { Random } from "./random.ts";

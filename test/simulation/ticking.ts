@@ -1,4 +1,4 @@
-import { nextTick, ticksOf } from "../../src/core/schedule.ts";
+import { nextTick, ticksOf } from "../../src/core/jobs/schedule.ts";
 import type { ScheduleDraft, Tick } from "../../src/store/schedules.ts";
 import type { NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";

@@ -1,4 +1,4 @@
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Tick } from "../../src/store/schedules.ts";
 import type { Judgement } from "../../src/store/healing.ts";

@@ -1,11 +1,11 @@
 import { suite, test } from "node:test";
-import type { BuildState } from "../../src/core/build.ts";
-import type { Cost } from "../../src/core/cost.ts";
-import { secret } from "../../src/core/key.ts";
-import { type Pipeline, pipeline } from "../../src/core/pipeline.ts";
-import { type FileTarget, files, items, type Source, type Target } from "../../src/core/source.ts";
-import type { StageContext, StageOptions } from "../../src/core/stage.ts";
-import type { Why } from "../../src/core/why.ts";
+import type { BuildState } from "../../src/core/pipelines/build.ts";
+import type { Cost } from "../../src/core/pipelines/cost.ts";
+import { secret } from "../../src/core/limits/limit.ts";
+import { type Pipeline, pipeline } from "../../src/core/pipelines/pipeline.ts";
+import { type FileTarget, files, items, type Source, type Target } from "../../src/core/pipelines/source.ts";
+import type { StageContext, StageOptions } from "../../src/core/pipelines/stage.ts";
+import type { Why } from "../../src/core/pipelines/build-view.ts";
 import type * as promised from "./promised-pipelines.ts";
 
 /** Whoever relies on the promise gets at least that. */

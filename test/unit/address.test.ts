@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { locate } from "../../src/store/open-store.ts";
 import { checkSchema, isAddress, parseAddress } from "../../src/store/postgres/connection/address.ts";
 

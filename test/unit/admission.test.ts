@@ -1,9 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Admission, type Enqueued, type Newcomer, refusal, type Residents, untenable } from "../../src/core/admission.ts";
-import { behind, isEarly, standing } from "../../src/core/dependency.ts";
-import type { JobKey } from "../../src/core/ids.ts";
-import type { JobState } from "../../src/core/job.ts";
+import {
+  Admission,
+  behind,
+  type Enqueued,
+  isEarly,
+  type Newcomer,
+  refusal,
+  type Residents,
+  standing,
+  untenable,
+} from "../../src/core/jobs/admission.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
+import type { JobState } from "../../src/core/jobs/job.ts";
 
 /** One job is there: `old`, of the name "mail" and with the key "k". */
 const RESIDENTS: Residents = {

@@ -1,7 +1,15 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { actorText, subjectOf } from "../../src/core/audit.ts";
-import { type AuditHead, auditHash, type AuditRecord, followAudit, linked, NO_ENTRY } from "../../src/core/audit-chain.ts";
+import {
+  actorText,
+  auditHash,
+  type AuditHead,
+  type AuditRecord,
+  followAudit,
+  linked,
+  NO_ENTRY,
+  subjectOf,
+} from "../../src/core/recovery/audit.ts";
 
 type Row = AuditRecord & { hash: string };
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import * as fc from "fast-check";
-import { checkBackups, dueIn, type KnownBackup, retired } from "../../src/core/backup-plan.ts";
+import { checkBackups, dueIn, type KnownBackup, retired } from "../../src/core/recovery/backup-plan.ts";
 import { code, unchecked } from "../runtime/parts.ts";
 
 const backup = fc.record({

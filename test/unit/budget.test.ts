@@ -14,8 +14,8 @@ import {
   settle,
   toBudget,
   UNLIMITED,
-} from "../../src/core/budget.ts";
-import { type Amount, NOTHING, plus, UNITS } from "../../src/core/cost.ts";
+} from "../../src/core/pipelines/budget.ts";
+import { type Amount, NOTHING, plus, UNITS } from "../../src/core/pipelines/cost.ts";
 
 describe("a budget", () => {
   test("limits what it names and nothing else", () => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { BUILD_MOVES, BUILD_STATES, type BuildState, ENDED_STATES } from "../../src/core/build.ts";
+import { BUILD_MOVES, BUILD_STATES, type BuildState, ENDED_STATES } from "../../src/core/pipelines/build.ts";
 import { page, snippets } from "../docs/pages.ts";
 
 const PAGE = page("docs/build-states.md");

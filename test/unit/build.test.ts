@@ -18,8 +18,8 @@ import {
   nextPausedMove,
   sayReason,
   startsNothingNew,
-} from "../../src/core/build.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
+} from "../../src/core/pipelines/build.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 
 const MOVES = Object.keys(BUILD_MOVES) as BuildMove[];
 /** All that any move asks for, but for failures: some need them and some must have none. */

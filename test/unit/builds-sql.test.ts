@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
-import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/build.ts";
+import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
 import { sql } from "../../src/store/sqlite/schema/builds.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";

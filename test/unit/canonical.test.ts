@@ -2,10 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inspect, isDeepStrictEqual } from "node:util";
 import * as fc from "fast-check";
-import { canonical } from "../../src/core/canonical.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
-import { fromJson, toJson } from "../../src/core/json.ts";
-import { keyText, secret } from "../../src/core/key.ts";
+import { canonical, fromJson, toJson } from "../../src/core/text/json.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import { keyText, secret } from "../../src/core/limits/limit.ts";
 
 test("keys are sorted at every depth, and nothing else is moved", () => {
   assert.equal(canonical({ b: 1, a: [{ d: 2, c: 3 }, "x"], 10: 0, 9: 0 }, "key"), '{"10":0,"9":0,"a":[{"c":3,"d":2},"x"],"b":1}');

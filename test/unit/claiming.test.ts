@@ -5,17 +5,18 @@ import {
   type Candidate,
   choose,
   type ClaimSource,
+  type Lane,
+  LaneIndex,
   type LaneShare,
+  type MatchedLane,
   outlookOf,
   quotas,
   readAhead,
   Shares,
   Turns,
-} from "../../src/core/claiming.ts";
-import type { JobKey } from "../../src/core/ids.ts";
-import { byTurn } from "../../src/core/job.ts";
-import { LaneIndex, type MatchedLane } from "../../src/core/lane-index.ts";
-import type { Lane } from "../../src/core/queue.ts";
+} from "../../src/core/jobs/claiming.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
+import { byTurn } from "../../src/core/jobs/job.ts";
 
 const OPEN = { isPaused: () => false };
 const LANES: Lane[] = [

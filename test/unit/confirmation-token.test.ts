@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { BUILD_STATES } from "../../src/core/build.ts";
+import { BUILD_STATES } from "../../src/core/pipelines/build.ts";
 import {
   hashToken,
   judgeToken,
@@ -13,7 +13,7 @@ import {
   TOKEN_BYTES,
   TOKEN_LIFE,
   type TokenRefusal,
-} from "../../src/core/confirmation-token.ts";
+} from "../../src/core/pipelines/budget.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 const BUILD: PausedBuild = { id: "b1", state: "BUDGET_PAUSE", seq: 4 };

@@ -2,11 +2,17 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
 import * as fc from "fast-check";
-import { canonical } from "../../src/core/canonical.ts";
-import { type ContextParts, contextHash, type ValueHash, valueHash } from "../../src/core/context-hash.ts";
-import { memberHash, MembersHash } from "../../src/core/members-hash.ts";
-import { secret } from "../../src/core/key.ts";
-import { changedParts, why } from "../../src/core/why.ts";
+import { canonical } from "../../src/core/text/json.ts";
+import {
+  contextHash,
+  type ContextParts,
+  memberHash,
+  MembersHash,
+  type ValueHash,
+  valueHash,
+} from "../../src/core/pipelines/context-hash.ts";
+import { secret } from "../../src/core/limits/limit.ts";
+import { changedParts, why } from "../../src/core/pipelines/build-view.ts";
 
 const PARTS: ContextParts = {
   stage: "summarise",

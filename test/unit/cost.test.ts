@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { type Amount, larger, minus, MOST, NOTHING, plus, sayAmount, toAmount, toCost } from "../../src/core/cost.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { type Amount, larger, minus, MOST, NOTHING, plus, sayAmount, toAmount, toCost } from "../../src/core/pipelines/cost.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 
 const amounts = fc.record({ micros: fc.maxSafeNat(), tokens: fc.maxSafeNat() }).map(cut);
 

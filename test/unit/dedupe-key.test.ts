@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { hash } from "node:crypto";
 import { test } from "node:test";
-import { buildTransition, dedupeKey } from "../../src/core/dedupe-key.ts";
+import { buildTransition, dedupeKey } from "../../src/core/jobs/event.ts";
 
 test("the key of a build's event is the hash of type, build, number and target", () => {
   assert.equal(buildTransition("build.paused", "b1", 3), "build.paused|b1|3|");

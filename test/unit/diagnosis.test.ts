@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { type Circumstance, diagnose } from "../../src/core/diagnosis.ts";
+import { type Circumstance, diagnose } from "../../src/core/recovery/diagnosis.ts";
 
 const DAY = 86_400_000;
 const GIB = 1024 ** 3;

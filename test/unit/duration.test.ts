@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { type Duration, sayMillis, toMillis } from "../../src/core/duration.ts";
-import { HoldfastError } from "../../src/core/errors.ts";
-import { RetryAfterError } from "../../src/core/retry-after.ts";
+import { type Duration, sayMillis, toMillis } from "../../src/core/text/duration.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import { RetryAfterError } from "../../src/core/jobs/event.ts";
 
 const GOOD: [Duration, number][] = [
   [0, 0],

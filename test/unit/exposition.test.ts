@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { exposition, type Family } from "../../src/core/exposition.ts";
+import { exposition, type Family } from "../../src/core/recovery/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
 test("families are written one after the other, each with its help and its type", () => {

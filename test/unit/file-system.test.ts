@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { tmpdir } from "node:os";
 import { test } from "node:test";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { networkFileSystem, refuseNetwork } from "../../src/store/sqlite/open.ts";
 
 const FUSE = 0x65735546;

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { fileGlobs, ignoreGlobs, leadingFolders, matchGlob } from "../../src/core/glob.ts";
-import { pipeline } from "../../src/core/pipeline.ts";
-import { files } from "../../src/core/source.ts";
+import { fileGlobs, ignoreGlobs, leadingFolders, matchGlob } from "../../src/core/text/glob.ts";
+import { pipeline } from "../../src/core/pipelines/pipeline.ts";
+import { files } from "../../src/core/pipelines/source.ts";
 
 const FILE_CASES: [string, { yes: string[]; no: string[] }][] = [
   [

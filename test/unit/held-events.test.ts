@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import type { Event } from "../../src/core/event.ts";
-import { HeldEvents } from "../../src/core/held-events.ts";
+import { type Event, HeldEvents } from "../../src/core/jobs/event.ts";
 
 const event = (seq: number, subject: string): Event => ({
   seq,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { compareIds } from "../../src/core/id-order.ts";
+import { compareIds } from "../../src/core/text/ids.ts";
 
 test("ids are in the order of their UTF-8 bytes", () => {
   const text = fc.oneof(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { type Fence, followUpId, generatedId, type JobKey, parseGeneratedId } from "../../src/core/ids.ts";
+import { type Fence, followUpId, generatedId, type JobKey, parseGeneratedId } from "../../src/core/text/ids.ts";
 
 const time = fc.integer({ min: 0, max: Date.UTC(2500, 0) });
 const key = fc.integer({ min: 1, max: 2 ** 40 - 1 });

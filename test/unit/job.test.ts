@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { JobKey } from "../../src/core/ids.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
 import {
   byTurn,
   FINISHED_STATES,
@@ -12,7 +12,7 @@ import {
   MAX_ERROR_BYTES,
   mayMove,
   toJobError,
-} from "../../src/core/job.ts";
+} from "../../src/core/jobs/job.ts";
 import { sql } from "../../src/store/sqlite/schema/jobs.ts";
 
 test("the states of the table are those that SQLite's CHECK lets in", () => {

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { runInNewContext } from "node:vm";
 import * as fc from "fast-check";
-import { HoldfastError } from "../../src/core/errors.ts";
-import { fromJson, toJson } from "../../src/core/json.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import { fromJson, toJson } from "../../src/core/text/json.ts";
 
 test("every JSON value comes back as it was", () => {
   fc.assert(

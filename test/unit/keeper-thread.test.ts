@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { once } from "node:events";
 import { test } from "node:test";
 import { Worker } from "node:worker_threads";
-import type { ProcessId } from "../../src/core/ids.ts";
+import type { ProcessId } from "../../src/core/text/ids.ts";
 import { Holdings } from "../../src/engine/leases.ts";
 import type { KeeperThreadData } from "../../src/engine/keeper-thread.ts";
 

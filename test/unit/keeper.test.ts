@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import { Holdings, Keeper, type Loss } from "../../src/engine/leases.ts";
 import type { Fate, Settlement, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import { Holdings, LeaseWatch } from "../../src/engine/leases.ts";
 import { testClock } from "../../src/testing/index.ts";
 

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import type { Fence, JobKey } from "../../src/core/ids.ts";
-import { type Holder, judge, renewalInterval, type StaleLease, type Verdict } from "../../src/core/lease.ts";
+import type { Fence, JobKey } from "../../src/core/text/ids.ts";
+import { type Holder, judge, renewalInterval, type StaleLease, type Verdict } from "../../src/core/jobs/lease.ts";
 
 const NOW = 1_000_000;
 const LEASE = 30_000;

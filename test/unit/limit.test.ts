@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import {
   capped,
   end,
@@ -15,7 +15,7 @@ import {
   type Usage,
   WINDOW,
   windowOf,
-} from "../../src/core/limit.ts";
+} from "../../src/core/limits/limit.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 

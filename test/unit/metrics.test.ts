@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exposition } from "../../src/core/exposition.ts";
-import { type Facts, familiesOf, METRICS } from "../../src/core/metrics.ts";
-import { NO_COUNTS } from "../../src/core/recovery-report.ts";
+import { exposition, type Facts, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
+import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import { unopened } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 

@@ -16,7 +16,7 @@ import {
 import { tmpdir } from "node:os";
 import { dirname, join, relative, resolve } from "node:path";
 import { after, describe, test } from "node:test";
-import { HoldfastError } from "../../src/core/errors.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { explain, faultOf } from "../../src/store/sqlite/faults.ts";
 import { schemaVersion } from "../../src/store/sqlite/migrate.ts";

@@ -1,19 +1,21 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { HoldfastError } from "../../src/core/errors.ts";
-import { secret } from "../../src/core/key.ts";
-import { type Pipeline, pipeline, pipelineOf } from "../../src/core/pipeline.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import { secret } from "../../src/core/limits/limit.ts";
 import {
   describePipeline,
   editedStages,
+  type Pipeline,
+  pipeline,
   type PipelineDescription,
   pipelineDifferences,
   pipelineHash,
-} from "../../src/core/pipeline-description.ts";
-import { files, items } from "../../src/core/source.ts";
-import { groupOf, stageEstimate, stageKey } from "../../src/core/stage.ts";
-import { ID_BYTES } from "../../src/core/target-id.ts";
+  pipelineOf,
+} from "../../src/core/pipelines/pipeline.ts";
+import { files, items } from "../../src/core/pipelines/source.ts";
+import { groupOf, stageEstimate, stageKey } from "../../src/core/pipelines/stage.ts";
+import { ID_BYTES } from "../../src/core/pipelines/work.ts";
 
 const nothing = () => null;
 const docs = pipeline("docs").source(files("docs/**/*.md"));

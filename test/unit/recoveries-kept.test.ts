@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { test } from "node:test";
-import { NO_FINDINGS } from "../../src/core/recovery-report.ts";
+import { NO_FINDINGS } from "../../src/core/recovery/recovery-report.ts";
 import { REPORTS_KEPT } from "../../src/store/recoveries.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";

@@ -13,8 +13,8 @@ import {
   ownerOf,
   REPORT_MOVES,
   wasSuccessful,
-} from "../../src/core/recovery-report.ts";
-import { endedBy, isProven, judge } from "../../src/core/lease.ts";
+} from "../../src/core/recovery/recovery-report.ts";
+import { endedBy, isProven, judge } from "../../src/core/jobs/lease.ts";
 import { sql } from "../../src/store/sqlite/schema/recoveries.ts";
 import { sql as serverSql } from "../../src/store/postgres/schema/recoveries.ts";
 

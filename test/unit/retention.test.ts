@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { QueueSettings } from "../../src/core/queue.ts";
-import { type Excess, excesses, isMore, longer } from "../../src/core/retention.ts";
+import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
+import { type Excess, excesses, isMore, longer } from "../../src/core/jobs/retention.ts";
 
 const NOW = 1_000_000;
 const LANES = [

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import type { JobError } from "../../src/core/job.ts";
-import { backoff, decide, type History, type Next, type Outcome, type Policy } from "../../src/core/retry.ts";
+import type { JobError } from "../../src/core/jobs/job.ts";
+import { backoff, decide, type History, type Next, type Outcome, type Policy } from "../../src/core/jobs/retry.ts";
 
 const ERROR: JobError = { name: "Error", message: "boom" };
 const POLICY: Policy = {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { HoldfastError } from "../../src/core/errors.ts";
-import { CHUNK, type Missed, nextTick, ON_TIME, type ScheduleRule, ticksOf } from "../../src/core/schedule.ts";
+import { HoldfastError } from "../../src/core/text/errors.ts";
+import { CHUNK, type Missed, nextTick, ON_TIME, type ScheduleRule, ticksOf } from "../../src/core/jobs/schedule.ts";
 
 const SECOND = 1_000;
 const MINUTE = 60_000;

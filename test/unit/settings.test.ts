@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import type { LimitRule } from "../../src/core/limit.ts";
-import type { QueueSettings } from "../../src/core/queue.ts";
-import { type Declaration, declared, NOTHING_SET, type SetRule, SettingsView, Words } from "../../src/core/settings.ts";
+import type { LimitRule } from "../../src/core/limits/limit.ts";
+import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
+import { type Declaration, declared, NOTHING_SET, type SetRule, SettingsView, Words } from "../../src/core/limits/settings.ts";
 
 const PLAIN: QueueSettings = { events: false, keep: {} };
 const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, rate: null };

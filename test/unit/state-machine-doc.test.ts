@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { FINISHED_STATES, JOB_MOVES, JOB_STATES, type JobMove } from "../../src/core/job.ts";
+import { FINISHED_STATES, JOB_MOVES, JOB_STATES, type JobMove } from "../../src/core/jobs/job.ts";
 import { page, snippets } from "../docs/pages.ts";
 
 const PAGE = page("docs/state-machine.md");

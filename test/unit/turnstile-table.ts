@@ -1,12 +1,20 @@
 import assert from "node:assert/strict";
-import type { Fact, Facts } from "../../src/core/facts.ts";
-import { Fetched, Missing } from "../../src/core/facts.ts";
-import type { JobKey } from "../../src/core/ids.ts";
-import { byTurn } from "../../src/core/job.ts";
-import { type LimitRule, room } from "../../src/core/limit.ts";
-import { Remembered } from "../../src/core/remembered.ts";
-import type { Parked, Share, ShareState, Stored, Turn } from "../../src/core/share.ts";
-import { type Changes, limitsIn, type LimitedJob, Turnstile } from "../../src/core/turnstile.ts";
+import {
+  type Fact,
+  type Facts,
+  Fetched,
+  Missing,
+  type Parked,
+  Remembered,
+  type Share,
+  type ShareState,
+  type Stored,
+  type Turn,
+} from "../../src/core/limits/share.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
+import { byTurn } from "../../src/core/jobs/job.ts";
+import { type LimitRule, room } from "../../src/core/limits/limit.ts";
+import { type Changes, limitsIn, type LimitedJob, Turnstile } from "../../src/core/limits/turnstile.ts";
 
 /** Read so few at a time, so that reading on is tried, too. */
 const CHUNK = 3;

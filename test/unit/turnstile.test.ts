@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import type { JobKey } from "../../src/core/ids.ts";
-import { byTurn } from "../../src/core/job.ts";
-import { type LimitRule, WINDOW } from "../../src/core/limit.ts";
-import { Remembered } from "../../src/core/remembered.ts";
-import { type LimitedJob, limitsText, Turnstile } from "../../src/core/turnstile.ts";
+import type { JobKey } from "../../src/core/text/ids.ts";
+import { byTurn } from "../../src/core/jobs/job.ts";
+import { type LimitRule, WINDOW } from "../../src/core/limits/limit.ts";
+import { Remembered } from "../../src/core/limits/share.ts";
+import { type LimitedJob, limitsText, Turnstile } from "../../src/core/limits/turnstile.ts";
 import { plain, Table, type TableJob } from "./turnstile-table.ts";
 import { LONG } from "../selection.ts";
 

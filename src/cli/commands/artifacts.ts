@@ -2,9 +2,9 @@ import { createWriteStream } from "node:fs";
 import { rm } from "node:fs/promises";
 import { pipeline } from "node:stream/promises";
 import type { Command } from "commander";
-import { type Duration, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { number, plural } from "../../core/words.ts";
+import { type Duration, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { number, plural } from "../../core/text/text.ts";
 import { isJson } from "../render/output.ts";
 import { addCommand, onDatabase } from "../verb.ts";
 

@@ -1,6 +1,6 @@
 import { type Command, InvalidArgumentError } from "commander";
-import { clock } from "../../core/age.ts";
-import { number, plural } from "../../core/words.ts";
+import { clock } from "../../core/text/duration.ts";
+import { number, plural } from "../../core/text/text.ts";
 import type { AuditVerdict } from "../../engine/maintenance/check.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";

@@ -1,9 +1,9 @@
 import { existsSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
-import { clock } from "../../core/age.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { bytes, number, plural } from "../../core/words.ts";
+import { clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { bytes, number, plural } from "../../core/text/text.ts";
 import { verifyWhole } from "../../engine/maintenance/backups.ts";
 import { Operator } from "../../operator/operator.ts";
 import { databaseAt, type RestoredWhole, restoreWhole, salvageWhole } from "../../operator/restore.ts";

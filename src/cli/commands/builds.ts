@@ -1,11 +1,10 @@
 import { type Command, Option } from "commander";
-import { age, clock, instant } from "../../core/age.ts";
-import type { Build } from "../../core/build-view.ts";
-import { BUILD_STATES, type BuildState } from "../../core/build.ts";
-import { type Cost, sayCost, saySpent } from "../../core/cost.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { Why } from "../../core/why.ts";
-import { number } from "../../core/words.ts";
+import { age, clock, instant } from "../../core/text/duration.ts";
+import type { Build, Why } from "../../core/pipelines/build-view.ts";
+import { BUILD_STATES, type BuildState } from "../../core/pipelines/build.ts";
+import { type Cost, sayCost, saySpent } from "../../core/pipelines/cost.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { number } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/jobs.ts";
 import { isLeft, type OpenBuild } from "../../operator/overview.ts";

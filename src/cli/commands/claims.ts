@@ -1,11 +1,10 @@
 import { hostname } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
-import { ahead } from "../../core/age.ts";
-import { type Duration, toMillis } from "../../core/duration.ts";
-import { HoldfastError, LeaseLostError } from "../../core/errors.ts";
-import type { Job } from "../../core/job.ts";
-import { renewalInterval } from "../../core/lease.ts";
+import { ahead, type Duration, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError, LeaseLostError } from "../../core/text/errors.ts";
+import type { Job } from "../../core/jobs/job.ts";
+import { renewalInterval } from "../../core/jobs/lease.ts";
 import { type Claim, type HeldClaim, leaseOf } from "../../engine/claim.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { Operator } from "../../operator/operator.ts";

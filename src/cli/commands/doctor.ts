@@ -1,10 +1,9 @@
 import type { Command } from "commander";
-import { age } from "../../core/age.ts";
-import type { Diagnosis, Grade } from "../../core/diagnosis.ts";
-import { toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { sayReaders } from "../../core/wal.ts";
-import { bytes, number, plural } from "../../core/words.ts";
+import { age, toMillis } from "../../core/text/duration.ts";
+import type { Diagnosis, Grade } from "../../core/recovery/diagnosis.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { sayReaders } from "../../core/recovery/loss.ts";
+import { bytes, number, plural } from "../../core/text/text.ts";
 import { type Examination, examine, isOfBefore } from "../../operator/doctor.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { type Checkpointed, Operator } from "../../operator/operator.ts";

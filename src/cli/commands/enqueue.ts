@@ -1,7 +1,7 @@
 import type { Command } from "commander";
-import { type Duration, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { checkName } from "../../core/options.ts";
+import { type Duration, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { checkName } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../engine/context.ts";
 import { type Definition, definitionOf, job } from "../../engine/definition.ts";
 import { definedOnly, parseInstant, readJson, wholeNumber } from "../arguments.ts";

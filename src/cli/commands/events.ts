@@ -1,8 +1,8 @@
 import type { Command } from "commander";
-import { age, clock } from "../../core/age.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { Event } from "../../core/event.ts";
-import { number } from "../../core/words.ts";
+import { age, clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { Event } from "../../core/jobs/event.ts";
+import { number } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import type { SinkView } from "../../store/sinks.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";

@@ -1,9 +1,8 @@
 import type { Command } from "commander";
-import { type Duration, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { exposition } from "../../core/exposition.ts";
-import { type Facts, familiesOf } from "../../core/metrics.ts";
-import { number, plural } from "../../core/words.ts";
+import { type Duration, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { exposition, type Facts, familiesOf } from "../../core/recovery/metrics.ts";
+import { number, plural } from "../../core/text/text.ts";
 import { unopened } from "../../operator/metrics.ts";
 import { Operator } from "../../operator/operator.ts";
 import { type Alarm, alarmsOf, type Overview, workersIn } from "../../operator/overview.ts";

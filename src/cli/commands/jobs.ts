@@ -1,8 +1,8 @@
 import type { Command } from "commander";
-import { age, ahead, instant } from "../../core/age.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { Job, JobState } from "../../core/job.ts";
-import { plural } from "../../core/words.ts";
+import { age, ahead, instant } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { Job, JobState } from "../../core/jobs/job.ts";
+import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/jobs.ts";
 import { idsOrAll, stateOption } from "../arguments.ts";

@@ -1,8 +1,8 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
-import { sayCost } from "../../core/cost.ts";
-import { pipelineOf } from "../../core/pipeline.ts";
-import { plural } from "../../core/words.ts";
+import { sayCost } from "../../core/pipelines/cost.ts";
+import { pipelineOf } from "../../core/pipelines/pipeline.ts";
+import { plural } from "../../core/text/text.ts";
 import { checkBuildOptions, Model } from "../../pipelines/model.ts";
 import type { Plan } from "../../pipelines/plan.ts";
 import { addChoiceOptions, buildOptions, type RunOptions } from "../arguments.ts";

@@ -1,9 +1,9 @@
 import type { Command } from "commander";
-import { age } from "../../core/age.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { FINISHED_STATES, type JobState } from "../../core/job.ts";
-import { number } from "../../core/words.ts";
-import { isPipelineQueue } from "../../core/work.ts";
+import { age } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
+import { number } from "../../core/text/text.ts";
+import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import type { QueueOverview } from "../../store/look.ts";
 import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";

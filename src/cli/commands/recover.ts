@@ -1,9 +1,8 @@
 import type { Command } from "commander";
-import { age, instant } from "../../core/age.ts";
-import { type Duration, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { CrashRecoveryReport } from "../../core/recovery-report.ts";
-import { number, plural } from "../../core/words.ts";
+import { age, type Duration, instant, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
+import { number, plural } from "../../core/text/text.ts";
 import type { RecoveryStats } from "../../engine/maintenance/janitor.ts";
 import { Operator } from "../../operator/operator.ts";
 import { isOfCrash, type RecoveryPlan } from "../../engine/maintenance/preview.ts";

@@ -1,6 +1,6 @@
 import { createInterface } from "node:readline/promises";
-import { approve } from "../../core/budget.ts";
-import type { Build } from "../../core/build-view.ts";
+import { approve } from "../../core/pipelines/budget.ts";
+import type { Build } from "../../core/pipelines/build-view.ts";
 import {
   type Amount,
   type Cost,
@@ -12,7 +12,7 @@ import {
   sayUnit,
   toAmount,
   UNITS,
-} from "../../core/cost.ts";
+} from "../../core/pipelines/cost.ts";
 import type { BuildSettings } from "../../pipelines/model.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";

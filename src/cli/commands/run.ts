@@ -1,11 +1,11 @@
 import { hostname } from "node:os";
 import { isDeepStrictEqual } from "node:util";
 import type { Command } from "commander";
-import { fromBudget } from "../../core/budget.ts";
-import type { Build } from "../../core/build-view.ts";
-import type { Amount, Cost } from "../../core/cost.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { type Pipeline, pipelineOf } from "../../core/pipeline.ts";
+import { fromBudget } from "../../core/pipelines/budget.ts";
+import type { Build } from "../../core/pipelines/build-view.ts";
+import type { Amount, Cost } from "../../core/pipelines/cost.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { type Pipeline, pipelineOf } from "../../core/pipelines/pipeline.ts";
 import type { BuildHandle } from "../../pipelines/build-handle.ts";
 import { type BuildOptions, checkBuildOptions, Model } from "../../pipelines/model.ts";
 import { warningsOf } from "../../pipelines/plan.ts";

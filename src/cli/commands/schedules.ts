@@ -1,6 +1,6 @@
 import type { Command } from "commander";
-import { age, ahead } from "../../core/age.ts";
-import type { Schedule } from "../../core/schedule.ts";
+import { age, ahead } from "../../core/text/duration.ts";
+import type { Schedule } from "../../core/jobs/schedule.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { noSuchSchedule } from "../../engine/schedules.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";

@@ -1,11 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
-import { age, ahead } from "../../core/age.ts";
-import { saySpent } from "../../core/cost.ts";
-import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { Schedule } from "../../core/schedule.ts";
-import { number, plural } from "../../core/words.ts";
+import { age, ahead, type Duration, sayMillis, toMillis } from "../../core/text/duration.ts";
+import { saySpent } from "../../core/pipelines/cost.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { Schedule } from "../../core/jobs/schedule.ts";
+import { number, plural } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import {
   type Alarm,

@@ -1,6 +1,6 @@
 import type { Command } from "commander";
-import { age, ahead } from "../../core/age.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import { age, ahead } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import type { Operator, OrchestratorLock } from "../../operator/operator.ts";
 import type { LockView } from "../../store/locks.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";

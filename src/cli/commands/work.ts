@@ -1,10 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { type Command, Option } from "commander";
-import { type Duration, sayMillis, toMillis } from "../../core/duration.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import type { Pipeline } from "../../core/pipeline.ts";
-import { plural } from "../../core/words.ts";
+import { type Duration, sayMillis, toMillis } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import type { Pipeline } from "../../core/pipelines/pipeline.ts";
+import { plural } from "../../core/text/text.ts";
 import type { Definition } from "../../engine/definition.ts";
 import { Operator } from "../../operator/operator.ts";
 import { isImpatient, SIGNALS } from "../../engine/shared-engine.ts";

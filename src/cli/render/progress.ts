@@ -1,11 +1,11 @@
 import type { WriteStream } from "node:tty";
 import { stripVTControlCharacters } from "node:util";
 import type { Command } from "commander";
-import { age, ahead } from "../../core/age.ts";
-import type { Build } from "../../core/build-view.ts";
-import type { BuildState } from "../../core/build.ts";
-import { saySpent } from "../../core/cost.ts";
-import { number, plural } from "../../core/words.ts";
+import { age, ahead } from "../../core/text/duration.ts";
+import type { Build } from "../../core/pipelines/build-view.ts";
+import type { BuildState } from "../../core/pipelines/build.ts";
+import { saySpent } from "../../core/pipelines/cost.ts";
+import { number, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { sayRate } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";

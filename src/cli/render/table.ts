@@ -1,7 +1,7 @@
 import { stripVTControlCharacters, styleText } from "node:util";
-import type { BuildState } from "../../core/build.ts";
-import type { JobState } from "../../core/job.ts";
-import { number } from "../../core/words.ts";
+import type { BuildState } from "../../core/pipelines/build.ts";
+import type { JobState } from "../../core/jobs/job.ts";
+import { number } from "../../core/text/text.ts";
 
 export interface Column<Row> {
   title: string;

@@ -1,5 +1,5 @@
 import type { WriteStream } from "node:tty";
-import { bytes, number } from "../../core/words.ts";
+import { bytes, number } from "../../core/text/text.ts";
 import type { Progress } from "../../store/backups.ts";
 
 const ESC = "\u001b[";

@@ -1,6 +1,6 @@
 import { type FileHandle, open } from "node:fs/promises";
 import { dirname } from "node:path";
-import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
+import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
 import { type Sink, SinkDown } from "./sink.ts";
 
 /** How every line begins. */

@@ -1,5 +1,5 @@
-import type { Clock } from "../../core/clock.ts";
-import type { Fence, ProcessId } from "../../core/ids.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import type { Store } from "../../store/store.ts";
 
 /** How long the right to deliver lasts without a sign of life; a holder that died is replaced sooner, see `FREE` in the store. */

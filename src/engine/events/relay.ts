@@ -1,6 +1,5 @@
-import type { Clock } from "../../core/clock.ts";
-import { type Event, isAskedFor, redeliverAfter } from "../../core/event.ts";
-import { HeldEvents } from "../../core/held-events.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { type Event, HeldEvents, isAskedFor, redeliverAfter } from "../../core/jobs/event.ts";
 import type { Place } from "./place.ts";
 import { type Sink, SinkDown } from "./sink.ts";
 import { passPoint } from "../../store/points.ts";

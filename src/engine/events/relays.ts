@@ -1,9 +1,9 @@
 import { AsyncLocalStorage } from "node:async_hooks";
-import type { Clock } from "../../core/clock.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { Event } from "../../core/event.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import { checkFunction, checkName, describeValue, invalidOption, refuseUnknown } from "../../core/options.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { Event } from "../../core/jobs/event.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import { checkFunction, checkName, describeValue, invalidOption, refuseUnknown } from "../../core/text/options.ts";
 import type { Janitor } from "../maintenance/janitor.ts";
 import { DurablePlace, PassingPlace } from "./place.ts";
 import type { SinkSettings } from "./settings.ts";

@@ -1,8 +1,8 @@
 import { resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
-import type { Clock } from "../../core/clock.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { checkName, checkOneOf, describeValue, refuseUnknown } from "../../core/options.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { checkName, checkOneOf, describeValue, refuseUnknown } from "../../core/text/options.ts";
 import { fileSink } from "./file.ts";
 import { consoleSink, type Sink } from "./sink.ts";
 import { webhookSink } from "./webhook.ts";

@@ -1,5 +1,5 @@
 import type { Writable } from "node:stream";
-import type { Event } from "../../core/event.ts";
+import type { Event } from "../../core/jobs/event.ts";
 
 /** Where events go. */
 export interface Sink {

@@ -1,6 +1,6 @@
 import { createHmac } from "node:crypto";
-import type { Clock } from "../../core/clock.ts";
-import type { Event } from "../../core/event.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import type { Event } from "../../core/jobs/event.ts";
 import { type Sink, SinkDown } from "./sink.ts";
 
 /** Whoever has not answered by then is down. */

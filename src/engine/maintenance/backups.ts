@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { lacking } from "../../artifacts/collect.ts";
-import { type BackupPlan, dueIn, type KnownBackup, retired } from "../../core/backup-plan.ts";
+import { type BackupPlan, dueIn, type KnownBackup, retired } from "../../core/recovery/backup-plan.ts";
 import {
   artifactsPath,
   type BackupArtifacts,

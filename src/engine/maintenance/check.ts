@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
-import { NO_ENTRY } from "../../core/audit-chain.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import { NO_ENTRY } from "../../core/recovery/audit.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import type { AuditFault, AuditHead } from "../../store/audit.ts";
 import type { Thoroughness } from "../../store/findings.ts";
 import type { Store } from "../../store/store.ts";

@@ -1,6 +1,6 @@
-import type { Clock } from "../../core/clock.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../../core/lease.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../../core/jobs/lease.ts";
 import { type Dead, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/healing.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";

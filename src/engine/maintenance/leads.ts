@@ -1,4 +1,4 @@
-import type { Clock } from "../../core/clock.ts";
+import type { Clock } from "../../core/text/duration.ts";
 import type { LockToken } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import { said } from "../failure-log.ts";

@@ -1,7 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { HoldfastError } from "../../core/errors.ts";
-import { isProven } from "../../core/lease.ts";
-import type { CrashedProcess } from "../../core/recovery-report.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { isProven } from "../../core/jobs/lease.ts";
+import type { CrashedProcess } from "../../core/recovery/recovery-report.ts";
 import type { RecoveryPreview } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
 import { bootId } from "../host.ts";

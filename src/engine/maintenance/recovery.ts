@@ -1,9 +1,9 @@
 import { existsSync } from "node:fs";
-import type { BuildReason } from "../../core/build.ts";
-import type { Clock } from "../../core/clock.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import { endedBy, isProven } from "../../core/lease.ts";
-import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery-report.ts";
+import type { BuildReason } from "../../core/pipelines/build.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import { endedBy, isProven } from "../../core/jobs/lease.ts";
+import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
 import { checkAll } from "./check.ts";
 import type { Finding } from "../../store/findings.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";

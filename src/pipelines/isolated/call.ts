@@ -1,5 +1,5 @@
-import type { JobContext } from "../../core/context.ts";
-import type { Target } from "../../core/source.ts";
+import type { JobContext } from "../../core/pipelines/stage.ts";
+import type { Target } from "../../core/pipelines/source.ts";
 import { runIsolated } from "./host.ts";
 import type { Member, ToldTask } from "./messages.ts";
 import type { Expansion } from "../expansion.ts";

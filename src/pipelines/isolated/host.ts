@@ -1,7 +1,7 @@
 import { type ChildProcess, fork } from "node:child_process";
-import type { JobContext } from "../../core/context.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { type JobError, toJobError } from "../../core/job.ts";
+import type { JobContext } from "../../core/pipelines/stage.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { type JobError, toJobError } from "../../core/jobs/job.ts";
 import { Ending } from "../../engine/attempt.ts";
 import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";

@@ -1,7 +1,7 @@
-import type { Fingerprint } from "../../core/fingerprint.ts";
-import type { JobError } from "../../core/job.ts";
-import type { LeaseRef } from "../../core/lease.ts";
-import type { Outcome } from "../../core/retry.ts";
+import type { Fingerprint } from "../../core/pipelines/context-hash.ts";
+import type { JobError } from "../../core/jobs/job.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
+import type { Outcome } from "../../core/jobs/retry.ts";
 import type { DriverName } from "../../store/sqlite/driver.ts";
 import type { NewJob } from "../../store/store.ts";
 

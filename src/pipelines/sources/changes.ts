@@ -1,9 +1,9 @@
 import { createHash } from "node:crypto";
 import { type FSWatcher, watch } from "node:fs";
 import { join } from "node:path";
-import type { Clock } from "../../core/clock.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { SourceDefinition } from "../../core/source.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { SourceDefinition } from "../../core/pipelines/source.ts";
 import { said } from "../../engine/failure-log.ts";
 import type { Log } from "../../engine/log.ts";
 import { listFiles } from "./files.ts";

@@ -6,9 +6,9 @@ import { Readable } from "node:stream";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { hashOfNow, ownNow, verifiedPieces } from "../../artifacts/collect.ts";
 import { explain, faultOf } from "../../artifacts/folder.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/fingerprint.ts";
-import type { FileTarget } from "../../core/source.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/pipelines/context-hash.ts";
+import type { FileTarget } from "../../core/pipelines/source.ts";
 import {
   bytesChanged,
   hashFile,

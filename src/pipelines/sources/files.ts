@@ -1,11 +1,11 @@
 import ignore, { type Ignore } from "ignore";
 import { readFileSync, realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
-import type { FileStat } from "../../core/fingerprint.ts";
-import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/glob.ts";
-import { compareIds } from "../../core/id-order.ts";
-import type { FilesSource } from "../../core/source.ts";
-import { fits, ID_BYTES } from "../../core/target-id.ts";
+import type { FileStat } from "../../core/pipelines/context-hash.ts";
+import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/text/glob.ts";
+import { compareIds } from "../../core/text/ids.ts";
+import type { FilesSource } from "../../core/pipelines/source.ts";
+import { fits, ID_BYTES } from "../../core/pipelines/work.ts";
 import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
 import { checkName, type Entry, isDoubtful, readFolder } from "./folder.ts";
 import { Root } from "./root.ts";

@@ -3,8 +3,8 @@ import { type BigIntStats, closeSync, constants, fstatSync, openSync, readSync, 
 import { open } from "node:fs/promises";
 import { setImmediate } from "node:timers/promises";
 import { faultOf } from "../../artifacts/folder.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/fingerprint.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/pipelines/context-hash.ts";
 
 /** Up to here a file is read at once, and without handing it to another thread. */
 export const SMALL: number = 64 * 1024;

@@ -1,7 +1,7 @@
 import type { Dirent } from "node:fs";
 import { readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { compareIds } from "../../core/id-order.ts";
+import { compareIds } from "../../core/text/ids.ts";
 import { invalidName, isGone, unreadable } from "./fingerprint-file.ts";
 
 export type EntryKind = "file" | "folder" | "link";

@@ -1,11 +1,10 @@
 import { hash } from "node:crypto";
-import { canonical } from "../../core/canonical.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import { toJobError } from "../../core/job.ts";
-import { toJson } from "../../core/json.ts";
-import type { ItemsSource } from "../../core/source.ts";
-import { checkTargetId } from "../../core/target-id.ts";
-import { checkStorable } from "../../core/text.ts";
+import { canonical, toJson } from "../../core/text/json.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { toJobError } from "../../core/jobs/job.ts";
+import type { ItemsSource } from "../../core/pipelines/source.ts";
+import { checkTargetId } from "../../core/pipelines/work.ts";
+import { checkStorable } from "../../core/text/text.ts";
 import { isOver, turn } from "./fingerprint-file.ts";
 
 export interface ListedItem {

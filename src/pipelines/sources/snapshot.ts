@@ -1,7 +1,7 @@
 import { type FileHandle, open } from "node:fs/promises";
 import type { Readable } from "node:stream";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
-import type { FileStat, Fingerprint } from "../../core/fingerprint.ts";
+import type { FileStat, Fingerprint } from "../../core/pipelines/context-hash.ts";
 import { READ, type Reading, toFileStat, whileStill } from "./fingerprint-file.ts";
 
 /** Keeps a file's bytes as an artifact, and answers the fingerprint of exactly these bytes; null: it is gone. */

@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../core/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import type { BackupStore, StagedBackup } from "../backups.ts";
 
 /** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */

@@ -1,7 +1,5 @@
-import type { ClaimSource } from "../../core/claiming.ts";
-import { LaneIndex, type MatchedLanes } from "../../core/lane-index.ts";
-import type { Lane } from "../../core/queue.ts";
-import type { Policy } from "../../core/retry.ts";
+import { type ClaimSource, type Lane, LaneIndex, type MatchedLanes } from "../../core/jobs/claiming.ts";
+import type { Policy } from "../../core/jobs/retry.ts";
 import { laneText, policyText } from "../queues.ts";
 import type { Counter } from "./counter.ts";
 import { listOf, type Rows } from "./connection/driver.ts";

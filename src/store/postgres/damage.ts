@@ -1,4 +1,4 @@
-import type { AuditHead } from "../../core/audit-chain.ts";
+import type { AuditHead } from "../../core/recovery/audit.ts";
 import type { Checked, DamageStore, Finding, Thoroughness } from "../findings.ts";
 import type { Rows } from "./connection/driver.ts";
 

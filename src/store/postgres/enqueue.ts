@@ -1,6 +1,5 @@
-import { Admission, refusal, type Refusal, refusedWhole } from "../../core/admission.ts";
-import { isEarly, type Standing, type Wait } from "../../core/dependency.ts";
-import { generatedId, type JobKey } from "../../core/ids.ts";
+import { Admission, isEarly, refusal, type Refusal, refusedWhole, type Standing, type Wait } from "../../core/jobs/admission.ts";
+import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";

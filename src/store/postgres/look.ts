@@ -1,6 +1,6 @@
-import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/job.ts";
-import type { Lane } from "../../core/queue.ts";
+import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
+import type { Lane } from "../../core/jobs/claiming.ts";
 import { type JobRow, keyOfCursor, pageOf, type Tallied, toJob } from "../job-row.ts";
 import {
   countsOf,

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { HoldfastError } from "../../core/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { Audit } from "../sql/audit.ts";

@@ -1,8 +1,8 @@
-import { auditedJob, subjectOf } from "../../core/audit.ts";
-import type { JobKey } from "../../core/ids.ts";
-import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/job.ts";
-import { isMore } from "../../core/retention.ts";
-import { isPipelineQueue } from "../../core/work.ts";
+import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/jobs/job.ts";
+import { isMore } from "../../core/jobs/retention.ts";
+import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { jobsRemoved } from "../job-row.ts";
 import type { PruneFilter } from "../store.ts";
 import type { Audit } from "../sql/audit.ts";

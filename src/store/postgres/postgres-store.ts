@@ -1,8 +1,8 @@
 import { randomBytes } from "node:crypto";
-import type { Clock } from "../../core/clock.ts";
-import { HoldfastError } from "../../core/errors.ts";
-import type { JobKey } from "../../core/ids.ts";
-import type { LeaseRef } from "../../core/lease.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Operation } from "../points.ts";
 import type {
   Change,

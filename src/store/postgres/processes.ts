@@ -1,5 +1,5 @@
 import { rmdirSync } from "node:fs";
-import type { ProcessId } from "../../core/ids.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
 import { Alive } from "../alive.ts";
 import {
   type Life,

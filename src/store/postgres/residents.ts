@@ -1,7 +1,6 @@
-import type { Residents } from "../../core/admission.ts";
-import type { Upstream } from "../../core/dependency.ts";
-import { generatedId, type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import type { JobState } from "../../core/job.ts";
+import type { Residents, Upstream } from "../../core/jobs/admission.ts";
+import { generatedId, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import type { JobState } from "../../core/jobs/job.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";

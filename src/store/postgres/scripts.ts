@@ -1,6 +1,6 @@
 import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
 import { runAsync, type Script, wait } from "../sql/script.ts";
-import type { Fence } from "../../core/ids.ts";
+import type { Fence } from "../../core/text/ids.ts";
 import type { NewJob } from "../store.ts";
 import type { Access as PostgresAccess } from "./transactions/access.ts";
 import { listOf, type Rows, type Value } from "./connection/driver.ts";

@@ -1,8 +1,15 @@
-import type { FinishedState } from "../../core/job.ts";
-import type { LimitRule } from "../../core/limit.ts";
-import type { Keep } from "../../core/queue.ts";
-import { type Declaration, declared, NOTHING_SET, type SettingsChange, type SettingsView, Words } from "../../core/settings.ts";
-import { limitsText } from "../../core/turnstile.ts";
+import type { FinishedState } from "../../core/jobs/job.ts";
+import type { LimitRule } from "../../core/limits/limit.ts";
+import type { Keep } from "../../core/jobs/claiming.ts";
+import {
+  type Declaration,
+  declared,
+  NOTHING_SET,
+  type SettingsChange,
+  type SettingsView,
+  Words,
+} from "../../core/limits/settings.ts";
+import { limitsText } from "../../core/limits/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { Counter } from "./counter.ts";

@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../core/ids.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
 import type { NewJob } from "../store.ts";

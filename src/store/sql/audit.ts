@@ -1,5 +1,12 @@
-import { subjectOf, UNNAMED } from "../../core/audit.ts";
-import { type AuditHead, type AuditRecord, followAudit, NO_ENTRY, unguarded } from "../../core/audit-chain.ts";
+import {
+  type AuditHead,
+  type AuditRecord,
+  followAudit,
+  NO_ENTRY,
+  subjectOf,
+  unguarded,
+  UNNAMED,
+} from "../../core/recovery/audit.ts";
 import {
   type Act,
   type AuditCheck,

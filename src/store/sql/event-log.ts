@@ -1,4 +1,4 @@
-import type { Event } from "../../core/event.ts";
+import type { Event } from "../../core/jobs/event.ts";
 import { EVENT, type EventQuery, type EventRow, type EventStore, toEvent } from "../events.ts";
 import type { Access, Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";

@@ -1,5 +1,5 @@
-import type { ProcessId } from "../../core/ids.ts";
-import type { LeaseRef } from "../../core/lease.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
 import { type BrokenLock, type LockRow, type LockStore, type LockView, toLocks } from "../locks.ts";
 import type { Access, Reads, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";

@@ -1,8 +1,8 @@
-import type { NewEvent } from "../../core/event.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import type { LeaseRef } from "../../core/lease.ts";
-import type { Next } from "../../core/retry.ts";
-import type { Declaration } from "../../core/settings.ts";
+import type { NewEvent } from "../../core/jobs/event.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
+import type { Next } from "../../core/jobs/retry.ts";
+import type { Declaration } from "../../core/limits/settings.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Tx } from "./access.ts";
 import type { Answer } from "./script.ts";

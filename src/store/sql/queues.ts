@@ -1,4 +1,4 @@
-import type { Declaration } from "../../core/settings.ts";
+import type { Declaration } from "../../core/limits/settings.ts";
 import type { QueueStore } from "../queues.ts";
 import type { Access, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";

@@ -1,7 +1,7 @@
-import { RECOVERY } from "../../core/audit.ts";
-import type { ProcessId } from "../../core/ids.ts";
-import type { LeaseRef, StaleLease } from "../../core/lease.ts";
-import { type Reclaimed, reclaimedOf } from "../../core/retry.ts";
+import { RECOVERY } from "../../core/recovery/audit.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
+import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
 import type { HealingStore, Judgement, RecoveryTotals } from "../healing.ts";
 import { reclaimedBy } from "../recoveries.ts";
 import type { Access, Tx } from "./access.ts";

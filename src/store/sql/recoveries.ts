@@ -1,7 +1,7 @@
-import { RECOVERY, UNNAMED } from "../../core/audit.ts";
-import type { BuildReason } from "../../core/build.ts";
-import type { Fence, JobKey, ProcessId } from "../../core/ids.ts";
-import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery-report.ts";
+import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
+import type { BuildReason } from "../../core/pipelines/build.ts";
+import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
+import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery/recovery-report.ts";
 import {
   type Burial,
   type Buried,

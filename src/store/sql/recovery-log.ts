@@ -1,4 +1,4 @@
-import type { Reclaimed } from "../../core/retry.ts";
+import type { Reclaimed } from "../../core/jobs/retry.ts";
 import type { RecoveryTotals } from "../healing.ts";
 import type { Access, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";

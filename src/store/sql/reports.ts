@@ -1,4 +1,4 @@
-import type { ProcessId } from "../../core/ids.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
 import {
   addFindings,
   type CrashedProcess,
@@ -6,7 +6,7 @@ import {
   NO_FINDINGS,
   type RecoveryCounts,
   type ReportState,
-} from "../../core/recovery-report.ts";
+} from "../../core/recovery/recovery-report.ts";
 import type { Life } from "../processes.ts";
 import {
   ADDED,

@@ -1,6 +1,6 @@
-import { generatedId, type JobKey } from "../../core/ids.ts";
-import { isFinished, type JobState } from "../../core/job.ts";
-import { firing } from "../../core/schedule.ts";
+import { generatedId, type JobKey } from "../../core/text/ids.ts";
+import { isFinished, type JobState } from "../../core/jobs/job.ts";
+import { firing } from "../../core/jobs/schedule.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import {
   auditedSchedule,

@@ -1,4 +1,4 @@
-import type { Fence, ProcessId } from "../../core/ids.ts";
+import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
 import type { Access, Tx } from "./access.ts";

@@ -1,4 +1,4 @@
-import { damagedRow } from "../../core/errors.ts";
+import { damagedRow } from "../../core/text/errors.ts";
 import type { BuildColumns } from "../builds.ts";
 import { isYes } from "../job-row.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";

@@ -1,6 +1,6 @@
 import type { DatabaseSync, SQLInputValue } from "node:sqlite";
 import { pathToFileURL } from "node:url";
-import { HoldfastError } from "../../core/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { requirePackage } from "../own-file.ts";
 import { noSqlite, refuseOldSqlite } from "./open.ts";
 

@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../core/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 
 /** SQLite's primary result codes that mean something to a caller. */
 const CODES = {

@@ -1,6 +1,6 @@
 import { randomInt } from "node:crypto";
-import type { Fence, JobKey } from "../../core/ids.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Statements } from "./scripts.ts";
 import type { Connection, Statement } from "./driver.ts";

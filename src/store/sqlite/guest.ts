@@ -1,5 +1,5 @@
-import { HoldfastError } from "../../core/errors.ts";
-import type { Fence, JobKey } from "../../core/ids.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { Durability, Enqueued, NewJob } from "../store.ts";
 import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";

@@ -1,7 +1,7 @@
-import { damagedRow } from "../../core/errors.ts";
-import { type JobKey, parseGeneratedId } from "../../core/ids.ts";
-import { type Job, JOB_STATES, type JobState } from "../../core/job.ts";
-import type { Lane } from "../../core/queue.ts";
+import { damagedRow } from "../../core/text/errors.ts";
+import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
+import type { Lane } from "../../core/jobs/claiming.ts";
 import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, publicId, toJob } from "../job-row.ts";
 import {
   countsOf,

@@ -3,7 +3,7 @@ import * as builds from "./schema/builds.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as queues from "./schema/queues.ts";
 import * as recoveries from "./schema/recoveries.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { passPoint } from "../points.ts";
 import { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";

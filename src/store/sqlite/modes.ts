@@ -1,5 +1,5 @@
 import { chmodSync, closeSync, fchmodSync, mkdirSync, openSync, statSync } from "node:fs";
-import { DEFAULT_FILE_MODE, fileModeOf, folderModeOf } from "../../core/file-mode.ts";
+import { DEFAULT_FILE_MODE, fileModeOf, folderModeOf } from "../../core/text/text.ts";
 
 /** The mode of files beside a database, or in a folder, that has this path: like its own. */
 export function modeLike(path: string): number {

@@ -12,9 +12,9 @@ import {
   statSync,
 } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { HoldfastError } from "../../core/errors.ts";
-import { DEFAULT_FILE_MODE } from "../../core/file-mode.ts";
-import { extentOf } from "../../core/loss.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
+import { extentOf } from "../../core/recovery/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
 import { syncFolder } from "./maintenance/backup/files.ts";

@@ -1,5 +1,5 @@
-import type { ProcessId } from "../../core/ids.ts";
-import { HoldfastError } from "../../core/errors.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import {
   type AskedProcess,
   type Life,

@@ -1,4 +1,4 @@
-import type { Fence } from "../../core/ids.ts";
+import type { Fence } from "../../core/text/ids.ts";
 import type { Access, Param, Params, Reads, Tx as ScriptTx } from "../sql/access.ts";
 import { runSync, type Script, wait } from "../sql/script.ts";
 import type { Access as SqliteAccess } from "./access.ts";

@@ -1,9 +1,9 @@
 import { join } from "node:path";
-import type { Clock } from "../../core/clock.ts";
-import type { HoldfastError } from "../../core/errors.ts";
-import type { JobKey } from "../../core/ids.ts";
-import type { LeaseRef } from "../../core/lease.ts";
-import { isLong, type WalView } from "../../core/wal.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import type { HoldfastError } from "../../core/text/errors.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
+import { isLong, type WalView } from "../../core/recovery/loss.ts";
 import type {
   Change,
   Claimed,
@@ -38,7 +38,7 @@ import { onlyOne } from "../commit-rows.ts";
 import { settleWithRows } from "./jobs/commit-rows.ts";
 import { closeWithoutCheckpoint, DatabaseFiles } from "./maintenance/database-files.ts";
 import { knownIn } from "./maintenance/epoch.ts";
-import { UNNAMED } from "../../core/audit.ts";
+import { UNNAMED } from "../../core/recovery/audit.ts";
 import { Damage } from "./maintenance/damage/damage.ts";
 import { arrive, openDamaged } from "./maintenance/damage/open.ts";
 import type { Connection, DriverName } from "./driver.ts";

@@ -1,4 +1,4 @@
-import type { JobKey } from "../../core/ids.ts";
+import type { JobKey } from "../../core/text/ids.ts";
 import type { NewJob } from "../store.ts";
 import type { ListedBatch, ListedTarget } from "../work.ts";
 import type { Account, Books } from "./books.ts";

@@ -1,4 +1,4 @@
-import { artifactMissing } from "../../core/work.ts";
+import { artifactMissing } from "../../core/pipelines/work.ts";
 import { type ListedTarget, type NamedArtifact, type NewResult, OUTPUT, type WorkEnd } from "../work.ts";
 
 /** Sees, inside transactions, that what is to be referenced is there. */

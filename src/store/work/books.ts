@@ -1,7 +1,7 @@
-import { type Budget, type CostHistory, type Ledger, settle } from "../../core/budget.ts";
-import type { BuildState } from "../../core/build.ts";
-import { type Amount, NOTHING, plus } from "../../core/cost.ts";
-import type { BuildKey } from "../../core/ids.ts";
+import { type Budget, type CostHistory, type Ledger, settle } from "../../core/pipelines/budget.ts";
+import type { BuildState } from "../../core/pipelines/build.ts";
+import { type Amount, NOTHING, plus } from "../../core/pipelines/cost.ts";
+import type { BuildKey } from "../../core/text/ids.ts";
 import type { BuildRow, StageCounts } from "../builds.ts";
 
 type Count = Exclude<keyof StageCounts, "stage">;

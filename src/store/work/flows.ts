@@ -1,9 +1,8 @@
-import { hasEnded } from "../../core/build.ts";
-import type { JobKey, ResultKey } from "../../core/ids.ts";
-import { NOTHING } from "../../core/cost.ts";
-import { completeTrail, type Trail } from "../../core/trail.ts";
-import { withoutArtifacts, withoutResult } from "../../core/work.ts";
-import type { Outcome } from "../../core/retry.ts";
+import { hasEnded } from "../../core/pipelines/build.ts";
+import type { JobKey, ResultKey } from "../../core/text/ids.ts";
+import { NOTHING } from "../../core/pipelines/cost.ts";
+import { completeTrail, type Trail, withoutArtifacts, withoutResult } from "../../core/pipelines/work.ts";
+import type { Outcome } from "../../core/jobs/retry.ts";
 import type { NewJob } from "../store.ts";
 import type { Flow, ListedTarget, WorkEnd } from "../work.ts";
 import { type ArtifactWatch, artifactsOf } from "./artifact-watch.ts";

@@ -1,10 +1,10 @@
-import { charge, isTelling, tellerOf } from "../../core/budget.ts";
-import { type Amount, NOTHING, plus } from "../../core/cost.ts";
-import type { JobKey } from "../../core/ids.ts";
-import { isFinished, type JobError, type JobState } from "../../core/job.ts";
-import type { Next, Outcome } from "../../core/retry.ts";
-import { NO_VALUE } from "../../core/value.ts";
-import { cancelledItem } from "../../core/work.ts";
+import { charge, isTelling, tellerOf } from "../../core/pipelines/budget.ts";
+import { type Amount, NOTHING, plus } from "../../core/pipelines/cost.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import { isFinished, type JobError, type JobState } from "../../core/jobs/job.ts";
+import type { Next, Outcome } from "../../core/jobs/retry.ts";
+import { NO_VALUE } from "../../core/pipelines/context-hash.ts";
+import { cancelledItem } from "../../core/pipelines/work.ts";
 import type { NewWork, WorkEnd } from "../work.ts";
 import { type Account, type Books, isSame } from "./books.ts";
 import type { Item, ItemRows, ResultRows, TargetRef, TargetRows, WorkRows } from "./rows.ts";

@@ -1,8 +1,8 @@
-import type { Amount } from "../../core/cost.ts";
-import type { BuildKey, JobKey, ResultKey } from "../../core/ids.ts";
-import type { JobError } from "../../core/job.ts";
-import type { Trail } from "../../core/trail.ts";
-import type { KeptValue } from "../../core/value.ts";
+import type { Amount } from "../../core/pipelines/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../../core/text/ids.ts";
+import type { JobError } from "../../core/jobs/job.ts";
+import type { Trail } from "../../core/pipelines/work.ts";
+import type { KeptValue } from "../../core/pipelines/context-hash.ts";
 import type { ListedTarget, NamedArtifact, NewWork } from "../work.ts";
 
 /**

@@ -1,5 +1,5 @@
-import { howMany, settle } from "../../core/budget.ts";
-import { type Amount, NOTHING } from "../../core/cost.ts";
+import { howMany, settle } from "../../core/pipelines/budget.ts";
+import { type Amount, NOTHING } from "../../core/pipelines/cost.ts";
 import type { Beginning } from "../work.ts";
 import { type Account, isSame } from "./books.ts";
 import type { Item } from "./rows.ts";

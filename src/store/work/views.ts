@@ -1,4 +1,4 @@
-import type { BuildKey } from "../../core/ids.ts";
+import type { BuildKey } from "../../core/text/ids.ts";
 import type { BuildRow } from "../builds.ts";
 import type { NewWork, TargetRow, WorkView } from "../work.ts";
 

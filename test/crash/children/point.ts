@@ -1,5 +1,5 @@
 import { appendFileSync } from "node:fs";
-import type { ProcessId } from "../../../src/core/ids.ts";
+import type { ProcessId } from "../../../src/core/text/ids.ts";
 import { type Holdfast, open } from "../../../src/index.ts";
 import { definitionOf } from "../../../src/engine/definition.ts";
 import { newJob } from "../../../src/engine/new-job.ts";

@@ -1,4 +1,4 @@
-import type { ProcessId } from "../../../src/core/ids.ts";
+import type { ProcessId } from "../../../src/core/text/ids.ts";
 import { open } from "../../../src/index.ts";
 import type { Claimed, Store } from "../../../src/store/store.ts";
 import { crashAt } from "../../../src/testing/index.ts";

@@ -1,4 +1,4 @@
-import type { LeaseRef } from "../../../core/lease.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { isHeld, isOver } from "../../sql/locks.ts";
 import { dialectOf } from "../dialect.ts";
 import type { Tx } from "../transactions/transaction.ts";

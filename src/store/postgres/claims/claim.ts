@@ -1,5 +1,5 @@
-import { type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/claiming.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import { type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/jobs/claiming.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";

@@ -1,5 +1,5 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import { byTurn } from "../../../core/job.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import { byTurn } from "../../../core/jobs/job.ts";
 import { publicId } from "../../job-row.ts";
 import type { Claimed } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";

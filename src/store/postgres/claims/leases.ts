@@ -1,5 +1,5 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import type { HeldLease, LeaseRef } from "../../../core/lease.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import type { HeldLease, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fate } from "../../store.ts";
 import { listOf } from "../connection/driver.ts";
 import { REFUSED } from "../connection/relied.ts";

@@ -1,4 +1,4 @@
-import { outlookOf, Shares } from "../../../core/claiming.ts";
+import { outlookOf, Shares } from "../../../core/jobs/claiming.ts";
 import type { ClaimSource, Outlook } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";

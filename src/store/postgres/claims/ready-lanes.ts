@@ -1,5 +1,4 @@
-import type { Shares } from "../../../core/claiming.ts";
-import { LaneBatch, type MatchedLane, type MatchedLanes } from "../../../core/lane-index.ts";
+import { LaneBatch, type MatchedLane, type MatchedLanes, type Shares } from "../../../core/jobs/claiming.ts";
 import type { Rows } from "../connection/driver.ts";
 import { LOCKED } from "./claim-locks.ts";
 import { holdsSuspect, READY, SUSPECT, UNSEEN } from "./claimed-row.ts";

@@ -1,4 +1,4 @@
-import { type LaneShare, outlookOf, queueOf } from "../../../core/claiming.ts";
+import { type LaneShare, outlookOf, queueOf } from "../../../core/jobs/claiming.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
 import { listOf, type Value } from "../connection/driver.ts";

@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { startedAlikeSql, startedBySpotSql } from "./leases.ts";
 import type { SoleStatement } from "../transactions/receipts.ts";
 import { LOCKED } from "./claim-locks.ts";

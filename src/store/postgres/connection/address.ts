@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 
 /** Where a server is, as whom one comes, and how. */
 export interface Address {

@@ -1,5 +1,5 @@
-import { HoldfastError } from "../../../core/errors.ts";
-import { plural } from "../../../core/words.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
+import { plural } from "../../../core/text/text.ts";
 import type { Rows } from "./driver.ts";
 
 type Limit = [connections: number, kind: "role" | "database", name: string];

@@ -1,6 +1,6 @@
 import type postgres from "postgres";
 import { connect as dial, type Socket } from "node:net";
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import { isModuleMissing, requirePackage } from "../../own-file.ts";
 import { IS_THREAD_CODE } from "../../thread-code.ts";
 import { ConnectionLost } from "./faults.ts";

@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import { REFUSED as CODES } from "./relied.ts";
 
 /** The connection is gone; whatever was under way on it and not committed is undone by the server. */

@@ -1,5 +1,5 @@
-import type { Clock } from "../../../core/clock.ts";
-import { HoldfastError } from "../../../core/errors.ts";
+import type { Clock } from "../../../core/text/duration.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
 import { migrate, type Migrated, quoteName } from "../migrate.ts";
 import { Reader } from "./reader.ts";

@@ -1,4 +1,4 @@
-import type { JobKey } from "../../../core/ids.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../../vitals.ts";
 import type { Access } from "../transactions/access.ts";

@@ -1,8 +1,6 @@
-import type { Fact, Fetched } from "../../../core/facts.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { KnownShare, Remembered } from "../../../core/remembered.ts";
-import type { Parked, Share, Stored, Turn } from "../../../core/share.ts";
-import { type Changes, limitsIn } from "../../../core/turnstile.ts";
+import type { Fact, Fetched, KnownShare, Parked, Remembered, Share, Stored, Turn } from "../../../core/limits/share.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { type Changes, limitsIn } from "../../../core/limits/turnstile.ts";
 import { listOf, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { Remembered } from "../../../core/remembered.ts";
+import { Remembered } from "../../../core/limits/share.ts";
 import { listOf } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 

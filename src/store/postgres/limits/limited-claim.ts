@@ -1,7 +1,7 @@
-import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../../core/claiming.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import { byTurn } from "../../../core/job.ts";
-import type { LimitedJob } from "../../../core/turnstile.ts";
+import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../../core/jobs/claiming.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { byTurn } from "../../../core/jobs/job.ts";
+import type { LimitedJob } from "../../../core/limits/turnstile.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
 import { LOCKED } from "../claims/claim-locks.ts";

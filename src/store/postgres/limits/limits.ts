@@ -1,6 +1,6 @@
-import { Fetched, Missing } from "../../../core/facts.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/turnstile.ts";
+import { Fetched, Missing } from "../../../core/limits/share.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/limits/turnstile.ts";
 import type { NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf } from "../connection/driver.ts";

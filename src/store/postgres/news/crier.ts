@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { Value } from "../connection/driver.ts";
 import { channelOf, isUntold, noticeText, WAIT_FOR_TELLERS, waitForTellers } from "./notice.ts";
 

@@ -1,5 +1,5 @@
-import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/event.ts";
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf } from "../connection/driver.ts";

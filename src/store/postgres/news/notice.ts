@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { backoff } from "../connection/backoff.ts";
 import { codeOf } from "../connection/faults.ts";
 import type { Session, SessionOptions } from "../connection/session.ts";

@@ -1,4 +1,4 @@
-import { NO_ENTRY } from "../../../core/audit-chain.ts";
+import { NO_ENTRY } from "../../../core/recovery/audit.ts";
 
 /** The audit is a chain: each entry has a hash that covers the one before it. */
 export const sql = (s: string): string => `

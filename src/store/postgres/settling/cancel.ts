@@ -1,5 +1,5 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import { type JobState, mayMove } from "../../../core/job.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import { type JobState, mayMove } from "../../../core/jobs/job.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql } from "../claims/leases.ts";
 import { listOf } from "../connection/driver.ts";

@@ -1,6 +1,6 @@
-import { behind, isEarly, upstreamEnded } from "../../../core/dependency.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { FinishedState } from "../../../core/job.ts";
+import { behind, isEarly, upstreamEnded } from "../../../core/jobs/admission.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
 import { publicId } from "../../job-row.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf } from "../connection/driver.ts";

@@ -1,7 +1,7 @@
-import type { JobKey } from "../../../core/ids.ts";
-import type { FinishedState } from "../../../core/job.ts";
-import type { QueueSettings } from "../../../core/queue.ts";
-import { BACKFILL, excesses, longer, type Over } from "../../../core/retention.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
+import type { QueueSettings } from "../../../core/jobs/claiming.ts";
+import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";

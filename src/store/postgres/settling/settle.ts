@@ -1,9 +1,9 @@
-import { untenable } from "../../../core/admission.ts";
-import { EVENT_OF } from "../../../core/event.ts";
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import { isFinished, type JobState } from "../../../core/job.ts";
-import { type Fate, fateOf, type LeaseRef } from "../../../core/lease.ts";
-import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/retry.ts";
+import { untenable } from "../../../core/jobs/admission.ts";
+import { EVENT_OF } from "../../../core/jobs/event.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import { isFinished, type JobState } from "../../../core/jobs/job.ts";
+import { type Fate, fateOf, type LeaseRef } from "../../../core/jobs/lease.ts";
+import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import { slotOf } from "../../job-row.ts";
 import type { ReclaimedLease } from "../../sql/parts.ts";
 import type { NewJob, Settlement } from "../../store.ts";

@@ -1,5 +1,5 @@
-import type { JobKey } from "../../../core/ids.ts";
-import type { SettingsView } from "../../../core/settings.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { SettingsView } from "../../../core/limits/settings.ts";
 import type { Settlement } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";

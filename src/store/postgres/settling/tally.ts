@@ -1,4 +1,4 @@
-import type { FinishedState } from "../../../core/job.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
 import { COUNTED, type Tallied } from "../../job-row.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";

@@ -1,5 +1,5 @@
-import type { Wait } from "../../../core/dependency.ts";
-import type { JobKey } from "../../../core/ids.ts";
+import type { Wait } from "../../../core/jobs/admission.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import { listOf } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 

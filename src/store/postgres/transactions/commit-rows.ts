@@ -1,7 +1,7 @@
-import type { CommitRows, CommitTx } from "../../../core/commit-rows.ts";
-import { HoldfastError } from "../../../core/errors.ts";
-import type { Fate } from "../../../core/lease.ts";
-import { describeValue } from "../../../core/options.ts";
+import type { CommitRows, CommitTx } from "../../../core/jobs/job.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
+import type { Fate } from "../../../core/jobs/lease.ts";
+import { describeValue } from "../../../core/text/options.ts";
 import { CommitRowsFailed } from "../../commit-rows.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";

@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";

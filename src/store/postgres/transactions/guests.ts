@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability, Enqueued, NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import type { Rows, Value } from "../connection/driver.ts";

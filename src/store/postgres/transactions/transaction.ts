@@ -1,5 +1,5 @@
-import type { Clock } from "../../../core/clock.ts";
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import type { Clock } from "../../../core/text/duration.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import type { Tx as AnyTx } from "../../sql/access.ts";
 import type { Rows, Value } from "../connection/driver.ts";

@@ -1,4 +1,4 @@
-import type { BuildKey } from "../../../core/ids.ts";
+import type { BuildKey } from "../../../core/text/ids.ts";
 import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, toAccount } from "../../work/books.ts";
 import { listOf } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";

@@ -1,4 +1,4 @@
-import type { BuildKey } from "../../../core/ids.ts";
+import type { BuildKey } from "../../../core/text/ids.ts";
 import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
 import { listOf } from "../connection/driver.ts";

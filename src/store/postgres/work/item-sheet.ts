@@ -1,5 +1,5 @@
-import { type Amount, NOTHING } from "../../../core/cost.ts";
-import type { BuildKey, JobKey } from "../../../core/ids.ts";
+import { type Amount, NOTHING } from "../../../core/pipelines/cost.ts";
+import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { NewWork } from "../../work.ts";
 import type { Item, ItemRows } from "../../work/rows.ts";

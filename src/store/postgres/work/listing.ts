@@ -1,5 +1,5 @@
-import type { JobKey } from "../../../core/ids.ts";
-import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import { retriedIn } from "../../builds.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";

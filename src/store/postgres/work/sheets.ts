@@ -1,6 +1,6 @@
-import type { BuildKey, JobKey } from "../../../core/ids.ts";
-import type { JobState } from "../../../core/job.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
+import type { JobState } from "../../../core/jobs/job.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { ListedBatch, ListedTarget, NewWork, WorkEnd } from "../../work.ts";
 import { type ArtifactWatch, namedIn } from "../../work/artifact-watch.ts";

@@ -1,6 +1,5 @@
-import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { GONE } from "../../../core/segment.ts";
-import { trailText } from "../../../core/trail.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
+import { GONE, trailText } from "../../../core/pipelines/work.ts";
 import type { ListedTarget } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";
 import { listOf } from "../connection/driver.ts";

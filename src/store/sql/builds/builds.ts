@@ -1,5 +1,5 @@
-import type { BuildReason, BuildState, WantedMove } from "../../../core/build.ts";
-import type { ProcessId } from "../../../core/ids.ts";
+import type { BuildReason, BuildState, WantedMove } from "../../../core/pipelines/build.ts";
+import type { ProcessId } from "../../../core/text/ids.ts";
 import type {
   Approval,
   BuildFilter,

@@ -1,4 +1,4 @@
-import type { BuildKey, ProcessId } from "../../../core/ids.ts";
+import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import { LEAD_TTL, type LeadColumns, type LeadView, type LockToken, type NewLead, toLead } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";

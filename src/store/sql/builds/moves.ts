@@ -1,7 +1,7 @@
-import { auditedBuild } from "../../../core/audit.ts";
-import type { Budget } from "../../../core/budget.ts";
-import { type BuildFacts, moveBuild, type WantedMove } from "../../../core/build.ts";
-import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/build-event.ts";
+import { auditedBuild } from "../../../core/recovery/audit.ts";
+import type { Budget } from "../../../core/pipelines/budget.ts";
+import { type BuildFacts, moveBuild, type WantedMove } from "../../../core/pipelines/build.ts";
+import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/pipelines/build-view.ts";
 import type { BuildRow } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Audit } from "../audit.ts";

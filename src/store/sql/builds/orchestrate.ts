@@ -1,5 +1,5 @@
-import { type Actor, actorText } from "../../../core/audit.ts";
-import { hasEnded, type WantedMove } from "../../../core/build.ts";
+import { type Actor, actorText } from "../../../core/recovery/audit.ts";
+import { hasEnded, type WantedMove } from "../../../core/pipelines/build.ts";
 import {
   budgetOf,
   type BuildRow,

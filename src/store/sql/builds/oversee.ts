@@ -1,6 +1,6 @@
-import { RECOVERY, subjectOf } from "../../../core/audit.ts";
-import type { BuildReason } from "../../../core/build.ts";
-import type { BuildKey, ProcessId } from "../../../core/ids.ts";
+import { RECOVERY, subjectOf } from "../../../core/recovery/audit.ts";
+import type { BuildReason } from "../../../core/pipelines/build.ts";
+import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import { type Approval, brokenBy, type BuildRow, type MintedToken, tokenUse } from "../../builds.ts";
 import type { Tx } from "../access.ts";
 import type { Audit } from "../audit.ts";

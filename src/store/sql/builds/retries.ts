@@ -1,4 +1,4 @@
-import type { BuildKey } from "../../../core/ids.ts";
+import type { BuildKey } from "../../../core/text/ids.ts";
 import { type BuildRow, retriedIn } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";

@@ -1,6 +1,6 @@
-import type { Budget } from "../../../core/budget.ts";
-import { type BuildState, type BuildTransition, hasEnded } from "../../../core/build.ts";
-import { buildId, type BuildKey } from "../../../core/ids.ts";
+import type { Budget } from "../../../core/pipelines/budget.ts";
+import { type BuildState, type BuildTransition, hasEnded } from "../../../core/pipelines/build.ts";
+import { buildId, type BuildKey } from "../../../core/text/ids.ts";
 import {
   BUILD,
   type BuildColumns,

@@ -1,5 +1,12 @@
-import { approve, type Budget } from "../../../core/budget.ts";
-import { hashToken, judgeToken, mint, refusedToken, type StoredToken } from "../../../core/confirmation-token.ts";
+import {
+  approve,
+  type Budget,
+  hashToken,
+  judgeToken,
+  mint,
+  refusedToken,
+  type StoredToken,
+} from "../../../core/pipelines/budget.ts";
 import { type Approval, type BuildRow, type MintedToken, type TokenColumns, toToken } from "../../builds.ts";
 import type { Reads, Tx } from "../access.ts";
 import type { Dialect } from "../dialect.ts";

@@ -1,4 +1,4 @@
-import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import { retriedIn } from "../../builds.ts";
 import {
   type FoundResult,

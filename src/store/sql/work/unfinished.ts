@@ -1,4 +1,4 @@
-import type { BuildKey, JobKey } from "../../../core/ids.ts";
+import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { Clearing } from "../../work.ts";
 import type { Reads } from "../access.ts";
 import { endedWithWork } from "../builds/leftovers.ts";

@@ -1,7 +1,7 @@
-import type { CostHistory } from "../../../core/budget.ts";
-import type { Amount } from "../../../core/cost.ts";
-import type { BuildKey, JobKey, ResultKey } from "../../../core/ids.ts";
-import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type { CostHistory } from "../../../core/pipelines/budget.ts";
+import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { BuildKey, JobKey, ResultKey } from "../../../core/text/ids.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { BuildRow } from "../../builds.ts";
 import { type Flag, isYes } from "../../job-row.ts";
 import {

@@ -1,6 +1,6 @@
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import { type JobState, mayMove } from "../../../core/job.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import { type JobState, mayMove } from "../../../core/jobs/job.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import type { Items } from "../../work/items.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";

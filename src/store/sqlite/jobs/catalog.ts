@@ -1,8 +1,6 @@
-import type { ClaimSource } from "../../../core/claiming.ts";
-import { damagedRow } from "../../../core/errors.ts";
-import { LaneIndex, type MatchedLanes } from "../../../core/lane-index.ts";
-import type { Lane } from "../../../core/queue.ts";
-import type { Policy } from "../../../core/retry.ts";
+import { type ClaimSource, type Lane, LaneIndex, type MatchedLanes } from "../../../core/jobs/claiming.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
+import type { Policy } from "../../../core/jobs/retry.ts";
 import { laneText, policyText } from "../../queues.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";

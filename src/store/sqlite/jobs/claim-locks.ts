@@ -1,4 +1,4 @@
-import type { LeaseRef } from "../../../core/lease.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { isHeld } from "../../sql/locks.ts";
 import { DIALECT } from "../dialect.ts";
 import type { Connection, Statement } from "../driver.ts";

@@ -1,7 +1,10 @@
 import {
   type Candidate,
   choose,
+  LaneBatch,
   type LaneShare,
+  type MatchedLane,
+  type MatchedLanes,
   maySuspect,
   outlookOf,
   PROMOTED,
@@ -11,9 +14,8 @@ import {
   Shares,
   type Start,
   Turns,
-} from "../../../core/claiming.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import { LaneBatch, type MatchedLane, type MatchedLanes } from "../../../core/lane-index.ts";
+} from "../../../core/jobs/claiming.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../../job-row.ts";
 import type { ClaimRequest, ClaimSource, Claimed, Outlook } from "../../store.ts";
 import type { Catalog } from "./catalog.ts";

@@ -1,7 +1,7 @@
-import type { CommitRows, CommitTx, TransactionHandle } from "../../../core/commit-rows.ts";
-import { HoldfastError } from "../../../core/errors.ts";
-import type { Fate } from "../../../core/lease.ts";
-import { isAsyncFunction, isThenable } from "../../../core/thenable.ts";
+import type { CommitRows, CommitTx, TransactionHandle } from "../../../core/jobs/job.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
+import type { Fate } from "../../../core/jobs/lease.ts";
+import { isAsyncFunction, isThenable } from "../../../core/text/text.ts";
 import { CommitRowsFailed } from "../../commit-rows.ts";
 import type { Settlement } from "../../store.ts";
 import { explain } from "../faults.ts";

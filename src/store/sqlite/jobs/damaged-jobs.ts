@@ -1,8 +1,8 @@
-import { damagedRow } from "../../../core/errors.ts";
-import { EVENT_OF } from "../../../core/event.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { JobError } from "../../../core/job.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
+import { EVENT_OF } from "../../../core/jobs/event.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { JobError } from "../../../core/jobs/job.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import type { Items } from "../../work/items.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";

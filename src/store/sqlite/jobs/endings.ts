@@ -1,7 +1,7 @@
-import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/dependency.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { FinishedState, JobState } from "../../../core/job.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { FinishedState, JobState } from "../../../core/jobs/job.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
 import type { Items } from "../../work/items.ts";
 import type { Catalog } from "./catalog.ts";

@@ -1,8 +1,15 @@
-import { Admission, type Refusal, refusal, type Residents } from "../../../core/admission.ts";
-import { isEarly, type Standing, type Upstream } from "../../../core/dependency.ts";
-import { type JobKey, parseGeneratedId } from "../../../core/ids.ts";
-import type { JobState } from "../../../core/job.ts";
-import { limitsText } from "../../../core/turnstile.ts";
+import {
+  Admission,
+  isEarly,
+  type Refusal,
+  refusal,
+  type Residents,
+  type Standing,
+  type Upstream,
+} from "../../../core/jobs/admission.ts";
+import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
+import type { JobState } from "../../../core/jobs/job.ts";
+import { limitsText } from "../../../core/limits/turnstile.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";

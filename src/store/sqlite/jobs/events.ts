@@ -1,6 +1,6 @@
-import { damagedRow } from "../../../core/errors.ts";
-import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/event.ts";
-import type { Fence, JobKey } from "../../../core/ids.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
+import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/access.ts";
 import type { EventGuard, EventNumbers } from "../../sql/event-log.ts";

@@ -1,6 +1,6 @@
-import type { JobKey } from "../../../core/ids.ts";
-import type { FinishedState } from "../../../core/job.ts";
-import { BACKFILL, excesses, longer, type Over } from "../../../core/retention.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
+import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";

@@ -1,4 +1,4 @@
-import { refusedWhole } from "../../../core/admission.ts";
+import { refusedWhole } from "../../../core/jobs/admission.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import { ArtifactWatch } from "../../work/artifact-watch.ts";
 import { Flows } from "../../work/flows.ts";

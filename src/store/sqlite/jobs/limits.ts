@@ -1,9 +1,8 @@
-import type { Start } from "../../../core/claiming.ts";
-import type { Facts } from "../../../core/facts.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { LimitRule } from "../../../core/limit.ts";
-import type { Parked, Share, Stored, Turn } from "../../../core/share.ts";
-import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/turnstile.ts";
+import type { Start } from "../../../core/jobs/claiming.ts";
+import type { Facts, Parked, Share, Stored, Turn } from "../../../core/limits/share.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { LimitRule } from "../../../core/limits/limit.ts";
+import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/limits/turnstile.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";

@@ -1,6 +1,6 @@
-import { damagedRow } from "../../../core/errors.ts";
-import type { JobKey } from "../../../core/ids.ts";
-import type { LeaseRef } from "../../../core/lease.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { ProgressReport } from "../../store.ts";
 import { isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Statement } from "../driver.ts";

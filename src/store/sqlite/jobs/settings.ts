@@ -1,4 +1,4 @@
-import type { LimitRule } from "../../../core/limit.ts";
+import type { LimitRule } from "../../../core/limits/limit.ts";
 import {
   type Declaration,
   declared,
@@ -6,7 +6,7 @@ import {
   type SettingsChange,
   type SettingsView,
   Words,
-} from "../../../core/settings.ts";
+} from "../../../core/limits/settings.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../../queues.ts";
 import type { Connection, Statement, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";

@@ -1,10 +1,10 @@
-import { untenable } from "../../../core/admission.ts";
-import { EVENT_OF } from "../../../core/event.ts";
-import type { Fence, JobKey } from "../../../core/ids.ts";
-import { isFinished, type JobState } from "../../../core/job.ts";
-import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../../core/lease.ts";
-import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/retry.ts";
-import { isPipelineQueue } from "../../../core/work.ts";
+import { untenable } from "../../../core/jobs/admission.ts";
+import { EVENT_OF } from "../../../core/jobs/event.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
+import { isFinished, type JobState } from "../../../core/jobs/job.ts";
+import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
+import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import type { Tx as ScriptTx } from "../../sql/access.ts";
 import type { ReclaimedLease } from "../../sql/parts.ts";
 import { runSync } from "../../sql/script.ts";

@@ -2,7 +2,7 @@ import { execFile } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { endianness } from "node:os";
 import { promisify } from "node:util";
-import type { WalReader } from "../../../core/wal.ts";
+import type { WalReader } from "../../../core/recovery/loss.ts";
 import type { Connection, Statement } from "../driver.ts";
 import { locksOn } from "./open-files.ts";
 import { FRAME_HEADER } from "./wal/frames.ts";

@@ -1,5 +1,5 @@
 import { readlinkSync, statSync } from "node:fs";
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 import { fileId, type OpenFile, openFiles } from "./open-files.ts";
 

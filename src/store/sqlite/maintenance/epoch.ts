@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { EPOCH } from "../../../core/loss.ts";
+import { EPOCH } from "../../../core/recovery/loss.ts";
 import type { Connection } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal/frames.ts";

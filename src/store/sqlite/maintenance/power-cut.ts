@@ -18,7 +18,7 @@ import {
   writeSync,
 } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { HoldfastError } from "../../../core/errors.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
 import { connect } from "../driver.ts";
 import { FRAME_HEADER, LOG_HEADER } from "./wal/frames.ts";

@@ -1,5 +1,5 @@
-import type { JobKey } from "../../../core/ids.ts";
-import { isLong, type WalView } from "../../../core/wal.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { isLong, type WalView } from "../../../core/recovery/loss.ts";
 import { publicId } from "../../job-row.ts";
 import type { Durability } from "../../store.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../../vitals.ts";

@@ -1,4 +1,4 @@
-import type { BuildKey } from "../../../core/ids.ts";
+import type { BuildKey } from "../../../core/text/ids.ts";
 import { ACCOUNT, type Account, type AccountRow, Books, hasChanged, isTooMuch, toAccount } from "../../work/books.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";

@@ -1,4 +1,4 @@
-import type { BuildKey, ResultKey } from "../../../core/ids.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
 import type { Connection, Statement } from "../driver.ts";

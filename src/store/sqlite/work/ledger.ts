@@ -1,5 +1,5 @@
-import type { Amount } from "../../../core/cost.ts";
-import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Beginning } from "../../work.ts";
 import { begin, type Start } from "../../work/starts.ts";
 import type { Connection, Statement } from "../driver.ts";

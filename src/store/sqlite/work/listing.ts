@@ -1,4 +1,4 @@
-import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { NewJob } from "../../store.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";

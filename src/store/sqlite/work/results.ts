@@ -1,5 +1,5 @@
-import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { damagedRow } from "../../../core/errors.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
 import { retriedIn } from "../../builds.ts";
 import type { OutputColumns, ResultColumns } from "../../work.ts";
 import type { ResultGuard } from "../../sql/work/results.ts";

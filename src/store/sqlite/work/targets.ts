@@ -1,7 +1,6 @@
-import type { BuildKey, ResultKey } from "../../../core/ids.ts";
-import { GONE } from "../../../core/segment.ts";
-import { trailText } from "../../../core/trail.ts";
-import { damagedRow } from "../../../core/errors.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
+import { GONE, trailText } from "../../../core/pipelines/work.ts";
+import { damagedRow } from "../../../core/text/errors.ts";
 import type { TargetGuard } from "../../sql/work/targets.ts";
 import type { ListedTarget, TargetColumns } from "../../work.ts";
 import type { Place, Standing, TargetRef, TargetRows } from "../../work/rows.ts";

@@ -1,5 +1,5 @@
-import type { Amount } from "../../../core/cost.ts";
-import type { Fate, LeaseRef } from "../../../core/lease.ts";
+import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { UnfinishedItem } from "../../sql/work/unfinished.ts";
 import type { WorkWrites } from "../../sql/work/work.ts";
 import type { Beginning, ListedBatch } from "../../work.ts";

@@ -1,8 +1,8 @@
 import { existsSync, linkSync, mkdirSync, readdirSync, readFileSync, renameSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
-import type { Clock } from "../../../../core/clock.ts";
-import { HoldfastError } from "../../../../core/errors.ts";
+import type { Clock } from "../../../../core/text/duration.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
 import {
   artifactsPath,

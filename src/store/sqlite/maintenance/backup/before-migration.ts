@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { basename, extname, join } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { backupsFolder } from "../../../backups.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { versionOf } from "../../migrate.ts";

@@ -1,7 +1,7 @@
 import { rmSync, statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
-import { DEFAULT_FILE_MODE } from "../../../../core/file-mode.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
+import { DEFAULT_FILE_MODE } from "../../../../core/text/text.ts";
 import type { BackupFacts } from "../../../backups.ts";
 import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";

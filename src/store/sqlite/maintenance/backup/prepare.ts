@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import type { Fence } from "../../../../core/ids.ts";
+import type { Fence } from "../../../../core/text/ids.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { RESTORED } from "../../../processes.ts";
 import { Audit } from "../../../sql/audit.ts";

@@ -1,6 +1,6 @@
 import { chmodSync, existsSync, mkdirSync, renameSync, rmSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { Alive } from "../../../alive.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";

@@ -1,7 +1,7 @@
 import { chmodSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { ownThread } from "../../../own-file.ts";
 import { passStep } from "../../../points.ts";

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { type BackupFacts, type Manifest, manifestPath, type OnProgress, parseManifest } from "../../../backups.ts";
 import type { DriverName } from "../../driver.ts";
 import { schemaVersion } from "../../migrate.ts";

@@ -1,8 +1,7 @@
-import type { AuditHead } from "../../../../core/audit-chain.ts";
-import { JOURNAL } from "../../../../core/audit.ts";
-import { HoldfastError } from "../../../../core/errors.ts";
-import { change } from "../../../../core/event.ts";
-import type { Fence } from "../../../../core/ids.ts";
+import { type AuditHead, JOURNAL } from "../../../../core/recovery/audit.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
+import { change } from "../../../../core/jobs/event.ts";
+import type { Fence } from "../../../../core/text/ids.ts";
 import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
 import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./tables.ts";

@@ -1,4 +1,4 @@
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 import { type Journaled, journaled } from "./tables.ts";
 import type { Connection } from "../../driver.ts";

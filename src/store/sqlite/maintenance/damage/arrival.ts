@@ -1,5 +1,5 @@
 import { statSync } from "node:fs";
-import { type Circumstances, logDamage, type Loss, lossOf } from "../../../../core/loss.ts";
+import { type Circumstances, logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
 import { Alive } from "../../../alive.ts";
 import type { Opening } from "../../../findings.ts";
 import type { Damage } from "./damage.ts";

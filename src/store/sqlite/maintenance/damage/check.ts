@@ -1,5 +1,5 @@
-import { valueHash } from "../../../../core/context-hash.ts";
-import type { JobKey } from "../../../../core/ids.ts";
+import { valueHash } from "../../../../core/pipelines/context-hash.ts";
+import type { JobKey } from "../../../../core/text/ids.ts";
 import type { Checked, Thoroughness } from "../../../findings.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";

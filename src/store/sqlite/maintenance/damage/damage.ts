@@ -1,8 +1,8 @@
 import { statSync } from "node:fs";
 import { hostname } from "node:os";
-import type { AuditHead } from "../../../../core/audit-chain.ts";
-import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/errors.ts";
-import { logDamage, type Loss, lossOf } from "../../../../core/loss.ts";
+import type { AuditHead } from "../../../../core/recovery/audit.ts";
+import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/text/errors.ts";
+import { logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
 import type { Act } from "../../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../findings.ts";
 import { Findings } from "./findings.ts";

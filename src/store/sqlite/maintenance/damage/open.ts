@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { DriverName } from "../../driver.ts";
 import { explain } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";

@@ -1,5 +1,5 @@
 import { dirname, join } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, withoutRules } from "../changes/replay.ts";
 import type { Change } from "../changes/segments.ts";

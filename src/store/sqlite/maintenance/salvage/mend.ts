@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
-import { NO_ENTRY } from "../../../../core/audit-chain.ts";
-import type { Policy } from "../../../../core/retry.ts";
+import { NO_ENTRY } from "../../../../core/recovery/audit.ts";
+import type { Policy } from "../../../../core/jobs/retry.ts";
 import type { Connection } from "../../driver.ts";
 import { fillChecksums } from "../damage/check.ts";
 

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import { HoldfastError } from "../../../../core/errors.ts";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { BackupFacts, OnProgress } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import { changesFolder } from "../changes/segments.ts";

@@ -1,6 +1,6 @@
 import { chmodSync } from "node:fs";
 import { dirname } from "node:path";
-import type { JobKey } from "../../../../core/ids.ts";
+import type { JobKey } from "../../../../core/text/ids.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { publicId } from "../../../job-row.ts";
 import { passStep } from "../../../points.ts";

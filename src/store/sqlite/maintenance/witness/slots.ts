@@ -1,7 +1,7 @@
 import { fsyncSync, openSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
-import type { AuditHead } from "../../../../core/audit-chain.ts";
+import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import type { Alive } from "../../../alive.ts";
 import { createFile, createFolder, modeLike } from "../../modes.ts";
 import { syncFolder } from "../backup/files.ts";

@@ -1,5 +1,5 @@
 import { closeSync, fstatSync, fsync, writeSync } from "node:fs";
-import type { AuditHead } from "../../../../core/audit-chain.ts";
+import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import type { Alive } from "../../../alive.ts";
 import {
   COUNT,

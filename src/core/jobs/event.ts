@@ -1,0 +1,267 @@
+import { hash } from "node:crypto";
+import { type Duration, toMillis } from "../text/duration.ts";
+import type { Fence, JobKey } from "../text/ids.ts";
+import type { Lane } from "./claiming.ts";
+import type { FinishedState, JobError } from "./job.ts";
+import type { Next } from "./retry.ts";
+
+/** What happened, as sinks and subscribers get it. */
+export interface Event {
+  /** Rises with each event of a database. */
+  seq: number;
+  /** `job.succeeded`, `queue.paused`, … */
+  type: string;
+  at: number;
+  /** The same for every delivery of this event, and for no other event. */
+  dedupeKey: string;
+  /** The id of the job it is about. */
+  job?: string;
+  build?: string;
+  data: unknown;
+}
+
+/** What can happen to a job. `job.started` to `job.quarantined` only where the job's queue asks for events. */
+export type JobEventType =
+  | "job.enqueued"
+  | "job.started"
+  | "job.succeeded"
+  /** It goes back to be run again: after an error, a crash, or because its worker stopped. */
+  | "job.returned"
+  | "job.failed"
+  | "job.quarantined"
+  | "job.cancelled"
+  /** By an operator. */
+  | "job.retried";
+
+/** What becomes of an attempt, as it is told. */
+export const EVENT_OF: Record<Next["state"], JobEventType> = {
+  succeeded: "job.succeeded",
+  pending: "job.returned",
+  failed: "job.failed",
+  quarantined: "job.quarantined",
+};
+
+/** An event as it is written. */
+export interface NewEvent {
+  type: string;
+  /** What makes it one of its kind in this database: no two events have the same. */
+  transition: string;
+  /** The job's id. */
+  job?: string;
+  /** The build's id. */
+  build?: string;
+  data: object;
+}
+
+/** A job of which something is told, as its row is after the change; `error` is JSON. */
+interface ToldJob {
+  key: JobKey;
+  fence: Fence | 0;
+  attempt: number;
+  id: string;
+  error: string | null;
+}
+
+/** What is told of a job. Payloads are not in it: they may be large, and secret. */
+export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, version }: Lane): NewEvent {
+  const { key, fence, attempt, id, error } = job;
+  const data: Record<string, unknown> = { id, name, queue, version, attempt };
+  if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
+  return { type, transition: jobTransition(type, key, fence), job: id, data };
+}
+
+/** Told of a job whose last error, where it has one, is of another time. */
+const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
+
+/** Without the stack. */
+function brief({ name, message, code }: JobError): JobError {
+  return code === undefined ? { name, message } : { name, message, code };
+}
+
+/** What the dedupe key is the hash of, for one transition of one job: an attempt is (job, fence). */
+function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
+  return `${type}|${job}:${fence}`;
+}
+
+/** The same for everything else: what it is about, the commit in which it happened, and its number among what is told there. */
+export function change(type: string, subject: string, commit: Fence, number: number): string {
+  return `${type}|${subject}|${commit}:${number}`;
+}
+
+/** What is told of an act on one thing: `lock.broken` names the lock. */
+export function about(type: string, subject: string): object {
+  return { [type.slice(0, type.indexOf("."))]: subject };
+}
+
+/** What is told of jobs that an operator has removed. */
+export function removedJobs(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
+  return { state, jobs, ...(queue === undefined ? {} : { queue }) };
+}
+
+/** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */
+export function isAskedFor(type: string, types: readonly string[] | undefined): boolean {
+  if (types === undefined) return true;
+  return types.some((asked) => (asked.endsWith("*") ? type.startsWith(asked.slice(0, -1)) : type === asked));
+}
+
+const FIRST_PAUSE = 1_000;
+const FIRST_RETRY_MS = 100;
+const LONGEST_PAUSE = 300_000;
+
+/** How long a sink is left alone after so many failures in a row; with jitter, or all sinks of a host come back at once. */
+export function redeliverAfter(failures: number, random: number): number {
+  return backOff(FIRST_PAUSE, failures, random);
+}
+
+/** The same for one event that a sink refused while it accepts others. */
+function retryRefusedAfter(refusals: number, random: number): number {
+  return backOff(FIRST_RETRY_MS, refusals, random);
+}
+
+function backOff(first: number, failures: number, random: number): number {
+  const full = Math.min(LONGEST_PAUSE, first * 2 ** Math.min(failures - 1, 40));
+  return Math.round(full / 2 + (full / 2) * random);
+}
+
+/**
+ * The same for every delivery of an event, and for no other event. Several databases may deliver to one place, and count
+ * from one each: their events must not be taken for each other.
+ */
+export function dedupeKey(databaseId: string, transition: string): string {
+  return hash("sha256", `${databaseId}|${transition}`);
+}
+
+/**
+ * What makes an event of a build one of its kind: its type, the build, the number of the transition that it tells, and the
+ * target's hash where it is about one. Only the last may hold a bar, so no two of them spell the same.
+ */
+export function buildTransition(type: string, build: string, seq: number, target = ""): string {
+  return `${type}|${build}|${seq}|${target}`;
+}
+
+/** At most so many events are held back in memory; past that, nothing more is read until some are delivered. */
+const MAX_HELD = 1_000;
+/** A crash delivers again what was delivered after the oldest event held back: at most so many events. */
+const MAX_AHEAD = 10_000;
+
+interface HeldSubject {
+  /** In order; the first was refused, the others wait behind it. */
+  events: Event[];
+  refusals: number;
+  retryAt: number;
+}
+
+/**
+ * Events that a sink refused, and those behind them that are about the same job or build. Events of other jobs and builds
+ * pass by. Times are of the monotonic clock.
+ */
+export class HeldEvents {
+  readonly #subjects = new Map<string, HeldSubject>();
+  #size = 0;
+  /** All events up to here are delivered or held back. */
+  #readTo: number;
+
+  constructor(cursor: number) {
+    this.#readTo = cursor;
+  }
+
+  get isEmpty(): boolean {
+    return this.#size === 0;
+  }
+
+  /** Where to read on. */
+  get readTo(): number {
+    return this.#readTo;
+  }
+
+  /** All events up to here are delivered. */
+  get delivered(): number {
+    let oldest = this.#readTo + 1;
+    for (const { events } of this.#subjects.values()) oldest = Math.min(oldest, (events[0] as Event).seq);
+    return oldest - 1;
+  }
+
+  /** Whether more events may be read. */
+  get hasRoom(): boolean {
+    return this.#size < MAX_HELD && this.#readTo - this.delivered < MAX_AHEAD;
+  }
+
+  /** True: this event waits behind one that is held back. False: it is to be offered to the sink, or passed over. */
+  holdsBack(event: Event): boolean {
+    const subject = this.#subjects.get(subjectOf(event));
+    if (subject === undefined) return false;
+    subject.events.push(event);
+    this.#size++;
+    this.passed(event);
+    return true;
+  }
+
+  /** The event is delivered, held back, or not asked for. Until then it is read again. */
+  passed({ seq }: Event): void {
+    this.#readTo = Math.max(this.#readTo, seq);
+  }
+
+  /** The refused events whose turn has come again. */
+  due(now: number): Event[] {
+    const due = [...this.#subjects.values()].filter(({ retryAt }) => retryAt <= now);
+    return due.map(({ events }) => events[0] as Event).toSorted((a, b) => a.seq - b.seq);
+  }
+
+  /** How long until the next is due; undefined: nothing is held back. */
+  nextIn(now: number): number | undefined {
+    if (this.isEmpty) return undefined;
+    return Math.max(0, Math.min(...[...this.#subjects.values()].map(({ retryAt }) => retryAt)) - now);
+  }
+
+  /** The sink refused this event. `atLeast`: the pause before a third delivery, or a later one. Returns the number of refusals. */
+  refused(event: Event, now: number, random: number, atLeast = 0): number {
+    this.passed(event);
+    const name = subjectOf(event);
+    const known = this.#subjects.get(name);
+    const subject = known ?? { events: [event], refusals: 0, retryAt: 0 };
+    if (known === undefined) {
+      this.#subjects.set(name, subject);
+      this.#size++;
+    }
+    const pause = retryRefusedAfter(++subject.refusals, random);
+    subject.retryAt = now + (subject.refusals === 1 ? pause : Math.max(pause, atLeast));
+    return subject.refusals;
+  }
+
+  /** The sink accepted an event. Those that it held back are due at once. */
+  accepted(event: Event): void {
+    this.passed(event);
+    const name = subjectOf(event);
+    const subject = this.#subjects.get(name);
+    if (subject === undefined || subject.events[0] !== event) return;
+    subject.events.shift();
+    this.#size--;
+    subject.refusals = 0;
+    subject.retryAt = Number.NEGATIVE_INFINITY;
+    if (subject.events.length === 0) this.#subjects.delete(name);
+  }
+}
+
+/** Events about the same job or build are delivered in order; so are those about neither. */
+function subjectOf({ job, build }: Event): string {
+  return job === undefined ? (build === undefined ? "" : `build ${build}`) : `job ${job}`;
+}
+
+/**
+ * Thrown by a handler: run again then, without charging an attempt.
+ *
+ * ```ts
+ * if (response.status === 429) throw new RetryAfterError("30s", "the API is busy");
+ * ```
+ */
+export class RetryAfterError extends Error {
+  readonly after: number | Date;
+
+  constructor(after: Duration | Date, message = "again later") {
+    super(message);
+    this.name = "RetryAfterError";
+    // A date that is none is no duration either, and says so.
+    const isTime = after instanceof Date && !Number.isNaN(after.getTime());
+    this.after = isTime ? after : toMillis(after as Duration, "RetryAfterError's delay");
+  }
+}

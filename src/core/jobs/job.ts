@@ -1,0 +1,197 @@
+import type { JobKey } from "../text/ids.ts";
+
+export type JobState = "waiting" | "pending" | "running" | "succeeded" | "failed" | "cancelled" | "quarantined";
+
+/** Why a job moves. */
+export type JobMove = "unblock" | "claim" | "succeed" | "fail" | "give-back" | "quarantine" | "cancel" | "retry";
+
+/**
+ * The job's state machine. Nothing else decides a transition: the stores guard each write by the states listed here,
+ * the SQL CHECK and the picture in docs/state-machine.md are compared with it by a test.
+ */
+export const JOB_MOVES: Record<JobMove, { from: readonly JobState[]; to: JobState }> = {
+  unblock: { from: ["waiting"], to: "pending" },
+  claim: { from: ["pending"], to: "running" },
+  succeed: { from: ["running"], to: "succeeded" },
+  fail: { from: ["running"], to: "failed" },
+  "give-back": { from: ["running"], to: "pending" },
+  quarantine: { from: ["running"], to: "quarantined" },
+  cancel: { from: ["waiting", "pending", "running"], to: "cancelled" },
+  retry: { from: ["failed", "quarantined"], to: "pending" },
+};
+
+export const JOB_STATES: readonly JobState[] = [
+  "waiting",
+  "pending",
+  "running",
+  "succeeded",
+  "failed",
+  "cancelled",
+  "quarantined",
+];
+
+/** A finished job moves again only by an operator's retry. */
+export type FinishedState = "succeeded" | "failed" | "cancelled" | "quarantined";
+export const FINISHED_STATES: readonly FinishedState[] = ["succeeded", "failed", "cancelled", "quarantined"];
+
+export function isFinished(state: JobState): state is FinishedState {
+  return (FINISHED_STATES as readonly JobState[]).includes(state);
+}
+
+export function mayMove(move: JobMove, from: JobState): boolean {
+  return JOB_MOVES[move].from.includes(from);
+}
+
+/** What went wrong, as it is stored and shown. */
+export interface JobError {
+  name: string;
+  message: string;
+  code?: string;
+  stack?: string;
+}
+
+/** A job as a reader sees it. */
+export interface Job<In = unknown, Out = unknown> {
+  id: string;
+  name: string;
+  queue: string;
+  key?: string;
+  state: JobState;
+  input: In;
+  output?: Out;
+  error?: JobError;
+  attempt: number;
+  crashes: number;
+  priority: number;
+  progress?: { fraction: number; message?: string };
+  createdAt: number;
+  runAt: number;
+  startedAt?: number;
+  finishedAt?: number;
+  /** Of a running job: the name that its claim was given, else the worker's host and pid. */
+  worker?: string;
+  /** Of a running job: where its process runs; not of a claim by hand that no process renews. */
+  host?: string;
+  pid?: number;
+  /** Of a running job: when its lease ends, unless it is renewed before. */
+  leaseExpiresAt?: number;
+}
+
+export type Finished<Out = unknown> = Job<unknown, Out> &
+  ({ state: "succeeded"; output: Out } | { state: "failed" | "cancelled" | "quarantined" });
+
+/** Higher priority first, then first in, first out. */
+export function byTurn(a: { priority: number; key: JobKey }, b: { priority: number; key: JobKey }): number {
+  return b.priority - a.priority || a.key - b.key;
+}
+
+/** The most that is stored of an error: its name, code, message and stack together, in bytes of UTF-8. */
+export const MAX_ERROR_BYTES = 64 * 1024;
+const MAX_NAME_BYTES = 1024;
+const MAX_MESSAGE_BYTES = 24 * 1024;
+const MAX_STACK_BYTES = MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 2 * MAX_NAME_BYTES;
+
+/** Whatever was thrown, as it is stored. Handlers throw anything: no getter or proxy of theirs may take the worker down. */
+export function toJobError(thrown: unknown): JobError {
+  try {
+    return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) });
+  } catch {
+    return { name: "Error", message: "Something was thrown that cannot be read." };
+  }
+}
+
+function describe(thrown: Error): JobError {
+  const error: JobError = { name: String(thrown.name), message: String(thrown.message) };
+  const code: unknown = (thrown as { code?: unknown }).code;
+  if (typeof code === "string" || typeof code === "number") error.code = String(code);
+  if (typeof thrown.stack === "string") error.stack = thrown.stack;
+  return error;
+}
+
+/** A response body of megabytes in an error's message must not fill the database. The frames of the stack are kept. */
+function capError({ name, message, code, stack }: JobError): JobError {
+  const capped: JobError = { name: capText(name, MAX_NAME_BYTES), message: capText(message, MAX_MESSAGE_BYTES) };
+  if (code !== undefined) capped.code = capText(code, MAX_NAME_BYTES);
+  if (stack !== undefined) {
+    // The stack repeats name and message. Shorten those first: then frames are cut only if there are too many of them.
+    const header = `${name}: ${message}`;
+    const frames = stack.startsWith(header) ? `${capped.name}: ${capped.message}${stack.slice(header.length)}` : stack;
+    capped.stack = capText(frames, MAX_STACK_BYTES);
+  }
+  return capped;
+}
+
+function capText(text: string, maxBytes: number): string {
+  if (text.length <= maxBytes / 3 || Buffer.byteLength(text) <= maxBytes) return text;
+  const note = `… (cut, ${text.length} characters in all)`;
+  const kept = Buffer.from(text.slice(0, maxBytes)).subarray(0, maxBytes - Buffer.byteLength(note));
+  // A character cut in half decodes to a replacement character of three bytes: drop it.
+  return `${kept.toString("utf8").replace(/\ufffd$/, "")}${note}`;
+}
+
+function sayValue(value: unknown): string {
+  if (typeof value === "string") return value;
+  try {
+    return JSON.stringify(value) ?? String(value);
+  } catch {
+    return String(value);
+  }
+}
+
+/** A SQLite handle: `DatabaseSync` of node:sqlite, `Database` of better-sqlite3. */
+export interface SqliteHandle {
+  prepare(sql: string): { run(...params: never[]): unknown };
+  exec(sql: string): unknown;
+}
+
+/** What `hf.transaction` and `commit` hand out: the driver's own object, seen as what both drivers have in common. */
+export interface TransactionHandle extends SqliteHandle {
+  prepare(sql: string): {
+    run: Bound<{ changes: number | bigint; lastInsertRowid: number | bigint }>;
+    get: Bound<unknown>;
+    all: Bound<unknown[]>;
+  };
+}
+type SqlValue = string | number | bigint | null | Uint8Array;
+interface Bound<Answer> {
+  (...values: SqlValue[]): Answer;
+  (named: Record<string, SqlValue>): Answer;
+}
+
+/** The transaction that records an attempt's success, open for rows of the user's own tables. */
+export interface CommitTx {
+  /** The connection, on SQLite; on PostgreSQL reading it throws TX_INVALID. */
+  readonly db: TransactionHandle;
+  /** Runs a statement, on PostgreSQL; on SQLite it throws TX_INVALID. */
+  query(text: string, values?: unknown[]): Promise<{ rows: unknown[] }>;
+}
+
+/**
+ * Writes rows of the user's own tables in the transaction that records the attempt's success: fenced, exactly once, or not
+ * at all. On SQLite it is synchronous and uses `tx.db`; on PostgreSQL it may await `tx.query`.
+ */
+export type CommitRows = (tx: CommitTx) => void | Promise<void>;
+
+/**
+ * How a target's bytes have changed under its work, in one build. Each time the new bytes get work of their own, later than
+ * the time before; what never holds still is given up, since each time may have been paid for.
+ */
+export interface Unrest {
+  /** How often. */
+  times: number;
+  /** Its work has waited since, and goes on with the bytes that it has by then. */
+  waited: boolean;
+}
+
+/** The last of so many changes is one too many. */
+const MOST_CHANGES = 5;
+
+/** After the first change; after each further one four times as long: 250 ms, 1 s, 4 s, 16 s. */
+const FIRST_WAIT = 250;
+
+export const CALM: Unrest = { times: 0, waited: false };
+
+/** How long the new bytes are left alone; null: it is given up. */
+export function waitAfter(times: number): number | null {
+  return times >= MOST_CHANGES ? null : FIRST_WAIT * 4 ** (times - 1);
+}

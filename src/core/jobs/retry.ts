@@ -1,0 +1,151 @@
+import { plural } from "../text/text.ts";
+import type { JobError, JobState } from "./job.ts";
+
+/** What a job's definition says about failing; it travels with the job, because whoever reclaims it may not know the code. */
+export interface Policy {
+  attempts: number;
+  backoff: "exponential" | "fixed";
+  delay: number;
+  maxDelay: number;
+  crashes: number;
+  onInterrupt: "retry" | "fail" | "resume";
+  timeout: number;
+}
+
+/**
+ * What a job has been through: `attempt` counts starts that were not given back, `errors` and `crashes` what ended them. A
+ * stall counts as a crash.
+ */
+export interface History {
+  attempt: number;
+  errors: number;
+  crashes: number;
+}
+
+/** How an attempt ended. */
+export type Outcome =
+  | { kind: "succeeded"; output: string | null }
+  /** The handler threw, or ran past its timeout. `retry: false` fails now; `delay` overrides the backoff. */
+  | { kind: "error"; error: JobError; retry?: boolean; delay?: number }
+  /** The handler asked to come back later; nothing is charged. */
+  | { kind: "later"; delay: number; error: JobError }
+  /** Its payload cannot be read by this code: nothing to retry. */
+  | { kind: "unreadable"; error: JobError }
+  /** Given back before its handler was called, or by the holder's own wish; nothing is charged. */
+  | { kind: "released" }
+  /** The worker stopped, or the host restarted, in the middle of it; nothing is charged. */
+  | { kind: "interrupted" }
+  /** The lease ran out under a holder that is alive: its process was stopped or suspended, or could not renew. */
+  | { kind: "stalled" }
+  /** The holder died. */
+  | { kind: "crashed" };
+
+/** Where the job goes and what it is charged. The store writes exactly this, `delay` from its own now. */
+export interface Next {
+  state: Exclude<JobState, "waiting" | "running" | "cancelled">;
+  delay: number;
+  attempt: number;
+  errors: number;
+  crashes: number;
+  error: JobError | null;
+  dropCheckpoint: boolean;
+}
+
+/** The one place that decides what becomes of an attempt. `random` is in [0, 1). */
+export function decide(history: History, policy: Policy, outcome: Outcome, random: number): Next {
+  switch (outcome.kind) {
+    case "succeeded":
+      return next(history, "succeeded", { dropCheckpoint: true });
+    case "error": {
+      const errors = history.errors + 1;
+      if (outcome.retry === false || errors >= policy.attempts) return next(history, "failed", { errors, error: outcome.error });
+      return next(history, "pending", { errors, error: outcome.error, delay: outcome.delay ?? backoff(policy, errors, random) });
+    }
+    case "later":
+      return next(history, "pending", { attempt: history.attempt - 1, error: outcome.error, delay: outcome.delay });
+    case "unreadable":
+      return next(history, "quarantined", { error: outcome.error });
+    case "released":
+      return next(history, "pending", { attempt: history.attempt - 1 });
+    case "interrupted":
+      return interrupted({ ...history, attempt: history.attempt - 1 }, policy, 0);
+    case "stalled":
+      // Beyond the limit, not at it: the first stall may be a suspended process, and never ends the job.
+      return leftBehind(history, policy, { limit: policy.crashes + 1, error: stallError, random });
+    case "crashed":
+      return leftBehind(history, policy, { limit: policy.crashes, error: crashError, random });
+  }
+}
+
+/** Whether the job has to wait for its time before it can be claimed again. */
+export function isDelayed({ state, delay }: Next): boolean {
+  return state === "pending" && delay > 0;
+}
+
+/** Whether its handler was called: what never began gives back what it took of a rate. */
+export function hasBegun({ kind }: Outcome): boolean {
+  return kind !== "released";
+}
+
+/** How many attempts were taken back, and what became of their jobs. */
+export interface Reclaimed {
+  entries: number;
+  quarantined: number;
+  failed: number;
+}
+
+export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
+  const count = (state: Next["state"]) => nexts.filter((next) => next.state === state).length;
+  return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
+}
+
+function crashError(crashes: number): JobError {
+  return {
+    name: "CrashError",
+    code: "CRASHED",
+    message: `It took its worker down, or was left behind by it, ${plural(crashes, "time")}.`,
+  };
+}
+
+function stallError(crashes: number): JobError {
+  return {
+    name: "StallError",
+    code: "STALLED",
+    message: `Its lease ran out under a worker that was alive. Its crashes and stalls: ${crashes}.`,
+  };
+}
+
+/** How many crashes quarantine the job, and with which error. */
+interface Quarantine {
+  limit: number;
+  error: (crashes: number) => JobError;
+  random: number;
+}
+
+function leftBehind(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
+  const crashes = history.crashes + 1;
+  if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes) });
+  // The first crash may well be a neighbour's fault, so it costs no time; from the second on the job waits.
+  return interrupted({ ...history, crashes }, policy, crashes === 1 ? 0 : backoff(policy, crashes - 1, random));
+}
+
+function interrupted(history: History, policy: Policy, delay: number): Next {
+  if (policy.onInterrupt !== "fail") return next(history, "pending", { delay, dropCheckpoint: policy.onInterrupt === "retry" });
+  const error = {
+    name: "InterruptedError",
+    code: "INTERRUPTED",
+    message: 'Its worker went away in the middle, and onInterrupt is "fail".',
+  };
+  return next(history, "failed", { error });
+}
+
+function next(history: History, state: Next["state"], rest: Partial<Next>): Next {
+  return { delay: 0, error: null, dropCheckpoint: false, ...history, ...rest, state };
+}
+
+/** Exponential with jitter over its upper half, so that jobs that failed together do not come back together. */
+export function backoff(policy: Policy, failures: number, random: number): number {
+  if (policy.backoff === "fixed") return policy.delay;
+  const full = Math.min(policy.maxDelay, policy.delay * 2 ** Math.min(failures - 1, 40));
+  return Math.round(full / 2 + (full / 2) * random);
+}

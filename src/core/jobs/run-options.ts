@@ -1,0 +1,114 @@
+import { type Duration, toMillis } from "../text/duration.ts";
+import { HoldfastError } from "../text/errors.ts";
+import type { Limit } from "../limits/limit.ts";
+import { checkAtLeast, checkCount, checkOneOf, refuseUnknown } from "../text/options.ts";
+import type { Policy } from "./retry.ts";
+
+/** What jobs and stages say about how they run. */
+export interface RunOptions<In = unknown> {
+  /** A worker claims only versions that its own definitions have. Default 1. */
+  version?: number;
+  /** `attempts` counts all of them, the first too. Default: 3, exponential from 1 s, at most 10 min. */
+  retry?: { attempts?: number; backoff?: "exponential" | "fixed"; delay?: Duration; maxDelay?: Duration };
+  /** How many times it may take its worker down before it is quarantined. Default 3. */
+  crashes?: number;
+  /** How long a claim holds without being renewed. Default 30 s. */
+  lease?: Duration;
+  /** How long one attempt may take; there is no "none". Default 1 h. */
+  timeout?: Duration;
+  /** How many one worker process runs at once. */
+  concurrency?: number;
+  /** Over all workers: how many at once, how many starts in how long, for each key by itself. */
+  limit?: Limit<In> | Limit<In>[];
+}
+
+/** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
+const SHORTEST_LEASE = 300;
+
+/** How many leases one process can renew at once, and so how many attempts it can run. */
+export const MAX_CONCURRENCY = 8_192;
+
+export function checkConcurrency(value: unknown, what: string): number {
+  const concurrency = checkCount(value, what, 1);
+  if (concurrency <= MAX_CONCURRENCY) return concurrency;
+  throw new HoldfastError(
+    "NUMBER_INVALID",
+    `${what} must be at most ${MAX_CONCURRENCY}, got ${concurrency}.`,
+    `Give at most ${MAX_CONCURRENCY}, and run more worker processes.`,
+  );
+}
+
+/** The same with its defaults, in numbers; limits are apart, because they are declared for a queue. */
+export interface RunSettings {
+  readonly version: number;
+  readonly policy: Policy;
+  readonly lease: number;
+  readonly concurrency: number | undefined;
+}
+
+/** `where` names the job or stage in errors. */
+export function checkRunOptions(options: RunOptions & Interruptible, where: string): RunSettings {
+  const { version = 1, lease = "30s", concurrency } = options;
+  return {
+    version: checkCount(version, `The version of ${where}`, 0),
+    policy: policyOf(options, where),
+    lease: checkAtLeast(toMillis(lease, `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),
+    concurrency: concurrency === undefined ? undefined : checkConcurrency(concurrency, `The concurrency of ${where}`),
+  };
+}
+
+interface Interruptible {
+  onInterrupt?: Policy["onInterrupt"];
+}
+
+function policyOf(options: RunOptions & Interruptible, where: string): Policy {
+  const { retry = {}, crashes = 3, onInterrupt = "resume", timeout = "1h" } = options;
+  refuseUnknown(retry, ["attempts", "backoff", "delay", "maxDelay"], `retry of ${where}`);
+  const { attempts = 3, backoff = "exponential", delay = "1s", maxDelay = "10m" } = retry;
+  return {
+    attempts: checkCount(attempts, `retry.attempts of ${where}`, 1),
+    backoff: checkOneOf(backoff, ["exponential", "fixed"], `retry.backoff of ${where}`),
+    delay: toMillis(delay, `retry.delay of ${where}`),
+    maxDelay: toMillis(maxDelay, `retry.maxDelay of ${where}`),
+    crashes: checkCount(crashes, `crashes of ${where}`, 1),
+    onInterrupt: checkOneOf(onInterrupt, ["retry", "fail", "resume"], `onInterrupt of ${where}`),
+    timeout: checkAtLeast(toMillis(timeout, `The timeout of ${where}`), 1, `The timeout of ${where}`),
+  };
+}
+
+/** Any schema of standardschema.dev: zod, valibot, arktype and others. */
+export interface StandardSchema<In = unknown, Out = In> {
+  readonly "~standard": {
+    readonly version: 1;
+    readonly vendor: string;
+    readonly validate: (value: unknown) => unknown;
+    readonly types?: { readonly input: In; readonly output: Out } | undefined;
+  };
+}
+
+interface Issue {
+  message: string;
+  path?: readonly (PropertyKey | { key: PropertyKey })[] | undefined;
+}
+type Result = { value: unknown; issues?: undefined } | { issues: readonly Issue[] };
+
+/** What the schema makes of the value; a promise only where the schema itself is asynchronous. */
+export function parse(schema: StandardSchema, value: unknown, what: string): unknown {
+  const result = schema["~standard"].validate(value);
+  if (result instanceof Promise) return result.then((late) => accepted(late as Result, what));
+  return accepted(result as Result, what);
+}
+
+function accepted(result: Result, what: string): unknown {
+  if (result.issues === undefined) return result.value;
+  throw new HoldfastError(
+    "INPUT_INVALID",
+    `${what} does not fit its schema: ${result.issues.slice(0, 5).map(sayIssue).join("; ")}`,
+    "Correct the value, or the schema of the job's definition.",
+  );
+}
+
+function sayIssue(issue: Issue): string {
+  const path = (issue.path ?? []).map((part) => String(typeof part === "object" ? part.key : part)).join(".");
+  return path === "" ? issue.message : `${path}: ${issue.message}`;
+}

@@ -1,0 +1,170 @@
+import { Cron } from "croner";
+import { HoldfastError } from "../text/errors.ts";
+import { describeValue } from "../text/options.ts";
+
+/** What is enqueued when. */
+export interface Schedule {
+  key: string;
+  /** The job's name. */
+  job: string;
+  cron: string;
+  timezone: string;
+  paused: boolean;
+  /** The tick that last made a job, or when it was last triggered. */
+  lastAt?: number;
+  nextAt: number;
+}
+
+/** What becomes of ticks that nobody was there for. */
+export type Missed = "skip" | "once" | "all";
+
+export interface ScheduleRule {
+  cron: string;
+  timezone: string;
+  missed: Missed;
+  /** How late a missed tick may still run; null: as late as it likes, or a day for "all". */
+  within: number | null;
+  /** The first tick that was not dealt with yet. */
+  nextAt: number;
+}
+
+export interface Due {
+  /** The ticks that become a job now, the oldest first. */
+  fire: number[];
+  nextAt: number;
+}
+
+/** A tick is on time for this long: a busy process, or the second in which a worker is restarted, misses nothing. */
+export const ON_TIME = 10_000;
+/** At most this many ticks at once: each costs some dozen microseconds on the main thread. */
+export const CHUNK = 250;
+const DAY = 86_400_000;
+const SECOND = 1_000;
+/** No pattern reaches further. */
+const NEVER = 8.64e15;
+
+/**
+ * The ticks of a schedule that are due: those on time always, and of the older ones ("missed") none for "skip", each for
+ * "all", and for "once" the newest of all that are due, so that a tick on time stands in for what was missed before it.
+ * Null when nothing is due. What is left when there are more than a chunk of them is due again at once.
+ */
+export function ticksOf(rule: ScheduleRule, now: number): Due | null {
+  if (rule.nextAt > now) return null;
+  const next = pattern(rule.cron, rule.timezone);
+  const reach = rule.missed === "all" ? Math.max(ON_TIME, rule.within ?? DAY) : ON_TIME;
+  let tick = rule.nextAt >= now - reach ? rule.nextAt : Math.max(rule.nextAt, atOrAfter(next, now - reach));
+  const fire: number[] = [];
+  while (tick <= now && fire.length < CHUNK) {
+    fire.push(tick);
+    tick = next(tick);
+  }
+  if (fire.length === 0 && rule.missed === "once") {
+    const newest = newestDue(next, rule.nextAt, now);
+    if (now - newest <= (rule.within ?? Number.POSITIVE_INFINITY)) fire.push(newest);
+  }
+  return { fire, nextAt: tick };
+}
+
+/** The ticks of those that are due that become a job: without `overlap` none while its last job is unfinished, and never more than one. */
+export function firing(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
+  if (overlap) return fire;
+  return isUnfinished() ? [] : fire.slice(0, 1);
+}
+
+/** The first tick after an instant. Refuses what is no pattern, no time zone, or never comes. */
+export function nextTick(cron: string, timezone: string, after: number): number {
+  const tick = pattern(checkCron(cron), checkTimezone(timezone))(after);
+  if (tick < NEVER) return tick;
+  throw new HoldfastError("CRON_INVALID", `The pattern "${cron}" never comes.`, "Give one with a day that exists.");
+}
+
+type Next = (after: number) => number;
+
+function checkCron(cron: unknown): string {
+  const fields = typeof cron === "string" ? cron.trim().split(/\s+/) : [];
+  if (typeof cron !== "string" || cron.length > 1_000) throw notCron(cron, "A pattern is a text of at most 1,000 characters.");
+  // A seventh would be the year. What comes once is no schedule: `runAt` of a job says it.
+  if (!cron.startsWith("@") && fields.length !== 5 && fields.length !== 6) throw notCron(cron, `It has ${fields.length} fields.`);
+  try {
+    pattern(cron, "UTC");
+  } catch (error) {
+    throw notCron(cron, error instanceof Error ? error.message.replace(/^\w+: /, "") : String(error));
+  }
+  return cron;
+}
+
+function notCron(cron: unknown, why: string): HoldfastError {
+  return new HoldfastError(
+    "CRON_INVALID",
+    `${describeValue(cron)} is no cron pattern: ${why}`,
+    'Give minute, hour, day, month and weekday ("30 2 * * *"), with a second in front if need be, or e.g. "@daily".',
+  );
+}
+
+function checkTimezone(timezone: unknown): string {
+  if (typeof timezone === "string" && isZone(timezone)) return timezone;
+  throw new HoldfastError(
+    "TIMEZONE_INVALID",
+    `${describeValue(timezone)} is no time zone.`,
+    'Give one by its name, e.g. "Europe/Berlin" or "America/New_York"; the default is "UTC".',
+  );
+}
+
+function isZone(name: string): boolean {
+  try {
+    return Intl.DateTimeFormat("en", { timeZone: name }) !== null;
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * The tick after an instant, which is always given: croner is not to read the clock. Times of day that are listed
+ * ("0 2,14 * * *") are taken one by one: as one pattern croner would take them for an interval, which follows the hours
+ * as they pass, and on the night the clocks go back 2:00 would come twice.
+ */
+function pattern(cron: string, timezone: string): Next {
+  const crons = timesOfDay(cron).map((one) => new Cron(one, { timezone }));
+  return (after) => {
+    const from = new Date(after);
+    let soonest = NEVER;
+    for (const one of crons) soonest = Math.min(soonest, one.nextRun(from)?.getTime() ?? NEVER);
+    return soonest;
+  };
+}
+
+/** "0 2,14 * * *" → "0 2 * * *", "0 14 * * *". Only where a few plain numbers are listed. */
+function timesOfDay(cron: string): string[] {
+  const fields = cron.trim().split(/\s+/);
+  const times = fields.length === 6 ? 3 : 2;
+  const lists = fields.slice(0, times).map((field) => field.split(","));
+  const count = lists.reduce((product, list) => product * list.length, 1);
+  if (fields.length < 5 || count > 100 || !lists.flat().every((one) => /^\d+$/.test(one))) return [cron];
+  let heads = [""];
+  for (const list of lists) heads = heads.flatMap((head) => list.map((one) => `${head}${one} `));
+  return heads.map((head) => head + fields.slice(times).join(" "));
+}
+
+/** Ticks are whole seconds. */
+function atOrAfter(next: Next, instant: number): number {
+  return next(Math.ceil(instant / SECOND) * SECOND - SECOND);
+}
+
+/**
+ * The last tick up to `now`, when `first` is one: by halving, because a schedule of every second that nobody was there for
+ * in a year has thirty million. It asks only for next ticks, so it finds none that the others would not.
+ */
+function newestDue(next: Next, first: number, now: number): number {
+  if (next(first) > now) return first;
+  let step = SECOND;
+  while (now - step > first && next(now - step) > now) step *= 2;
+  // A tick follows `low` in time, none follows `high`.
+  let low = Math.max(first, now - step);
+  let high = now;
+  while (high - low > SECOND) {
+    const middle = Math.floor((low + high) / 2);
+    if (next(middle) > now) high = middle;
+    else low = middle;
+  }
+  return next(low);
+}

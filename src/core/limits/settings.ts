@@ -1,0 +1,213 @@
+import type { Keep, QueueSettings } from "../jobs/claiming.ts";
+import { FINISHED_STATES, type FinishedState } from "../jobs/job.ts";
+import { lasts, type LimitRule } from "./limit.ts";
+
+/** What a definition asks for beyond its own jobs: the newest word counts. */
+export interface Declaration {
+  queue: string;
+  name: string;
+  /** From an older process: it counts only where nobody has said anything since. */
+  old?: boolean;
+  /** Left out: whatever is set stays. */
+  settings?: QueueSettings;
+  /** The narrow ones first: a job passes them in this order. */
+  limits: readonly LimitRule[];
+}
+
+/** What is set for a queue. */
+export interface SetQueue extends QueueSettings {
+  name: string;
+  paused: boolean;
+}
+
+/** A limit by its number; `job` is "" where it is one of the whole queue. */
+export interface SetRule {
+  id: number;
+  queue: string;
+  job: string;
+  rule: LimitRule;
+}
+
+/** What is set for queues, and which limits there are. */
+export class SettingsView {
+  /** Queues with something set, by name. */
+  readonly queues: ReadonlyMap<string, SetQueue>;
+  /** By number. */
+  readonly rules: ReadonlyMap<number, SetRule>;
+  /** Whether there are any limits at all. */
+  readonly limited: boolean;
+  /** Of all limits by rate, the longest time that one lasts. */
+  readonly longest: number;
+  /** Whether some queue asks for events. */
+  readonly telling: boolean;
+  /** Whether some queue does not keep its finished jobs for ever. */
+  readonly forgetting: boolean;
+  /** Limits without a key that hold for every job of a queue, whatever its own definition says. */
+  readonly #ofQueue = new Map<string, number[]>();
+
+  constructor(queues: Iterable<SetQueue>, rules: Iterable<SetRule>) {
+    this.queues = new Map(Array.from(queues, (queue) => [queue.name, queue]));
+    this.rules = new Map(Array.from(rules, (rule) => [rule.id, rule]));
+    const set = [...this.queues.values()];
+    this.telling = set.some(({ events }) => events);
+    this.forgetting = set.some(({ keep }) => Object.keys(keep).length > 0);
+    this.limited = this.rules.size > 0;
+    let longest = 0;
+    for (const { id, queue, job, rule } of this.rules.values()) {
+      if (rule.rate !== null) longest = Math.max(longest, lasts(rule.rate));
+      if (job === "" && !rule.keyed && limits(rule)) this.#ofQueue.set(queue, [...this.ofQueue(queue), id]);
+    }
+    this.longest = longest;
+  }
+
+  isPaused(queue: string): boolean {
+    return this.queues.get(queue)?.paused ?? false;
+  }
+
+  tells(queue: string): boolean {
+    return this.telling && (this.queues.get(queue)?.events ?? false);
+  }
+
+  keep(queue: string, state: FinishedState): Keep | undefined {
+    return this.forgetting ? this.queues.get(queue)?.keep[state] : undefined;
+  }
+
+  rule(id: number): LimitRule {
+    return this.rules.get(id)?.rule ?? UNLIMITED;
+  }
+
+  ofQueue(queue: string): readonly number[] {
+    return this.#ofQueue.get(queue) ?? NONE;
+  }
+
+  /** What a new job has to pass: the limits of its definition, and those that hold for everything in its queue. */
+  rulesFor(queue: string, own: readonly number[] = NONE): readonly number[] {
+    const ofQueue = this.limited ? this.ofQueue(queue) : NONE;
+    return ofQueue.length === 0 ? own : [...own, ...ofQueue.filter((rule) => !own.includes(rule))];
+  }
+}
+
+/** Nothing is known yet, or nothing is set. */
+export const NOTHING_SET = new SettingsView([], []);
+
+const NONE: readonly number[] = [];
+const UNLIMITED: LimitRule = { of: "job", position: 0, keyed: false, concurrency: null, rate: null };
+
+/** One that its definition does not have any more limits nothing. */
+function limits({ concurrency, rate }: LimitRule): boolean {
+  return concurrency !== null || rate !== null;
+}
+
+/** What a store does so that a declaration is heard. What waits at a limit that has changed, or is no more, is looked at again. */
+export type SettingsChange =
+  /** Jobs that ended before anything was said about keeping them are looked up from the first on. Null: all are kept for ever. */
+  | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null }
+  /** Its number comes in `rules` at this place. */
+  | { kind: "add-rule"; at: number; queue: string; job: string; rule: LimitRule }
+  | { kind: "set-rule"; id: number; rule: LimitRule }
+  /** Its definition has fewer limits than before: what is left of it limits nothing. */
+  | { kind: "drop-rule"; id: number };
+
+export interface Declared {
+  /** The numbers of the declared limits, in their order; 0 where one is still to be added. */
+  rules: number[];
+  changes: SettingsChange[];
+}
+
+/** What a declaration changes; `old`: somebody may have spoken since, so it counts only where nobody has. */
+export function declared(view: SettingsView, { queue, name, settings, limits }: Declaration, old: boolean): Declared {
+  const changes: SettingsChange[] = [];
+  const set = view.queues.get(queue);
+  if (settings !== undefined && !(old && set !== undefined) && !isSet(set, settings)) {
+    const keep = Object.keys(settings.keep).length === 0 ? null : settings.keep;
+    changes.push({ kind: "set-queue", name: queue, events: settings.events, keep });
+  }
+  const rules = limits.map((rule, at) => {
+    const job = rule.of === "job" ? name : "";
+    const known = find(view, queue, job, rule.position);
+    if (known === undefined) changes.push({ kind: "add-rule", at, queue, job, rule });
+    else if (!old && !isSame(known.rule, rule)) changes.push({ kind: "set-rule", id: known.id, rule });
+    return known?.id ?? 0;
+  });
+  if (!old) {
+    drop(view, changes, queue, name, limits.filter((rule) => rule.of === "job").length);
+    if (settings !== undefined) drop(view, changes, queue, "", limits.filter((rule) => rule.of === "queue").length);
+  }
+  return { rules, changes };
+}
+
+function isSet(set: SetQueue | undefined, { events, keep }: QueueSettings): boolean {
+  if ((set?.events ?? false) !== events) return false;
+  return FINISHED_STATES.every((state) => {
+    const was = set?.keep[state];
+    const is = keep[state];
+    return (was === undefined) === (is === undefined) && was?.age === is?.age && was?.count === is?.count;
+  });
+}
+
+function find(view: SettingsView, queue: string, job: string, position: number): SetRule | undefined {
+  for (const set of view.rules.values()) {
+    if (set.queue === queue && set.job === job && set.rule.position === position) return set;
+  }
+  return undefined;
+}
+
+function isSame(a: LimitRule, b: LimitRule): boolean {
+  return (
+    a.keyed === b.keyed && a.concurrency === b.concurrency && a.rate?.starts === b.rate?.starts && a.rate?.per === b.rate?.per
+  );
+}
+
+function drop(view: SettingsView, changes: SettingsChange[], queue: string, job: string, from: number): void {
+  for (const { id, rule, ...of } of view.rules.values()) {
+    if (of.queue === queue && of.job === job && rule.position >= from && limits(rule)) changes.push({ kind: "drop-rule", id });
+  }
+}
+
+/**
+ * Which declarations have been heard, and which still count. The first word of a process about a definition is written
+ * down; said for good, it counts no second time, since somebody newer may have spoken since.
+ */
+export class Words {
+  /** Whether a word of this handle's counts. In a user's transaction it does not: whether that commits is never known. */
+  readonly #speaks: boolean;
+  readonly #said = new WeakSet<Declaration>();
+  /** What was said in a transaction that is not committed yet. */
+  #saying: Declaration[] = [];
+  #rules = new WeakMap<Declaration, readonly number[]>();
+
+  constructor(options: { speaks: boolean }) {
+    this.#speaks = options.speaks;
+  }
+
+  /** The numbers of its limits, where they are known already. */
+  heard(declaration: Declaration): readonly number[] | undefined {
+    return this.#rules.get(declaration);
+  }
+
+  isOld(declaration: Declaration): boolean {
+    return !this.#speaks || this.isSaid(declaration);
+  }
+
+  /** Whether this process has said it, for good. */
+  isSaid(declaration: Declaration): boolean {
+    return declaration.old === true || this.#said.has(declaration);
+  }
+
+  say(declaration: Declaration, rules: readonly number[]): void {
+    this.#rules.set(declaration, rules);
+    this.#saying.push(declaration);
+  }
+
+  /** After a commit. */
+  committed(): void {
+    for (const declaration of this.#saying) this.#said.add(declaration);
+    this.#saying = [];
+  }
+
+  /** After an undone transaction. */
+  forget(): void {
+    this.#rules = new WeakMap();
+    this.#saying = [];
+  }
+}

@@ -1,0 +1,227 @@
+import { type Budget, fromBudget } from "./budget.ts";
+import { type Amount, type Cost, toCost } from "./cost.ts";
+import { buildTransition, type NewEvent } from "../jobs/event.ts";
+import { step } from "../text/json.ts";
+import { hideSecrets } from "../limits/limit.ts";
+import { type BuildMove, type BuildReason, type BuildState, type BuildTransition, hasEnded, sayReason } from "./build.ts";
+import type { ContextParts } from "./context-hash.ts";
+
+/** A build as people and programs see it. */
+export interface Build {
+  id: string;
+  pipeline: string;
+  state: BuildState;
+  /** Why it is in that state: a reason's name, or an operator's own words. */
+  reason: string;
+  budget: Cost;
+  spent: Required<Cost>;
+  /** Of a build that has just paused: lets it go on, once. It is not kept anywhere. */
+  token?: string;
+  createdAt: number;
+  finishedAt?: number;
+  stages: Record<string, { ran: number; cached: number; failed: number; left: number }>;
+  /** The first 20. */
+  errors: { stage: string; target: string; message: string }[];
+}
+
+/** What is counted of a stage. */
+export interface CountedStage {
+  stage: string;
+  /** The segment that it is in. */
+  segment: number;
+  /** The round in which its targets are listed. */
+  round: number;
+  ran: number;
+  cached: number;
+  failed: number;
+  open: number;
+}
+
+interface SeenBuild {
+  id: string;
+  pipeline: string;
+  state: BuildState;
+  reason: BuildReason;
+  note: string | null;
+  budget: Budget;
+  spent: Amount;
+  round: number;
+  listing: "running" | "done" | "failed";
+  createdAt: number;
+  finishedAt: number | null;
+}
+
+export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors: Build["errors"], token?: string): Build {
+  const { id, pipeline, state, budget, spent, createdAt, finishedAt } = build;
+  return {
+    id,
+    pipeline,
+    state,
+    reason: sayReason(build),
+    budget: fromBudget(budget),
+    spent: toCost(spent),
+    ...(token === undefined ? {} : { token }),
+    createdAt,
+    ...(finishedAt === null ? {} : { finishedAt }),
+    stages: Object.fromEntries(
+      stages.map((one, i) => [
+        one.stage,
+        { ran: one.ran, cached: one.cached, failed: one.failed, left: leftOf(build, stages, i) },
+      ]),
+    ),
+    errors,
+  };
+}
+
+/** Those that are at this stage or before it in its segment; a gather that is still to come is one. What has ended does no more. */
+function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], index: number): number {
+  if (hasEnded(state)) return 0;
+  const stage = stages[index] as CountedStage;
+  const open = stages
+    .slice(0, index + 1)
+    .filter(({ segment }) => segment === stage.segment)
+    .reduce((sum, one) => sum + one.open, 0);
+  return stage.round > round ? Math.max(1, open) : open;
+}
+
+/** What can happen to a build. */
+export type BuildEventType =
+  | "build.started"
+  | "build.succeeded"
+  | "build.failed"
+  | "build.crashed"
+  | "build.paused"
+  | "build.resumed"
+  | "build.abandoned"
+  /** By an operator, without a transition. */
+  | "build.approved"
+  | "build.token_minted";
+
+/** How each move is told, and called in the audit. */
+export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
+  start: "build.started",
+  succeed: "build.succeeded",
+  fail: "build.failed",
+  crash: "build.crashed",
+  pause: "build.paused",
+  resume: "build.resumed",
+  abandon: "build.abandoned",
+};
+
+/** A build of which something is told, as its row is after the change. */
+interface ToldBuild {
+  id: string;
+  pipeline: string;
+  /** The number of its last transition. */
+  seq: number;
+  budget: Budget;
+  spent: Amount;
+}
+
+/** What is told of a transition. */
+export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: BuildTransition): NewEvent {
+  const type = EVENT_OF_MOVE[move];
+  const transition = buildTransition(type, build.id, build.seq);
+  return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
+}
+
+/** What is told of an act that moves nothing. There may be several between two transitions: no other act has this `unique`. */
+export function buildAct(type: BuildEventType, build: ToldBuild, unique: string): NewEvent {
+  return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: told(build) };
+}
+
+function told({ pipeline, seq, budget, spent }: ToldBuild): object {
+  return { pipeline, seq, spent: toCost(spent), budget: fromBudget(budget) };
+}
+
+/** What differs between two JSON values; `undefined` where one of them has nothing there. */
+export interface Difference {
+  part: string;
+  before: unknown;
+  after: unknown;
+}
+
+/** Every innermost part that differs, by its path from `part` on: `key.prompt`, `key.models[1]`. */
+export function difference(before: unknown, after: unknown, part: string): Difference[] {
+  if (Array.isArray(before) && Array.isArray(after)) {
+    const longer = before.length > after.length ? before : after;
+    return longer.flatMap((_, i) => difference(before[i], after[i], `${part}[${i}]`));
+  }
+  if (isRecord(before) && isRecord(after)) {
+    const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
+    return names.flatMap((name) => difference(own(before, name), own(after, name), `${part}${step(name)}`));
+  }
+  return Object.is(before, after) ? [] : [{ part, before, after }];
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function own(object: Record<string, unknown>, name: string): unknown {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
+/** Why a stage was run for a target, or was not. */
+export interface Why {
+  ran: boolean;
+  reason: string;
+  parts: Difference[];
+}
+
+interface WhyFacts {
+  ran: boolean;
+  /** What its last result was made of; null: there is none. */
+  before: ContextParts | null;
+  after: ContextParts;
+  /** Of a gather: which members came, went, or are others, where that is known. */
+  members?: readonly Difference[];
+  /** Somebody asked for it with `rerun`. */
+  forced?: boolean;
+  /** The last time it failed. */
+  failedBefore?: boolean;
+  /** The function's text is not what it was, and the version is. */
+  edited?: boolean;
+}
+
+export function why({ ran, before, after, members = [], forced, failedBefore, edited }: WhyFacts): Why {
+  const changed = before === null ? [] : changedParts(before, after);
+  // A hash over all of them says no more than that.
+  const parts = members.length === 0 ? changed : [...changed.filter(({ part }) => part !== "target.hash"), ...members];
+  const warning = edited === true ? " Its code was edited, and its version was not raised." : "";
+  return { ran, reason: say() + warning, parts };
+
+  function say(): string {
+    if (!ran) return "Reused: version, key, input and target are unchanged.";
+    if (forced === true) return "Ran: the build was started with `rerun` for this stage.";
+    if (failedBefore === true && parts.length === 0) return "Ran: the last attempt failed.";
+    if (before === null) return "Ran: this target had no result before.";
+    if (parts.length === 0) return "Ran: the result before was deleted.";
+    return `Ran: ${list(parts.map(({ part }) => part))} changed.`;
+  }
+}
+
+/** Which parts differ, from what to what; a key in its innermost parts. */
+export function changedParts(before: ContextParts, after: ContextParts): Difference[] {
+  return difference(shown(before), shown(after), "").map(({ part, before, after }) => ({
+    part: part.slice(1),
+    before,
+    after,
+  }));
+}
+
+function shown({ stage, version, key, input, uses, target, reuse }: ContextParts): object {
+  return {
+    stage,
+    version,
+    ...(key === null ? {} : { key: hideSecrets(JSON.parse(key)) }),
+    input,
+    uses,
+    target: reuse === "bytes" ? { hash: target.hash } : { id: target.id, hash: target.hash },
+    reuse,
+  };
+}
+
+function list(parts: string[]): string {
+  return parts.length > 5 ? `${parts.slice(0, 5).join(", ")} and ${parts.length - 5} more` : parts.join(", ");
+}

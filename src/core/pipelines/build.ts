@@ -1,0 +1,281 @@
+import { HoldfastError } from "../text/errors.ts";
+
+export type BuildState = "PENDING" | "ACTIVE" | "SUCCESS" | "FAILED" | "CRASHED" | "BUDGET_PAUSE" | "ABANDONED";
+
+/** Why a build moves. */
+export type BuildMove = "start" | "succeed" | "fail" | "crash" | "pause" | "resume" | "abandon";
+
+/** What is written down of a move, for programs to read. */
+export type BuildReason =
+  | "started"
+  | "all_targets_done"
+  /** Targets failed after their retries, and what could still run has run. */
+  | "targets_failed"
+  /** The listing failed after its retries: nobody knows what there is to do. */
+  | "source_failed"
+  /** An operator does not want to pay more. */
+  | "budget_refused"
+  /** Found at `open`: its orchestrator is dead. */
+  | "orphaned_at_startup"
+  /** Found by somebody who was there all the time: its orchestrator died, or let its lock expire. */
+  | "orchestrator_lost"
+  /** Its orchestrator was told to stop; nothing went wrong. */
+  | "stopped"
+  /** The next piece of work would not fit into the budget. */
+  | "budget_precheck_block"
+  /** More is spent than the budget, because something cost more than was estimated. */
+  | "budget_exceeded"
+  | "resumed"
+  | "budget_approved"
+  /** An operator's word; his own are in the note. */
+  | "abandoned";
+
+/** What must be so for a move to be made. */
+export type BuildNeed =
+  | "lock"
+  | "same-pipeline"
+  | "approval"
+  | "holder-gone"
+  | "nothing-running"
+  | "nothing-left"
+  | "nothing-failed"
+  | "something-failed"
+  | "token"
+  | "note";
+
+/** The reasons for which it may be made, and what it needs then. */
+type Ways = Partial<Record<BuildReason, readonly BuildNeed[]>>;
+
+const ABANDON: Ways = { abandoned: ["note"] };
+
+/**
+ * The build's state machine. Nothing else decides a transition; the picture and the table in docs/build-states.md are
+ * compared with it by a test.
+ */
+export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, Ways>>; to: BuildState }> = {
+  start: { from: { PENDING: { started: ["lock"] } }, to: "ACTIVE" },
+  succeed: {
+    from: { ACTIVE: { all_targets_done: ["lock", "nothing-running", "nothing-left", "nothing-failed"] } },
+    to: "SUCCESS",
+  },
+  fail: {
+    from: {
+      ACTIVE: { targets_failed: ["lock", "nothing-running", "something-failed"], source_failed: ["lock", "nothing-running"] },
+      // The lock was let go with the pause, and what was in flight then may have ended since.
+      BUDGET_PAUSE: { targets_failed: ["nothing-running", "something-failed"], budget_refused: ["note"] },
+    },
+    to: "FAILED",
+  },
+  crash: {
+    from: { ACTIVE: { orphaned_at_startup: ["holder-gone"], orchestrator_lost: ["holder-gone"], stopped: ["lock"] } },
+    to: "CRASHED",
+  },
+  pause: {
+    from: { ACTIVE: { budget_precheck_block: ["lock", "token"], budget_exceeded: ["lock", "token"] } },
+    to: "BUDGET_PAUSE",
+  },
+  resume: {
+    from: {
+      CRASHED: { resumed: ["lock", "same-pipeline"] },
+      BUDGET_PAUSE: { budget_approved: ["lock", "same-pipeline", "approval"] },
+    },
+    to: "ACTIVE",
+  },
+  abandon: { from: { PENDING: ABANDON, ACTIVE: ABANDON, CRASHED: ABANDON, BUDGET_PAUSE: ABANDON }, to: "ABANDONED" },
+};
+
+export const BUILD_STATES: readonly BuildState[] = [
+  "PENDING",
+  "ACTIVE",
+  "SUCCESS",
+  "FAILED",
+  "CRASHED",
+  "BUDGET_PAUSE",
+  "ABANDONED",
+];
+
+/** A build that has ended never moves again. */
+export type EndedState = "SUCCESS" | "FAILED" | "ABANDONED";
+export const ENDED_STATES: readonly EndedState[] = ["SUCCESS", "FAILED", "ABANDONED"];
+
+export function hasEnded(state: BuildState): state is EndedState {
+  return (ENDED_STATES as readonly BuildState[]).includes(state);
+}
+
+export function mayMoveBuild(move: BuildMove, from: BuildState): boolean {
+  return BUILD_MOVES[move].from[from] !== undefined;
+}
+
+/** A build as far as a move is concerned; `seq` is the number of its last transition, 0 for one that was just made. */
+export interface MovingBuild {
+  id: string;
+  state: BuildState;
+  seq: number;
+}
+
+/** What whoever wants to move a build knows; what is not said is not so, or not known. */
+export interface BuildFacts {
+  /** The writer holds the orchestrator's lock of this pipeline, with a token that lives. */
+  holdsLock?: boolean;
+  /** Stages, versions, keys and source are as they were. */
+  samePipeline?: boolean;
+  /** A confirmation token is used up for it, now or by an earlier approval, and the budget has room. */
+  approved?: boolean;
+  /** The orchestrator is proven dead, or has let its lock expire. */
+  holderGone?: boolean;
+  /** Attempts that are in flight. */
+  running?: number;
+  /** Targets and stages that have yet to run; what can never run because something before it failed is not among them. */
+  left?: number;
+  failed?: number;
+  /** A confirmation token was made, for whoever may pay. */
+  tokenMinted?: boolean;
+}
+
+/** One line of a build's history. */
+export interface BuildTransition {
+  build: string;
+  seq: number;
+  move: BuildMove;
+  from: BuildState;
+  to: BuildState;
+  reason: BuildReason;
+  note: string | null;
+}
+
+export interface WantedMove {
+  move: BuildMove;
+  reason: BuildReason;
+  /** An operator's own words. */
+  note?: string;
+}
+
+/** The transition that the store writes, guarded by state and number; or an error that says what is in its way. */
+export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildFacts): BuildTransition {
+  const { from, to } = BUILD_MOVES[move];
+  const ways = from[build.state];
+  if (ways === undefined) throw illegal(build, to);
+  const needs = ways[reason];
+  if (needs === undefined) {
+    throw new HoldfastError(
+      "BUILD_REASON",
+      `"${reason}" is no reason for build ${build.id} to go from ${build.state} to ${to}.`,
+      `Give ${Object.keys(ways).join(" or ")}.`,
+    );
+  }
+  for (const need of needs) {
+    const { met, says, hint } = NEEDS[need];
+    if (met(facts, note)) continue;
+    throw new HoldfastError("BUILD_NOT_READY", `Build ${build.id} cannot go from ${build.state} to ${to}: ${says}.`, hint);
+  }
+  return { build: build.id, seq: build.seq + 1, move, from: build.state, to, reason, note: note ?? null };
+}
+
+/** The reason as a reader sees it: the operator's own words for an abandoned build; the code, then the words, for a refused budget. */
+export function sayReason({ reason, note }: { reason: string; note: string | null }): string {
+  if (note === null) return reason;
+  return reason === "budget_refused" ? `${reason}: ${note}` : note;
+}
+
+function illegal({ id, state }: MovingBuild, to: BuildState): HoldfastError {
+  return new HoldfastError("BUILD_STATE", `Build ${id} is ${state}, so it cannot become ${to}.`, hintFor(state));
+}
+
+function hintFor(state: BuildState): string {
+  const next = (Object.keys(BUILD_MOVES) as BuildMove[]).filter((move) => mayMoveBuild(move, state));
+  if (next.length === 0) return "It has ended. Start a new build: all that succeeded is reused.";
+  return `From ${state} it can become ${[...new Set(next.map((move) => BUILD_MOVES[move].to))].join(", ")}.`;
+}
+
+const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined): boolean; says: string; hint: string }> = {
+  lock: {
+    met: ({ holdsLock }) => holdsLock === true,
+    says: "the lock of its pipeline is not held by who wants it",
+    hint: "One process at a time moves the builds of a pipeline. Wait until it is done, or stop it.",
+  },
+  "same-pipeline": {
+    met: ({ samePipeline }) => samePipeline === true,
+    says: "its pipeline is not what it was when the build was started",
+    hint: "Abandon it and start a new one: all that succeeded and has not changed is reused.",
+  },
+  approval: {
+    met: ({ approved }) => approved === true,
+    says: "nobody has approved a new budget",
+    hint: "Give a confirmation token and a budget with room for what is left.",
+  },
+  "holder-gone": {
+    met: ({ holderGone }) => holderGone === true,
+    says: "nothing proves that its orchestrator is gone",
+    hint: "Stop the process that runs it, or wait until its lock expires.",
+  },
+  "nothing-running": {
+    met: ({ running }) => running === 0,
+    says: "attempts are still in flight",
+    hint: "Wait until they have ended.",
+  },
+  "nothing-left": { met: ({ left }) => left === 0, says: "there is still work to do", hint: "Let it run to its end." },
+  "nothing-failed": {
+    met: ({ failed }) => failed === 0,
+    says: "targets have failed",
+    hint: "It ends FAILED, for the reason targets_failed.",
+  },
+  "something-failed": {
+    met: ({ failed }) => failed !== undefined && failed > 0,
+    says: "no target has failed",
+    hint: "It ends SUCCESS, when nothing is left.",
+  },
+  token: {
+    met: ({ tokenMinted }) => tokenMinted === true,
+    says: "there is no confirmation token for it",
+    hint: "Make one in the same commit, so that whoever may pay can let it go on.",
+  },
+  note: {
+    met: (_, note) => note !== undefined && note.trim() !== "",
+    says: "no reason was given",
+    hint: "Give the reason in words: it is kept for those who ask later.",
+  },
+};
+
+/** How far a build is. */
+export interface BuildProgress {
+  /** The listing: still under way, over, or failed for good. */
+  listing: "running" | "done" | "failed";
+  running: number;
+  left: number;
+  failed: number;
+  /** So many failures are let pass before nothing new is started; null: any number. */
+  maxFailures: number | null;
+  /** Why the budget lets nothing more start, when something wants to. */
+  blocked: "budget_precheck_block" | "budget_exceeded" | null;
+}
+
+/** Past its limit of failures nothing new is started; what runs is left to end. */
+export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress): boolean {
+  return listing === "failed" || (maxFailures !== null && failed > maxFailures);
+}
+
+/**
+ * The move that an ACTIVE build makes now; null: none yet. A build that is going to fail anyway does not pause: nobody
+ * should be asked for money that would not help.
+ */
+export function nextBuildMove(progress: BuildProgress): WantedMove | null {
+  const { listing, running, left, failed, blocked } = progress;
+  if (startsNothingNew(progress)) {
+    if (running > 0) return null;
+    return { move: "fail", reason: listing === "failed" ? "source_failed" : "targets_failed" };
+  }
+  if (blocked !== null && left > 0) return { move: "pause", reason: blocked };
+  if (listing === "running" || running > 0 || left > 0) return null;
+  return failed > 0 ? { move: "fail", reason: "targets_failed" } : { move: "succeed", reason: "all_targets_done" };
+}
+
+/**
+ * The same for a build in BUDGET_PAUSE, when the last of what was in flight has ended: if that has left nothing that could
+ * still be done for money, nobody needs to approve anything.
+ */
+export function nextPausedMove(progress: BuildProgress): WantedMove | null {
+  const { listing, running, left, failed } = progress;
+  if (running > 0 || failed === 0) return null;
+  const over = startsNothingNew(progress) || (listing === "done" && left === 0);
+  return over ? { move: "fail", reason: "targets_failed" } : null;
+}

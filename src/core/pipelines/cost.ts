@@ -1,0 +1,137 @@
+import { HoldfastError } from "../text/errors.ts";
+import { describeValue } from "../text/options.ts";
+import { number } from "../text/text.ts";
+
+/** What something costs, as people write it. */
+export interface Cost {
+  usd?: number;
+  tokens?: number;
+}
+
+/** The same as it is reckoned and stored: whole millionths of a dollar, and whole tokens. */
+export interface Amount {
+  micros: number;
+  tokens: number;
+}
+
+export const NOTHING: Amount = { micros: 0, tokens: 0 };
+
+/** The parts of an amount. */
+export const UNITS = ["micros", "tokens"] as const;
+export type Unit = (typeof UNITS)[number];
+
+const MICROS = 1_000_000;
+/** A thousand million dollars, or a million thousand million tokens: up to here a dollar's double names each millionth. */
+export const MOST = 1_000_000_000_000_000;
+
+/**
+ * Rounds up: what costs a tenth of a millionth is charged a millionth. Rounded down, a million such calls would cost
+ * nothing.
+ */
+export function toAmount(cost: unknown, what: string): Amount {
+  const { usd = 0, tokens = 0 } = checkCost(cost, what);
+  return { micros: up(usd, MICROS), tokens: Math.ceil(tokens) };
+}
+
+/** As people write it; `toAmount` makes the same amount of it. */
+export function toCost({ micros, tokens }: Amount): Required<Cost> {
+  return { usd: micros / MICROS, tokens };
+}
+
+/** For people: `$1.25 and 300 tokens`. */
+export function sayAmount({ micros, tokens }: Amount): string {
+  const said: string[] = [];
+  if (micros !== 0 || tokens === 0) said.push(sayUnit("micros", micros));
+  if (tokens !== 0) said.push(sayUnit("tokens", tokens));
+  return said.join(" and ");
+}
+
+export function sayUnit(unit: Unit, amount: number): string {
+  if (unit === "tokens") return `${amount} token${amount === 1 ? "" : "s"}`;
+  const digits = (amount / MICROS).toFixed(6).replace(/0{1,4}$/, "");
+  return `$${digits}`;
+}
+
+/** `$1.25 and 300 tokens`. */
+export function sayCost(cost: Cost): string {
+  return sayAmount(toAmount(cost, "A cost"));
+}
+
+/** `$1.20 of $5.00`, `300 of 1,000 tokens`, and what has no limit alone; empty where nothing is spent and nothing is limited. */
+export function saySpent(spent: Required<Cost>, budget: Cost): string {
+  const said: string[] = [];
+  const usd = sayUnit("micros", toAmount({ usd: spent.usd }, "A cost").micros);
+  if (budget.usd !== undefined) said.push(`${usd} of ${sayCost({ usd: budget.usd })}`);
+  else if (spent.usd > 0) said.push(usd);
+  if (budget.tokens !== undefined) said.push(`${number(spent.tokens)} of ${number(budget.tokens)} tokens`);
+  else if (spent.tokens > 0) said.push(`${number(spent.tokens)} tokens`);
+  return said.join(", ");
+}
+
+/** Never throws: what was spent has been spent, and a sum too large to count is still larger than every budget. */
+export function plus(a: Amount, b: Amount): Amount {
+  return { micros: sum(a.micros, b.micros), tokens: sum(a.tokens, b.tokens) };
+}
+
+/** Never less than nothing. */
+export function minus(a: Amount, b: Amount): Amount {
+  return { micros: Math.max(0, a.micros - b.micros), tokens: Math.max(0, a.tokens - b.tokens) };
+}
+
+/** Of each part the larger. */
+export function larger(a: Amount, b: Amount): Amount {
+  return { micros: Math.max(a.micros, b.micros), tokens: Math.max(a.tokens, b.tokens) };
+}
+
+/** What a user wrote, with numbers that can be counted. */
+export function checkCost(cost: unknown, what: string): Cost {
+  if (cost instanceof Promise) {
+    cost.catch(() => {});
+    throw new HoldfastError("COST_INVALID", `${what} is a promise.`, "Answer at once: it is asked for again and again.");
+  }
+  if (typeof cost !== "object" || cost === null || Array.isArray(cost)) {
+    throw new HoldfastError(
+      "COST_INVALID",
+      `${what} must be an object, got ${describeValue(cost)}.`,
+      "Give an object such as { usd: 0.002, tokens: 1500 }.",
+    );
+  }
+  for (const name of Object.keys(cost)) {
+    if (name === "usd" || name === "tokens") continue;
+    throw new HoldfastError("COST_INVALID", `${what} has a part "${name}".`, "Give `usd`, `tokens`, or both.");
+  }
+  const { usd, tokens } = cost as { usd?: unknown; tokens?: unknown };
+  const checked: Cost = {};
+  if (usd !== undefined) checked.usd = checkNumber(usd, MOST / MICROS, `${what}.usd`);
+  if (tokens !== undefined) checked.tokens = checkNumber(tokens, MOST, `${what}.tokens`);
+  return checked;
+}
+
+function checkNumber(value: unknown, most: number, what: string): number {
+  // The sum makes 0 of -0.
+  if (typeof value === "number" && value >= 0 && value <= most) return value + 0;
+  throw new HoldfastError(
+    "COST_INVALID",
+    `${what} must be a number from 0 to ${most}, got ${describeValue(value)}.`,
+    `Give a number from 0 to ${most}.`,
+  );
+}
+
+/**
+ * The least whole number of parts that is not less than the value, as the shortest decimals of both are read: a product
+ * alone would make 1,100,001 of 1.1 × 1,000,000.
+ */
+function up(value: number, parts: number): number {
+  const near = Math.round(value * parts);
+  return near / parts >= value ? near : near + 1;
+}
+
+/** The same downwards, for limits: a budget is never more than was said. */
+export function down(value: number, parts: number): number {
+  const near = Math.round(value * parts);
+  return near / parts <= value ? near : near - 1;
+}
+
+function sum(a: number, b: number): number {
+  return Math.min(Number.MAX_SAFE_INTEGER, a + b);
+}

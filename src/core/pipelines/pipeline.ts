@@ -1,0 +1,352 @@
+import { hash } from "node:crypto";
+import { type Budget, toBudget, UNLIMITED } from "./budget.ts";
+import { canonical } from "../text/json.ts";
+import type { Cost } from "./cost.ts";
+import { difference } from "./build-view.ts";
+import { HoldfastError } from "../text/errors.ts";
+import { hideSecrets } from "../limits/limit.ts";
+import { checkCount, checkName, refuseUnknown } from "../text/options.ts";
+import { type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
+import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
+
+type Run<C, Out> = (context: C) => Out | Promise<Out>;
+
+/** T target, In what the next stage gets, Outs earlier outputs of one target, All every stage's output. */
+export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unknown> {
+  readonly name: string;
+  readonly types?: { target: T; input: In; outs: Outs; all: All };
+  /** A step that each target goes through. With `match` the others pass by unchanged. */
+  stage<const N extends string, M extends In, Out, U extends keyof Outs = never>(
+    name: N,
+    options: StageOptions<T, M> & { uses?: U[]; match: (target: T, input: In) => input is M },
+    run: Run<StageContext<T, M, Pick<Outs, U>>, Out>,
+  ): Pipeline<T, Exclude<In, M> | Out, Outs & { [K in N]?: Out }, All & Record<N, Out>>;
+  stage<const N extends string, Out, U extends keyof Outs = never>(
+    name: N,
+    options: StageOptions<T, In> & { uses?: U[]; match: string | ((target: T, input: In) => boolean) },
+    run: Run<StageContext<T, In, Pick<Outs, U>>, Out>,
+  ): Pipeline<T, In | Out, Outs & { [K in N]?: Out }, All & Record<N, Out>>;
+  stage<const N extends string, Out, U extends keyof Outs = never>(
+    name: N,
+    options: StageOptions<T, In> & { uses?: U[] },
+    run: Run<StageContext<T, In, Pick<Outs, U>>, Out>,
+  ): Pipeline<T, Out, Outs & Record<N, Out>, All & Record<N, Out>>;
+  /** Makes many targets of each; the ids are the caller's. */
+  expand<const N extends string, V>(
+    name: N,
+    options: StageOptions<T, In>,
+    run: Run<StageContext<T, In, {}>, Iterable<{ id: string; value: V }> | AsyncIterable<{ id: string; value: V }>>,
+  ): Pipeline<Target & { parent: T }, V, Outs, All & Record<N, V>>;
+  /** Makes one target of all, or of each group. */
+  gather<const N extends string, Out>(
+    name: N,
+    options: StageOptions<Target, undefined> & { by?: (target: T, output: In) => string; partial?: boolean },
+    run: Run<
+      StageContext<Target, undefined, {}> & {
+        inputs: AsyncIterable<{ target: T; output: In; outputs: Outs }>;
+        failed: number;
+      },
+      Out
+    >,
+  ): Pipeline<Target, Out, Record<N, Out>, All & Record<N, Out>>;
+}
+
+export interface PipelineOptions {
+  /** How much a build may spend before it pauses. Default: as much as it takes. */
+  budget?: Cost;
+  /** So many targets may fail before nothing new is started. Default: any number. */
+  maxFailures?: number;
+  /** `import.meta.url`, for stages in processes of their own. */
+  module?: string;
+}
+
+/** A pipeline as the engine reads it. */
+export interface PipelineDefinition {
+  readonly name: string;
+  readonly budget: Budget;
+  readonly maxFailures: number | null;
+  readonly module: string | null;
+  readonly source: SourceDefinition;
+  readonly stages: readonly StageDefinition[];
+}
+
+/**
+ * Defines a pipeline: a source of targets, and the stages that they go through. Each call answers a new value, so that
+ * the beginning of one can be the beginning of several.
+ *
+ * ```ts
+ * const docs = pipeline("docs", { budget: { usd: 5 } })
+ *   .source(files("docs/**\/*.md"))
+ *   .stage("parse", { version: 1 }, async ({ target }) => parse(await target.bytes()))
+ *   .gather("index", {}, async ({ inputs }) => indexOf(inputs));
+ * ```
+ */
+export function pipeline(
+  name: string,
+  options: PipelineOptions = {},
+): { source<T extends Target, In>(source: Source<T, In>): Pipeline<T, In, {}, {}> } {
+  const named = checkPipelineName(name);
+  const where = `pipeline "${named}"`;
+  refuseUnknown(options, ["budget", "maxFailures", "module"], where);
+  const { budget, maxFailures, module } = options;
+  const head = {
+    name: named,
+    budget: budget === undefined ? UNLIMITED : toBudget(budget, `The budget of ${where}`),
+    maxFailures: maxFailures === undefined ? null : checkCount(maxFailures, `maxFailures of ${where}`, 0),
+    module: module === undefined ? null : checkModule(module, where),
+  };
+  return Object.freeze({
+    source: <T extends Target, In>(source: Source<T, In>) =>
+      value({ ...head, source: sourceOf(source), stages: [] }) as Pipeline<T, In, {}, {}>,
+  });
+}
+
+export function isPipeline(given: unknown): given is Pipeline {
+  return (
+    typeof given === "object" &&
+    given !== null &&
+    Array.isArray((given as { definition?: PipelineDefinition }).definition?.stages)
+  );
+}
+
+/** The engine's view of what a user passed. */
+export function pipelineOf(given: unknown): PipelineDefinition {
+  const { definition } = (typeof given === "object" && given !== null ? given : {}) as { definition?: PipelineDefinition };
+  if (typeof definition === "object" && Array.isArray(definition.stages)) return definition;
+  throw new HoldfastError("NOT_A_PIPELINE", "This is not a pipeline.", "Make one with pipeline(name).source(…).");
+}
+
+function value(definition: PipelineDefinition): Pipeline {
+  const add =
+    (kind: StageKind) =>
+    (name: unknown, options: unknown, run: unknown): Pipeline => {
+      const stage = checkStage(kind, name, options, run);
+      checkPlace(definition, stage);
+      return value({ ...definition, stages: [...definition.stages, stage] });
+    };
+  Object.freeze(definition.stages);
+  return Object.freeze({
+    name: definition.name,
+    definition: Object.freeze(definition),
+    stage: add("stage"),
+    expand: add("expand"),
+    gather: add("gather"),
+  }) as unknown as Pipeline;
+}
+
+/** Whether a stage can follow those that are there. */
+function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDefinition): void {
+  if (stages.some((other) => other.name === stage.name)) {
+    throw new HoldfastError(
+      "STAGE_TWICE",
+      `Pipeline "${name}" has a stage "${stage.name}" already.`,
+      "Give each stage a name of its own: results are kept by it.",
+    );
+  }
+  const known = outputsAfter(stages);
+  for (const used of stage.uses) if (!known.includes(used)) throw unknownStage(used, stage, stages, known);
+  if (stage.kind === "gather" && isOneTarget(stages)) {
+    throw new HoldfastError(
+      "GATHER_OF_ONE",
+      `The gather "${stage.name}" of pipeline "${name}" has nothing to gather: a gather before it has made one target of all.`,
+      "Make it a stage, or give the gather before it `by`, so that there are groups.",
+    );
+  }
+  if (stage.isolate === "process" && module === null) {
+    throw new HoldfastError(
+      "MODULE_NEEDED",
+      `Stage "${stage.name}" is to run in a process of its own, which does not know where pipeline "${name}" is defined.`,
+      "Give pipeline(name, { module: import.meta.url }), and export the pipeline from that module.",
+    );
+  }
+}
+
+/** The stages whose outputs one that comes next may use: those of the same targets. */
+function outputsAfter(stages: readonly StageDefinition[]): string[] {
+  const last = stages.findLastIndex(({ kind }) => kind === "gather");
+  return stages
+    .slice(Math.max(0, last))
+    .filter(({ kind }) => kind !== "expand")
+    .map(({ name }) => name);
+}
+
+/** Whether everything has become one target, and nothing has made many of it since. */
+function isOneTarget(stages: readonly StageDefinition[]): boolean {
+  const last = stages.findLast(({ kind }) => kind !== "stage");
+  return last?.kind === "gather" && last.by === null;
+}
+
+function unknownStage(
+  used: string,
+  { name }: StageDefinition,
+  stages: readonly StageDefinition[],
+  known: string[],
+): HoldfastError {
+  const other = stages.find((stage) => stage.name === used);
+  const why =
+    other === undefined
+      ? "and there is no such stage before it"
+      : other.kind === "expand"
+        ? "whose outputs are targets of their own, not an output of one"
+        : "which is before a gather, so its outputs are those of other targets";
+  return new HoldfastError(
+    "STAGE_UNKNOWN",
+    `Stage "${name}" uses "${used}", ${why}.`,
+    known.length === 0 ? "There is no earlier output: leave `uses` out." : `Give some of ${known.join(", ")}.`,
+  );
+}
+
+function checkPipelineName(name: unknown): string {
+  const named = checkName(name, "A pipeline's name");
+  if (named.trim() === named) return named;
+  throw new HoldfastError(
+    "NAME_INVALID",
+    `A pipeline's name is ${JSON.stringify(named)}.`,
+    "Give a name without spaces around it.",
+  );
+}
+
+function checkModule(module: unknown, where: string): string {
+  if (typeof module === "string" && module.startsWith("file:")) return module;
+  throw new HoldfastError("OPTION_INVALID", `\`module\` of ${where} is no address of a file.`, "Give import.meta.url.");
+}
+
+/** Stands for a function: whether there is one counts, its text does not. */
+export type AFunction = { function: true };
+
+export interface StageDescription {
+  name: string;
+  kind: StageKind;
+  version: number;
+  /** Canonical text of a static key. */
+  key: string | AFunction | null;
+  uses: readonly string[];
+  match: string | AFunction | null;
+  reuse: "target" | "bytes";
+  by: AFunction | null;
+  partial: boolean;
+}
+
+export type SourceDescription =
+  | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
+  | { kind: "items"; version: AFunction | null; cursor: AFunction | null };
+
+/** What a pipeline is, as far as a build that goes on must find it again. How it is run (retries, limits, budget) is not in it. */
+export interface PipelineDescription {
+  name: string;
+  source: SourceDescription;
+  stages: readonly StageDescription[];
+  /** Hashes of the handlers' texts, by stage: no part of what counts, but of what is warned of. */
+  code: Readonly<Record<string, string>>;
+}
+
+const A_FUNCTION: AFunction = { function: true };
+
+export function describePipeline({ name, source, stages }: PipelineDefinition): PipelineDescription {
+  return {
+    name,
+    source: describeSource(source),
+    stages: stages.map(describeStage),
+    code: Object.fromEntries(stages.map((stage) => [stage.name, stage.code])),
+  };
+}
+
+/** The same for two pipelines between which a build can go on. */
+export function pipelineHash({ name, source, stages }: PipelineDescription): string {
+  return hash("sha256", canonical(["holdfast.pipeline.1", name, source, stages], "pipeline"));
+}
+
+/** What is not as it was, in plain words; empty exactly when the hashes are the same. */
+export function pipelineDifferences(before: PipelineDescription, after: PipelineDescription): string[] {
+  const found: string[] = [];
+  if (before.name !== after.name) found.push(`The pipeline is called "${after.name}", it was "${before.name}".`);
+  for (const { part, before: was, after: is } of difference(shownSource(before.source), shownSource(after.source), "source")) {
+    found.push(`${part} is ${say(is)}, it was ${say(was)}.`);
+  }
+  const [old, now] = [byName(before), byName(after)];
+  for (const name of old.keys()) if (!now.has(name)) found.push(`The stage "${name}" is gone.`);
+  for (const [name, stage] of now) {
+    const was = old.get(name);
+    if (was === undefined) found.push(`The stage "${name}" is new.`);
+    else found.push(...stageDifferences(was, stage));
+  }
+  const [was, is] = [[...old.keys()].filter((name) => now.has(name)), [...now.keys()].filter((name) => old.has(name))];
+  if (was.some((name, i) => name !== is[i])) found.push(`The order of the stages is ${is.join(", ")}, it was ${was.join(", ")}.`);
+  return found;
+}
+
+/** Why a build cannot go on with the pipeline that was given. */
+export function pipelineChanged(build: string, before: PipelineDescription, after: PipelineDescription): HoldfastError {
+  const found = pipelineDifferences(before, after);
+  return new HoldfastError(
+    "PIPELINE_CHANGED",
+    `The pipeline of build ${build} is not what it was when the build was started. ` +
+      // The same, and another hash: hashes were made in another way then.
+      (found.length === 0 ? "It was started by another version of Holdfast." : found.join(" ")),
+    "Abandon it and start a new one: all that succeeded and has not changed is reused.",
+  );
+}
+
+/** Stages whose code is not what it was, under the version that it had. */
+export function editedStages(before: PipelineDescription, after: PipelineDescription): string[] {
+  const old = byName(before);
+  return after.stages
+    .filter(({ name, version }) => old.get(name)?.version === version && before.code[name] !== after.code[name])
+    .map(({ name }) => name);
+}
+
+function stageDifferences(before: StageDescription, after: StageDescription): string[] {
+  return difference(shown(before), shown(after), "").map(
+    ({ part, before: was, after: is }) => `${part.slice(1)} of stage "${after.name}" is ${say(is)}, it was ${say(was)}.`,
+  );
+}
+
+/** A key in its parts; a function has none, and neither has what is not there. */
+function shown({ key, match, by, ...stage }: StageDescription): object {
+  return { ...stage, key: typeof key === "string" ? hideSecrets(JSON.parse(key)) : leaf(key), match: leaf(match), by: leaf(by) };
+}
+
+function shownSource(source: SourceDescription): object {
+  return source.kind === "files" ? source : { ...source, version: leaf(source.version), cursor: leaf(source.cursor) };
+}
+
+const FUNCTION = Symbol("a function");
+
+function leaf(value: string | AFunction | null): string | symbol | undefined {
+  return typeof value === "string" ? value : value === null ? undefined : FUNCTION;
+}
+
+function describeStage({ name, kind, version, key, uses, match, reuse, by, partial }: StageDefinition): StageDescription {
+  return {
+    name,
+    kind,
+    version,
+    key: typeof key === "function" ? A_FUNCTION : key,
+    uses,
+    match: typeof match === "function" ? A_FUNCTION : match,
+    reuse,
+    by: by === null ? null : A_FUNCTION,
+    partial,
+  };
+}
+
+function describeSource(source: SourceDefinition): SourceDescription {
+  if (source.kind === "items") {
+    return {
+      kind: "items",
+      version: source.version === null ? null : A_FUNCTION,
+      cursor: source.cursor === null ? null : A_FUNCTION,
+    };
+  }
+  const { kind, globs, root, ignore, snapshot, dot } = source;
+  return { kind, globs, root, ignore, snapshot, dot };
+}
+
+function byName({ stages }: PipelineDescription): Map<string, StageDescription> {
+  return new Map(stages.map((stage) => [stage.name, stage]));
+}
+
+function say(value: unknown): string {
+  if (value === undefined || value === null) return "not there";
+  return value === FUNCTION ? "a function" : JSON.stringify(value);
+}

@@ -1,0 +1,289 @@
+import { hash } from "node:crypto";
+import type { Readable } from "node:stream";
+import { type Amount, checkCost, type Cost, toAmount } from "./cost.ts";
+import type { Duration } from "../text/duration.ts";
+import { HoldfastError } from "../text/errors.ts";
+import { matchGlob } from "../text/glob.ts";
+import { type CommitRows, toJobError } from "../jobs/job.ts";
+import { checkRunOptions, type RunOptions, type RunSettings } from "../jobs/run-options.ts";
+import { type CheckedLimit, checkLimits, type Key, keyText } from "../limits/limit.ts";
+import type { Log } from "../text/text.ts";
+import { checkName, checkOneOf, describeValue, refuseUnknown } from "../text/options.ts";
+import type { Target } from "./source.ts";
+import { checkTargetId } from "./work.ts";
+
+export interface StageOptions<T, In> extends RunOptions<In> {
+  /** What the result depends on besides the inputs: another key, another result. */
+  key?: Key | ((c: { target: T; input: In }) => Key);
+  /** What an attempt is expected to cost: a constant, or a function. Default: the mean of what past ones have cost. */
+  estimate?: Cost | ((c: { target: T; input: In }) => Cost);
+  /** "bytes": the target's id is not part of the hash, so a renamed or copied file is free. */
+  reuse?: "target" | "bytes";
+  /** "process": in a process of its own, which may crash alone. */
+  isolate?: "none" | "process";
+  /** The target is gone, or no longer matches. */
+  remove?: (c: { target: Target; output: unknown; idempotencyKey: string; signal: AbortSignal }) => void | Promise<void>;
+}
+
+/** What a stage's handler gets. */
+export interface StageContext<T, In, Outs> extends JobContext<In> {
+  target: T;
+  /** Of the earlier stages named in `uses`. */
+  outputs: Outs;
+  /** Adds; charged even if the attempt then fails. */
+  cost(c: Cost): void;
+  artifact(
+    name: string,
+    data: Uint8Array | string | Readable | { path: string },
+  ): Promise<{ name: string; hash: string; size: number }>;
+}
+
+export type StageKind = "stage" | "expand" | "gather";
+
+/** A stage as the engine reads it. */
+export interface StageDefinition extends RunSettings {
+  readonly name: string;
+  readonly kind: StageKind;
+  readonly limits: readonly CheckedLimit[];
+  /** Canonical text, a function that answers a key, or null. */
+  readonly key: string | ((c: { target: unknown; input: unknown }) => unknown) | null;
+  readonly estimate: ((c: { target: unknown; input: unknown }) => unknown) | null;
+  readonly reuse: "target" | "bytes";
+  readonly isolate: "none" | "process";
+  readonly remove: NonNullable<StageOptions<unknown, unknown>["remove"]> | null;
+  /** Earlier stages whose outputs it gets, sorted. */
+  readonly uses: readonly string[];
+  /** A glob, a predicate, or null: every target. */
+  readonly match: string | ((target: unknown, input: unknown) => unknown) | null;
+  /** Of a gather: the group of a target; null: all are one. */
+  readonly by: ((target: unknown, output: unknown) => unknown) | null;
+  readonly partial: boolean;
+  readonly run: (context: never) => unknown;
+  /** Of the handler's text: edited code under an unchanged version is worth a warning. */
+  readonly code: string;
+}
+
+const SHARED = "version retry crashes lease timeout concurrency limit key estimate reuse isolate remove".split(" ");
+const OPTIONS: Record<StageKind, readonly string[]> = {
+  stage: [...SHARED, "uses", "match"],
+  expand: SHARED,
+  gather: [...SHARED, "by", "partial"],
+};
+
+type AnyOptions = StageOptions<unknown, unknown> & {
+  uses?: unknown;
+  match?: unknown;
+  by?: unknown;
+  partial?: unknown;
+};
+
+export function checkStage(kind: StageKind, name: unknown, options: unknown, run: unknown): StageDefinition {
+  const named = checkStageName(name);
+  const where = `stage "${named}"`;
+  if (typeof options === "function" && run === undefined) {
+    throw invalid(
+      `The options of ${where} are missing: the second argument is a function.`,
+      `Give the options before the handler, {} for none: .${kind}("${named}", {}, async ({ target, input }) => …).`,
+    );
+  }
+  refuseUnknown(options, OPTIONS[kind], `The ${kind} "${named}"`);
+  const given = options as AnyOptions;
+  const { reuse = "target", isolate = "none" } = given;
+  if (typeof run !== "function") throw invalid(`The handler of ${where} is no function.`, "Give a function after the options.");
+  return Object.freeze({
+    name: named,
+    kind,
+    ...checkRunOptions(given, where),
+    limits: checkLimits(given.limit, "job", where),
+    key: typeof given.key === "function" ? (given.key as StageDefinition["key"]) : keyText(given.key, `key of ${where}: key`),
+    estimate: checkEstimate(given.estimate, named),
+    reuse: checkOneOf(reuse, ["target", "bytes"], `reuse of ${where}`),
+    isolate: checkOneOf(isolate, ["none", "process"], `isolate of ${where}`),
+    remove: checkFunction(given.remove, "remove", where),
+    uses: checkUses(given.uses, where),
+    match: checkMatch(given.match, where),
+    by: checkFunction(given.by as StageDefinition["by"] | undefined, "by", where),
+    partial: checkBoolean(given.partial, "partial", where),
+    run: run as StageDefinition["run"],
+    code: hash("sha256", Function.prototype.toString.call(run)),
+  });
+}
+
+/** The canonical text of a stage's key for a target; null: it has none. */
+export function stageKey({ name, key }: StageDefinition, context: { target: unknown; input: unknown }): string | null {
+  if (typeof key !== "function") return key;
+  return keyText(
+    call(() => key(context), "key", name, "KEY_INVALID"),
+    `key of stage "${name}": key`,
+  );
+}
+
+/** What a stage says that it will cost; null: it says nothing. */
+export function stageEstimate({ name, estimate }: StageDefinition, context: { target: unknown; input: unknown }): Amount | null {
+  if (estimate === null) return null;
+  return toAmount(
+    call(() => estimate(context), "estimate", name, "COST_INVALID"),
+    `The estimate of stage "${name}"`,
+  );
+}
+
+/**
+ * An estimate that is the same for every target: a constant, or of a function that looks at nothing. Null: there is none, or
+ * it depends on the target. Throws if it is no amount: that shows before there is a target.
+ */
+export function fixedEstimate({ name, estimate }: StageDefinition): Amount | null {
+  if (estimate === null) return null;
+  let cost: unknown;
+  try {
+    cost = estimate(UNKNOWN);
+  } catch {
+    return null;
+  }
+  return toAmount(cost, `The estimate of stage "${name}"`);
+}
+
+/** Whoever looks at it gets no further. */
+const UNKNOWN = {
+  get target(): never {
+    throw new Error("there is no target yet");
+  },
+  get input(): never {
+    throw new Error("there is no input yet");
+  },
+};
+
+/** The group of a target in a gather, which is the id of a target itself; null: all targets are one group. */
+export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
+  if (by === null) return null;
+  const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
+  return checkTargetId(group, `What \`by\` of stage "${name}" answers`);
+}
+
+function call<R>(act: () => R, option: string, stage: string, code: string): R {
+  try {
+    return act();
+  } catch (cause) {
+    throw new HoldfastError(
+      code,
+      `\`${option}\` of stage "${stage}" threw: ${toJobError(cause).message}`,
+      `Make \`${option}\` answer for every target and input that the stage can get.`,
+      { cause },
+    );
+  }
+}
+
+function checkStageName(name: unknown): string {
+  const named = checkName(name, "A stage's name");
+  // Stages are found by pipeline/stage, and their outputs by name in plain objects.
+  if (named.trim() === named && !named.includes("/") && named !== "__proto__") return named;
+  throw new HoldfastError(
+    "NAME_INVALID",
+    `A stage's name is ${JSON.stringify(named)}.`,
+    "Give a name without a slash and without spaces around it.",
+  );
+}
+
+function checkUses(uses: unknown, where: string): readonly string[] {
+  if (uses === undefined) return [];
+  if (!Array.isArray(uses) || uses.some((name) => typeof name !== "string")) {
+    throw invalid(`\`uses\` of ${where} is no list of names.`, 'Give the names of earlier stages, such as ["parse"].');
+  }
+  const names = uses as string[];
+  const twice = names.find((name, i) => names.indexOf(name) !== i);
+  if (twice !== undefined) throw invalid(`\`uses\` of ${where} names "${twice}" twice.`, "Name each stage once.");
+  return Object.freeze(names.toSorted());
+}
+
+function checkMatch(match: unknown, where: string): StageDefinition["match"] {
+  if (match === undefined) return null;
+  if (typeof match === "function") return match as StageDefinition["match"];
+  if (typeof match === "string" && match.trim() !== "") {
+    matchGlob(match, where);
+    return match;
+  }
+  throw invalid(
+    `\`match\` of ${where} must be a glob or a function, got ${describeValue(match)}.`,
+    'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
+  );
+}
+
+/** A constant becomes a function that looks at nothing. */
+function checkEstimate(given: unknown, name: string): StageDefinition["estimate"] {
+  if (given === undefined) return null;
+  if (typeof given === "function") return given as NonNullable<StageDefinition["estimate"]>;
+  const cost = Object.freeze(checkCost(given, `The estimate of stage "${name}"`));
+  return () => cost;
+}
+
+function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {
+  if (given === undefined) return null;
+  if (typeof given === "function") return given;
+  throw invalid(`\`${option}\` of ${where} is no function.`, "Give a function, or leave it out.");
+}
+
+function checkBoolean(given: unknown, option: string, where: string): boolean {
+  if (given === undefined || typeof given === "boolean") return given ?? false;
+  throw invalid(`\`${option}\` of ${where} is no boolean.`, "Give true or false.");
+}
+
+function invalid(message: string, hint: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, hint);
+}
+
+export interface EnqueueOptions {
+  /** One job ever: remembered after the job is pruned; taken by another job name: ID_TAKEN. */
+  id?: string;
+  /** One unfinished job of this name. */
+  key?: string;
+  /** Higher first; default 0. */
+  priority?: number;
+  delay?: Duration;
+  runAt?: Date | number;
+  /** The ids of jobs that must succeed first; one that does not cancels this job. */
+  after?: string[];
+}
+
+export interface Enqueued<Out = unknown> {
+  id: string;
+  duplicate: boolean;
+  readonly types?: { output: Out };
+}
+
+/** What a handler gets. */
+export interface JobContext<In> {
+  input: In;
+  id: string;
+  /** 1 for the first; starts that were given back do not count. */
+  attempt: number;
+  scheduledFor: Date | null;
+  /** The same for every attempt of this job: hand it to outside services, so that what they do happens once. */
+  idempotencyKey: string;
+  log: Log;
+  /** Aborts with a reason whose `code` is LEASE_LOST, CANCELLED, TIMEOUT or STOPPING; throwing `signal.reason` is right. */
+  signal: AbortSignal;
+  /** Work in progress, for the next attempt. `load` gives undefined when nothing was saved. */
+  checkpoint: { load(): Promise<unknown>; save(value: unknown): Promise<void> };
+  progress(fraction: number, message?: string): void;
+  /** Commits with this attempt's success, or not at all. */
+  enqueue<I>(def: JobDef<I>, input: NoInfer<I>, options?: EnqueueOptions): { id: string };
+  /**
+   * Writes rows of your own tables in the transaction that records this attempt's success. `run` is called after the handler
+   * has returned; several calls run in order. Not with `isolate: "process"`.
+   *
+   * ```ts
+   * commit(({ db }) => addInvoice(db, input.customer));
+   * ```
+   */
+  commit(run: CommitRows): void;
+}
+
+export type Run<Parsed, Out> = (context: JobContext<Parsed>) => Out | Promise<Out>;
+
+/** A kind of job. What producers need is the definition; the handler may be given elsewhere. */
+export interface JobDef<In = unknown, Out = unknown, Parsed = unknown> {
+  readonly name: string;
+  readonly queue: string;
+  readonly types?: { input: In; output: Out };
+  /** The same job with its handler: producers need not import it. */
+  handle(run: Run<Parsed, Out>): JobDef<In, Out, Parsed>;
+}

@@ -1,0 +1,161 @@
+import { hash } from "node:crypto";
+import type { JobState } from "../jobs/job.ts";
+import { type Budget, fromBudget } from "../pipelines/budget.ts";
+import type { BuildReason, BuildState } from "../pipelines/build.ts";
+
+/** Who did it, where nobody did: what is found after a crash. */
+export const RECOVERY = "recovery";
+/** The same, where the journal of changes cannot go on. */
+export const JOURNAL = "journal";
+/** Who did it, where nobody has said who it is. */
+export const UNNAMED = "somebody";
+
+/** Whoever acts through a handle: the process, and the person who has started it, where it was started by hand. */
+export interface Actor {
+  program: string;
+  pid: number;
+  host: string;
+  user?: string;
+}
+
+/** For the audit: `holdfast unlock (pid 4711 on here, by alice)`. */
+export function actorText({ program, pid, host, user }: Actor): string {
+  return `${program} (pid ${pid} on ${host}${user === undefined ? "" : `, by ${user}`})`;
+}
+
+/** What an act is about: that of `lock.broken` is `lock:NAME`. Builds are their ids, as they are. */
+export function subjectOf(action: string, name: string): string {
+  return `${action.slice(0, action.indexOf("."))}:${name}`;
+}
+
+/** What is kept of a build, before an act and after it: what may be different, and nothing that is secret. */
+export function auditedBuild(build: AuditedBuild): object {
+  const { state, reason, note, seq, budget, approved } = build;
+  return { state, reason, note, seq, budget: fromBudget(budget), approved };
+}
+
+export interface AuditedBuild {
+  state: BuildState;
+  reason: BuildReason;
+  note: string | null;
+  seq: number;
+  budget: Budget;
+  approved: boolean;
+}
+
+/** The same of a job: its input, its output and its errors are its own business. */
+export function auditedJob({ name, queue }: { name: string; queue: string }, state: JobState): object {
+  return { name, queue, state };
+}
+
+/** An entry as it is stored: `before` and `after` are JSON, letter by letter as they were written. */
+export interface AuditRecord {
+  seq: number;
+  at: number;
+  by: string;
+  action: string;
+  subject: string;
+  before: string | null;
+  after: string | null;
+}
+
+/** How far the chain goes: its last entry's number and hash. Whoever knows it knows whether anything before was changed. */
+export interface AuditHead {
+  seq: number;
+  hash: string;
+}
+
+/** Before the first entry. */
+export const NO_ENTRY: AuditHead = { seq: 0, hash: "0".repeat(64) };
+
+/**
+ * The hash of an entry, which covers all of it and the hash of the one before: so it covers everything that was ever
+ * written before it. Each part is an element of one JSON array, so that no two entries spell the same text.
+ */
+export function auditHash(previous: string, record: AuditRecord): string {
+  const { seq, at, by, action, subject, before, after } = record;
+  return hash("sha256", JSON.stringify(["holdfast.audit.1", previous, seq, at, by, action, subject, before, after]));
+}
+
+/** The head with this entry behind it. */
+export function linked(head: AuditHead, record: AuditRecord): AuditHead {
+  return { seq: record.seq, hash: auditHash(head.hash, record) };
+}
+
+/** What was found wrong, and at which entry first. */
+export interface AuditFault {
+  kind: "altered" | "removed" | "added" | "cut" | "unguarded";
+  seq: number;
+  message: string;
+}
+
+/** Some entries in their order, and what is known of how it should go on. */
+export interface AuditPage {
+  /** Up to here it was found whole. */
+  from: AuditHead;
+  rows: readonly (AuditRecord & { hash: string | null })[];
+  /** Nothing comes after them. */
+  isLast: boolean;
+  /** What the database itself has for the head; null: nothing. */
+  head: AuditHead | null;
+  /** Heads that were seen earlier, and kept elsewhere. */
+  known: readonly AuditHead[];
+}
+
+/** Goes on along the chain, as far as it holds. */
+export function followAudit({ from, rows, isLast, head, known }: AuditPage): { head: AuditHead; fault: AuditFault | null } {
+  let last = from;
+  const stopped = (fault: AuditFault) => ({ head: last, fault });
+  for (const row of rows) {
+    const next = linked(last, row);
+    if (row.seq <= last.seq) return stopped(added(row.seq));
+    if (row.hash !== next.hash) return stopped(row.seq > last.seq + 1 ? removed(last.seq + 1, row.seq - 1) : altered(row.seq));
+    // A head that nobody has written may lie between two entries, if what was between them has been removed.
+    const passed = known.find(({ seq }) => seq > last.seq && seq < row.seq);
+    if (passed !== undefined) return stopped(removed(last.seq + 1, row.seq - 1));
+    if (known.some(({ seq, hash }) => seq === row.seq && hash !== row.hash)) return stopped(rewritten(row.seq));
+    last = next;
+  }
+  if (!isLast) return { head: last, fault: null };
+  if (head === null) return stopped(headless(last.seq));
+  const furthest = Math.max(head.seq, ...known.map(({ seq }) => seq));
+  if (furthest > last.seq) return stopped(cut(last.seq + 1, furthest));
+  if (head.seq < last.seq) return stopped(added(head.seq + 1));
+  return head.hash === last.hash ? { head: last, fault: null } : stopped(rewritten(head.seq));
+}
+
+function altered(seq: number): AuditFault {
+  const message = `Entry ${seq} is not as it was written, or the one before it is not: its hash does not follow.`;
+  return { kind: "altered", seq, message };
+}
+
+function rewritten(seq: number): AuditFault {
+  const message = `Entry ${seq}, or one before it, was written anew: its hash is not the one that is known.`;
+  return { kind: "altered", seq, message };
+}
+
+function removed(from: number, to: number): AuditFault {
+  return { kind: "removed", seq: from, message: `${entries(from, to)} removed.` };
+}
+
+function added(seq: number): AuditFault {
+  return { kind: "added", seq, message: `Entry ${seq} was put in past the chain.` };
+}
+
+function cut(from: number, to: number): AuditFault {
+  return { kind: "cut", seq: from, message: `${entries(from, to)} cut off: the audit ends before its head.` };
+}
+
+function headless(seq: number): AuditFault {
+  return { kind: "removed", seq, message: "The head of the audit was removed." };
+}
+
+/** What lets nobody change entries, and is not there as it was made. */
+export function unguarded(seq: number, guards: readonly string[]): AuditFault {
+  const message = `The entries follow each other, but nothing keeps them from being changed: without ${guards.join(", ")}.`;
+  return { kind: "unguarded", seq, message };
+}
+
+function entries(from: number, to: number): string {
+  return from === to ? `Entry ${from} was` : `Entries ${from} to ${to} were`;
+}

@@ -1,0 +1,78 @@
+import { type Duration, toMillis } from "../text/duration.ts";
+import { checkAtLeast, checkBoolean, checkCount, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
+
+/** Backups that are made by themselves, by a process that has the database open; of several, by one at a time. */
+export interface BackupsOptions {
+  /** Where they go; default: a folder beside the database, `work.db-backups`. */
+  folder?: string;
+  /** How old the newest may be until the next is made; default "1d". */
+  every?: Duration;
+  /** How many of them are kept; default 7. Others in that folder are left alone. */
+  keep?: number;
+  /** Copy the artifacts, too. */
+  artifacts?: boolean;
+  /** False: none is made before a new Holdfast changes the schema. Default true. */
+  beforeMigration?: boolean;
+}
+
+export interface BackupPlan {
+  folder: string;
+  every: number;
+  keep: number;
+  artifacts: boolean;
+}
+
+/** Null: no schedule was asked for. */
+export function checkBackups(options: BackupsOptions | undefined, beside: string | null): BackupPlan | null {
+  if (options === undefined) return null;
+  refuseUnknown(options, ["folder", "every", "keep", "artifacts", "beforeMigration"], "backups");
+  const { folder = beside, every = "1d", keep = 7, artifacts = false, beforeMigration = true } = options;
+  checkBoolean(beforeMigration, "backups.beforeMigration");
+  // Whoever only says that none is wanted before a migration has not asked for others.
+  if (Object.keys(options).join() === "beforeMigration") return null;
+  if (typeof folder !== "string" || folder === "") {
+    throw invalidOption(`backups.folder must be a path, got ${describeValue(folder)}.`, "Give backups: { folder }.");
+  }
+  return {
+    folder,
+    every: checkAtLeast(toMillis(every, "backups.every"), 1_000, "backups.every"),
+    keep: checkCount(keep, "backups.keep", 1),
+    artifacts: checkBoolean(artifacts, "backups.artifacts"),
+  };
+}
+
+/** What is known of a backup in the folder. */
+export interface KnownBackup {
+  file: string;
+  takenAt: number;
+  /** By these two, and not by clocks, it is known which of two is newer. */
+  epoch: number;
+  commits: number;
+  scheduled: boolean;
+  whole: boolean;
+}
+
+/** How long until the next is due; 0: now. Only whole ones count, or a damaged database would look well kept. */
+export function dueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
+  const [newest] = newestFirst(backups.filter(({ whole }) => whole));
+  if (newest === undefined) return 0;
+  const left = newest.takenAt + every - now;
+  // One from the future says nothing: the clock was set, by less or by more.
+  return left > 2 * every ? 0 : Math.min(every, Math.max(0, left));
+}
+
+/**
+ * Those that need not be kept: scheduled ones beyond the newest so many that are whole, and damaged ones but for the newest.
+ * As long as new ones are damaged, no whole one goes.
+ */
+export function retired(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
+  const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
+  return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);
+}
+
+/** Of those that were made by the plan. */
+function newestFirst(backups: readonly KnownBackup[]): KnownBackup[] {
+  return backups
+    .filter(({ scheduled }) => scheduled)
+    .toSorted((a, b) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
+}

@@ -1,0 +1,313 @@
+import { sayMillis } from "../text/duration.ts";
+import { bytes, plural } from "../text/text.ts";
+import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./loss.ts";
+
+/** "damage": what was written is not there as it was. "error": something does not work. "warning": it will not, or not well. */
+export type Grade = "damage" | "error" | "warning" | "note";
+
+/** Something that whoever looks after a database should know, and what to do about it. */
+export interface Diagnosis {
+  grade: Grade;
+  /** What it is about, in a word. */
+  area: Area;
+  message: string;
+  /** The command that mends it, or what to do; null: nothing, or it mends itself. */
+  mend: string | null;
+}
+
+export type Area =
+  | "artifacts"
+  | "audit"
+  | "backups"
+  | "clock"
+  | "damage"
+  | "disk"
+  | "jobs"
+  | "locks"
+  | "processes"
+  | "recovery"
+  | "schema"
+  | "settings"
+  | "wal";
+
+/** What was seen. Null, everywhere: it could not be looked at, or there is no such thing here. */
+export interface Circumstance {
+  now: number;
+  disk: { folder: string; network: string | null; free: number } | null;
+  /** Of a database file, where there are such modes. */
+  file: { path: string; mode: number } | null;
+  size: { bytes: number; unused: number } | null;
+  schema: { version: number; known: number } | null;
+  settings: readonly { name: string; value: string; wanted: string | null }[];
+  wal: WalView | null;
+  processes: readonly { pid: number; host: string; program: string; dead: boolean; running: number }[];
+  locks: readonly { name: string; holder: string; stale: boolean }[];
+  stuck: readonly { id: string; why: "expired" | "overdue" | "forgotten"; by: number | null }[];
+  artifacts: { there: number; orphaned: number; missing: readonly string[] } | null;
+  audit: { entries: number; fault: string | null } | null;
+  backups: { folder: string; count: number; newest: number | null; every: number | null } | null;
+  /** Changes that are in no file of the journal yet, and since when. */
+  journal: { changes: number; since: number | null } | null;
+  clock: { latest: number; store: number; stepsBack: readonly { at: number; by: number }[] } | null;
+  reports: readonly { state: string; errors: readonly string[]; begunAt: number }[];
+  /** What was found wrong so far, and by a check just now. */
+  findings: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string }[];
+  checked: readonly string[];
+  transactions: readonly { pid: number; program: string; since: number }[];
+}
+
+const MIB = 1024 * 1024;
+const DAY = 86_400_000;
+/** A disk with less than this is as good as full. */
+const NO_ROOM = 64 * MIB;
+/** A newest backup that is older than this is an old one, where no plan says otherwise. */
+const OLD_BACKUP = 7 * DAY;
+/** What is committed is in a file of the journal within a second or two. */
+const LATE = 60_000;
+/** Clocks of two processes are never the same. */
+const SKEW = 2_000;
+/** How many of a kind are named. */
+const NAMED = 3;
+
+/** What stands out, the worst first. */
+export function diagnose(seen: Circumstance): Diagnosis[] {
+  const found = [
+    ...ofDamage(seen),
+    ...ofDisk(seen),
+    ...ofSettings(seen),
+    ...ofWal(seen),
+    ...ofTransactions(seen),
+    ...ofProcesses(seen),
+    ...ofJobs(seen),
+    ...ofArtifacts(seen),
+    ...ofAudit(seen),
+    ...ofBackups(seen),
+    ...ofJournal(seen),
+    ...ofClock(seen),
+    ...ofReports(seen),
+  ];
+  return found.sort((a, b) => GRADES.indexOf(a.grade) - GRADES.indexOf(b.grade));
+}
+
+const GRADES: readonly Grade[] = ["damage", "error", "warning", "note"];
+
+function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
+  const mend = "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP";
+  const known = findings.map(({ severity, what }): Diagnosis => {
+    if (severity === "damage") return { grade: "damage", area: "damage", message: what, mend };
+    if (severity === "unlocked") return { grade: "error", area: "processes", message: what, mend: RESTART };
+    const grade = severity === "loss" ? "error" : severity === "row" ? "warning" : "note";
+    return {
+      grade,
+      area: "damage",
+      message: what,
+      mend: severity === "row" ? "holdfast quarantine list" : "holdfast recover --last",
+    };
+  });
+  const isKnown = known.some(({ grade }) => grade === "damage");
+  const now = checked.map((message): Diagnosis => ({ grade: "damage", area: "damage", message, mend }));
+  return [...known, ...(isKnown ? [] : now)];
+}
+
+const RESTART = "restart that process; use holdfast backup where it copies or reads the database's files";
+
+function ofDisk({ disk, file, size, schema }: Circumstance): Diagnosis[] {
+  const found: Diagnosis[] = [];
+  const say = (grade: Grade, area: Area, message: string, mend: string | null) => found.push({ grade, area, message, mend });
+  if (file !== null && (file.mode & 0o007) !== 0) {
+    const mode = `0${(file.mode & 0o777).toString(8)}`;
+    const message = `Every user of this host can open the database (mode ${mode}), read it, and hold up its writers.`;
+    say("warning", "disk", message, `chmod -R o= '${file.path}' '${file.path}'-*`);
+  }
+  if (disk !== null && disk.network !== null) {
+    say(
+      "error",
+      "disk",
+      `${disk.folder} is on a network file system (${disk.network}): locks cannot be trusted there.`,
+      "move it to a local disk",
+    );
+  }
+  const needed = size?.bytes ?? 0;
+  if (disk !== null && disk.free < NO_ROOM)
+    say("error", "disk", `There are only ${bytes(disk.free)} left on the disk.`, "free some space");
+  else if (disk !== null && disk.free < needed) {
+    say(
+      "warning",
+      "disk",
+      `There are ${bytes(disk.free)} left, and a backup or a salvage needs ${bytes(needed)}.`,
+      "free some space",
+    );
+  }
+  if (size !== null && size.unused > NO_ROOM && size.unused > size.bytes / 2) {
+    say(
+      "note",
+      "disk",
+      `${bytes(size.unused)} of ${bytes(size.bytes)} are unused.`,
+      "holdfast backup, then holdfast restore of it, makes it small",
+    );
+  }
+  if (schema !== null && schema.version !== schema.known) {
+    say(
+      "warning",
+      "schema",
+      `The schema is version ${schema.version}, and this Holdfast writes ${schema.known}.`,
+      "start a worker of this version",
+    );
+  }
+  return found;
+}
+
+function ofSettings({ settings }: Circumstance): Diagnosis[] {
+  return settings
+    .filter(({ value, wanted }) => wanted !== null && value !== wanted)
+    .map(({ name, value, wanted }) => {
+      const grade = name === "data_checksums" ? "warning" : "error";
+      const mend = name === "data_checksums" ? "pg_checksums --enable, while the server is down" : `set ${name} to ${wanted}`;
+      return { grade, area: "settings", message: `${name} is ${value}, and should be ${wanted}.`, mend };
+    });
+}
+
+function ofWal({ wal }: Circumstance): Diagnosis[] {
+  if (wal === null || !isLong(wal)) return [];
+  const who = sayReaders(wal.readers);
+  const message = `The write-ahead log has ${bytes(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
+  const mend =
+    who === null
+      ? "end transactions that are open for long, in programs that use this file"
+      : "end that transaction, or that program";
+  return [{ grade: wal.bytes >= VERY_LONG_WAL ? "error" : "warning", area: "wal", message, mend }];
+}
+
+function ofTransactions({ transactions, now }: Circumstance): Diagnosis[] {
+  return transactions.map(({ pid, program, since }) => ({
+    grade: "warning",
+    area: "wal",
+    message: `A transaction of ${program} (server's pid ${pid}) is open for ${sayMillis(now - since)}, and keeps the server from cleaning up.`,
+    mend: `select pg_terminate_backend(${pid})`,
+  }));
+}
+
+function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
+  const dead = processes.filter((one) => one.dead);
+  const stale = locks.filter((lock) => lock.stale);
+  return [
+    ...dead.slice(0, NAMED).map(({ pid, host, program, running }): Diagnosis => {
+      const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${plural(running, "job")}.`;
+      return { grade: "warning", area: "processes", message, mend: "holdfast recover --apply" };
+    }),
+    ...more(dead.length, "processes", "dead processes", "holdfast recover --apply"),
+    ...stale.slice(0, NAMED).map(({ name, holder }): Diagnosis => {
+      return {
+        grade: "warning",
+        area: "locks",
+        message: `The lock ${name} of ${holder} has run out.`,
+        mend: `holdfast unlock ${name}`,
+      };
+    }),
+    ...more(stale.length, "locks", "locks that have run out", "holdfast unlock"),
+  ];
+}
+
+function ofJobs({ stuck }: Circumstance): Diagnosis[] {
+  return [
+    ...stuck.slice(0, NAMED).map(({ id, why, by }): Diagnosis => {
+      if (why === "forgotten") {
+        const message = `Job ${id} waits, and nothing is known that it waits for.`;
+        return { grade: "error", area: "jobs", message, mend: `holdfast jobs cancel ${id}` };
+      }
+      const what = why === "expired" ? "its lease ran out" : "it is past its timeout";
+      const message = `Job ${id} is stuck: ${what} ${sayMillis(by ?? 0)} ago, and nobody took it back.`;
+      return { grade: "warning", area: "jobs", message, mend: "holdfast recover --expired-for 1m" };
+    }),
+    ...more(stuck.length, "jobs", "jobs that are stuck", "holdfast recover --expired-for 1m"),
+  ];
+}
+
+function ofArtifacts({ artifacts }: Circumstance): Diagnosis[] {
+  if (artifacts === null) return [];
+  const found: Diagnosis[] = [];
+  const [first] = artifacts.missing;
+  if (first !== undefined) {
+    const others = artifacts.missing.length === 1 ? "" : ` and ${artifacts.missing.length - 1} more`;
+    const message = `Artifacts that something refers to are missing: ${first}${others}.`;
+    found.push({ grade: "error", area: "artifacts", message, mend: "holdfast restore a backup that was made --with-artifacts" });
+  }
+  if (artifacts.orphaned > 0) {
+    const message = `${artifacts.orphaned} of ${artifacts.there} artifacts are referenced by nothing.`;
+    found.push({ grade: "note", area: "artifacts", message, mend: "holdfast artifacts sweep" });
+  }
+  return found;
+}
+
+function ofAudit({ audit }: Circumstance): Diagnosis[] {
+  if (audit === null || audit.fault === null) return [];
+  return [
+    {
+      grade: "damage",
+      area: "audit",
+      message: `The audit is not as it was written. ${audit.fault}`,
+      mend: "holdfast audit verify",
+    },
+  ];
+}
+
+function ofBackups({ backups, now }: Circumstance): Diagnosis[] {
+  if (backups === null) return [];
+  const { folder, newest, every } = backups;
+  if (newest === null) {
+    return [{ grade: "warning", area: "backups", message: `There is no backup in ${folder}.`, mend: "holdfast backup" }];
+  }
+  const old = every === null ? OLD_BACKUP : 2 * every;
+  if (now - newest <= old) return [];
+  return [
+    {
+      grade: "warning",
+      area: "backups",
+      message: `The newest backup is ${sayMillis(now - newest)} old.`,
+      mend: "holdfast backup",
+    },
+  ];
+}
+
+function ofJournal({ journal, now }: Circumstance): Diagnosis[] {
+  if (journal === null || journal.since === null || now - journal.since <= LATE) return [];
+  const message = `The journal's files lack ${plural(journal.changes, "change")}, the oldest of ${sayMillis(now - journal.since)} ago: they are in the database alone.`;
+  const mend = "see that DATABASE-changes/ can be written, and that its disk is not full";
+  return [{ grade: "warning", area: "backups", message, mend }];
+}
+
+function ofClock({ clock, now }: Circumstance): Diagnosis[] {
+  if (clock === null) return [];
+  const found: Diagnosis[] = [];
+  const mend = "see that the host's clock is kept by NTP";
+  if (clock.latest > clock.store + SKEW) {
+    const message = `Something is written down for ${sayMillis(clock.latest - clock.store)} from now: a clock was set back, or another host's is ahead.`;
+    found.push({ grade: "warning", area: "clock", message, mend });
+  }
+  if (Math.abs(clock.store - now) > SKEW) {
+    const message = `The clock of this host is ${sayMillis(Math.abs(clock.store - now))} ${now > clock.store ? "ahead of" : "behind"} the server's.`;
+    found.push({ grade: "note", area: "clock", message, mend });
+  }
+  const last = clock.stepsBack.at(-1);
+  if (last !== undefined) {
+    const times = clock.stepsBack.length === 1 ? "once" : `${clock.stepsBack.length} times`;
+    const message = `The clock has gone back ${times} lately, last by ${sayMillis(last.by)}, ${sayMillis(Math.max(0, now - last.at))} ago.`;
+    found.push({ grade: "note", area: "clock", message, mend });
+  }
+  return found;
+}
+
+function ofReports({ reports, now }: Circumstance): Diagnosis[] {
+  return reports.map(({ state, errors, begunAt }) => {
+    if (state !== "failed") {
+      const message = `A recovery is under way for ${sayMillis(now - begunAt)}.`;
+      return { grade: "note", area: "recovery", message, mend: null };
+    }
+    const message = `After a crash something was found to be wrong: ${errors[0] ?? ""}`;
+    return { grade: "error", area: "recovery", message, mend: "holdfast recover --last, then --acknowledge" };
+  });
+}
+
+function more(count: number, area: Area, what: string, mend: string): Diagnosis[] {
+  return count <= NAMED ? [] : [{ grade: "warning", area, message: `And ${count - NAMED} more ${what}.`, mend }];
+}

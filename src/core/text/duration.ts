@@ -1,0 +1,81 @@
+import { HoldfastError } from "./errors.ts";
+import { describeValue } from "./options.ts";
+
+/** Milliseconds, or a number with its unit: `"500ms"`, `"30s"`, `"10m"`, `"2h"`, `"7d"`. */
+export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
+
+const UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** Whole milliseconds; `what` names the option in the error. */
+export function toMillis(duration: Duration, what: string): number {
+  const millis = typeof duration === "number" ? duration : parse(duration);
+  if (!Number.isFinite(millis) || millis < 0 || millis > Number.MAX_SAFE_INTEGER / 4) {
+    throw new HoldfastError(
+      "DURATION_INVALID",
+      `${what} must be a duration, got ${describeValue(duration)}.`,
+      'Give milliseconds, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
+    );
+  }
+  return Math.round(millis);
+}
+
+/** The longest unit that says it without a remainder worth mentioning: `1.5s`, `12m`, `3h`. */
+export function sayMillis(millis: number): string {
+  for (const unit of ["d", "h", "m", "s"] as const) {
+    if (millis >= UNITS[unit]) return `${Number((millis / UNITS[unit]).toFixed(1))}${unit}`;
+  }
+  return `${Math.round(millis)}ms`;
+}
+
+function parse(text: unknown): number {
+  const match = typeof text === "string" ? /^(\d+(?:\.\d+)?)(ms|s|m|h|d)$/.exec(text) : null;
+  if (!match) return Number.NaN;
+  return Number(match[1]) * UNITS[match[2] as keyof typeof UNITS];
+}
+
+const STEPS = [
+  [86_400_000, "d", 2],
+  [3_600_000, "h", 1],
+  [60_000, "m", 1],
+  [1_000, "s", 1],
+] as const;
+
+/** `12s`, `3m`, `7h`, `2d`: one unit, rounded down. */
+export function age(millis: number): string {
+  for (const [unit, letter, least] of STEPS) if (millis >= unit * least) return `${Math.floor(millis / unit)}${letter}`;
+  return "0s";
+}
+
+/** How long until then, to the nearest unit: what is due in 1h59m is due in `2h`. */
+export function ahead(millis: number): string {
+  const unit = STEPS.find(([size, , least]) => millis >= size * least)?.[0] ?? 1_000;
+  return age(millis + unit / 2);
+}
+
+/** `2026-03-01 14:05:09 (3m ago)`, in local time. */
+export function instant(at: number, now: number): string {
+  return `${clock(at)} (${at > now ? `in ${ahead(at - now)}` : `${age(now - at)} ago`})`;
+}
+
+/** `2026-03-01 14:05:09`, in local time. */
+export function clock(at: number): string {
+  const date = new Date(at);
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+function two(value: number): string {
+  return String(value).padStart(2, "0");
+}
+
+/** Time as the engine reads it. A test passes its own, and then no real time passes anywhere. */
+export interface Clock {
+  /** Wall time in whole milliseconds. */
+  now(): number;
+  /** Milliseconds that never jump; only differences mean anything. */
+  monotonic(): number;
+  /** Calls back once after `millis`; the returned function cancels. It does not keep the process alive. */
+  after(millis: number, call: () => void): () => void;
+  /** Said of what a server has to answer: a clock that is moved by hand stays where it is until then. */
+  during?(work: Promise<unknown>): void;
+}

@@ -1,0 +1,157 @@
+import picomatch from "picomatch";
+import { describeValue } from "./options.ts";
+import { checkStorable } from "./text.ts";
+import { HoldfastError } from "./errors.ts";
+
+/** Globs, compiled once. Ids are paths from the root with "/" between names, or whatever a source calls its items. */
+export interface Glob {
+  matches(id: string): boolean;
+  /** Whether anything below a folder (its path from the root, without a slash at its end) can match. */
+  mayMatchBelow(folder: string): boolean;
+}
+
+export interface GlobOptions {
+  /** Names the glob in errors: "A glob of files()". */
+  what: string;
+  /**
+   * Whether `*` and `**` match names that begin with a dot. A source leaves such files alone unless its glob spells the dot;
+   * what is to be ignored, and what a stage takes of the targets that there are, is meant as it is written.
+   */
+  hidden: boolean;
+  /** Where ids are paths of a root: no glob may lead out of it. */
+  paths: boolean;
+  /** Of the errors. */
+  code: string;
+}
+
+/** Globs of `files()`. `dot`: whether `*` and `**` match names that begin with a dot. */
+export function fileGlobs(globs: readonly string[], dot = false): Glob {
+  return compile(globs, { what: "A glob of files()", hidden: dot, paths: true, code: "SOURCE_INVALID" });
+}
+
+/**
+ * The folders that globs of `files()` begin with, from the root, each once: what stands before a glob's first wildcard, or the
+ * folder of what is spelled out. An empty text is the root itself.
+ */
+export function leadingFolders(globs: readonly string[]): string[] {
+  return [...new Set(globs.map((glob) => leadingFolder(normalPath(glob))))];
+}
+
+function leadingFolder(glob: string): string {
+  const names = glob.split("/");
+  const wild = names.findIndex((name) => !isPlain(name));
+  return names.slice(0, wild === -1 ? -1 : wild).join("/");
+}
+
+/** What `files()` is to ignore. A folder that matches is ignored with all that is in it. */
+export function ignoreGlobs(globs: readonly string[]): Glob {
+  return compile(globs, { what: "A glob in `ignore` of files()", hidden: true, paths: true, code: "SOURCE_INVALID" });
+}
+
+/** A stage's `match`; `where` names the stage. */
+export function matchGlob(glob: string, where: string): Glob {
+  return compile([glob], { what: `\`match\` of ${where}`, hidden: true, paths: false, code: "OPTION_INVALID" });
+}
+
+/** One of a build's `only`. */
+export function onlyGlob(glob: string): Glob {
+  return compile([glob], { what: "A glob in `only`", hidden: true, paths: false, code: "OPTION_INVALID" });
+}
+
+/** What one of the globs matches. */
+function compile(globs: readonly string[], options: GlobOptions): Glob {
+  const each = globs.map((glob) => compileOne(glob, options));
+  return {
+    matches: (id) => each.some((glob) => glob.matches(id)),
+    mayMatchBelow: (folder) => each.some((glob) => glob.mayMatchBelow(folder)),
+  };
+}
+
+function compileOne(given: string, options: GlobOptions): Glob {
+  const glob = normal(check(given, options), options);
+  // Without wildcards it is a file, or a folder with all that is in it.
+  const spelled = isPlain(glob) ? [glob, `${glob}/**`] : [glob];
+  const tests = spelled.map((one) => toTest(one, given, options));
+  const matches = (id: string) => tests.some((test) => test(id));
+  return { matches, mayMatchBelow: belowOf(glob, options) };
+}
+
+type Test = (text: string) => boolean;
+
+function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions): Test {
+  try {
+    // The same on every platform; "." in patterns is any character, since a name may hold a line break; "!" does not negate.
+    return picomatch(glob, { windows: false, dot: hidden, nonegate: true, strictBrackets: true, flags: "s" });
+  } catch (cause) {
+    const message = `${what} is ${JSON.stringify(given)}, which cannot be read: ${(cause as Error).message}.`;
+    throw new HoldfastError(code, message, 'Close every bracket, or write "\\" before one that is meant as it is.', { cause });
+  }
+}
+
+/**
+ * The names up to the first that is more than `*`, `?` and letters decide; below that, anything may match but what is
+ * hidden. So a walk for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
+ */
+function belowOf(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
+  // An id that is no path has no folders.
+  if (!options.paths) return () => true;
+  const names = glob.split("/");
+  const odd = names.findIndex((name) => name.includes("**") || !isSimple(name));
+  const open = odd !== -1 || isPlain(glob);
+  const tests = (odd === -1 ? names : names.slice(0, odd)).map((name) => toTest(name, glob, options));
+  const hidden = options.hidden || mayMatchHidden(names.slice(tests.length).join("/"));
+  return (folder) => {
+    const above = folder.split("/");
+    if (!open && above.length >= tests.length) return false;
+    return above.every((name, i) => (tests[i] === undefined ? hidden || !name.startsWith(".") : tests[i](name)));
+  };
+}
+
+/** Only letters, `*` and `?`: it can be looked at apart from the names around it. */
+function isSimple(name: string): boolean {
+  return /^[^\\[\](){}!+@|]*$/.test(name);
+}
+
+/** Whether it has no wildcard: it matches what it spells. */
+function isPlain(glob: string): boolean {
+  return isSimple(glob) && !/[*?]/.test(glob);
+}
+
+/** Whether it may match hidden names: a dot begins a name, or it is not seen at once what does. */
+function mayMatchHidden(glob: string): boolean {
+  return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
+}
+
+/** What is no path is left as it is. */
+function normal(glob: string, { paths }: GlobOptions): string {
+  return paths ? normalPath(glob) : glob;
+}
+
+/** "./docs/" means "docs/**". */
+function normalPath(glob: string): string {
+  const below = glob.replace(/\/{2,}/g, "/").replace(/^(?:\.\/)+/, "");
+  if (below === "" || below === ".") return "**";
+  return below.endsWith("/") ? `${below}**` : below;
+}
+
+function check(glob: unknown, { what, paths, code }: GlobOptions): string {
+  const refused = (why: string, hint: string) => new HoldfastError(code, `${what} is ${JSON.stringify(glob)}${why}.`, hint);
+  if (typeof glob !== "string" || glob.trim() === "") {
+    throw new HoldfastError(code, `${what} must be a glob, got ${describeValue(glob)}.`, 'Give a glob such as "docs/**/*.md".');
+  }
+  checkStorable(glob, what);
+  if (/^!(?!\()/.test(glob)) throw refused(", and globs do not negate", instead(paths));
+  if (!paths) return glob;
+  if (glob.startsWith("/") || /^[A-Za-z]:[\\/]/.test(glob) || glob.startsWith("\\\\")) {
+    throw refused(", which is an absolute path", "Give `root`, and a glob that begins below it.");
+  }
+  if (glob.split(/[/\\{},()|]/).includes("..")) {
+    throw refused(", which leads out of its root", "Give the upper folder as `root`, and a glob that begins below it.");
+  }
+  return glob;
+}
+
+function instead(paths: boolean): string {
+  if (paths) return "Name what is to be left out in `ignore` of files().";
+  return "Give a function of target and input that answers true or false.";
+}

@@ -1,0 +1,86 @@
+declare const brand: unique symbol;
+type Branded<T, Name extends string> = T & { readonly [brand]: Name };
+
+/** The store's own number for a job: rises with each job, never reused. */
+export type JobKey = Branded<number, "JobKey">;
+/** Rises with each claim in a database and never falls; (job, fence) names one attempt for ever. */
+export type Fence = Branded<number, "Fence">;
+/** One registered process (or thread) that has the database open; never reused. */
+export type ProcessId = Branded<number, "ProcessId">;
+/** The store's own number for a build: rises with each build, never reused. */
+export type BuildKey = Branded<number, "BuildKey">;
+/** The same for a result of a stage. */
+export type ResultKey = Branded<number, "ResultKey">;
+
+const TIME = 9;
+const KEY = 8;
+const GENERATED = new RegExp(`^[0-9a-v]{${TIME + KEY}}$`);
+
+/**
+ * The public id of a job that was given none: when it was made, then its key. So ids sort by creation, and the store
+ * finds the job without an index over ids (which would cost 40 % of the rate of bulk enqueues).
+ */
+export function generatedId(createdAt: number, key: JobKey): string {
+  return timeDigits(createdAt) + digits(key, KEY);
+}
+
+export function parseGeneratedId(id: string): { createdAt: number; key: JobKey } | null {
+  if (!GENERATED.test(id)) return null;
+  return { createdAt: number(id.slice(0, TIME)), key: number(id.slice(TIME)) as JobKey };
+}
+
+/** The public id of a build: sorts by creation too, and is not taken for a job's. */
+export function buildId(createdAt: number, key: BuildKey): string {
+  return `b${digits(createdAt, TIME)}${digits(key, KEY)}`;
+}
+
+export function parseBuildId(id: string): { createdAt: number; key: BuildKey } | null {
+  const parsed = id.startsWith("b") ? parseGeneratedId(id.slice(1)) : null;
+  return parsed && { createdAt: parsed.createdAt, key: parsed.key as number as BuildKey };
+}
+
+/**
+ * The id of a job that a handler enqueues: the handler learns it before it is committed, so it is made from what is
+ * unique already, the attempt that makes it. It sorts by creation among the generated ones.
+ */
+export function followUpId(createdAt: number, parent: JobKey, fence: Fence, index: number): string {
+  return `${digits(createdAt, TIME)}${digits(parent, KEY)}-${fence.toString(32)}-${index}`;
+}
+
+/** Base 32 of a fixed width: sorts as the numbers do. */
+function digits(value: number, width: number): string {
+  const text = value.toString(32);
+  return ZEROS.slice(text.length + ZEROS.length - width) + text;
+}
+
+const ZEROS = "0".repeat(TIME);
+
+/** Jobs of one batch are made at one time, and their ids are asked for together. */
+function timeDigits(createdAt: number): string {
+  if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME) };
+  return last.digits;
+}
+
+let last = { createdAt: Number.NaN, digits: "" };
+
+function number(text: string): number {
+  return Number.parseInt(text, 32);
+}
+
+/**
+ * The order of ids' UTF-8 bytes: that of both databases, of listings and of a gather's members. The order of JavaScript's
+ * texts is the same but for the characters beyond U+FFFF, whose halves have smaller numbers than U+E000 to U+FFFF.
+ */
+export function compareIds(a: string, b: string): number {
+  const length = Math.min(a.length, b.length);
+  for (let i = 0; i < length; i++) {
+    const [x, y] = [a.charCodeAt(i), b.charCodeAt(i)];
+    if (x !== y) return rank(x) - rank(y);
+  }
+  return a.length - b.length;
+}
+
+function rank(unit: number): number {
+  if (unit < 0xd800) return unit;
+  return unit < 0xe000 ? unit + 0x2000 : unit - 0x800;
+}

@@ -1,0 +1,204 @@
+import { HoldfastError } from "./errors.ts";
+import { Secret } from "../pipelines/budget.ts";
+
+/**
+ * Text of a JSON value; anything that would not come back as it was (Date, Map, bigint, NaN, holes, class instances, cycles)
+ * is refused, because a handler must get what the caller gave. A property whose value is `undefined` is absent, as in JSON;
+ * `undefined` itself has no text.
+ */
+export function toJson(value: unknown, what: string): string | null {
+  if (value === undefined) return null;
+  const walk: Walk = { above: [], hasMinusZero: false };
+  const bent = findBent(value, walk);
+  if (bent !== null) {
+    throw new HoldfastError(
+      "NOT_JSON",
+      `${what}${bent.path} is ${bent.is}, which JSON cannot carry as it is.`,
+      "Give plain objects, arrays, strings, finite numbers, booleans and null; turn the rest into text first.",
+    );
+  }
+  try {
+    return walk.hasMinusZero ? JSON.stringify(value, keepMinusZero) : JSON.stringify(value);
+  } catch (cause) {
+    if (!(cause instanceof RangeError)) throw cause;
+    throw new HoldfastError(
+      "NOT_JSON",
+      `${what} is too large: its JSON text is longer than a JavaScript string can be.`,
+      "Store large data elsewhere, for example in a file, and pass its path or address.",
+      { cause },
+    );
+  }
+}
+
+export function fromJson(text: string | null): unknown {
+  return text === null ? undefined : JSON.parse(text);
+}
+
+/** One name more of a path: `.model`, or `["odd name"]`. */
+export function step(name: string): string {
+  return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
+}
+
+/** JSON can say `-0`, and reads it as that; only `JSON.stringify` does not write it. */
+const MINUS_ZERO = "-0";
+
+// Node 20 has no `rawJSON`. It must get as far as `open`, which says that it is not supported.
+const raw = (JSON as unknown as { rawJSON?(text: string): unknown }).rawJSON?.(MINUS_ZERO);
+
+function keepMinusZero(_name: string, value: unknown): unknown {
+  return Object.is(value, -0) ? raw : value;
+}
+
+interface Walk {
+  /** The objects that this is in. */
+  above: object[];
+  hasMinusZero: boolean;
+}
+
+/** Where a value would not come back from JSON as it was; the path is put together on the way out, so that good values pay nothing for it. */
+interface Bent {
+  path: string;
+  is: string;
+}
+
+function findBent(value: unknown, walk: Walk): Bent | null {
+  try {
+    return visit(value, walk);
+  } catch (error) {
+    if (error instanceof RangeError) return { path: "", is: "nested too deeply" };
+    throw error;
+  }
+}
+
+function visit(value: unknown, walk: Walk): Bent | null {
+  switch (typeof value) {
+    case "string":
+    case "boolean":
+      return null;
+    case "number":
+      if (value === 0 && Object.is(value, -0)) walk.hasMinusZero = true;
+      return Number.isFinite(value) ? null : { path: "", is: String(value) };
+    case "object":
+      if (value === null) return null;
+      return Array.isArray(value) ? visitArray(value, walk) : visitObject(value, walk);
+    default:
+      return { path: "", is: value === undefined ? "undefined" : `a ${typeof value}` };
+  }
+}
+
+function visitArray(array: unknown[], walk: Walk): Bent | null {
+  const { above } = walk;
+  if (above.includes(array)) return { path: "", is: "a cycle" };
+  above.push(array);
+  for (let i = 0; i < array.length; i++) {
+    const bent = visit(array[i], walk);
+    if (bent !== null) return { path: `[${i}]${bent.path}`, is: bent.is };
+  }
+  // What `match` of a text answers, say.
+  if (Object.keys(array).length > array.length) return { path: "", is: "an array with properties of its own" };
+  above.pop();
+  return null;
+}
+
+function visitObject(object: object, walk: Walk): Bent | null {
+  const { above } = walk;
+  if (!isPlain(object)) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
+  if (typeof (object as { toJSON?: unknown }).toJSON === "function") return { path: "", is: "an object with toJSON" };
+  if (hasSymbols(object)) return { path: "", is: "an object with a symbol for a name" };
+  if (above.includes(object)) return { path: "", is: "a cycle" };
+  above.push(object);
+  for (const key of Object.keys(object)) {
+    const child = (object as Record<string, unknown>)[key];
+    if (child === undefined) continue;
+    const bent = visit(child, walk);
+    if (bent !== null) return { path: `${step(key)}${bent.path}`, is: bent.is };
+  }
+  above.pop();
+  return null;
+}
+
+/** Those that are to be seen: libraries mark objects of theirs with others. */
+function hasSymbols(object: object): boolean {
+  return Object.getOwnPropertySymbols(object).some((symbol) => Object.prototype.propertyIsEnumerable.call(object, symbol));
+}
+
+/** True for objects of another realm too (a vm context has an `Object.prototype` of its own). */
+function isPlain(object: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(object);
+  return prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
+}
+
+/** Stands for a secret in canonical text, with its hash; nothing else may have a property of this name. */
+export const SECRET = "$secret";
+
+/**
+ * The one text of a JSON value, for hashing: keys sorted, no spaces. Equal values have the same text, others another. What
+ * JSON would drop or bend is refused, also a property that is `undefined`: a key with a part that is silently not in it
+ * would reuse results of other settings. `what` names the value in the error: `key.model.temperature`.
+ */
+export function canonical(value: unknown, what: string): string {
+  try {
+    return write(value, { path: what, above: [] });
+  } catch (error) {
+    if (error instanceof RangeError) throw refused(what, "nested too deeply");
+    throw error;
+  }
+}
+
+interface Place {
+  path: string;
+  above: object[];
+}
+
+function write(value: unknown, place: Place): string {
+  switch (typeof value) {
+    case "string":
+    case "boolean":
+      return JSON.stringify(value);
+    case "number":
+      if (!Number.isFinite(value)) throw refused(place.path, String(value));
+      return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
+    case "object":
+      if (value === null) return "null";
+      if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
+      return Array.isArray(value) ? writeArray(value, place) : writeObject(value, place);
+    default:
+      throw refused(place.path, value === undefined ? "undefined" : `a ${typeof value}`);
+  }
+}
+
+function writeArray(array: unknown[], { path, above }: Place): string {
+  if (above.includes(array)) throw refused(path, "a cycle");
+  if (Reflect.ownKeys(array).length > array.length + 1) throw refused(path, "an array with properties of its own");
+  above.push(array);
+  const parts: string[] = [];
+  for (let i = 0; i < array.length; i++) parts.push(write(array[i], { path: `${path}[${i}]`, above }));
+  above.pop();
+  return `[${parts.join(",")}]`;
+}
+
+function writeObject(object: object, { path, above }: Place): string {
+  if (!isPlain(object)) throw refused(path, `a ${object.constructor?.name || "class instance"}`);
+  if (typeof (object as { toJSON?: unknown }).toJSON === "function") throw refused(path, "an object with toJSON");
+  if (Object.getOwnPropertySymbols(object).length > 0) throw refused(path, "an object with a symbol for a name");
+  if (Object.hasOwn(object, SECRET)) throw refused(path, `an object with the name "${SECRET}", which stands for secrets`);
+  if (above.includes(object)) throw refused(path, "a cycle");
+  above.push(object);
+  // By code units, which no locale changes.
+  const parts = Object.keys(object)
+    .sort()
+    .map((name) => {
+      const child = (object as Record<string, unknown>)[name];
+      return `${JSON.stringify(name)}:${write(child, { path: `${path}${step(name)}`, above })}`;
+    });
+  above.pop();
+  return `{${parts.join(",")}}`;
+}
+
+function refused(path: string, is: string): HoldfastError {
+  return new HoldfastError(
+    "KEY_INVALID",
+    `${path} is ${is}, which cannot be part of a key.`,
+    "Give plain objects, arrays, strings, finite numbers, booleans and null; leave out what is undefined, and turn the rest into text.",
+  );
+}

@@ -1,0 +1,160 @@
+import { HoldfastError } from "./errors.ts";
+
+export function checkName(name: unknown, what: string): string {
+  // A line break would end the name inside the store's name-and-key text.
+  // oxlint-disable-next-line no-control-regex
+  if (typeof name === "string" && name.length > 0 && name.length <= 200 && name.isWellFormed() && !/[\u0000-\u001f]/.test(name))
+    return name;
+  throw new HoldfastError(
+    "NAME_INVALID",
+    `${what} must be a string of 1 to 200 characters, got ${describeValue(name)}.`,
+    "Give a string of 1 to 200 characters without control characters.",
+  );
+}
+
+/** Rejects an option that is not in `known`: a misspelled option would be ignored without a word. */
+export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
+  if (typeof options !== "object" || options === null || Array.isArray(options)) {
+    throw invalidOption(`${what} must be an object, got ${describeValue(options)}.`, "Give an object, or leave it out.");
+  }
+  for (const name of Object.keys(options)) {
+    if (known.includes(name)) continue;
+    const nearest = new Nearest(name, 1);
+    for (const one of known) nearest.look(one);
+    const [meant] = nearest.found;
+    throw invalidOption(
+      `${what} has no option "${name}".`,
+      `${meant === undefined ? "" : `Did you mean "${meant}"? `}Options: ${known.join(", ")}.`,
+    );
+  }
+}
+
+export function checkCount(value: unknown, what: string, least: number): number {
+  if (typeof value === "number" && Number.isSafeInteger(value) && value >= least) return value;
+  throw new HoldfastError(
+    "NUMBER_INVALID",
+    `${what} must be a whole number ≥ ${least}, got ${describeValue(value)}.`,
+    `Give a whole number of at least ${least}.`,
+  );
+}
+
+export function checkAtLeast(millis: number, least: number, what: string): number {
+  if (millis >= least) return millis;
+  throw new HoldfastError(
+    "DURATION_INVALID",
+    `${what} must be at least ${least} ms, got ${millis} ms.`,
+    `Give at least ${least} ms.`,
+  );
+}
+
+export function checkOneOf<T extends string>(value: T, allowed: readonly T[], what: string): T {
+  if (allowed.includes(value)) return value;
+  const choices = allowed.map((one) => `"${one}"`).join(", ");
+  throw invalidOption(`${what} must be one of ${choices}, got ${describeValue(value)}.`, `Give one of ${choices}.`);
+}
+
+export function checkBoolean(value: unknown, what: string): boolean {
+  if (typeof value === "boolean") return value;
+  throw invalidOption(`${what} must be true or false, got ${describeValue(value)}.`, "Give true or false.");
+}
+
+export function checkFunction<F>(value: F, what: string): F {
+  if (typeof value === "function") return value;
+  throw invalidOption(`${what} must be a function, got ${describeValue(value)}.`, "Give a function, or leave it out.");
+}
+
+/** A string with at least one character, without a length limit. */
+export function checkText(value: unknown, what: string): string {
+  if (typeof value === "string" && value !== "") return value;
+  throw invalidOption(
+    `${what} must be a non-empty string, got ${describeValue(value)}.`,
+    "Give a string with at least one character.",
+  );
+}
+
+export function checkSignal(value: unknown, what: string): AbortSignal {
+  if (value instanceof AbortSignal) return value;
+  throw invalidOption(`${what} must be an AbortSignal, got ${describeValue(value)}.`, "Give the `signal` of an AbortController.");
+}
+
+export function invalidOption(message: string, hint: string): HoldfastError {
+  return new HoldfastError("OPTION_INVALID", message, hint);
+}
+
+const LONGEST_DESCRIPTION = 100;
+
+/** Describes a value in an error message. It never throws, whatever the value is. */
+export function describeValue(value: unknown): string {
+  switch (typeof value) {
+    case "string":
+      return value.length > LONGEST_DESCRIPTION ? `a string of ${value.length} characters` : JSON.stringify(value);
+    case "bigint":
+      return `the bigint ${value}n`;
+    case "function":
+      return "a function";
+    case "object":
+      if (value === null) return "null";
+      return Array.isArray(value) ? "an array" : "an object";
+    default:
+      return String(value);
+  }
+}
+
+/** The few texts that are most like one that nobody knows: what was meant, if that was a slip. */
+export class Nearest {
+  readonly #text: string;
+  readonly #folded: string;
+  readonly #most: number;
+  /** The nearest first. */
+  #best: { text: string; distance: number }[] = [];
+
+  constructor(text: string, most = 3) {
+    this.#text = text;
+    this.#folded = text.toLowerCase();
+    this.#most = most;
+  }
+
+  get found(): string[] {
+    return this.#best.map(({ text }) => text);
+  }
+
+  look(text: string): void {
+    const worst = this.#best.length < this.#most ? Number.POSITIVE_INFINITY : (this.#best.at(-1)?.distance as number);
+    const distance = this.#distance(text, Math.min(worst - 1, Math.max(2, Math.floor(this.#text.length / 3))));
+    if (distance === null || distance >= worst) return;
+    this.#best.push({ text, distance });
+    this.#best.sort((a, b) => a.distance - b.distance);
+    this.#best.splice(this.#most);
+  }
+
+  /** Null: they are not alike. */
+  #distance(text: string, limit: number): number | null {
+    const folded = text.toLowerCase();
+    if (folded === this.#folded) return 0;
+    // The same name in another folder, or without its folder.
+    if (folded.endsWith(`/${this.#folded}`) || this.#folded.endsWith(`/${folded}`)) return 0.5;
+    return edits(this.#folded, folded, limit);
+  }
+}
+
+/** How many letters have to be put in, taken out or changed to make one of the other; null: more than `limit`. */
+function edits(one: string, other: string, limit: number): number | null {
+  if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
+  // Most names in a folder begin alike, and end alike.
+  let [from, end, otherEnd] = [0, one.length, other.length];
+  while (from < end && from < otherEnd && one[from] === other[from]) from++;
+  while (end > from && otherEnd > from && one[end - 1] === other[otherEnd - 1]) [end, otherEnd] = [end - 1, otherEnd - 1];
+  const [a, b] = [one.slice(from, end), other.slice(from, otherEnd)];
+  let above = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const changed = (above[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      row.push(Math.min(changed, (above[j] as number) + 1, (row[j - 1] as number) + 1));
+    }
+    if (Math.min(...row) > limit) return null;
+    above = row;
+  }
+  const distance = above[b.length] as number;
+  return distance <= limit ? distance : null;
+}

@@ -1,0 +1,77 @@
+import { HoldfastError } from "./errors.ts";
+import { describeValue, invalidOption } from "./options.ts";
+
+const ZERO = "\0";
+
+/**
+ * A text that every database can store. PostgreSQL takes anything but the character with the number zero, and some of
+ * SQLite's functions take that for the end; so it is refused everywhere, before anything is written.
+ */
+export function checkStorable(text: string, what: string): string {
+  if (typeof text !== "string") throw invalidOption(`${what} must be a string, got ${describeValue(text)}.`, "Give a string.");
+  if (!text.includes(ZERO)) return text;
+  throw new HoldfastError(
+    "TEXT_INVALID",
+    `${what} holds the character with the number zero, which cannot be stored.`,
+    "Leave out the character with the number zero.",
+  );
+}
+
+/** The same text, or one as much like it as can be stored: where losing a character is better than losing it all. */
+export function storable(text: string): string {
+  return text.toWellFormed().replaceAll(ZERO, "\u{fffd}");
+}
+
+/** `1 job`, `2 jobs`, `12,000 jobs`. */
+export function plural(count: number, one: string, many = `${one}s`): string {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+export function number(value: number): string {
+  // Most are small, and the first that is not costs a short command ten milliseconds.
+  return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");
+}
+
+/** `812 bytes`, `1.4 MB`. */
+export function bytes(value: number): string {
+  if (value < 1_000) return plural(value, "byte");
+  const units = ["kB", "MB", "GB", "TB"];
+  const power = Math.min(units.length, Math.floor(Math.log10(value) / 3));
+  const amount = value / 1_000 ** power;
+  return `${amount < 10 ? amount.toFixed(1) : Math.round(amount)} ${units[power - 1]}`;
+}
+
+/** Whether a value is a promise, or a foreign object that behaves like one. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  if (value === null || (typeof value !== "object" && typeof value !== "function")) return false;
+  return typeof (value as { then?: unknown }).then === "function";
+}
+
+/** Whether a call of this function certainly returns a promise: an `async` function that no build step has rewritten. */
+export function isAsyncFunction(run: unknown): boolean {
+  return Object.prototype.toString.call(run) === "[object AsyncFunction]";
+}
+
+/** What Holdfast creates beside a database is for its owner alone, unless `open({ mode })` or the database's own mode says otherwise. */
+export const DEFAULT_FILE_MODE = 0o600;
+
+const PERMISSIONS = 0o666;
+const READ = 0o444;
+
+/** The mode of files like one with this mode; execute bits of a folder do not count. */
+export function fileModeOf(mode: number): number {
+  return mode & PERMISSIONS;
+}
+
+/** The mode of a folder with such files: who may read a file may enter its folder. */
+export function folderModeOf(fileMode: number): number {
+  return fileModeOf(fileMode) | ((fileMode & READ) >> 2);
+}
+
+/** Where a program says what goes on. */
+export interface Log {
+  debug(message: string, data?: object): void;
+  info(message: string, data?: object): void;
+  warn(message: string, data?: object): void;
+  error(message: string, data?: object): void;
+}
