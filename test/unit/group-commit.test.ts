@@ -105,7 +105,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         });
     });
 
-    test("who waited longer than the patience lasts is told that the file was busy, and nothing has changed", async () => {
+    test("a call that waited longer than its patience is rejected with BUSY, and nothing has changed", async () => {
       await withGroup(driver, async ({ group, enqueue, path, db, time }) => {
         const other = connect(driver, path, { busyTimeout: 0 });
         other.exec("begin immediate");

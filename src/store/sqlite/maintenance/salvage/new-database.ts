@@ -18,7 +18,7 @@ const DEFINITIONS = "select type, name, sql from sqlite_schema where sql is not 
 /** What a new database takes over from the damaged one, before anything is in it. */
 const SETTINGS = ["page_size", "encoding", "user_version", "application_id"];
 
-/** The database that is made of what was saved. Nobody else knows of it yet, and if it is not finished it is thrown away. */
+/** The database that is made of what was saved. No other process knows of it, and it is removed if it is not finished. */
 export class NewDatabase implements Disposable {
   readonly db: Connection;
   /** Whether the schema of the damaged database can be read; otherwise everything comes from the backup. */

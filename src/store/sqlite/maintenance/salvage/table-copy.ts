@@ -94,7 +94,8 @@ export class TableCopy {
     let before: Key | null = null;
     for (let size = CHUNK; ;) {
       const first = this.#lastOf("<", before, size);
-      if (first === "done") break;
+      // Every row could be read from this side.
+      if (first === "done") return;
       if (first !== "damaged" && this.#copy("<", before, first.rows)) before = first.key;
       else if (size > 1) size = Math.floor(size / 8) || 1;
       else break;

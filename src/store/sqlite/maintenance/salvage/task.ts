@@ -34,7 +34,7 @@ export interface SalvageInput {
   preparation: Preparation;
 }
 
-/** From where on the journal goes on from the backup; its tail is in the database itself. */
+/** Where the journal continues the backup; its tail is in the database itself. */
 export type JournalStart = Omit<Replay, "at" | "tail" | "newest" | "over" | "partly">;
 
 export interface Salvaged extends Prepared {
@@ -48,7 +48,7 @@ export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvag
   try {
     return make(input, onProgress);
   } catch (error) {
-    // Nobody else knows of the new database: what is locked is the backup.
+    // No other process knows of the new database: what is locked is the backup.
     throw explain(error, (isBusy(error) && input.backup?.path) || input.preparation.path);
   }
 }
