@@ -13,7 +13,7 @@ import { Random } from "../simulation/random.ts";
 import { type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { SEEDS } from "../seeds.ts";
-import { LONG, testAllOnly } from "../selection.ts";
+import { LONG } from "../selection.ts";
 
 const LOST = "orchestrator_lost";
 const SUCCEED = { move: "succeed", reason: "all_targets_done" } as const;
@@ -152,9 +152,8 @@ describe("builds of several processes", { skip: noServer }, () => {
     assert.deepEqual((await seeBuild(first(), build)).reason, LOST);
   });
 
-  // Fails now and then: a resumed build's listing is refused, because one of the build is still open. The race is not found yet.
   for (const seed of SEEDS) {
-    test(`nobody waits in a circle, and who follows the audit misses nothing (HOLDFAST_SEED=${seed})`, testAllOnly, async (t) => {
+    test(`concurrent operations on builds never deadlock, and a reader of the audit misses no entry (HOLDFAST_SEED=${seed})`, async (t) => {
       const { stores } = handles;
       const before = await deadlocks();
       const holder = await register(first());
@@ -200,7 +199,7 @@ describe("builds of several processes", { skip: noServer }, () => {
       for (const build of items) await isNumbered(build);
       const [row] = await handles.query("select count(*)::int as n from builds group by pipeline order by 1 limit 1");
       assert.ok(Number(row?.["n"]) > 1, "each pipeline has had builds");
-      assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+      assert.equal((await deadlocks()) - before, 0, "no deadlock");
     });
   }
 
@@ -235,7 +234,7 @@ async function anything(
     case 3:
       return store.builds.orphan({ dead: [lead.holder], alive: [] }, LOST);
     case 4:
-      return store.builds.nextRound(last.id, last.round + 1, listing(pipeline, 1), lock);
+      return store.builds.nextRound(last.id, last.round + 1, listing(pipeline, last.round + 1), lock);
     default:
       await store.builds.beat(lock);
       return store.queues.pause(last.queue);
