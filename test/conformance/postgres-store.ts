@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { randomBytes, randomUUID } from "node:crypto";
 import postgres from "postgres";
 import type { Clock } from "../../src/core/text/duration.ts";
-import { misstated } from "../../src/store/postgres/damage.ts";
+import { misstated } from "../../src/store/postgres/maintenance.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";

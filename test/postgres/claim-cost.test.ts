@@ -3,7 +3,7 @@ import { after, before, describe, test, type TestContext } from "node:test";
 import postgres from "postgres";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { RELIED_SET } from "../../src/store/postgres/connection/relied.ts";
+import { RELIED_SET } from "../../src/store/postgres/connection/session-settings.ts";
 import { Session } from "../../src/store/postgres/connection/session.ts";
 import type { ClaimSource } from "../../src/store/store.ts";
 import { add, claim, SUCCEEDED, settle } from "../conformance/parts.ts";

@@ -1,6 +1,6 @@
 import postgres from "postgres";
 import type { NewEvent } from "../../src/core/jobs/event.ts";
-import { Events } from "../../src/store/postgres/news/events.ts";
+import { Events } from "../../src/store/postgres/events.ts";
 import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
 
 /**

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import postgres from "postgres";
-import { parseNotice, noticeText } from "../../src/store/postgres/news/notice.ts";
+import { parseNotice, noticeText } from "../../src/store/postgres/notification.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import type { Change, Durability } from "../../src/store/store.ts";

@@ -3,12 +3,11 @@ import { after, afterEach, before, beforeEach, describe, test } from "node:test"
 import { setTimeout as delay } from "node:timers/promises";
 import postgres from "postgres";
 import type { Fence } from "../../src/core/text/ids.ts";
-import { Events } from "../../src/store/postgres/news/events.ts";
+import { Events } from "../../src/store/postgres/events.ts";
 import type { Tx } from "../../src/store/postgres/transactions/transaction.ts";
-import { ClaimLocks } from "../../src/store/postgres/claims/claim-locks.ts";
-import { dialectOf } from "../../src/store/postgres/dialect.ts";
+import { ClaimLocks } from "../../src/store/postgres/claims/claim-statements.ts";
+import { dialectOf, ScriptTx, Statements } from "../../src/store/postgres/scripts.ts";
 import type { Rows } from "../../src/store/postgres/connection/driver.ts";
-import { ScriptTx, Statements } from "../../src/store/postgres/scripts.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Access } from "../../src/store/sql/access.ts";
 import { Audit } from "../../src/store/sql/audit.ts";

@@ -6,7 +6,7 @@ import { loadDriver } from "../../src/store/postgres/connection/driver.ts";
 import { codeOf } from "../../src/store/postgres/connection/faults.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Receipts } from "../../src/store/postgres/transactions/receipts.ts";
-import { REFUSED } from "../../src/store/postgres/connection/relied.ts";
+import { REFUSED } from "../../src/store/postgres/connection/session-settings.ts";
 import { Session } from "../../src/store/postgres/connection/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { backoff } from "../../src/store/postgres/connection/backoff.ts";
+import { backoff } from "../../src/store/postgres/connection/faults.ts";
 
 const LONGEST = 1_000;
 const losses = fc.nat({ max: 5_000 });

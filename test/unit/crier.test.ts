@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
-import { Crier } from "../../src/store/postgres/news/crier.ts";
+import { Crier } from "../../src/store/postgres/notifier.ts";
 
 const READY: ReadonlySet<string> = new Set(["mail"]);
 

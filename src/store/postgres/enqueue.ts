@@ -4,15 +4,14 @@ import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./connection/driver.ts";
-import type { Endings } from "./settling/endings.ts";
-import { cut } from "./transactions/calls.ts";
+import type { Endings, Waits } from "./settle/settle-effects.ts";
+import { cut } from "./transactions/write-queue.ts";
 import type { Sole, Tx } from "./transactions/transaction.ts";
-import type { Happened, JobEvents } from "./news/events.ts";
+import type { Happened, JobEvents } from "./events.ts";
 import type { Limits } from "./limits/limits.ts";
 import type { Made, SoleStatement } from "./transactions/receipts.ts";
-import { type LookedUp, LookUp } from "./residents.ts";
+import { type LookedUp, LookUp } from "./existing-jobs.ts";
 import type { Settings } from "./settings.ts";
-import type { Waits } from "./settling/waits.ts";
 import type { Sheet, Sheets } from "./work/sheets.ts";
 
 /** What no JSON text has in it. */

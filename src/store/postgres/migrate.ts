@@ -4,15 +4,14 @@ import { passPoint } from "../points.ts";
 import type { Durability } from "../store.ts";
 import { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
-import { dialectOf } from "./dialect.ts";
-import { Events } from "./news/events.ts";
+import { dialectOf, Statements } from "./scripts.ts";
+import { Events } from "./events.ts";
 import { codeOf } from "./connection/faults.ts";
 import * as audit from "./schema/audit.ts";
 import * as builds from "./schema/builds.ts";
 import * as jobs from "./schema/jobs.ts";
 import * as queues from "./schema/queues.ts";
 import * as recoveries from "./schema/recoveries.ts";
-import { Statements } from "./scripts.ts";
 import type { Session } from "./connection/session.ts";
 
 interface Migration {

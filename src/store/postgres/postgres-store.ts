@@ -19,26 +19,22 @@ import type {
   Settlement,
   Store,
 } from "../store.ts";
-import type { Allowance } from "./connection/allowance.ts";
-import { Areas } from "./areas.ts";
+import { type Allowance, type OpenedPostgres, openPostgres } from "./connection/open.ts";
+import { Areas } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
-import type { Access } from "./transactions/access.ts";
-import { Backups } from "./backups.ts";
-import { Damage } from "./damage.ts";
-import type { PostgresVitals } from "./connection/vitals.ts";
+import type { Access, Tx } from "./transactions/transaction.ts";
+import { Backups, Damage, type PostgresVitals } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
-import { Ends } from "./settling/ends.ts";
-import type { Foreseen, Lone } from "./transactions/calls.ts";
-import { Group, type GroupOptions } from "./transactions/group.ts";
-import type { Tx } from "./transactions/transaction.ts";
-import { Guests } from "./transactions/guests.ts";
+import { Ends, Settling } from "./settle/settle-queue.ts";
+import type { Foreseen, Lone } from "./transactions/write-queue.ts";
+import { Group, type GroupOptions } from "./transactions/group-commit.ts";
+import { Guests } from "./transactions/user-transaction.ts";
 import type { Reclaim } from "../sql/reclaim.ts";
-import type { Look } from "./look.ts";
-import { News } from "./news/news.ts";
-import { type OpenedPostgres, openPostgres } from "./connection/open.ts";
-import type { Reader } from "./connection/reader.ts";
+import type { Look } from "./queries.ts";
+import { News } from "./change-feed.ts";
+import type { Reader, Writer } from "./connection/connections.ts";
 import type { EventLog } from "../sql/event-log.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "../sql/queues.ts";
@@ -46,11 +42,9 @@ import type { Recoveries } from "../sql/recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
 import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
 import { RowCommits } from "./transactions/commit-rows.ts";
-import { Settling } from "./settling/settling.ts";
 import type { Sinks } from "../sql/sinks.ts";
 import { ServerTime } from "./connection/server-time.ts";
 import type { Work } from "../sql/work/work.ts";
-import type { Writer } from "./connection/writer.ts";
 
 export interface PostgresStoreOptions {
   /** The schema that holds Holdfast's tables; "holdfast" unless said otherwise. */

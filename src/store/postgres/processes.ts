@@ -15,10 +15,9 @@ import {
 } from "../processes.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
-import type { Access } from "./transactions/access.ts";
+import type { Access, Tx } from "./transactions/transaction.ts";
 import { listOf, type Rows } from "./connection/driver.ts";
 import { codeOf, NO_WRITES } from "./connection/faults.ts";
-import type { Tx } from "./transactions/transaction.ts";
 import { findPlace, type Place, sweepOld } from "./connection/place.ts";
 import type { ServerTime } from "./connection/server-time.ts";
 import type { Session } from "./connection/session.ts";

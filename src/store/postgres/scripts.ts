@@ -1,10 +1,10 @@
-import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
-import { runAsync, type Script, wait } from "../sql/script.ts";
 import type { Fence } from "../../core/text/ids.ts";
+import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
+import type { Dialect } from "../sql/dialect.ts";
+import { runAsync, type Script, wait } from "../sql/script.ts";
 import type { NewJob } from "../store.ts";
-import type { Access as PostgresAccess } from "./transactions/access.ts";
 import { listOf, type Rows, type Value } from "./connection/driver.ts";
-import type { Tx } from "./transactions/transaction.ts";
+import type { Access as PostgresAccess, Tx } from "./transactions/transaction.ts";
 
 /** A script's statement as the server takes it. */
 interface Statement {
@@ -14,7 +14,7 @@ interface Statement {
 }
 
 /** Whatever a statement is sent with: a transaction or a reader. `at` is the injected time, null where the server's counts. */
-export interface Sender {
+interface Sender {
   readonly at: number | null;
   readonly rows: Rows;
 }
@@ -171,4 +171,34 @@ function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
 function toValue(param: Param | undefined): Value {
   if (param === undefined) throw new Error("A parameter of a statement is missing.");
   return typeof param === "object" && param !== null ? listOf(param) : param;
+}
+
+export function dialectOf(s: string): Dialect {
+  return {
+    table: (name) => `${s}.${name}`,
+    in: (value, type, list) => `${value} = any(cast(${list} as ${type}[]))`,
+    items: (type, list) =>
+      `(select place - 1 as place, value from unnest(cast(${list} as ${type}[])) with ordinality as item (value, place))`,
+    rows: (json, columns) => {
+      const typed = Object.entries(columns).map(([name, type]) => `"${name}" ${type}`);
+      return `(select * from json_to_recordset(cast(${json} as json)) as item (${typed}))`;
+    },
+    indexed: () => "",
+    firstRow: (table, as, which) => `cross join lateral (select one.* from ${table} as one ${which} limit 1) as ${as}`,
+    inOrder: (...statements) => {
+      const steps = statements.slice(0, -1).map((statement, i) => `step${i} as (${statement})`);
+      return { before: [], last: `with ${steps} ${statements.at(-1)}` };
+    },
+    fence: `nextval('${s}.fence')`,
+    locking: " for no key update",
+    greatest: (a, b) => `greatest(${a}, ${b})`,
+    isFalse: (column) => `not ${column}`,
+    byBytes: (text) => `${text} collate "C"`,
+    jsonRows: (columns, from, order) =>
+      `(select cast(json_agg(json_build_array(${columns.join(", ")}) order by ${order}) as text) from ${from})`,
+    nextKey: (table) => `select nextval('${s}.${{ builds: "build" }[table]}') as next`,
+    running: `${s}.running`,
+    heldBy: (processes) => `(select cast(coalesce(sum(at_work), 0) as bigint) from ${s}.claims
+      where holder = any(cast(${processes} as bigint[])))`,
+  };
 }

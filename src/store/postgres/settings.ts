@@ -12,11 +12,11 @@ import {
 import { limitsText } from "../../core/limits/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
-import type { Counter } from "./counter.ts";
-import type { Decisions } from "./limits/decisions.ts";
+import type { Counter } from "./catalog.ts";
+import type { Decisions } from "./limits/limits.ts";
 import type { Rows, Value } from "./connection/driver.ts";
 import type { Tx } from "./transactions/transaction.ts";
-import type { QueueLocks } from "./limits/queue-locks.ts";
+import type { QueueLocks } from "./transactions/mutexes.ts";
 
 type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
 type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];

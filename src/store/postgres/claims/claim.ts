@@ -3,17 +3,27 @@ import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
-import { type ClaimLocks, LOCKED } from "./claim-locks.ts";
-import { byStartedTurn, holdsSuspect, isSuspect, laneOf, STARTED, type Started, toClaimed } from "./claimed-row.ts";
+import {
+  byStartedTurn,
+  type ClaimLocks,
+  holdsSuspect,
+  isSuspect,
+  laneOf,
+  LOCKED,
+  STARTED,
+  type Started,
+  takeManySql,
+  takeOneSql,
+  toClaimed,
+} from "./claim-statements.ts";
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
 import { Overtaken } from "../connection/faults.ts";
-import type { JobEvents } from "../news/events.ts";
+import type { JobEvents } from "../events.ts";
 import { LimitedClaim } from "../limits/limited-claim.ts";
 import type { Limits } from "../limits/limits.ts";
 import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import type { Settings } from "../settings.ts";
 import { SoleClaim } from "./sole-claim.ts";
-import { takeManySql, takeOneSql } from "./taking.ts";
 import type { Outcome } from "../transactions/receipts.ts";
 import type { Sole, Tx } from "../transactions/transaction.ts";
 

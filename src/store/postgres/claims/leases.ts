@@ -2,8 +2,8 @@ import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { HeldLease, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fate } from "../../store.ts";
 import { listOf } from "../connection/driver.ts";
-import { REFUSED } from "../connection/relied.ts";
-import type { Settle } from "../settling/settle.ts";
+import { REFUSED } from "../connection/session-settings.ts";
+import type { Settle } from "../settle/settle.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**

@@ -3,10 +3,9 @@ import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
 import { listOf, type Value } from "../connection/driver.ts";
 import type { FoundLanes } from "./ready-lanes.ts";
-import { type SoleStarted, soleTakingSql } from "./taking.ts";
+import { byStartedTurn, laneOf, type SoleStarted, soleTakingSql, type Started } from "./claim-statements.ts";
 import type { SoleStatement } from "../transactions/receipts.ts";
 import type { Sole, Tx } from "../transactions/transaction.ts";
-import { byStartedTurn, laneOf, type Started } from "./claimed-row.ts";
 
 /** So many claims go the longer way without asking when one had to. */
 const LONGER = 8;

@@ -1,5 +1,5 @@
 import { HoldfastError } from "../../../core/text/errors.ts";
-import { REFUSED as CODES } from "./relied.ts";
+import { REFUSED as CODES } from "./session-settings.ts";
 
 /** The connection is gone; whatever was under way on it and not committed is undone by the server. */
 export class ConnectionLost extends Error {
@@ -291,3 +291,16 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   UNABLE_TO_GET_ISSUER_CERT_LOCALLY: CERTIFICATE,
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: CERTIFICATE,
 };
+
+/** In milliseconds. */
+const SHORTEST = 50;
+const LONGEST = 1_000;
+
+/**
+ * How long to wait before a server that was lost so many times is tried again: not at all at first, since often the
+ * connection alone is gone; then longer and longer, and never quite as long as the others, who all come back at once.
+ */
+export function backoff(losses: number, random: () => number): number {
+  if (losses === 0) return 0;
+  return Math.min(LONGEST, SHORTEST * 2 ** (losses - 1)) * (0.5 + random() / 2);
+}

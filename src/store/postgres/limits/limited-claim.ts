@@ -4,18 +4,18 @@ import { byTurn } from "../../../core/jobs/job.ts";
 import type { LimitedJob } from "../../../core/limits/turnstile.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
-import { LOCKED } from "../claims/claim-locks.ts";
 import {
   byStartedTurn,
   holdsSuspect,
   isSuspect,
+  LOCKED,
   READY,
   STARTED,
   type Started,
   startSql,
   SUSPECT,
   UNSEEN,
-} from "../claims/claimed-row.ts";
+} from "../claims/claim-statements.ts";
 import { startedSql } from "../claims/leases.ts";
 import { listOf, placeIn } from "../connection/driver.ts";
 import { pairsIn } from "./counter-rows.ts";

@@ -5,11 +5,11 @@ import { describeValue } from "../../../core/text/options.ts";
 import { CommitRowsFailed } from "../../commit-rows.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";
-import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/relied.ts";
-import type { Writer } from "../connection/writer.ts";
-import { Intake } from "./intake.ts";
-import { Settle } from "../settling/settle.ts";
-import { Group, type GroupOptions } from "./group.ts";
+import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
+import type { Writer } from "../connection/connections.ts";
+import { Intake } from "../store-parts.ts";
+import { Settle } from "../settle/settle.ts";
+import { Group, type GroupOptions } from "./group-commit.ts";
 import type { Transaction } from "./transaction.ts";
 
 /** Attempts whose `commit` callbacks run at once, each over a connection of its own; others wait for a free one. */

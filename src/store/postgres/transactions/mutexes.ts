@@ -1,4 +1,8 @@
 import { crc32 } from "node:zlib";
+import { listOf } from "../connection/driver.ts";
+import { Overtaken } from "../connection/faults.ts";
+import type { Decisions } from "../limits/limits.ts";
+import type { Tx } from "./transaction.ts";
 
 /**
  * Transactions take turns by locking rows of the table `mutexes`. Only a role that may change the schema can lock its rows;
@@ -9,19 +13,124 @@ export const MUTEX = { builds: 1, numbers: 2, retention: 3 } as const;
 /** Each queue has one of these; queues that share one take turns, too. */
 export const QUEUE_MUTEXES = { first: 1_000, count: 1_024 } as const;
 
-/** How long a statement waits for a lock, in milliseconds, unless the user or the server has set `lock_timeout`. */
-export const LOCK_WAIT_MS = 15_000;
-
-export function queueMutex(queue: string): number {
+function queueMutex(queue: string): number {
   return QUEUE_MUTEXES.first + (crc32(queue) % QUEUE_MUTEXES.count);
 }
 
 /** Answers with one row when the transaction has the mutex. The next statement sees what the holders before it committed. */
-export function lockMutex(s: string, id: number): string {
+function lockMutex(s: string, id: number): string {
   return `select true from ${s}.mutexes where id = ${id} for update`;
 }
 
 /** The same without waiting: no row while another transaction has it. */
 export function tryLockMutex(s: string, id: number): string {
   return `${lockMutex(s, id)} skip locked`;
+}
+
+/**
+ * How long whoever holds the lock of a queue waits for anything else, in milliseconds. What others do takes a few; a
+ * user's own transaction may stay open for hours, and nobody could claim from the queue meanwhile.
+ */
+const LONGEST_WAIT = 250;
+
+/** Somebody else has what it needs, and may well be waiting for what it holds: it lets go, and tries again until it can. */
+export class Stalled extends Overtaken {
+  constructor() {
+    super("Somebody else's transaction has it locked.");
+  }
+}
+
+/**
+ * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
+ * other row, and those of several queues come in the order of their mutexes: so nobody waits in a circle. Whoever finds
+ * out later that he needs one does not wait for it.
+ */
+export class QueueLocks {
+  readonly #decisions: Decisions;
+  readonly #sql: Record<"lock" | "tryLock", string>;
+  /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
+  #wanted: readonly string[] = [];
+  #yields = false;
+
+  constructor(s: string, decisions: Decisions) {
+    this.#decisions = decisions;
+    const taking = (skipLocked: string) => `
+      with locked as materialized (
+        select id from ${s}.mutexes where id = any($1::integer[]) order by id for update ${skipLocked})
+      select count(*) = cardinality($1::integer[]), set_config('lock_timeout', '${LONGEST_WAIT}', true) from locked`;
+    this.#sql = { lock: taking(""), tryLock: taking("skip locked") };
+  }
+
+  /** The next statement finds what those have left who had the lock before. */
+  async take(tx: Tx, queues: Iterable<string>): Promise<void> {
+    const held = tx.queues;
+    const missing = [...new Set(queues)].filter((queue) => !held.includes(queue));
+    if (missing.length === 0) return;
+    const mutexes = [...new Set(missing.map(queueMutex))];
+    const first = Math.min(...mutexes);
+    const isLate = tx.isLate || held.some((queue) => first < queueMutex(queue));
+    tx.queues = [...held, ...missing];
+    const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(mutexes));
+    const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
+    if (row?.[0]) return;
+    this.#wanted = [...held, ...missing];
+    throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });
+  }
+
+  /** Before anything else, with others that are known to be needed; null when it is none. */
+  takeWanted(tx: Tx, also: readonly string[]): Promise<void> | null {
+    if (this.#wanted.length > 0 || this.#yields) {
+      tx.onCommit(() => {
+        this.#wanted = [];
+        this.#yields = false;
+      });
+    }
+    const queues = [...this.#wanted, ...also];
+    return queues.length === 0 ? null : this.take(tx, queues);
+  }
+
+  /** What had to wait too long runs again, and takes no lock that it can do without. */
+  get yields(): boolean {
+    return this.#yields;
+  }
+
+  stalled(): void {
+    this.#yields = true;
+  }
+}
+
+/**
+ * Whoever moves builds, or does anything else to them that is written down, has the turn until the commit: these acts are few,
+ * and come one after the other. So of two who want to lead a pipeline the second finds the first. It comes after the locks
+ * of queues and before any row.
+ */
+export class Turn {
+  readonly #sql: Record<"take" | "tryTake", string>;
+  /** Somebody else had it when it was too late to wait: when the transaction runs again, it takes it first. */
+  #wanted = false;
+
+  constructor(s: string) {
+    this.#sql = { take: lockMutex(s, MUTEX.builds), tryTake: tryLockMutex(s, MUTEX.builds) };
+  }
+
+  /** The next statement finds what those have left who had it before. */
+  async take(tx: Tx): Promise<void> {
+    const taken = this.#take(tx);
+    tx.isLate = true;
+    await taken;
+  }
+
+  /** Before any row; null when it is not wanted. Whatever else is taken first may still be waited for. */
+  takeWanted(tx: Tx): Promise<void> | null {
+    if (!this.#wanted) return null;
+    tx.onCommit(() => (this.#wanted = false));
+    return this.#take(tx);
+  }
+
+  async #take(tx: Tx): Promise<void> {
+    const taken = await tx.rows(tx.isLate ? this.#sql.tryTake : this.#sql.take);
+    if (taken.length > 0) return;
+    this.#wanted = true;
+    throw new Overtaken("Somebody else moves builds.", { soon: true });
+  }
 }

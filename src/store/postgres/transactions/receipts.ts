@@ -2,9 +2,9 @@ import { randomUUID } from "node:crypto";
 import type { Durability } from "../../store.ts";
 import type { Value } from "../connection/driver.ts";
 import { codeOf } from "../connection/faults.ts";
-import { REFUSED } from "../connection/relied.ts";
+import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import { WAIT_FOR_TELLERS } from "../news/notice.ts";
+import { WAIT_FOR_TELLERS } from "../notification.ts";
 
 /** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */
 const KEPT = "1 day";

@@ -1,15 +1,16 @@
 import type { Clock } from "../../../core/text/duration.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { NewAuditEntry } from "../../audit.ts";
+import type { Operation } from "../../points.ts";
 import type { Tx as AnyTx } from "../../sql/access.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, Returned } from "../connection/epoch.ts";
 import { codeOf, isLost, Overtaken } from "../connection/faults.ts";
-import { REFUSED } from "../connection/relied.ts";
+import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import { Stalled } from "../limits/queue-locks.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
-import { Opening } from "./calls.ts";
+import { type Foreseen, Opening } from "./write-queue.ts";
+import { Stalled } from "./mutexes.ts";
 import type { Receipts, SoleStatement } from "./receipts.ts";
 
 /** One transaction, as the operations inside it see it. */
@@ -289,4 +290,14 @@ export class Transaction extends ScriptTx implements Tx {
     whole.#keep.push(...this.#keep);
     Object.assign(whole.#assumed, this.#assumed);
   }
+}
+
+/** How an area of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
+export interface Access {
+  /** The injected clock's time for what is read; null where the database's own clock counts. */
+  at(): number | null;
+  readonly read: Rows;
+  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen?: Pick<Foreseen<T>, "wants" | "row">): Promise<T>;
+  /** Reads in its turn among the writes, also where these are refused. */
+  readInTurn<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
 }

@@ -2,8 +2,8 @@ import type { BuildKey } from "../../../core/text/ids.ts";
 import type { NamedArtifact } from "../../work.ts";
 import type { ArtifactRows } from "../../work/rows.ts";
 import { listOf } from "../connection/driver.ts";
-import { LOCK_WAIT_MS } from "../transactions/mutexes.ts";
-import type { Reader } from "../connection/reader.ts";
+import { LOCK_WAIT_MS } from "../connection/session-settings.ts";
+import type { Reader } from "../connection/connections.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { listsOf } from "./columns.ts";
 

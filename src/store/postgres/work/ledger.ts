@@ -4,7 +4,7 @@ import type { Beginning } from "../../work.ts";
 import { begin, type Begun } from "../../work/starts.ts";
 import type { Limits } from "../limits/limits.ts";
 import type { Settings } from "../settings.ts";
-import type { Settle } from "../settling/settle.ts";
+import type { Settle } from "../settle/settle.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { Sheets } from "./sheets.ts";
 

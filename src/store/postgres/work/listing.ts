@@ -3,13 +3,13 @@ import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import { retriedIn } from "../../builds.ts";
 import type { ListedBatch } from "../../work.ts";
 import { Arrivals } from "../../work/arrivals.ts";
-import type { Cancel } from "../settling/cancel.ts";
+import type { Cancel } from "../operate.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
 import type { Enqueue } from "../enqueue.ts";
 import type { Limits } from "../limits/limits.ts";
-import type { Notes } from "../settling/notes.ts";
+import type { Notes } from "../settle/checkpoints.ts";
 import type { Settings } from "../settings.ts";
-import type { Settle } from "../settling/settle.ts";
+import type { Settle } from "../settle/settle.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { Sheet, Sheets } from "./sheets.ts";
 

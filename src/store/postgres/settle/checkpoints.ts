@@ -1,5 +1,5 @@
-import type { JobKey } from "../../../core/text/ids.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import type { Fate, ProgressReport } from "../../store.ts";
 import { held } from "../claims/leases.ts";
 import { listOf, type Rows } from "../connection/driver.ts";

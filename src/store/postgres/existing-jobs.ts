@@ -1,6 +1,6 @@
 import type { Residents, Upstream } from "../../core/jobs/admission.ts";
-import { generatedId, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
 import type { JobState } from "../../core/jobs/job.ts";
+import { generatedId, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";

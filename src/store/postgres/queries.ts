@@ -1,6 +1,6 @@
-import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
-import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import type { Lane } from "../../core/jobs/claiming.ts";
+import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
+import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
 import { type JobRow, keyOfCursor, pageOf, type Tallied, toJob } from "../job-row.ts";
 import {
   countsOf,
@@ -13,12 +13,12 @@ import {
   type QueueOverview,
   queueOverviews,
 } from "../look.ts";
-import type { Access } from "./transactions/access.ts";
-import type { Catalog } from "./catalog.ts";
-import { READY, SUSPECT, UNSEEN } from "./claims/claimed-row.ts";
-import { listOf, type Rows } from "./connection/driver.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
-import { dialectOf } from "./dialect.ts";
+import type { Catalog } from "./catalog.ts";
+import { READY, SUSPECT, UNSEEN } from "./claims/claim-statements.ts";
+import { listOf, type Rows } from "./connection/driver.ts";
+import { dialectOf } from "./scripts.ts";
+import type { Access } from "./transactions/transaction.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,

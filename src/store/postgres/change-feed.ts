@@ -1,7 +1,7 @@
-import type { Change } from "../../store.ts";
-import type { Value } from "../connection/driver.ts";
-import { Crier, earOf } from "./crier.ts";
-import { channelOf, Listener, type ListenerOptions, parseNotice } from "./notice.ts";
+import type { Change } from "../store.ts";
+import type { Value } from "./connection/driver.ts";
+import { Crier, earOf } from "./notifier.ts";
+import { channelOf, Listener, type ListenerOptions, parseNotice } from "./notification.ts";
 
 export interface NewsOptions {
   schema: string;

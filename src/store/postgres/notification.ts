@@ -1,8 +1,8 @@
-import type { Fence, JobKey } from "../../../core/text/ids.ts";
-import { backoff } from "../connection/backoff.ts";
-import { codeOf } from "../connection/faults.ts";
-import type { Session, SessionOptions } from "../connection/session.ts";
-import { quoteName } from "../migrate.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
+import { backoff } from "./connection/faults.ts";
+import { codeOf } from "./connection/faults.ts";
+import type { Session, SessionOptions } from "./connection/session.ts";
+import { quoteName } from "./migrate.ts";
 
 /** What others are told of a commit: a hint, which may be lost, and which nobody relies on. */
 interface Notice {

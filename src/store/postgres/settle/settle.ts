@@ -1,9 +1,9 @@
 import { untenable } from "../../../core/jobs/admission.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
-import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type Fate, fateOf, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
+import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
 import type { ReclaimedLease } from "../../sql/parts.ts";
 import type { NewJob, Settlement } from "../../store.ts";
@@ -11,15 +11,14 @@ import type { WorkEnd } from "../../work.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
-import type { Endings } from "./endings.ts";
 import type { Enqueue } from "../enqueue.ts";
-import type { JobEvents } from "../news/events.ts";
+import type { JobEvents } from "../events.ts";
 import type { Limits } from "../limits/limits.ts";
 import type { Settings } from "../settings.ts";
-import { Successes } from "./successes.ts";
-import type { Tally } from "./tally.ts";
-import { cut, type Lone } from "../transactions/calls.ts";
+import type { Endings, Tally } from "./settle-effects.ts";
+import { Successes } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
+import { cut, type Lone } from "../transactions/write-queue.ts";
 import type { Sheet, Sheets } from "../work/sheets.ts";
 
 type HistoryRow = [

@@ -1,14 +1,13 @@
-import type { JobKey } from "../../../core/text/ids.ts";
-import type { FinishedState } from "../../../core/jobs/job.ts";
 import type { QueueSettings } from "../../../core/jobs/claiming.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
 import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";
 import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import type { Ended } from "./endings.ts";
-import type { Tally } from "./tally.ts";
+import type { Ended, Tally } from "./settle-effects.ts";
 
 /** A queue that does not keep its finished jobs for ever, and how far those are listed that ended before it said so. */
 interface Forgetful {

@@ -4,9 +4,9 @@ import type { Catalog } from "../catalog.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, Returned } from "../connection/epoch.ts";
 import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts";
-import { borrowed, RELIED_READ } from "../connection/relied.ts";
-import { Intake } from "./intake.ts";
+import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
 import { ScriptTx, Statements } from "../scripts.ts";
+import { Intake } from "../store-parts.ts";
 import type { Counted, Tx } from "./transaction.ts";
 
 /** The store whose database the guests write to. */

@@ -1,6 +1,6 @@
-import type { Fence, JobKey } from "../../../core/text/ids.ts";
-import type { Value } from "../connection/driver.ts";
-import { channelOf, isUntold, noticeText, WAIT_FOR_TELLERS, waitForTellers } from "./notice.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
+import type { Value } from "./connection/driver.ts";
+import { channelOf, isUntold, noticeText, WAIT_FOR_TELLERS, waitForTellers } from "./notification.ts";
 
 /** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
 const PACE = 2;

@@ -2,15 +2,15 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
-import { backoff } from "../connection/backoff.ts";
+import { backoff } from "../connection/faults.ts";
+import type { Writer } from "../connection/connections.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { Returned } from "../connection/epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "../connection/faults.ts";
-import { beginning } from "../connection/relied.ts";
+import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import type { Writer } from "../connection/writer.ts";
-import { isUntold } from "../news/notice.ts";
-import { Stalled } from "../limits/queue-locks.ts";
+import { isUntold } from "../notification.ts";
+import { Stalled } from "./mutexes.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import {
@@ -24,7 +24,7 @@ import {
   together,
   Waiting,
   wantedBy,
-} from "./calls.ts";
+} from "./write-queue.ts";
 
 /** The statement that tells others. */
 type Notice = [text: string, ...values: Value[]];

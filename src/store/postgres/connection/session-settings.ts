@@ -1,5 +1,7 @@
 import type { Durability } from "../../store.ts";
-import { LOCK_WAIT_MS } from "../transactions/mutexes.ts";
+
+/** How long a statement waits for a lock, in milliseconds, unless the user or the server has set `lock_timeout`. */
+export const LOCK_WAIT_MS = 15_000;
 
 /**
  * Settings that what is sent and read here relies on, and that a role or a database may have otherwise: whether NULL stands

@@ -1,11 +1,11 @@
-import type { JobKey } from "../../../core/text/ids.ts";
 import type { SettingsView } from "../../../core/limits/settings.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
 import type { Settlement } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, placeIn, type Value } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";
-import { Tally } from "./tally.ts";
+import { Tally } from "./settle-effects.ts";
 import type { Made, SoleStatement } from "../transactions/receipts.ts";
 import type { Sole, Tx } from "../transactions/transaction.ts";
 

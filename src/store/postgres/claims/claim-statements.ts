@@ -1,8 +1,120 @@
+import { byTurn } from "../../../core/jobs/job.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
-import { startedAlikeSql, startedBySpotSql } from "./leases.ts";
+import { publicId } from "../../job-row.ts";
+import { isHeld, isOver } from "../../sql/locks.ts";
+import type { Claimed } from "../../store.ts";
+import type { Catalog } from "../catalog.ts";
+import { dialectOf } from "../scripts.ts";
 import type { SoleStatement } from "../transactions/receipts.ts";
-import { LOCKED } from "./claim-locks.ts";
-import { holdsSuspect, READY, STARTED, STARTED_OF_LANE, startSql, SUSPECT } from "./claimed-row.ts";
+import type { Tx } from "../transactions/transaction.ts";
+import { startedAlikeSql, startedBySpotSql } from "./leases.ts";
+
+/** What can be claimed: by jobs_ready, and, where a worker died, by jobs_suspect. */
+export const READY = "ready";
+export const SUSPECT = "suspect = 'pending' and gate is null";
+
+/** What came with somebody's own transaction, was to run at once, and has to pass its limits yet: by jobs_unseen. */
+export const UNSEEN = "gate = 'time' and fence = 0 and run_at <= created_at";
+
+/** Whether this process holds one that was running when a worker died. */
+export function holdsSuspect(s: string, holder: string): string {
+  return `exists (select 1 from ${s}.jobs where suspect = 'running' and holder = ${holder})`;
+}
+
+/** What a statement that claims jobs gives back of each: see `Started`. Of one lane, whoever asks knows it, and the lease. */
+const STARTED_OF_LANE = `job.key, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
+  job.fence, job.expires_at, job.suspect is not null`;
+export const STARTED = `${STARTED_OF_LANE}, job.lane, job.lease`;
+
+/** As its row is after the claim. */
+export type Started = [
+  key: JobKey,
+  priority: number,
+  policy: number,
+  attempt: number,
+  createdAt: number,
+  id: string | null,
+  input: string | null,
+  scheduledFor: number | null,
+  fence: Fence,
+  expiresAt: number,
+  suspect: boolean,
+  lane: number,
+  lease: number,
+];
+
+/** What such a statement sets; there is a `fence`, a `clock`, and the `lease` of each. $2 and $3: the process, or who claims by hand. */
+export function startSql(lease: string, now = "clock.now", fence = "(select fence from fence)"): string {
+  return `state = 'running', attempt = attempt + 1, fence = ${fence}, holder = $2::bigint, worker = $3,
+      started_at = ${now}, lease = ${lease}, expires_at = ${now} + ${lease}`;
+}
+
+/** Whether it was running when a worker died. */
+export function isSuspect(started: Started): boolean {
+  return started[10];
+}
+
+export function laneOf(started: Started): number {
+  return started[11];
+}
+
+/** A statement gives rows back in any order. */
+export function byStartedTurn([key, priority]: Started, [other, otherPriority]: Started): number {
+  return byTurn({ key, priority }, { key: other, priority: otherPriority });
+}
+
+/** Its lane and policy are known by now. */
+export function toClaimed(row: Started, catalog: Catalog): Claimed {
+  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease] = row;
+  const { name, queue, version } = catalog.lane(lane);
+  return {
+    job,
+    fence,
+    id: publicId(id, createdAt, job),
+    name,
+    queue,
+    version,
+    input,
+    attempt,
+    priority,
+    policy: catalog.policy(policy),
+    lease,
+    expiresAt,
+    scheduledFor,
+  };
+}
+
+/** Whether a row `lock` is held at `clock.now`. */
+export const LOCKED = (s: string): string => isHeld(dialectOf(s), "clock.now");
+
+/** Locks as claims see them: they keep others away from queues. */
+export class ClaimLocks {
+  readonly #bind: string;
+
+  constructor(s: string) {
+    // From now on more follows from the job's end than its own row: others may claim from its queue again.
+    this.#bind = `
+      with clock as materialized (select ${s}.clock($1) as now),
+      taken as (
+        insert into ${s}.locks as lock (name, holder, token, acquired_at, job, fence)
+        select $2, $3, $4, now, $5::bigint, $6::bigint from clock
+        on conflict (name) do update set
+          holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = null,
+          expires_at = null, job = excluded.job, fence = excluded.fence, process = null
+        where exists (select 1 from clock where ${isOver(dialectOf(s), "clock.now")})
+        returning 1),
+      loud as (update ${s}.jobs set quiet = false from taken where key = $5)
+      select 1 from taken`;
+  }
+
+  /** Takes the lock for an exclusive claim; false, and nothing is changed, if somebody else has it. */
+  async bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): Promise<boolean> {
+    const taken = await tx.rows(this.#bind, tx.at, claim.queue, holder, token, claim.job, claim.fence);
+    if (taken.length > 0) tx.wrote();
+    return taken.length > 0;
+  }
+}
 
 /**
  * The next of one lane, each locked or stepped over: what is locked and not taken is free again with the commit. As long as

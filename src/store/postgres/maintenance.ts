@@ -1,0 +1,223 @@
+import type { AuditHead } from "../../core/recovery/audit.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { JobKey } from "../../core/text/ids.ts";
+import type { BackupStore, StagedBackup } from "../backups.ts";
+import type { Checked, DamageStore, Finding, Thoroughness } from "../findings.ts";
+import { publicId } from "../job-row.ts";
+import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import type { Rows } from "./connection/driver.ts";
+import { schemaVersion } from "./migrate.ts";
+import type { Access } from "./transactions/transaction.ts";
+
+/** Settings that Holdfast's promises rest on; `synchronous_commit` is set by each connection. */
+const SETTINGS: Record<string, string | null> = {
+  fsync: "on",
+  full_page_writes: "on",
+  data_checksums: "on",
+  synchronous_commit: null,
+  wal_level: null,
+  max_connections: null,
+  idle_in_transaction_session_timeout: null,
+};
+/** A transaction that is open for longer is named. */
+const LONG = "1 minute";
+
+/** How a database on a server stands, as far as whoever connects may see. */
+export class PostgresVitals implements VitalsStore {
+  readonly #rows: Rows;
+  readonly #at: () => number | null;
+  readonly #schema: string;
+
+  /** `schema` is quoted. */
+  constructor(schema: string, { read, at }: Pick<Access, "read" | "at">) {
+    this.#rows = read;
+    this.#at = at;
+    this.#schema = schema;
+  }
+
+  async wal(): Promise<null> {
+    return null;
+  }
+
+  async look(): Promise<Vitals> {
+    const s = this.#schema;
+    const [head] = await this.#rows<[string, number | string, number | string, number | string, number | string]>(
+      `select current_setting('server_version'), (select max(version) from ${s}.migrations),
+              pg_database_size(current_database()), floor(extract(epoch from clock_timestamp()) * 1000),
+              greatest(coalesce((select created_at from ${s}.jobs order by key desc limit 1), 0),
+                       coalesce((select max(at) from (select at from ${s}.audit order by seq desc limit 100) as last), 0),
+                       coalesce((select max(started_at) from ${s}.processes), 0))`,
+    );
+    const [version, schema, bytes, now, latest] = head as NonNullable<typeof head>;
+    return {
+      engine: `PostgreSQL ${version}`,
+      schema: { version: Number(schema), known: schemaVersion() },
+      settings: await this.#settings(),
+      size: { bytes: Number(bytes), unused: 0 },
+      stuck: await this.#stuck(Number(now)),
+      latest: Number(latest),
+      now: Number(now),
+      transactions: await this.#transactions(),
+    };
+  }
+
+  async gauge(): Promise<Gauged> {
+    const s = this.#schema;
+    const now = `(select ${s}.clock($1))`;
+    // By claims_expiring: it reads those that it counts.
+    const [row] = await this.#rows<[number | string, number | string]>(
+      `select pg_database_size(current_database()),
+              (select count(*) from ${s}.running where bound <= ${now} and expires_at <= ${now})`,
+      this.#at(),
+    );
+    const [bytes, expired] = row as NonNullable<typeof row>;
+    return { size: { bytes: Number(bytes), unused: 0 }, expiredLeases: Number(expired) };
+  }
+
+  async #settings(): Promise<Setting[]> {
+    const names = Object.keys(SETTINGS);
+    const rows = await this.#rows<[string, string]>(
+      `select name, setting from pg_settings where name in (${names.map((name) => `'${name}'`).join(", ")}) order by name`,
+    );
+    return rows.map(([name, value]) => ({ name, value, wanted: SETTINGS[name] ?? null }));
+  }
+
+  async #stuck(now: number): Promise<StuckJob[]> {
+    const s = this.#schema;
+    const rows = await this.#rows<[string | null, number | string, number | string, number | string]>(
+      `select job.id, job.created_at, job.key, run.expires_at from ${s}.running as run join ${s}.jobs as job on job.key = run.key
+       where run.expires_at < ${now - STUCK} order by run.expires_at limit ${NAMED}`,
+    );
+    return rows.map(([id, createdAt, key, expires]) => ({
+      id: publicId(id, Number(createdAt), Number(key) as JobKey),
+      why: "expired",
+      by: now - Number(expires),
+    }));
+  }
+
+  /** Those of others are shown to whoever may see them. */
+  async #transactions(): Promise<Vitals["transactions"]> {
+    const rows = await this.#rows<[number, string | null, number | string]>(
+      `select pid, nullif(application_name, ''), floor(extract(epoch from xact_start) * 1000) from pg_stat_activity
+       where datname = current_database() and xact_start < clock_timestamp() - interval '${LONG}' and pid <> pg_backend_pid()
+       order by xact_start limit ${NAMED}`,
+    );
+    return rows.map(([pid, program, since]) => ({ pid, program: program ?? "a program without a name", since: Number(since) }));
+  }
+}
+
+/** Jobs in a state or behind a gate that there is not: the server lets everything in, since to look each time costs too much. */
+export const misstated = (s: string): string => `
+  select count(*) from ${s}.jobs
+  where state not in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'quarantined', 'waiting')
+    or (gate is not null and (state <> 'pending' or gate not in ('time', 'limit')))`;
+
+/** A server looks after its own pages (`data_checksums`, `pg_amcheck`) and log; here only what Holdfast itself can tell. */
+export class Damage implements DamageStore {
+  readonly damaged = null;
+  readonly incomplete = null;
+  readonly opening = null;
+  readonly #rows: Rows;
+  readonly #schema: string;
+
+  /** `schema` is quoted. */
+  constructor(rows: Rows, schema: string) {
+    this.#rows = rows;
+    this.#schema = schema;
+  }
+
+  /** "quick": what has to be compared row by row is left out. */
+  async check(how: Thoroughness): Promise<Checked> {
+    const s = this.#schema;
+    const other = (table: string, column: string) =>
+      `select count(*) from ${s}.${table} where ${column}_text is not null and ${column}_hash like 'json:%'
+         and ${column}_hash <> 'json:' || encode(sha256(convert_to(${column}_text, 'UTF8')), 'hex')`;
+    const findings: string[] = [];
+    const compared = [
+      ["results", "output"],
+      ["targets", "value"],
+    ] as const;
+    for (const [table, column] of how === "quick" ? [] : compared) {
+      const n = await this.#count(other(table, column));
+      if (n > 0) findings.push(`Not what was written: ${n} ${table}.`);
+    }
+    const unknown = how === "quick" ? 0 : await this.#count(misstated(s));
+    if (unknown > 0) findings.push(`In a state that there is not: ${unknown} jobs.`);
+    const artifacts = await this.#rows<[string]>(
+      `select hash from ${s}.artifacts
+       union select output_file from ${s}.results where output_file is not null
+       union select value_file from ${s}.targets where value_file is not null`,
+    );
+    return { findings, artifacts: artifacts.map(([hash]) => hash), references: [], isComplete: how === "whole" };
+  }
+
+  async #count(text: string): Promise<number> {
+    const [row] = await this.#rows<[string | number]>(text);
+    return Number(row?.[0] ?? 0);
+  }
+
+  async findings(): Promise<Finding[]> {
+    return [];
+  }
+
+  async reported(): Promise<void> {}
+
+  async auditHeads(): Promise<AuditHead[]> {
+    return [];
+  }
+
+  async clear(): Promise<null> {
+    return null;
+  }
+
+  async commitsMissing(): Promise<null> {
+    return null;
+  }
+
+  async recordCleared(): Promise<void> {}
+
+  async confirmed(): Promise<void> {}
+
+  refuse(): void {}
+
+  claimRefusal(): null {
+    return null;
+  }
+
+  lookAgain(): void {}
+
+  onDamaged(): () => void {
+    return () => {};
+  }
+}
+
+/** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */
+export class Backups implements BackupStore {
+  readonly journaled = false;
+  readonly epoch = 0;
+  /** Without a password. */
+  readonly #address: string;
+  readonly #schema: string;
+
+  constructor(address: string, schema: string) {
+    this.#address = address;
+    this.#schema = schema;
+  }
+
+  async journalLag(): Promise<null> {
+    return null;
+  }
+
+  async trimJournal(): Promise<void> {}
+
+  async stage(path: string): Promise<StagedBackup> {
+    const database = `postgres://${this.#address}`;
+    const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
+    throw new HoldfastError(
+      "BACKUP_BY_SERVER",
+      `Holdfast makes no backups of a database on a server (${database}); the server's own tools do.`,
+      `Run pg_dump --format=custom --schema=${this.#schema} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
+        "back. To go back to an instant, set up continuous archiving (PITR) on the server. Copy the artifacts' folder, too.",
+    );
+  }
+}

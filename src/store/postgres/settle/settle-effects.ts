@@ -1,0 +1,311 @@
+import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
+import type { Catalog } from "../catalog.ts";
+import { listOf, type Rows } from "../connection/driver.ts";
+import type { JobEvents } from "../events.ts";
+import type { Limits } from "../limits/limits.ts";
+import type { Expiring } from "./retention.ts";
+import type { Tx } from "../transactions/transaction.ts";
+import type { Sheets } from "../work/sheets.ts";
+
+/** A job that has ended. */
+export interface Ended {
+  job: JobKey;
+  lane: number;
+  state: FinishedState;
+}
+
+type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
+
+/**
+ * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
+ * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
+ * those after them, in the same transaction.
+ */
+export class Endings {
+  readonly #catalog: Catalog;
+  readonly #tally: Tally;
+  readonly #waits: Waits;
+  readonly #limits: Limits;
+  readonly #expiring: Expiring;
+  readonly #events: JobEvents;
+  readonly #sheets: Sheets;
+  readonly #sql: Record<"waiting" | "unblock" | "cancel" | "idsOf", string>;
+
+  constructor(
+    s: string,
+    parts: {
+      catalog: Catalog;
+      tally: Tally;
+      waits: Waits;
+      limits: Limits;
+      expiring: Expiring;
+      events: JobEvents;
+      sheets: Sheets;
+    },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#tally = parts.tally;
+    this.#waits = parts.waits;
+    this.#limits = parts.limits;
+    this.#expiring = parts.expiring;
+    this.#events = parts.events;
+    this.#sheets = parts.sheets;
+    this.#sql = {
+      waiting: `
+        select key, lane, priority, run_at, created_at, limits from ${s}.jobs
+        where key = any($1::bigint[]) and state = 'waiting' order by key`,
+      unblock: `
+        update ${s}.jobs as job set state = 'pending', gate = asked.gate
+        from unnest($1::bigint[], $2::text[]) as asked (key, gate) where job.key = asked.key and job.state = 'waiting'`,
+      cancel: `
+        update ${s}.jobs as job set state = 'cancelled', error = asked.error, finished_at = $1
+        from unnest($2::bigint[], $3::text[]) as asked (key, error) where job.key = asked.key and job.state = 'waiting'`,
+      idsOf: `select key, created_at, id from ${s}.jobs where key = any($1::bigint[])`,
+    };
+  }
+
+  /** The settings are those of this transaction. `ended` is what the caller has written. */
+  async follow(tx: Tx, now: number, ended: readonly Ended[]): Promise<void> {
+    await this.#tally.add(tx, now, ended);
+    // What is cancelled on the way has ended, too, and is looked at in the next round.
+    for (let round = ended; round.length > 0;) {
+      await this.#expiring.add(tx, round, now);
+      round = await this.#tellBehind(tx, now, round);
+      await this.#tally.add(tx, now, round);
+    }
+  }
+
+  /** Whether anybody waits for one of these. */
+  areAwaited(tx: Tx, jobs: readonly JobKey[]): Promise<boolean> {
+    return this.#waits.areAny(tx, jobs);
+  }
+
+  /** Those that wait for these may go on. */
+  async succeeded(tx: Tx, jobs: readonly JobKey[]): Promise<void> {
+    const ended = jobs.map((job) => ({ job, state: "succeeded" }) as const);
+    await this.#tellBehind(tx, await tx.now(), ended);
+  }
+
+  /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
+  async #tellBehind(tx: Tx, now: number, ended: readonly Pick<Ended, "job" | "state">[]): Promise<Ended[]> {
+    const states = new Map(ended.map(({ job, state }) => [job, state]));
+    const waits = await this.#waits.behind(tx, [...states.keys()]);
+    if (waits.length === 0) return [];
+    const { cancelled, freer } = behind(waits, states);
+    await this.#waits.over(tx, [...states.keys()], [...cancelled.keys()]);
+    const ends = cancelled.size === 0 ? [] : await this.#cancelBehind(tx, now, cancelled, states);
+    await this.#unblock(tx, now, await this.#waits.free(tx, freer));
+    tx.wrote();
+    return ends;
+  }
+
+  async #unblock(tx: Tx, now: number, jobs: readonly JobKey[]): Promise<void> {
+    const rows = await this.#waitingOf(tx, jobs);
+    const gates = new Map<JobKey, string | null>();
+    const limited = [];
+    for (const [key, lane, priority, runAt, createdAt, limits] of rows) {
+      if (isEarly(runAt, createdAt, now)) gates.set(key, "time");
+      else if (limits === null) gates.set(key, null);
+      else limited.push({ key, lane, priority, limits });
+      tx.ready(this.#catalog.lane(lane).queue);
+    }
+    if (limited.length > 0) {
+      const admitted = await this.#limits.admit(tx, limited);
+      for (const [i, { key }] of limited.entries()) gates.set(key, admitted[i] ?? null);
+    }
+    if (gates.size > 0) await tx.rows(this.#sql.unblock, listOf([...gates.keys()]), listOf([...gates.values()]));
+  }
+
+  async #cancelBehind(
+    tx: Tx,
+    now: number,
+    upstreamOf: ReadonlyMap<JobKey, JobKey>,
+    states: ReadonlyMap<JobKey, FinishedState>,
+  ): Promise<Ended[]> {
+    const rows = await this.#waitingOf(tx, [...upstreamOf.keys()]);
+    const upstreams = await tx.rows<[JobKey, number, string | null]>(this.#sql.idsOf, listOf([...new Set(upstreamOf.values())]));
+    const said = new Map(
+      upstreams.map(([key, createdAt, id]) => {
+        return [key, JSON.stringify(upstreamEnded(publicId(id, createdAt, key), states.get(key) as FinishedState))];
+      }),
+    );
+    const keys = rows.map(([key]) => key);
+    const errors = keys.map((key) => said.get(upstreamOf.get(key) as JobKey) as string);
+    await tx.rows(this.#sql.cancel, now, listOf(keys), listOf(errors));
+    const cancelled = rows.map(([job, lane]): Ended => ({ job, lane, state: "cancelled" }));
+    await this.#events.tell(
+      tx,
+      cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
+    );
+    await this.#sheets.cancelled(
+      tx,
+      now,
+      cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" })),
+    );
+    return cancelled;
+  }
+
+  async #waitingOf(tx: Tx, jobs: readonly JobKey[]): Promise<WaitingRow[]> {
+    if (jobs.length === 0) return [];
+    const rows = await tx.rows<WaitingRow>(this.#sql.waiting, listOf(jobs));
+    await this.#catalog.knowLanes(
+      tx.rows,
+      rows.map((row) => row[1]),
+    );
+    return rows;
+  }
+}
+
+/** A job that comes after others. */
+export class Waits {
+  readonly #sql: Record<"add" | "areAny" | "behind" | "lock" | "removeBehind" | "removeOf" | "free", string>;
+
+  constructor(s: string) {
+    this.#sql = {
+      add: `insert into ${s}.waits (job, upstream) select * from unnest($1::bigint[], $2::bigint[]) on conflict do nothing`,
+      areAny: `select exists (select 1 from ${s}.waits where upstream = any($1::bigint[]))`,
+      behind: `select job, upstream from ${s}.waits where upstream = any($1::bigint[]) order by job`,
+      // What two upstreams free at once is freed by the second: it waits here for the first, and then sees what it did.
+      lock: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
+      removeBehind: `delete from ${s}.waits where upstream = any($1::bigint[])`,
+      removeOf: `delete from ${s}.waits where job = any($1::bigint[])`,
+      free: `
+        select key from unnest($1::bigint[]) as one (key)
+        where not exists (select 1 from ${s}.waits where job = one.key) order by key`,
+    };
+  }
+
+  async add(tx: Tx, waits: readonly Wait[]): Promise<void> {
+    if (waits.length === 0) return;
+    await tx.rows(this.#sql.add, listOf(waits.map(({ job }) => job)), listOf(waits.map(({ upstream }) => upstream)));
+  }
+
+  /** Whether anybody waits for one of these. */
+  async areAny(tx: Tx, upstreams: readonly JobKey[]): Promise<boolean> {
+    const [row] = await tx.rows<[boolean]>(this.#sql.areAny, listOf(upstreams));
+    return (row as [boolean])[0];
+  }
+
+  /** Those that wait for one of these, in the order in which they were made; nobody else can change them now. */
+  async behind(tx: Tx, ended: readonly JobKey[]): Promise<Wait[]> {
+    const waits = await tx.rows<[JobKey, JobKey]>(this.#sql.behind, listOf(ended));
+    if (waits.length === 0) return [];
+    await tx.rows(this.#sql.lock, listOf([...new Set(waits.map(([job]) => job))]));
+    return waits.map(([job, upstream]) => ({ job, upstream }));
+  }
+
+  /** These have ended, and those wait no longer for whatever it is. */
+  async over(tx: Tx, upstreams: readonly JobKey[], jobs: readonly JobKey[]): Promise<void> {
+    await tx.rows(this.#sql.removeBehind, listOf(upstreams));
+    if (jobs.length > 0) await tx.rows(this.#sql.removeOf, listOf(jobs));
+  }
+
+  /** Those of them that wait for nothing any more. */
+  async free(tx: Tx, jobs: readonly JobKey[]): Promise<JobKey[]> {
+    if (jobs.length === 0) return [];
+    return (await tx.rows<[JobKey]>(this.#sql.free, listOf(jobs))).map(([job]) => job);
+  }
+
+  async forget(tx: Tx, job: JobKey): Promise<void> {
+    await tx.rows(this.#sql.removeOf, listOf([job]));
+  }
+}
+
+/**
+ * So many handles can settle at once without waiting for each other. A lane and state have three times as many rows at most:
+ * second connections and users' own transactions have theirs.
+ */
+const SHARES = 64;
+
+/** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
+export class Tally {
+  readonly #sql: Record<"share" | "add" | "subtract" | "all", string>;
+  #share: number;
+
+  /** `apart`: in somebody else's transaction, which may stay open for long. */
+  constructor(s: string, options: { apart: boolean; random: () => number }) {
+    this.#share = (options.apart ? SHARES : 0) + Math.floor(options.random() * SHARES);
+    this.#sql = {
+      share: `select nextval('${s}.share')`,
+      add: `
+        insert into ${s}.tally as old (share, lane, state, n, ended, fresh, since)
+        select $1, lane, state, n, n, n, $2 from unnest($3::integer[], $4::text[], $5::bigint[]) as new (lane, state, n)
+        order by lane, state
+        on conflict (share, lane, state) do update set ${COUNTED}`,
+      subtract: `
+        insert into ${s}.tally as old (share, lane, state, n)
+        select $1, lane, state, -n from unnest($2::integer[], $3::text[], $4::bigint[]) as new (lane, state, n)
+        order by lane, state
+        on conflict (share, lane, state) do update set n = old.n + excluded.n`,
+      all: `select lane, state, n, ended, since, fresh, before from ${s}.tally`,
+    };
+  }
+
+  /** The row that this handle adds to; the sum of all counts. */
+  get share(): number {
+    return this.#share;
+  }
+
+  /** Over its second connection, so that neither waits for the other. */
+  get second(): number {
+    return 2 * SHARES + this.#share;
+  }
+
+  /** One that no other handle has, unless there are many: or those who count several lanes, each in another order, wait in a circle. */
+  async choose(rows: Rows): Promise<void> {
+    try {
+      const [row] = await rows<[number]>(this.#sql.share);
+      this.#share = (row as [number])[0] % SHARES;
+    } catch {
+      // Who may only read counts nothing.
+    }
+  }
+
+  /** What a statement that ends jobs does besides: `ended` is what it returns of them, with their lane, and `clock` the time. */
+  static within(s: string, share: string, state: FinishedState): string {
+    return `
+      insert into ${s}.tally as old (share, lane, state, n, ended, fresh, since)
+      select ${share}, ended.lane, '${state}', count(*), count(*), count(*), max(clock.now) from ended, clock group by ended.lane
+      on conflict (share, lane, state) do update set ${COUNTED}`;
+  }
+
+  async add(tx: Tx, now: number, ended: readonly { lane: number; state: FinishedState }[]): Promise<void> {
+    const sums = sumsOf(ended);
+    if (sums.length === 0) return;
+    await tx.rows(this.#sql.add, this.share, now, ...columns(sums));
+  }
+
+  async subtract(tx: Tx, gone: readonly { lane: number; state: FinishedState }[]): Promise<void> {
+    const sums = sumsOf(gone);
+    if (sums.length === 0) return;
+    await tx.rows(this.#sql.subtract, this.share, ...columns(sums));
+  }
+
+  async all(rows: Rows): Promise<Tallied[]> {
+    const all = await rows<[number, FinishedState, number, number, number, number, number]>(this.#sql.all);
+    return all.map(([lane, state, n, ended, since, fresh, before]) => ({ lane, state, n, ended, since, fresh, before }));
+  }
+}
+
+interface Sum {
+  lane: number;
+  state: FinishedState;
+  n: number;
+}
+
+function sumsOf(jobs: readonly { lane: number; state: FinishedState }[]): Sum[] {
+  const sums = new Map<string, Sum>();
+  for (const { lane, state } of jobs) {
+    const sum = sums.get(`${lane} ${state}`);
+    if (sum === undefined) sums.set(`${lane} ${state}`, { lane, state, n: 1 });
+    else sum.n += 1;
+  }
+  return [...sums.values()];
+}
+
+function columns(sums: readonly Sum[]): [string, string, string] {
+  return [listOf(sums.map(({ lane }) => lane)), listOf(sums.map(({ state }) => state)), listOf(sums.map(({ n }) => n))];
+}

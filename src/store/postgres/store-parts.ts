@@ -1,0 +1,211 @@
+import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
+import { Builds } from "../sql/builds/builds.ts";
+import type { BuildGuard } from "../sql/builds/runs.ts";
+import { type EventGuard, EventLog } from "../sql/event-log.ts";
+import { Locks } from "../sql/locks.ts";
+import { Queues } from "../sql/queues.ts";
+import { Reclaim } from "../sql/reclaim.ts";
+import { Recoveries, type WriteAheadLog } from "../sql/recoveries.ts";
+import { RecoveryLog } from "../sql/recovery-log.ts";
+import { type ScheduleGuard, Schedules } from "../sql/schedules.ts";
+import { Sinks } from "../sql/sinks.ts";
+import type { ResultGuard } from "../sql/work/results.ts";
+import type { TargetGuard } from "../sql/work/targets.ts";
+import { Work } from "../sql/work/work.ts";
+import { ArtifactWatch } from "../work/artifact-watch.ts";
+import { QueueLocks, Turn } from "./transactions/mutexes.ts";
+import { Catalog, Counter } from "./catalog.ts";
+import { ClaimLocks } from "./claims/claim-statements.ts";
+import { Claim } from "./claims/claim.ts";
+import { Leases } from "./claims/leases.ts";
+import { Outlooks } from "./claims/ready-lanes.ts";
+import type { OpenedPostgres } from "./connection/open.ts";
+import type { ServerTime } from "./connection/server-time.ts";
+import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
+import { Enqueue } from "./enqueue.ts";
+import { Decisions, Limits } from "./limits/limits.ts";
+import { Look } from "./queries.ts";
+import { PostgresVitals } from "./maintenance.ts";
+import { Events, JobEvents, Numbering } from "./events.ts";
+import { Cancel, Operate } from "./operate.ts";
+import { Processes } from "./processes.ts";
+import { GUARDS } from "./schema/audit.ts";
+import { Settings } from "./settings.ts";
+import { Endings, Tally, Waits } from "./settle/settle-effects.ts";
+import { Expiring } from "./settle/retention.ts";
+import { Notes } from "./settle/checkpoints.ts";
+import { Settle } from "./settle/settle.ts";
+import type { Access, Tx } from "./transactions/transaction.ts";
+import { Sheets } from "./work/sheets.ts";
+import { WorkWriter } from "./work/work.ts";
+
+/** The server looks after its own log. */
+const NO_LOG: WriteAheadLog = {
+  atOpening: () => ({ bytes: 0, frames: 0 }),
+  size: () => 0,
+  checkpoint: async () => {},
+};
+
+/** The areas of SQL of one schema, and who of them needs whom. */
+export class Areas {
+  readonly statements: Statements;
+  readonly intake: Intake;
+  readonly claim: Claim;
+  readonly settle: Settle;
+  readonly leases: Leases;
+  readonly notes: Notes;
+  readonly healing: Reclaim;
+  readonly locks: Locks;
+  readonly schedules: Schedules;
+  readonly look: Look;
+  readonly outlooks: Outlooks;
+  readonly operate: Operate;
+  readonly queues: Queues;
+  readonly events: EventLog;
+  readonly sinks: Sinks;
+  readonly processes: Processes;
+  readonly audit: Audit;
+  readonly auditLog: AuditLog;
+  readonly vitals: PostgresVitals;
+  readonly builds: Builds;
+  readonly work: Work;
+  readonly recoveries: Recoveries;
+
+  /** `actor`: who acts, for the audit; null: that is not said. */
+  constructor(opened: OpenedPostgres, parts: { random: () => number; actor: string | null; time: ServerTime; access: Access }) {
+    const { s, reader, databaseId } = opened;
+    const { random, actor, time, access } = parts;
+    const intake = (this.intake = new Intake(s, { speaks: true, random }));
+    const { catalog, settings, limits, endings, enqueue, tally, sheets, jobEvents: events } = intake;
+    const dialect = dialectOf(s);
+    const statements = (this.statements = new Statements(s));
+    const scripts = scriptAccess(statements, access, intake);
+    const audit = (this.audit = new Audit(dialect, { actor, events: intake.events }));
+    const recoveryLog = new RecoveryLog(dialect, intake.events, scripts);
+    this.processes = new Processes(s, { ...opened, audit, time }, access);
+    this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
+    this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
+    this.settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random });
+    this.leases = new Leases(s, this.settle);
+    this.notes = new Notes(s, this.settle);
+    this.healing = new Reclaim(dialect, { settle: this.settle, leases: this.leases, recoveryLog, audit }, scripts);
+    this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
+    this.look = new Look(s, catalog, access);
+    const cancel = new Cancel(s, { ...intake, events });
+    this.operate = new Operate(s, { ...intake, cancel, events, audit });
+    this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
+    this.queues = new Queues({ settings, audit }, scripts);
+    const numbers = new Numbering(s, reader, access);
+    this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
+    this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
+    this.auditLog = new AuditLog({ audit, guards: auditGuards(s) }, scripts);
+    this.vitals = new PostgresVitals(s, access);
+    this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    const writes = new WorkWriter(s, { intake, settle: this.settle, cancel, notes: this.notes, reader }, access);
+    const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
+    this.work = new Work(dialect, { writes, guards }, scripts);
+    const { settle, locks, processes, builds } = this;
+    const recovered = { settle, events: intake.events, recoveryLog, locks, processes, audit, builds, log: NO_LOG };
+    this.recoveries = new Recoveries(dialect, recovered, scripts);
+  }
+}
+
+/** Triggers can be disabled without being dropped. */
+function auditGuards(s: string): AuditGuards {
+  return {
+    sql: `
+      select name from unnest(cast(:guards as text[])) with ordinality as guard (name, place)
+      where not exists (
+        select 1 from pg_trigger
+        where tgrelid in (cast('${s}.audit' as regclass), cast('${s}.audit_head' as regclass))
+          and tgname = name and tgenabled in ('O', 'A') and not tgisinternal)
+      order by place`,
+    params: { guards: GUARDS },
+  };
+}
+
+/** The server looks after its pages itself. */
+const BUILD_GUARD: BuildGuard = {
+  columns: "",
+  check: () => {},
+  inserted: { columns: "", values: "", params: () => ({}) },
+};
+
+const EVENT_GUARD: EventGuard = { columns: "", check: () => {} };
+
+const SCHEDULE_GUARD: ScheduleGuard = {
+  columns: "",
+  check: () => {},
+  saved: { columns: "", values: "", updates: "", params: () => ({}) },
+};
+
+const TARGET_GUARD: TargetGuard = { columns: "", check: () => {} };
+
+const RESULT_GUARD: ResultGuard = {
+  columns: "",
+  found: "result.output_hash, result.output_text, result.output_file, result.output_size",
+  isIntact: () => true,
+  check: () => {},
+};
+
+/** What it takes to put jobs in: over the store's own connection, or a user's. */
+export class Intake {
+  readonly catalog: Catalog;
+  readonly settings: Settings;
+  readonly tally: Tally;
+  readonly events: Events;
+  readonly waits: Waits;
+  readonly jobEvents: JobEvents;
+  readonly limits: Limits;
+  readonly expiring: Expiring;
+  readonly endings: Endings;
+  readonly enqueue: Enqueue;
+  readonly turn: Turn;
+  /** What builds work on. */
+  readonly sheets: Sheets;
+  readonly #counter: Counter;
+
+  /** `knows`: what is committed for sure, and need not be looked up again. */
+  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; watch?: ArtifactWatch }) {
+    const counter = (this.#counter = new Counter(s));
+    const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
+    const decisions = new Decisions(s);
+    const locks = new QueueLocks(s, decisions);
+    this.turn = new Turn(s);
+    const settings = (this.settings = new Settings(s, { ...options, locks, decisions, counter }));
+    const tally = (this.tally = new Tally(s, { apart: !options.speaks, random: options.random }));
+    this.events = new Events(s);
+    const waits = (this.waits = new Waits(s));
+    const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
+    const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
+    const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
+    const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits, watch: options.watch ?? new ArtifactWatch() }));
+    const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events, sheets }));
+    const parts = { catalog, settings, limits, waits, endings, events, sheets };
+    this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
+  }
+
+  /** What comes before everything else in a transaction: null when it is nothing. */
+  first(tx: Tx, queues: readonly string[]): Promise<void> | null {
+    const locked = this.limits.lockWanted(tx, queues);
+    const turned = this.turn.takeWanted(tx);
+    const held = this.#counter.holdWanted(tx);
+    // From here on nothing is waited for that comes before it.
+    if (turned !== null) tx.isLate = true;
+    return locked === null && turned === null && held === null ? null : Promise.all([locked, turned, held]).then(() => {});
+  }
+
+  /** Others have changed what is known here, and what relied on it was undone. */
+  forget(): void {
+    this.#counter.missed();
+    this.catalog.forgetCount();
+    this.settings.forget();
+  }
+
+  /** The database has gone back: nothing of what is known is sure. */
+  forgetAll(): void {
+    this.catalog.forget();
+    this.settings.forget();
+    this.limits.forget();
+  }
+}
