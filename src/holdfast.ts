@@ -106,7 +106,7 @@ export class Holdfast implements AsyncDisposable {
       },
       stats: async () => {
         this.#refuseClosed();
-        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.healing.totals();
+        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.recoveries.totals();
         const plan = await previewOf(engine.store, engine.janitor);
         return {
           locksCleaned,

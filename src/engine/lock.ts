@@ -38,12 +38,12 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     },
     async get() {
       refuseClosed();
-      const lock = await store.locks.get(name);
-      return lock && { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
+      const [lock] = await store.locks.list(name);
+      return lock === undefined ? null : { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
     },
     async isStale() {
       refuseClosed();
-      return (await store.locks.get(name))?.stale ?? false;
+      return (await store.locks.list(name))[0]?.stale ?? false;
     },
   };
 }

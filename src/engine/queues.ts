@@ -25,12 +25,12 @@ export class Queues {
   /** Nothing more is claimed from it, by anybody, until it is resumed. What runs goes on, what is enqueued waits. */
   async pause(name: string): Promise<void> {
     this.#refuseClosed();
-    await this.#engine.store.queues.pause(checkName(name, "The queue"));
+    await this.#engine.store.queues.setPaused(checkName(name, "The queue"), true);
   }
 
   async resume(name: string): Promise<void> {
     this.#refuseClosed();
-    await this.#engine.store.queues.resume(checkName(name, "The queue"));
+    await this.#engine.store.queues.setPaused(checkName(name, "The queue"), false);
   }
 
   /** By name. */

@@ -58,7 +58,7 @@ export class Schedules {
   async list(options: ReadOptions = {}): Promise<Schedule[]> {
     this.#refuseClosed();
     await refuseMissing(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
-    return (await this.#engine.store.schedules.all()).map(shown);
+    return (await this.#engine.store.schedules.list()).map(shown);
   }
 
   /** Its jobs stay. False when there is no such schedule. */
@@ -70,7 +70,7 @@ export class Schedules {
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
     this.#refuseClosed();
-    if (!(await this.#engine.store.schedules.pause(checkKey(key)))) throw await this.#noSuch(key);
+    if (!(await this.#engine.store.schedules.setPaused({ key: checkKey(key) }, null))) throw await this.#noSuch(key);
   }
 
   /** Goes on with the next tick: those that fell into the pause were not missed. */
@@ -78,11 +78,11 @@ export class Schedules {
     this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
-      const schedule = await store.schedules.get(checkKey(key));
-      if (schedule === null) throw await this.#noSuch(key);
+      const [schedule] = await store.schedules.list(checkKey(key));
+      if (schedule === undefined) throw await this.#noSuch(key);
       if (!schedule.paused) return;
       // Refused when it was saved with another pattern meanwhile: then that one decides.
-      if (await store.schedules.resume(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
+      if (await store.schedules.setPaused(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
         return scheduler.changed();
     }
   }
@@ -97,7 +97,7 @@ export class Schedules {
   }
 
   async #noSuch(key: string): Promise<HoldfastError> {
-    return noSuchSchedule(key, await this.#engine.store.schedules.all());
+    return noSuchSchedule(key, await this.#engine.store.schedules.list());
   }
 }
 

@@ -60,7 +60,7 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     settings: vitals?.settings ?? [],
     wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
     processes: (store && (await readable(() => processesOf(store)))) ?? [],
-    locks: (store && (await readable(() => store.locks.all()))) ?? [],
+    locks: (store && (await readable(() => store.locks.list()))) ?? [],
     stuck: vitals?.stuck ?? [],
     artifacts:
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),

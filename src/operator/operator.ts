@@ -19,7 +19,7 @@ import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
 import { type BuildRow, LEAD_TTL, type LeadView, noSuchBuild } from "../store/builds.ts";
 import type { EventQuery } from "../store/events.ts";
-import type { RecoveryTotals } from "../store/healing.ts";
+import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/locks.ts";
 import type { QueueOverview } from "../store/look.ts";
 import type { StoreLocation } from "../store/open-store.ts";
@@ -137,7 +137,7 @@ export class Operator {
   /** False if the queue was in that state already. */
   setPaused(queue: string, paused: boolean): Promise<boolean> {
     const { queues } = this.#engine.store;
-    return paused ? queues.pause(queue) : queues.resume(queue);
+    return queues.setPaused(queue, paused);
   }
 
   /** Removes a quarantined job and its input. False if there is no quarantined job with this id. */
@@ -168,12 +168,9 @@ export class Operator {
     await this.#engine.store.processes.askToStop(ids, drainMs);
   }
 
-  locks(): Promise<LockView[]> {
-    return this.#engine.store.locks.all();
-  }
-
-  lock(name: string): Promise<LockView | null> {
-    return this.#engine.store.locks.get(name);
+  /** All named locks, or the one with this name. */
+  locks(name?: string): Promise<LockView[]> {
+    return this.#engine.store.locks.list(name);
   }
 
   /** Removes a lock. With `stale`, only if it has expired by then; the result says whether it was removed. */
@@ -265,7 +262,7 @@ export class Operator {
 
   /** Sinks and durable subscribers, with the events that each has not received yet. */
   sinks(): Promise<SinkView[]> {
-    return this.#engine.store.sinks.all();
+    return this.#engine.store.sinks.list();
   }
 
   /** False if there is no sink or durable subscriber of this name. */
@@ -286,11 +283,11 @@ export class Operator {
 
   /** How many leases have expired and were not reclaimed, at most `limit`. */
   async expiredLeases(limit: number): Promise<number> {
-    return (await this.#engine.store.healing.stale({ dead: [], skewed: false, limit })).length;
+    return (await this.#engine.store.recoveries.stale({ dead: [], skewed: false, limit })).length;
   }
 
-  recoveryTotals(): Promise<RecoveryTotals> {
-    return this.#engine.store.healing.totals();
+  recoveryTotals(): Promise<ReclaimTotals> {
+    return this.#engine.store.recoveries.totals();
   }
 
   /** Recovery reports with errors that no operator has acknowledged. */

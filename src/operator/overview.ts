@@ -12,7 +12,7 @@ import { isOfCrash, type RecoveryPlan } from "../engine/maintenance/preview.ts";
 import { isDamage } from "../engine/readable.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { LeadView } from "../store/builds.ts";
-import type { RecoveryTotals } from "../store/healing.ts";
+import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/locks.ts";
 import type { LaneOverview, QueueOverview } from "../store/look.ts";
 import type { Life, ProcessView, Works } from "../store/processes.ts";
@@ -66,7 +66,7 @@ export interface Overview {
   schedules: Schedule[];
   /** Who is told of events, and how far behind each is. */
   sinks: SinkView[];
-  recovery: RecoveryTotals;
+  recovery: ReclaimTotals;
   /** Its write-ahead log; null: the server's own. */
   wal: WalView | null;
   /** The newest report of a crash, and those that stand open. */
@@ -85,10 +85,10 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.qu
       read.of("names", [], () => store.look.lanes()),
       read.of("processes", [], () => store.processes.probe(bootId())),
       read.of("running jobs", new Map(), () => store.processes.running()),
-      read.of("locks", [], () => store.locks.all()),
+      read.of("locks", [], () => store.locks.list()),
       read.of("schedules", [], () => hf.schedules.list({ incomplete: true })),
-      read.of("sinks", [], () => store.sinks.all()),
-      read.of("recoveries", NO_RECOVERY, () => store.healing.totals()),
+      read.of("sinks", [], () => store.sinks.list()),
+      read.of("recoveries", NO_RECOVERY, () => store.recoveries.totals()),
       read.of("builds", [], () => openBuilds(hf)),
       read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
       read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
@@ -126,7 +126,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.qu
   };
 }
 
-const NO_RECOVERY: RecoveryTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
+const NO_RECOVERY: ReclaimTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
 
 /** Of a damaged database, what can be read; what cannot is named. */
 class PartialReading {

@@ -13,8 +13,6 @@ export type { AuditFault, AuditHead };
 export interface AuditStore {
   /** In their order, those after a number; with `last` the newest of them. */
   page(query: AuditQuery): Promise<AuditEntry[]>;
-  /** The newest entry's number and hash. One row is read. */
-  head(): Promise<AuditHead>;
   /** Looks at some entries after `from`, up to where it has been found whole, or from the first on. */
   verify(query: AuditVerification): Promise<AuditCheck>;
   /** An act that changes nothing else in this database, such as a backup: its entry, and an event of the same name. The answer is when both are there. */
@@ -59,7 +57,7 @@ export interface AuditQuery {
 export interface AuditVerification {
   from?: AuditHead;
   limit: number;
-  /** Heads that were kept elsewhere: what was cut off with the database's own, or written anew as a whole, shows by them. */
+  /** Heads that the caller kept, beside those that the store keeps outside the database: what was cut off with the database's own, or written anew as a whole, shows by them. */
   known?: readonly AuditHead[];
 }
 

@@ -1,4 +1,3 @@
-import type { AuditHead } from "../core/recovery/audit.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
 
 /**
@@ -65,18 +64,10 @@ export interface DamageStore {
    * while it was read-only have to open it again.
    */
   clear(ids: readonly string[]): Promise<string | null>;
-  /** Acknowledged commits that are not there, by the witness: 0 where it has seen no more than is there. Null: there is none. */
-  commitsMissing(): Promise<number | null>;
   /** Writes the audit entries of cleared findings, where that has not been done. */
   recordCleared(): Promise<void>;
-  /** Resolves when damage that a statement has met is confirmed, or found not to be there. */
-  confirmed(): Promise<void>;
   /** What was found so far, by any process, and stands in no report yet; damage stays until a check clears it, or a restore. */
   findings(): Promise<Finding[]>;
-  /** They stand in a report. */
-  reported(ids: readonly string[]): Promise<void>;
-  /** Heads of the audit that were written down outside the database: what it must hold. */
-  auditHeads(): Promise<AuditHead[]>;
   /** Whether another process has found damage, or cleared it, since, the files were replaced, or the locks of this process on them vanished. */
   lookAgain(): void;
   /** Called when writes, or claims, are refused from now on; with null, when they are not any more. */

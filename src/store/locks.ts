@@ -1,4 +1,3 @@
-import type { LeaseRef } from "../core/jobs/lease.ts";
 import { type Flag, isYes } from "./job-row.ts";
 
 /** Named, leased mutexes. */
@@ -6,14 +5,12 @@ export interface LockStore {
   acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
   extend(name: string, token: string, ttl: number): Promise<boolean>;
   release(name: string, token: string): Promise<boolean>;
-  get(name: string): Promise<LockView | null>;
+  /** All locks, or the one with this name; expired ones too. */
+  list(name?: string): Promise<LockView[]>;
   /** Removes a lock whoever holds it: an operator's act. `stale`: only if its time, or its exclusive claim, is over. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;
-  all(): Promise<LockView[]>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
   clean(): Promise<number>;
-  /** The names of the locks that `clean` would remove once these leases are reclaimed. Nothing is written. */
-  stale(reclaimed: readonly LeaseRef[]): Promise<string[]>;
 }
 
 export interface LockView {

@@ -131,7 +131,6 @@ const WAITED_FOR = [
   "audit",
   "recoveries",
   "processes",
-  "healing",
   "locks",
   "schedules",
   "events",

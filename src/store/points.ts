@@ -15,7 +15,6 @@ export const OPERATIONS = [
   "beat",
   "begin",
   "build",
-  "bury",
   "cancel",
   "checkpoint",
   "claim",

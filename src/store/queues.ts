@@ -7,9 +7,8 @@ import { type Flag, isYes } from "./job-row.ts";
 export interface QueueStore {
   /** What these definitions say about their queues and limits; the newest word counts. */
   declare(declarations: readonly Declaration[]): Promise<void>;
-  /** A paused queue hands out nothing until it is resumed; what runs goes on. False when it is so already. */
-  pause(queue: string): Promise<boolean>;
-  resume(queue: string): Promise<boolean>;
+  /** From a paused queue nothing is claimed; running jobs continue. False if it is so already. */
+  setPaused(queue: string, paused: boolean): Promise<boolean>;
 }
 
 /** What is set for a queue, as it is read. */

@@ -8,49 +8,54 @@ import {
   type ReportState,
   wasSuccessful,
 } from "../core/recovery/recovery-report.ts";
+import type { HeldLease, LeaseRef, StaleLease } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
 import type { Life } from "./processes.ts";
 
 /**
- * What is done about processes that died, and the report of it. The same rules as in `Store`: each call is one atomic unit. A
- * report is a row: what each transaction gives back is added to it in that very transaction, so that it is exact wherever a
- * recovery is killed; the next one goes on with it. At most one is under way.
+ * Reclaims what dead processes and expired leases hold, and reports it. The same rules as in `Store`: each call is one atomic
+ * unit. A report is a row: each transaction adds what it reclaimed to that row, so a report is exact wherever a recovery is
+ * killed, and the next recovery continues it. At most one report is under way.
  */
 export interface RecoveryStore {
   /**
-   * The first transaction: opens a report, or goes on with the one that is under way. Names in it those of the dead who are
-   * still registered, with what they had in hand. Null, and nothing is written: there is nobody to bury, nothing that was found,
-   * and no report that somebody has left unended.
+   * Opens a report, or continues the one that is under way, and names the dead that are still registered, with the number of
+   * their jobs. Null, and nothing is written: no process is dead, there is no finding, and no report is without an owner.
    */
   begin(found: Found): Promise<Recovering | null>;
-  /** At most `limit` of a dead process's jobs go back, with the locks of those that were exclusive. */
-  takeBack(burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack>;
   /**
-   * The rest of a dead process: its builds are CRASHED, its locks free, its name struck off. Null, and nothing is written, while
-   * it has jobs in hand. Nothing is left to do where somebody else has done it.
+   * At most `limit` jobs of a dead process go back, with the locks of its exclusive claims. If it holds no job after that, the
+   * rest follows in the same transaction: its builds are CRASHED, its locks are free, and it is unregistered (`isDone`).
    */
-  bury(burial: Burial & { reason: BuildReason }): Promise<Buried | null>;
+  reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess>;
   /**
-   * The last transaction, by the report's owner: with the audit entry and the event. Those who are named in it and not buried yet
-   * come back instead. Null: it is not his any more.
+   * The last transaction, by the report's owner: ends the report, with its audit entry and its event. Named processes that are
+   * still registered are answered instead. Without findings the owner gives the report up, and the next recovery continues it.
+   * Null: given up, or the report has another owner.
    */
-  close(report: number, ending: Ending): Promise<StoredReport | { left: Left[] } | null>;
-  /** Gives up a report that is not ended; the next process that recovers continues it. False if it has another owner. */
-  transfer(report: number, owner: ProcessId): Promise<boolean>;
-  /** Those with errors that nobody has acknowledged so far. An operator's act. */
+  close(report: number, ending: Ending | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null>;
+  /** Marks the reports with errors as seen by an operator; answers them. */
   acknowledge(): Promise<StoredReport[]>;
-  /** The newest first: those that are ended, or all, or those that stand open: under way, or with errors that nobody has acknowledged. */
+  /** The newest first: those that are ended, or all, or those that are open: under way, or with errors and not acknowledged. */
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
-  /** Sums of all reports that were ever ended, however long ago. It costs the same however many there were. */
-  totals(): Promise<ReportTotals>;
+  /** Sums over everything that was ever reclaimed and reported. It costs the same however much that was. */
+  totals(): Promise<RecoveryTotals>;
   /**
    * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; if one has,
    * a short log is left to it. `waitMs`: also empties the log, and waits this long for readers. A server needs none of it.
    */
   checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void>;
-  /** What would be done about these. */
-  preview(dead: readonly ProcessId[]): Promise<RecoveryPreview>;
+  /** What a recovery would do about these processes and these expired leases. Nothing is written. */
+  preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
+  /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or held by one of the `dead`. */
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
+  /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. `by`: an operator, for the audit. */
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed>;
+}
+
+export interface Judgement extends HeldLease {
+  verdict: "cut" | "crashed" | "interrupted" | "stalled";
 }
 
 /** At most so many reports are kept; those with errors that stand open, always. */
@@ -64,8 +69,10 @@ export interface Found {
   opening: boolean;
   /** Nobody else has it open. */
   alone: boolean;
-  /** What is wrong with the database, or missing: worth a report though nobody may have died. */
+  /** What is wrong with the database, or missing: worth a report even if no process is dead. */
   findings?: Partial<Findings>;
+  /** The ids of these findings: once the report records them, `DamageStore.findings` names them no more. */
+  findingIds?: readonly string[];
 }
 
 /** Somebody who is dead, and how that was proven. */
@@ -85,21 +92,26 @@ export interface Recovering {
   left: Left[];
 }
 
-export interface Burial {
+export interface DeadProcess {
   report: number;
   process: ProcessId;
-  /** Time that went by since the transaction before, in milliseconds; 0 by those who only help. */
+  /** How its attempts ended. */
+  as: "crashed" | "interrupted";
+  /** Why its builds are CRASHED. */
+  reason: BuildReason;
+  /** At most this many jobs go back. */
+  limit: number;
+  /** Time that went by since the transaction before, in milliseconds; 0 from processes that do not own the report. */
   spent: number;
   /** For the log of what was recovered. */
   cause: string;
 }
 
-export type TakenBack = Reclaimed & { locks: number };
-export const NOTHING_BACK: TakenBack = { entries: 0, quarantined: 0, failed: 0, locks: 0 };
-
-export interface Buried {
+export interface RecoveredProcess extends Reclaimed {
   builds: number;
   locks: number;
+  /** The process holds nothing any more and is unregistered. */
+  isDone: boolean;
 }
 
 export interface Ending extends Findings {
@@ -130,6 +142,17 @@ export interface ReportTotals extends RecoveryCounts {
   commitsMissing: number;
 }
 
+export interface ReclaimTotals {
+  locksCleaned: number;
+  entriesReclaimed: number;
+  /** 0: never. */
+  recoveredAt: number;
+  /** The newest first, at most 50. */
+  log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
+}
+
+export type RecoveryTotals = ReclaimTotals & { reports: ReportTotals };
+
 /** What everybody may read of it: what is kept in the audit, and told in the event, too. */
 export function reportOf(stored: StoredReport): CrashRecoveryReport {
   const { id: _, state: __, begunAt: ___, owner: ____, acknowledgedBy: _____, acknowledgedAt: ______, ...report } = stored;
@@ -144,6 +167,8 @@ export interface RecoveryPreview {
   builds: string[];
   /** Names of locks that would be released. */
   locks: string[];
+  /** Names of locks that are over, or would be once the expired leases are reclaimed. */
+  staleLocks: string[];
 }
 
 /** What is kept in the audit of leases that were taken back. */

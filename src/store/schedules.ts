@@ -9,9 +9,8 @@ import type { Enqueued, NewJob } from "./store.ts";
 export interface ScheduleStore {
   /** Makes it, or changes the one with that key: it stays paused, and keeps its next tick unless cron or time zone differ. */
   save(draft: ScheduleDraft): Promise<StoredSchedule>;
-  /** By key. */
-  all(): Promise<StoredSchedule[]>;
-  get(key: string): Promise<StoredSchedule | null>;
+  /** By key: all of them, or the one with this key. */
+  list(key?: string): Promise<StoredSchedule[]>;
   /** Those whose next tick has come, the most overdue first, and when the soonest tick of all is; paused ones have none. */
   due(): Promise<DueSchedules>;
   /**
@@ -22,9 +21,11 @@ export interface ScheduleStore {
   /** A job now, whatever the pattern says; null when there is no such schedule. */
   trigger(key: string): Promise<Enqueued | null>;
   remove(key: string): Promise<boolean>;
-  pause(key: string): Promise<boolean>;
-  /** It goes on with this tick; false when it was not paused, or was saved anew since it was read. */
-  resume(schedule: { key: string; revision: number }, nextAt: number): Promise<boolean>;
+  /**
+   * Pauses a schedule (`nextAt` null), or continues it with this tick. False if there is no such schedule; of a continuation
+   * also if the schedule was not paused, or was saved again since it was read.
+   */
+  setPaused(schedule: { key: string; revision?: number }, nextAt: number | null): Promise<boolean>;
 }
 
 export interface ScheduleDraft {

@@ -6,15 +6,18 @@ export interface SinkStore {
   open(name: string, kind: string): Promise<number>;
   /** Takes the right to deliver, or, by its token, keeps it. Free is what nobody has, whose time is over, or whose holder is gone. Null: no such sink. */
   hold(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
-  /** Everything up to `seq` is delivered; and the right to go on is kept. False, and nothing changes, when the token is not the sink's any more. */
-  advance(name: string, token: Fence, seq: number, ttl: number): Promise<boolean>;
-  /** A delivery failed; the right to try again is kept. */
-  fail(name: string, token: Fence, error: string, ttl: number): Promise<boolean>;
-  release(name: string, token: Fence): Promise<boolean>;
+  /** Records what became of a delivery. False, and nothing changes, if the token is not the sink's any more. */
+  update(name: string, token: Fence, delivery: Delivery): Promise<boolean>;
   /** Forgets a sink and its place: an operator's act. */
   drop(name: string): Promise<boolean>;
-  all(): Promise<SinkView[]>;
+  list(): Promise<SinkView[]>;
 }
+
+/**
+ * Everything up to `seq` is delivered, or a delivery failed: both keep the right to deliver for `ttl`. Null gives the right
+ * up.
+ */
+export type Delivery = { seq: number; ttl: number } | { error: string; ttl: number } | null;
 
 /** `token` is null while somebody else delivers; `cursor` is how far it is, either way. */
 export interface SinkHold {

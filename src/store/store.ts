@@ -13,7 +13,6 @@ import type { BackupStore } from "./backups.ts";
 import type { BuildStore } from "./builds.ts";
 import type { EventStore } from "./events.ts";
 import type { DamageStore } from "./findings.ts";
-import type { HealingStore } from "./healing.ts";
 import type { LockStore } from "./locks.ts";
 import type { LookStore } from "./look.ts";
 import type { ProcessStore } from "./processes.ts";
@@ -57,8 +56,6 @@ export interface Store {
   readonly recoveries: RecoveryStore;
   /** Who has it open. */
   readonly processes: ProcessStore;
-  /** Leases that may have to be taken back. */
-  readonly healing: HealingStore;
   readonly locks: LockStore;
   readonly schedules: ScheduleStore;
   readonly events: EventStore;

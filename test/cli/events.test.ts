@@ -56,7 +56,7 @@ test("events --follow goes on with what happens, without a gap, leaves nothing b
   const { code, stdout } = await running.ended;
   assert.equal(code, 0);
   assert.equal(stdout.trimEnd().split("\n").length, 2);
-  assert.deepEqual(await hf.engine.store.sinks.all(), []);
+  assert.deepEqual(await hf.engine.store.sinks.list(), []);
   assert.equal((await hf.engine.store.processes.all()).length, 1);
 });
 
@@ -101,7 +101,7 @@ test("work delivers to the sinks of its config, from the config's folder; who on
   assert.match(readFileSync(join(own.folder, "events.jsonl"), "utf8"), /^{"seq":\d+,"type":"queue.paused",.*\n$/);
   await beside.queues.resume("something");
   await own.run(["status"]);
-  assert.equal((await beside.engine.store.sinks.all())[0]?.behind, 1);
+  assert.equal((await beside.engine.store.sinks.list())[0]?.behind, 1);
   await beside.close();
   await own.remove();
 });

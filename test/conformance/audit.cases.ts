@@ -3,7 +3,22 @@ import { type AuditHead, linked, NO_ENTRY } from "../../src/core/recovery/audit.
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { bytes, everything, paused, resuming, started, STOPPED, tokenOf } from "./build-parts.ts";
-import { add, addOne, badJob, claim, judged, newJob, pass, register, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
+import {
+  add,
+  addOne,
+  auditHead,
+  badJob,
+  claim,
+  judged,
+  lockOf,
+  newJob,
+  pass,
+  register,
+  running,
+  settle,
+  SUCCEEDED,
+  takeBack,
+} from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const FAILED = { kind: "error", error: { name: "Error", message: "the secret is hunter2" }, retry: false } as const;
@@ -11,7 +26,7 @@ const FAILED = { kind: "error", error: { name: "Error", message: "the secret is 
 export function auditCases(check: Check): void {
   check("a new database has an audit without entries, which is whole", async ({ store }) => {
     assert.deepEqual(await store.audit.page({ after: 0, limit: 10 }), []);
-    assert.deepEqual(await store.audit.head(), NO_ENTRY);
+    assert.deepEqual(await auditHead(store), NO_ENTRY);
     assert.deepEqual(await store.audit.verify({ limit: 10 }), { head: NO_ENTRY, entries: 0, more: false, fault: null });
   });
 
@@ -76,11 +91,11 @@ export function auditCases(check: Check): void {
     await store.sinks.open("hook", "webhook");
     const { revision } = await store.schedules.save({ key: "hourly", ...when, template: newJob(), nextAt });
     const process = await store.processes.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
-    await store.queues.pause("q");
-    await store.queues.resume("q");
+    await store.queues.setPaused("q", true);
+    await store.queues.setPaused("q", false);
     await store.locks.break("nightly");
-    await store.schedules.pause("hourly");
-    await store.schedules.resume({ key: "hourly", revision }, nextAt + 1);
+    await store.schedules.setPaused({ key: "hourly" }, null);
+    await store.schedules.setPaused({ key: "hourly", revision }, nextAt + 1);
     await store.schedules.trigger("hourly");
     await store.schedules.remove("hourly");
     await store.sinks.drop("hook");
@@ -142,10 +157,10 @@ export function auditCases(check: Check): void {
   check("a lock is broken as a stale one only when it is, and by its name then", async ({ store, clock }) => {
     await store.locks.acquire("l", "agent-1", "t", 5_000);
     assert.equal(await store.locks.break("l", { stale: true }), false);
-    assert.equal((await store.locks.get("l"))?.holder, "agent-1");
+    assert.equal((await lockOf(store, "l"))?.holder, "agent-1");
     pass(clock, 5_000);
     assert.equal(await store.locks.break("l", { stale: true }), true);
-    assert.equal(await store.locks.get("l"), null);
+    assert.equal(await lockOf(store, "l"), null);
     const [entry, ...others] = await store.audit.page({ after: 0, limit: 10 });
     assert.partialDeepStrictEqual(entry, { action: "lock.broken", before: { holder: "agent-1", stale: true } });
     assert.deepEqual(others, []);
@@ -183,22 +198,22 @@ export function auditCases(check: Check): void {
       template: newJob(),
       nextAt: 9e12,
     });
-    await store.schedules.pause("paused");
-    await store.queues.pause("q");
-    const before = await store.audit.head();
+    await store.schedules.setPaused({ key: "paused" }, null);
+    await store.queues.setPaused("q", true);
+    const before = await auditHead(store);
     assert.equal(await store.cancel(id), false);
     assert.equal(await store.cancel("nobody"), false);
     assert.equal(await store.retry(id), false);
     assert.equal(await store.prune({ state: "failed", limit: 10 }), 0);
-    assert.equal(await store.queues.pause("q"), false);
-    assert.equal(await store.queues.resume("other"), false);
+    assert.equal(await store.queues.setPaused("q", true), false);
+    assert.equal(await store.queues.setPaused("other", false), false);
     assert.equal(await store.locks.break("nobody's"), false);
-    assert.equal(await store.schedules.pause("paused"), true);
+    assert.equal(await store.schedules.setPaused({ key: "paused" }, null), true);
     assert.equal(await store.schedules.remove("none"), false);
     assert.equal(await store.schedules.trigger("none"), null);
     assert.equal(await store.sinks.drop("none"), false);
     assert.deepEqual(await store.processes.askToStop([await register(store)], 1_000), []);
-    assert.deepEqual(await store.audit.head(), before);
+    assert.deepEqual(await auditHead(store), before);
   });
 
   check("what becomes of jobs by themselves is not written down, and what they hold never is", async ({ store, clock }) => {
@@ -210,7 +225,7 @@ export function auditCases(check: Check): void {
     await store.saveCheckpoint(third, '"hunter2"');
     pass(clock, 60_000);
     await store.expire(10);
-    assert.deepEqual(await store.audit.head(), NO_ENTRY);
+    assert.deepEqual(await auditHead(store), NO_ENTRY);
     for (const id of ids) await store.cancel(id);
     await store.retry(ids[1] as string);
     await store.prune({ state: "succeeded", limit: 10 });
@@ -222,12 +237,16 @@ export function auditCases(check: Check): void {
   check(
     "an act that is undone because it failed has no entry, and its neighbours in the commit have theirs",
     async ({ store }) => {
-      const [a, , b] = await Promise.allSettled([store.queues.pause("a"), store.enqueue([badJob()]), store.queues.pause("b")]);
+      const [a, , b] = await Promise.allSettled([
+        store.queues.setPaused("a", true),
+        store.enqueue([badJob()]),
+        store.queues.setPaused("b", true),
+      ]);
       assert.deepEqual([a.status, b.status], ["fulfilled", "fulfilled"]);
       const led = await paused(store);
       const before = await everything(store);
       const refused = store.builds.approve(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
-      const [, c] = await Promise.allSettled([refused, store.queues.pause("c")]);
+      const [, c] = await Promise.allSettled([refused, store.queues.setPaused("c", true)]);
       assert.equal(c.status, "fulfilled");
       const entries = await store.audit.page({ after: (before as { audit: AuditEntry[] }).audit.length, limit: 10 });
       assert.deepEqual(
@@ -261,8 +280,8 @@ export function auditCases(check: Check): void {
 
   check("pages go on after a number, from the first or up to the newest, of all or of one subject", async ({ store }) => {
     for (const queue of ["a", "b", "a", "c", "a"]) {
-      await store.queues.pause(queue);
-      await store.queues.resume(queue);
+      await store.queues.setPaused(queue, true);
+      await store.queues.setPaused(queue, false);
     }
     const seqs = async (query: Parameters<Store["audit"]["page"]>[0]) => (await store.audit.page(query)).map(({ seq }) => seq);
     assert.deepEqual(await seqs({ after: 0, limit: 3 }), [1, 2, 3]);
@@ -275,11 +294,11 @@ export function auditCases(check: Check): void {
   });
 
   check("each entry is chained to the one before it, and the chain is looked at page by page", async ({ store }) => {
-    for (let n = 0; n < 7; n++) await store.queues.pause(`q${n}`);
+    for (let n = 0; n < 7; n++) await store.queues.setPaused(`q${n}`, true);
     const entries = await store.audit.page({ after: 0, limit: 10 });
     let head = NO_ENTRY;
     for (const entry of entries) head = linked(head, { ...entry, before: json(entry.before), after: json(entry.after) });
-    assert.deepEqual(await store.audit.head(), head, "as core chains what can be read");
+    assert.deepEqual(await auditHead(store), head, "as core chains what can be read");
     const first = await store.audit.verify({ limit: 3 });
     assert.deepEqual([first.head.seq, first.entries, first.more], [3, 3, true]);
     const second = await store.audit.verify({ from: first.head, limit: 4 });
@@ -291,8 +310,8 @@ export function auditCases(check: Check): void {
   check("a head that was kept elsewhere shows what the database alone cannot know", async ({ store }) => {
     const heads: AuditHead[] = [];
     for (let n = 0; n < 4; n++) {
-      await store.queues.pause(`q${n}`);
-      heads.push(await store.audit.head());
+      await store.queues.setPaused(`q${n}`, true);
+      heads.push(await auditHead(store));
     }
     const verify = async (known: AuditHead[], limit = 10) => {
       const { fault, head } = await store.audit.verify({ limit, known });
@@ -311,7 +330,11 @@ export function auditCases(check: Check): void {
     await Promise.all(
       stores.map(async (one, n) => {
         for (let turn = 0; turn < 10; turn++) {
-          const acts = [one.cancel(ids[turn * 3 + n] as string), one.queues.pause(`q${n}`), one.queues.resume(`q${n}`)];
+          const acts = [
+            one.cancel(ids[turn * 3 + n] as string),
+            one.queues.setPaused(`q${n}`, true),
+            one.queues.setPaused(`q${n}`, false),
+          ];
           assert.deepEqual(await Promise.all(acts), [true, true, true]);
           const seen = await store.audit.page({ after: followed.at(-1) ?? 0, limit: 100 });
           for (const { seq } of seen) if (seq > (followed.at(-1) ?? 0)) followed.push(seq);
@@ -325,11 +348,11 @@ export function auditCases(check: Check): void {
       Array.from({ length: 90 }, (_, i) => i + 1),
       "who follows it misses none",
     );
-    const head = await store.audit.head();
+    const head = await auditHead(store);
     const after = await reopen();
-    assert.deepEqual(await after.audit.head(), head);
-    await after.queues.pause("another");
-    assert.equal((await after.audit.head()).seq, 91);
+    assert.deepEqual(await auditHead(after), head);
+    await after.queues.setPaused("another", true);
+    assert.equal((await auditHead(after)).seq, 91);
     await isWhole(after);
   });
 
@@ -339,7 +362,7 @@ export function auditCases(check: Check): void {
       const [first, second] = [await running(store), await running(store)];
       pass(clock, 60_000);
       assert.equal((await takeBack(store, "crashed", first)).entries, 1);
-      assert.equal((await store.healing.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
+      assert.equal((await store.recoveries.reclaim([judged(second, "stalled")], "reclaimed by an operator", "alice")).entries, 1);
       assert.equal((await takeBack(store, "crashed", first)).entries, 0, "what is not that lease any more is left alone");
       const counts = { jobs: 1, quarantined: 0, failed: 0 };
       assert.deepEqual(
@@ -355,7 +378,7 @@ export function auditCases(check: Check): void {
 
   check("a build's transitions and what recovery does to it are links of the same chain", async ({ store }) => {
     const { build, lock, lead } = await started(store);
-    await store.queues.pause("q");
+    await store.queues.setPaused("q", true);
     await store.builds.move(build.id, STOPPED, lock);
     const second = await started(store, { token: "token-2" });
     await store.processes.unregister(second.lead.holder);
@@ -384,5 +407,5 @@ function json(value: unknown): string | null {
 async function isWhole(store: Store): Promise<void> {
   const check = await store.audit.verify({ limit: 1_000 });
   assert.equal(check.fault, null);
-  assert.deepEqual(check.head, await store.audit.head());
+  assert.deepEqual(check.head, await auditHead(store));
 }

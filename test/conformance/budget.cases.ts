@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { UNLIMITED } from "../../src/core/pipelines/budget.ts";
 import type { Amount } from "../../src/core/pipelines/cost.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { SEEDS } from "../seeds.ts";
 import { rests, seeBuild } from "./build-parts.ts";
@@ -274,7 +274,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
         break;
       case 5:
         passTime(60_000);
-        await store.queues.resume(build.queue);
+        await store.queues.setPaused(build.queue, false);
         for (const lease of await claimOf(store, build, 10)) running.push({ lease, estimate: 0, saved: 0 });
     }
     running = running.filter((one) => !left.has(one));

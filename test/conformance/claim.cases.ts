@@ -231,7 +231,7 @@ export function claimCases(check: Check): void {
     );
     pass(clock, 1_000);
     assert.deepEqual(
-      (await store.healing.stale({ dead: [], skewed: false, limit: 10 })).map(({ job, lease }) => [job, lease]),
+      (await store.recoveries.stale({ dead: [], skewed: false, limit: 10 })).map(({ job, lease }) => [job, lease]),
       [[claimed[0]?.job, 1_000]],
     );
   });

@@ -12,7 +12,7 @@ export function eventCases(check: Check): void {
   check("before anything happened there is nothing, and 0 is the newest", async ({ store }) => {
     assert.equal(await store.events.newest(), 0);
     assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
-    assert.deepEqual(await store.sinks.all(), []);
+    assert.deepEqual(await store.sinks.list(), []);
   });
 
   check("what happened is told in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
@@ -95,7 +95,7 @@ export function eventCases(check: Check): void {
     await happens(store);
     await happens(store);
     assert.equal(await store.sinks.open("s", "webhook"), start);
-    const [view] = await store.sinks.all();
+    const [view] = await store.sinks.list();
     assert.deepEqual(view, {
       name: "s",
       kind: "webhook",
@@ -144,10 +144,10 @@ export function eventCases(check: Check): void {
     const token = await taken(store, one);
     assert.deepEqual(await hold(store, two), { token: null, cursor: start });
     assert.deepEqual(await hold(store, one), { token: null, cursor: start }, "another one in the same process is another");
-    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
     assert.deepEqual(await hold(store, two), { token: null, cursor: seq });
     assert.deepEqual(await hold(store, one, token), { token, cursor: seq }, "by its token it is kept");
-    assert.equal((await store.sinks.all())[0]?.holder, one);
+    assert.equal((await store.sinks.list())[0]?.holder, one);
   });
 
   check("two who try at once: one gets it", async ({ store }) => {
@@ -167,13 +167,13 @@ export function eventCases(check: Check): void {
     pass(clock, 1);
     const token = await taken(store, two);
     assert.ok(token > old);
-    assert.equal(await store.sinks.advance("s", old, seq, TTL), false);
-    assert.equal(await store.sinks.fail("s", old, "boom", TTL), false);
-    assert.equal(await store.sinks.release("s", old), false);
+    assert.equal(await store.sinks.update("s", old, { seq: seq, ttl: TTL }), false);
+    assert.equal(await store.sinks.update("s", old, { error: "boom", ttl: TTL }), false);
+    assert.equal(await store.sinks.update("s", old, null), false);
     assert.deepEqual(await hold(store, one, old), { token: null, cursor: start });
-    const [view] = await store.sinks.all();
+    const [view] = await store.sinks.list();
     assert.deepEqual([view?.cursor, view?.failures, view?.holder], [start, 0, two]);
-    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
   });
 
   check("a deliverer whose time is over and whom nobody replaced goes on", async ({ store, clock }) => {
@@ -184,7 +184,7 @@ export function eventCases(check: Check): void {
     pass(clock, 10 * TTL);
     assert.deepEqual((await hold(store, one, token))?.token, token);
     pass(clock, 10 * TTL);
-    assert.equal(await store.sinks.advance("s", token, seq, TTL), true);
+    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
   });
 
   check("delivering, failing and keeping it each prolong the time", async ({ store, clock }) => {
@@ -193,8 +193,8 @@ export function eventCases(check: Check): void {
     const seq = await happens(store);
     const token = await taken(store, one);
     const acts = [
-      () => store.sinks.advance("s", token, seq, TTL),
-      () => store.sinks.fail("s", token, "boom", TTL),
+      () => store.sinks.update("s", token, { seq: seq, ttl: TTL }),
+      () => store.sinks.update("s", token, { error: "boom", ttl: TTL }),
       () => hold(store, one, token),
     ];
     for (const act of acts) {
@@ -212,7 +212,7 @@ export function eventCases(check: Check): void {
     const old = await taken(store, one);
     await store.processes.unregister(one);
     await taken(store, two);
-    assert.equal(await store.sinks.advance("s", old, seq, TTL), false);
+    assert.equal(await store.sinks.update("s", old, { seq: seq, ttl: TTL }), false);
   });
 
   check("a clock that was set back makes nobody wait longer than the time", async ({ store, clock }) => {
@@ -228,9 +228,9 @@ export function eventCases(check: Check): void {
     await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
-    assert.equal(await store.sinks.release("s", token), true);
-    assert.equal(await store.sinks.release("s", token), false);
-    assert.equal(await store.sinks.advance("s", token, seq, TTL), false, "what it left is not its own any more");
+    assert.equal(await store.sinks.update("s", token, null), true);
+    assert.equal(await store.sinks.update("s", token, null), false);
+    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), false, "what it left is not its own any more");
     await taken(store, two);
   });
 
@@ -239,9 +239,9 @@ export function eventCases(check: Check): void {
     await store.sinks.open("s", "x");
     const seqs = [await happens(store), await happens(store)] as const;
     const token = await taken(store, one);
-    await store.sinks.advance("s", token, seqs[1], TTL);
-    await store.sinks.advance("s", token, seqs[0], TTL);
-    assert.equal((await store.sinks.all())[0]?.cursor, seqs[1]);
+    await store.sinks.update("s", token, { seq: seqs[1], ttl: TTL });
+    await store.sinks.update("s", token, { seq: seqs[0], ttl: TTL });
+    assert.equal((await store.sinks.list())[0]?.cursor, seqs[1]);
   });
 
   check("failures are counted with the last error, until something is delivered", async ({ store, clock }) => {
@@ -249,15 +249,15 @@ export function eventCases(check: Check): void {
     await store.sinks.open("s", "x");
     const seq = await happens(store);
     const token = await taken(store, one);
-    await store.sinks.fail("s", token, "first", TTL);
+    await store.sinks.update("s", token, { error: "first", ttl: TTL });
     pass(clock, 1_000);
-    await store.sinks.fail("s", token, "second", TTL);
+    await store.sinks.update("s", token, { error: "second", ttl: TTL });
     const told = async () => {
-      const [view] = await store.sinks.all();
+      const [view] = await store.sinks.list();
       return [view?.failures, view?.error, view?.failedAt, view?.deliveredAt];
     };
     assert.deepEqual(await told(), [2, "second", clock.now(), null]);
-    await store.sinks.advance("s", token, seq, TTL);
+    await store.sinks.update("s", token, { seq: seq, ttl: TTL });
     assert.deepEqual(await told(), [0, null, null, clock.now()]);
   });
 
@@ -270,7 +270,11 @@ export function eventCases(check: Check): void {
     assert.equal(await hold(store, one, token), null);
     const seq = await happens(store);
     assert.equal(await store.sinks.open("s", "x"), seq, "it starts anew");
-    assert.equal(await store.sinks.advance("s", token, seq + 1, TTL), false, "an old token is worth nothing in its new life");
+    assert.equal(
+      await store.sinks.update("s", token, { seq: seq + 1, ttl: TTL }),
+      false,
+      "an old token is worth nothing in its new life",
+    );
     assert.deepEqual(await hold(store, one, token).then((held) => held?.token !== token), true);
   });
 
@@ -282,7 +286,7 @@ export function eventCases(check: Check): void {
       await hold(store, two);
       await hold(store, two, other);
       await store.sinks.open("s", "x");
-      await store.sinks.advance("s", other, 1, TTL);
+      await store.sinks.update("s", other, { seq: 1, ttl: TTL });
       await store.sinks.drop("nobody");
       await store.events.trim({ olderThan: WEEK, limit: 100 });
     });
@@ -299,17 +303,17 @@ export function eventCases(check: Check): void {
     const left = async () => (await store.events.page({ after: 0, limit: 100 })).map(({ seq }) => seq);
 
     const token = await taken(store, one);
-    await store.sinks.advance("s", token, seqs[4] as number, TTL);
+    await store.sinks.update("s", token, { seq: seqs[4] as number, ttl: TTL });
     pass(clock, WEEK + 1);
     assert.equal(await trim(), 0, "the slow one needs them all");
     const slow = (await hold(store, one, null, "slow"))?.token as Fence;
-    await store.sinks.advance("slow", slow, seqs[3] as number, TTL);
+    await store.sinks.update("slow", slow, { seq: seqs[3] as number, ttl: TTL });
     const young = await happens(store);
     assert.equal(await trim(3), 3);
     assert.deepEqual(await left(), [seqs[3], seqs[4], young]);
     assert.equal(await trim(3), 1);
-    await store.sinks.advance("slow", slow, young, TTL);
-    await store.sinks.advance("s", token, young, TTL);
+    await store.sinks.update("slow", slow, { seq: young, ttl: TTL });
+    await store.sinks.update("s", token, { seq: young, ttl: TTL });
     assert.equal(await trim(3), 1);
     assert.deepEqual(await left(), [young], "what is young stays, to look back at");
     assert.equal(await trim(3), 0);
@@ -340,11 +344,11 @@ export function eventCases(check: Check): void {
     const seq = await happens(store);
     await happens(store);
     const token = await taken(store, one);
-    await store.sinks.advance("s", token, seq, TTL);
-    await store.sinks.fail("s", token, "boom", TTL);
-    const before = [await store.events.page({ after: 0, limit: 10 }), await store.sinks.all()];
+    await store.sinks.update("s", token, { seq: seq, ttl: TTL });
+    await store.sinks.update("s", token, { error: "boom", ttl: TTL });
+    const before = [await store.events.page({ after: 0, limit: 10 }), await store.sinks.list()];
     const again = await reopen();
-    assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.sinks.all()], before);
+    assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.sinks.list()], before);
   });
 
   check.shared("a deliverer in another process is seen, and two never have the same sink", async ({ store, another }) => {

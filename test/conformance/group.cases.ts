@@ -8,6 +8,7 @@ import {
   claim,
   claimIds,
   claimOne,
+  lockOf,
   newJob,
   running,
   see,
@@ -114,7 +115,7 @@ export function groupCases(check: Check): void {
       );
       assert.equal((await see(store, claimed.id)).state, "succeeded");
       assert.equal((await store.look.counts({})).succeeded, 1);
-      assert.equal((await store.locks.get("l"))?.holder, "me");
+      assert.equal((await lockOf(store, "l"))?.holder, "me");
       assert.deepEqual((await claim(store)).map(({ name }) => name).sort(), ["name of a", "name of b", "name of c"]);
       assert.deepEqual(await store.enqueue([newJob({ id: "half" })]), [{ id: "half", duplicate: false }]);
     });

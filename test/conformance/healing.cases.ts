@@ -18,6 +18,8 @@ import {
   takeBack,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import type { ReclaimTotals } from "../../src/store/recoveries.ts";
+import type { Store } from "../../src/store/store.ts";
 
 const NOTHING = { entries: 0, quarantined: 0, failed: 0 };
 
@@ -26,7 +28,7 @@ export function healingCases(check: Check): void {
 
   check("with nothing running nothing is stale", async ({ store }) => {
     await add(store, {});
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 10 }), []);
   });
 
   check("a dead process's leases are stale at once, the living's are not", async ({ store }) => {
@@ -34,13 +36,13 @@ export function healingCases(check: Check): void {
     await add(store, {}, {}, {});
     const mine = await claim(store, { holder: dead, max: 2 });
     await claim(store, { holder: alive });
-    const stale = await store.healing.stale({ dead: [dead], skewed: false, limit: 10 });
+    const stale = await store.recoveries.stale({ dead: [dead], skewed: false, limit: 10 });
     assert.deepEqual(
       stale.map(({ job, holder }) => [job, holder]),
       mine.map(({ job }) => [job, dead]),
     );
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: 10 }), []);
-    assert.deepEqual(await store.healing.stale({ dead: [12_345 as ProcessId], skewed: false, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [12_345 as ProcessId], skewed: false, limit: 10 }), []);
   });
 
   check("a lease is listed once, however many reasons there are", async ({ store, clock }) => {
@@ -48,7 +50,7 @@ export function healingCases(check: Check): void {
     await add(store, {});
     await claim(store, { holder: dead });
     pass(clock, LEASE);
-    assert.equal((await store.healing.stale({ dead: [dead, dead], skewed: true, limit: 10 })).length, 1);
+    assert.equal((await store.recoveries.stale({ dead: [dead, dead], skewed: true, limit: 10 })).length, 1);
   });
 
   check("a limit is a limit, and the longest expired come first", async ({ store, clock }) => {
@@ -58,7 +60,7 @@ export function healingCases(check: Check): void {
     pass(clock, 1_000);
     await running(store);
     pass(clock, LEASE);
-    const stale = await store.healing.stale({ dead: [], skewed: false, limit: 2 });
+    const stale = await store.recoveries.stale({ dead: [], skewed: false, limit: 2 });
     assert.deepEqual(
       stale.map(({ job }) => job),
       [first.job, second.job],
@@ -73,20 +75,20 @@ export function healingCases(check: Check): void {
     await add(store, {}, {});
     await claim(store, { holder: dead });
     for (const limit of [1, 2, 3, 4])
-      assert.equal((await store.healing.stale({ dead: [dead], skewed: true, limit })).length, limit);
+      assert.equal((await store.recoveries.stale({ dead: [dead], skewed: true, limit })).length, limit);
   });
 
   check("a lease further away than it can be is found only when asked for", async ({ store, clock }) => {
     const claimed = await running(store);
     clock.set(clock.now() - 1);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: 10 }), []);
-    const stale = await store.healing.stale({ dead: [], skewed: true, limit: 10 });
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: 10 }), []);
+    const stale = await store.recoveries.stale({ dead: [], skewed: true, limit: 10 });
     assert.deepEqual(
       stale.map(({ job, left }) => [job, left]),
       [[claimed.job, LEASE + 1]],
     );
     clock.set(clock.now() + 1);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 10 }), []);
   });
 
   check("a settled, cancelled or released job is no longer stale", async ({ store, clock }) => {
@@ -95,7 +97,7 @@ export function healingCases(check: Check): void {
     await settle(store, a, SUCCEEDED);
     await store.cancel(b.id);
     await settle(store, c, { kind: "released" });
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 10 }), []);
   });
 
   // ── reclaim ──
@@ -125,10 +127,10 @@ export function healingCases(check: Check): void {
   check("a reclaim is idempotent", async ({ store }) => {
     const claimed = await running(store);
     await takeBack(store, "crashed", claimed);
-    const before = { jobs: await seeAll(store), recovery: await store.healing.totals() };
+    const before = { jobs: await seeAll(store), recovery: await store.recoveries.totals() };
     assert.deepEqual(await takeBack(store, "crashed", claimed), NOTHING);
     assert.deepEqual(await takeBack(store, "crashed", claimed, claimed), NOTHING);
-    assert.deepEqual({ jobs: await seeAll(store), recovery: await store.healing.totals() }, before);
+    assert.deepEqual({ jobs: await seeAll(store), recovery: await store.recoveries.totals() }, before);
   });
 
   check("a lease that is judged twice in one call is reclaimed once", async ({ store }) => {
@@ -140,11 +142,11 @@ export function healingCases(check: Check): void {
   check("a judgement of a lease that was renewed since does nothing", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, LEASE);
-    const [stale] = await store.healing.stale({ dead: [], skewed: false, limit: 1 });
+    const [stale] = await store.recoveries.stale({ dead: [], skewed: false, limit: 1 });
     await store.renew([{ ...claimed, lease: LEASE }]);
     assert.deepEqual(await takeBack(store, "crashed", stale ?? assert.fail()), NOTHING);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal((await store.healing.totals()).entriesReclaimed, 0);
+    assert.equal((await store.recoveries.totals()).entriesReclaimed, 0);
   });
 
   check("a judgement of a lease that belongs to somebody else by now does nothing", async ({ store }) => {
@@ -220,10 +222,10 @@ export function healingCases(check: Check): void {
     assert.deepEqual(await takeBack(store, "cut", claimed), NOTHING);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
     pass(clock, LEASE - 1);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 1 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
     pass(clock, 1);
-    assert.equal((await store.healing.stale({ dead: [], skewed: false, limit: 1 }))[0]?.job, claimed.job);
-    assert.deepEqual((await store.healing.totals()).log, [], "nothing was reclaimed");
+    assert.equal((await store.recoveries.stale({ dead: [], skewed: false, limit: 1 }))[0]?.job, claimed.job);
+    assert.deepEqual((await store.recoveries.totals()).log, [], "nothing was reclaimed");
   });
 
   check("a cut of a lease that was renewed since does nothing", async ({ store, clock }) => {
@@ -232,13 +234,13 @@ export function healingCases(check: Check): void {
     await store.renew([{ ...claimed, lease: 60_000 }]);
     await takeBack(store, "cut", claimed);
     pass(clock, 59_999);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 1 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
   });
 
   check("a reclaim tells whose lease it ended, and which queue has work again", async ({ store }) => {
     const [a, b] = [await running(store, { name: "a" }), await running(store, { name: "b" })];
     const changes = await changesDuring(store, () =>
-      store.healing.reclaim([judged(a, "crashed"), judged({ ...b, expiresAt: 1 }, "crashed")], "test"),
+      store.recoveries.reclaim([judged(a, "crashed"), judged({ ...b, expiresAt: 1 }, "crashed")], "test"),
     );
     assert.deepEqual(
       changes.flatMap(({ ended }) => ended),
@@ -250,16 +252,16 @@ export function healingCases(check: Check): void {
   // ── on record ──
 
   check("nothing healed, nothing on record", async ({ store }) => {
-    assert.deepEqual(await store.healing.totals(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
-    assert.deepEqual(await store.healing.reclaim([], "nothing"), NOTHING);
+    assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
+    assert.deepEqual(await store.recoveries.reclaim([], "nothing"), NOTHING);
     assert.equal(await store.locks.clean(), 0);
-    assert.deepEqual(await store.healing.totals(), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
+    assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
   });
 
   check("what was healed, when and why, is on record: totals, and a log with the newest first", async ({ store, clock }) => {
     const first = clock.now();
     const [a, b] = [await running(store), await running(store, { policy: { crashes: 1 } })];
-    await store.healing.reclaim([judged(a, "crashed"), judged(b, "crashed")], "process 7 died");
+    await store.recoveries.reclaim([judged(a, "crashed"), judged(b, "crashed")], "process 7 died");
     pass(clock, 1_000);
     await store.locks.acquire("l", "me", "t", 10);
     pass(clock, 10);
@@ -267,8 +269,8 @@ export function healingCases(check: Check): void {
     const second = clock.now();
     pass(clock, 1_000);
     const c = await running(store, { name: "c", policy: { onInterrupt: "fail" } });
-    await store.healing.reclaim([judged(c, "stalled")], "stalled");
-    const { log, ...totals } = await store.healing.totals();
+    await store.recoveries.reclaim([judged(c, "stalled")], "stalled");
+    const { log, ...totals } = await reclaimTotals(store);
     assert.deepEqual(totals, { locksCleaned: 1, entriesReclaimed: 3, recoveredAt: clock.now() });
     assert.deepEqual(log, [
       { at: clock.now(), cause: "stalled", entries: 1, quarantined: 0, failed: 1, locks: 0 },
@@ -281,9 +283,9 @@ export function healingCases(check: Check): void {
     await add(store, { policy: { crashes: 1_000, delay: 0 } });
     for (let n = 0; n < 60; n++) {
       pass(clock, 1);
-      await store.healing.reclaim([judged(await claimOne(store), "crashed")], `no. ${n}`);
+      await store.recoveries.reclaim([judged(await claimOne(store), "crashed")], `no. ${n}`);
     }
-    const { log, entriesReclaimed } = await store.healing.totals();
+    const { log, entriesReclaimed } = await store.recoveries.totals();
     assert.equal(entriesReclaimed, 60);
     assert.deepEqual(
       log.map(({ cause }) => cause),
@@ -292,10 +294,10 @@ export function healingCases(check: Check): void {
   });
 
   check.shared("the record persists", async ({ store, reopen }) => {
-    await store.healing.reclaim([judged(await running(store), "crashed")], "it died");
-    const before = await store.healing.totals();
+    await store.recoveries.reclaim([judged(await running(store), "crashed")], "it died");
+    const before = await store.recoveries.totals();
     assert.equal(before.log.length, 1);
-    assert.deepEqual(await (await reopen()).healing.totals(), before);
+    assert.deepEqual(await (await reopen()).recoveries.totals(), before);
   });
 
   check.shared("two processes that reclaim the same lease do it once", async ({ store, another }) => {
@@ -304,6 +306,11 @@ export function healingCases(check: Check): void {
     const both = await Promise.all([takeBack(store, "crashed", claimed), takeBack(other, "crashed", claimed)]);
     assert.equal(both[0].entries + both[1].entries, 1);
     assert.equal((await see(store, claimed.id)).crashes, 1);
-    assert.equal((await store.healing.totals()).entriesReclaimed, 1);
+    assert.equal((await store.recoveries.totals()).entriesReclaimed, 1);
   });
+}
+
+async function reclaimTotals(store: Store): Promise<ReclaimTotals> {
+  const { reports: _, ...totals } = await store.recoveries.totals();
+  return totals;
 }

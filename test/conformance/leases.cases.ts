@@ -9,9 +9,9 @@ export function leaseCases(check: Check): void {
   check("a lease ends at its instant, not a millisecond before", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, LEASE - 1);
-    assert.deepEqual(await store.healing.stale(STALE), []);
+    assert.deepEqual(await store.recoveries.stale(STALE), []);
     pass(clock, 1);
-    assert.deepEqual(await store.healing.stale(STALE), [
+    assert.deepEqual(await store.recoveries.stale(STALE), [
       { job: claimed.job, fence: claimed.fence, holder: null, expiresAt: claimed.expiresAt, lease: LEASE, left: 0 },
     ]);
   });
@@ -21,9 +21,9 @@ export function leaseCases(check: Check): void {
     pass(clock, 20_000);
     assert.deepEqual(await store.renew([{ job, fence, lease: LEASE }]), ["held"]);
     pass(clock, LEASE - 1);
-    assert.deepEqual(await store.healing.stale(STALE), []);
+    assert.deepEqual(await store.recoveries.stale(STALE), []);
     pass(clock, 1);
-    assert.equal((await store.healing.stale(STALE)).length, 1);
+    assert.equal((await store.recoveries.stale(STALE)).length, 1);
   });
 
   check("a renewal may change the lease's length", async ({ store, clock }) => {
@@ -31,7 +31,7 @@ export function leaseCases(check: Check): void {
     await store.renew([{ job, fence, lease: 1_000 }]);
     pass(clock, 1_000);
     assert.deepEqual(
-      (await store.healing.stale(STALE)).map(({ lease, expiresAt }) => [lease, expiresAt]),
+      (await store.recoveries.stale(STALE)).map(({ lease, expiresAt }) => [lease, expiresAt]),
       [[1_000, clock.now()]],
     );
   });
@@ -54,7 +54,7 @@ export function leaseCases(check: Check): void {
     assert.deepEqual(await store.renew(leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }))), fates);
     pass(clock, 20_000);
     assert.deepEqual(
-      (await store.healing.stale(STALE)).map(({ job, fence }) => [job, fence]),
+      (await store.recoveries.stale(STALE)).map(({ job, fence }) => [job, fence]),
       [[again.job, again.fence]],
       "the new holder's lease is as it was",
     );
@@ -64,7 +64,7 @@ export function leaseCases(check: Check): void {
     const { job, fence } = await running(store);
     pass(clock, 10 * LEASE);
     assert.deepEqual(await store.renew([{ job, fence, lease: LEASE }]), ["held"]);
-    assert.deepEqual(await store.healing.stale(STALE), []);
+    assert.deepEqual(await store.recoveries.stale(STALE), []);
   });
 
   check("a lease on a job that never was is gone", async ({ store }) => {
@@ -85,9 +85,9 @@ export function leaseCases(check: Check): void {
   check("inspecting changes nothing", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, LEASE);
-    const before = await store.healing.stale(STALE);
+    const before = await store.recoveries.stale(STALE);
     assert.deepEqual(await store.inspect([claimed, claimed]), ["held", "held"]);
-    assert.deepEqual(await store.healing.stale(STALE), before);
+    assert.deepEqual(await store.recoveries.stale(STALE), before);
     assert.deepEqual(await store.inspect([]), []);
     assert.deepEqual(await store.renew([]), []);
   });

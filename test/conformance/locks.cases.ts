@@ -8,6 +8,7 @@ import {
   claimOne,
   ERROR,
   LEASE,
+  lockOf,
   pass,
   settle,
   SUCCEEDED,
@@ -20,7 +21,7 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.acquire("l", "agent-1", "token-1", 5_000), true);
     assert.equal(await store.locks.acquire("l", "agent-2", "token-2", 5_000), false);
     assert.equal(await store.locks.acquire("l", "agent-1", "token-1", 5_000), false, "not even by who has it");
-    assert.deepEqual(await store.locks.get("l"), {
+    assert.deepEqual(await lockOf(store, "l"), {
       name: "l",
       holder: "agent-1",
       acquiredAt: clock.now(),
@@ -33,12 +34,12 @@ export function lockCases(check: Check): void {
   check("two who try at once: one gets it", async ({ store }) => {
     const got = await Promise.all(["a", "b", "c"].map((who) => store.locks.acquire("l", who, who, 1_000)));
     assert.equal(got.filter(Boolean).length, 1);
-    assert.equal((await store.locks.get("l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
+    assert.equal((await lockOf(store, "l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
   });
 
   check("a lock that nobody took is not there", async ({ store }) => {
-    assert.equal(await store.locks.get("l"), null);
-    assert.deepEqual(await store.locks.all(), []);
+    assert.equal(await lockOf(store, "l"), null);
+    assert.deepEqual(await store.locks.list(), []);
     assert.equal(await store.locks.extend("l", "t", 1_000), false);
     assert.equal(await store.locks.release("l", "t"), false);
     assert.equal(await store.locks.break("l"), false);
@@ -47,14 +48,14 @@ export function lockCases(check: Check): void {
   check("a lock ends at its instant, not a millisecond before; until somebody takes it, it shows as stale", async (ground) => {
     const { store, clock } = ground;
     await store.locks.acquire("l", "a", "a", 5_000);
-    const { acquiredAt } = (await store.locks.get("l")) ?? assert.fail();
+    const { acquiredAt } = (await lockOf(store, "l")) ?? assert.fail();
     pass(clock, 4_999);
     assert.equal(await store.locks.acquire("l", "b", "b", 5_000), false);
-    assert.equal((await store.locks.get("l"))?.stale, false);
+    assert.equal((await lockOf(store, "l"))?.stale, false);
     pass(clock, 1);
-    assert.deepEqual(await store.locks.get("l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
+    assert.deepEqual(await lockOf(store, "l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
     assert.equal(await store.locks.acquire("l", "b", "b", 7_000), true);
-    assert.deepEqual(await store.locks.get("l"), {
+    assert.deepEqual(await lockOf(store, "l"), {
       name: "l",
       holder: "b",
       acquiredAt: clock.now(),
@@ -77,12 +78,12 @@ export function lockCases(check: Check): void {
     pass(clock, 4_000);
     assert.equal(await store.locks.extend("l", "other", 60_000), false);
     assert.equal(await store.locks.extend("m", "token", 60_000), false);
-    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 1_000);
+    assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 1_000);
     assert.equal(await store.locks.extend("l", "token", 5_000), true);
-    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 5_000);
+    assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 5_000);
     assert.equal(await store.locks.extend("l", "token", 100), true, "it may be shortened");
     pass(clock, 100);
-    assert.equal((await store.locks.get("l"))?.stale, true);
+    assert.equal((await lockOf(store, "l"))?.stale, true);
   });
 
   check("an expired lock can be neither extended nor released", async ({ store, clock }) => {
@@ -90,17 +91,17 @@ export function lockCases(check: Check): void {
     pass(clock, 1_000);
     assert.equal(await store.locks.extend("l", "t", 1_000), false);
     assert.equal(await store.locks.release("l", "t"), false);
-    assert.equal((await store.locks.get("l"))?.stale, true);
+    assert.equal((await lockOf(store, "l"))?.stale, true);
   });
 
   check("releasing needs the token, and frees it at once", async ({ store }) => {
     await store.locks.acquire("l", "a", "t", 1_000);
     assert.equal(await store.locks.release("l", "a"), false);
     assert.equal(await store.locks.release("m", "t"), false);
-    assert.equal((await store.locks.get("l"))?.stale, false);
+    assert.equal((await lockOf(store, "l"))?.stale, false);
     assert.equal(await store.locks.release("l", "t"), true);
     assert.equal(await store.locks.release("l", "t"), false);
-    assert.equal(await store.locks.get("l"), null);
+    assert.equal(await lockOf(store, "l"), null);
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
 
@@ -108,9 +109,9 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("l", "a", "t", 1_000);
     await store.locks.acquire("m", "a", "t", 1_000);
     assert.equal(await store.locks.break("l"), true);
-    assert.equal(await store.locks.get("l"), null);
+    assert.equal(await lockOf(store, "l"), null);
     assert.equal(await store.locks.extend("l", "t", 1_000), false);
-    assert.equal((await store.locks.get("m"))?.holder, "a");
+    assert.equal((await lockOf(store, "m"))?.holder, "a");
   });
 
   check("all locks are listed by name, expired ones too", async ({ store, clock }) => {
@@ -118,7 +119,7 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("a", "1", "t", 1_000);
     pass(clock, 1_000);
     assert.deepEqual(
-      (await store.locks.all()).map(({ name, holder, stale }) => [name, holder, stale]),
+      (await store.locks.list()).map(({ name, holder, stale }) => [name, holder, stale]),
       [
         ["a", "1", true],
         ["b", "2", false],
@@ -135,13 +136,13 @@ export function lockCases(check: Check): void {
       const from = [{ queue: "claimed", lease: LEASE }];
       const claimed = await claimOne(store, { from, exclusive: "exclusive" });
       pass(clock, 1_000);
-      assert.deepEqual(await store.locks.stale([]), ["old"]);
-      assert.deepEqual(await store.locks.stale([claimed]), ["claimed", "old"]);
-      assert.equal((await store.locks.all()).length, 3);
+      assert.deepEqual((await store.recoveries.preview([], [])).staleLocks, ["old"]);
+      assert.deepEqual((await store.recoveries.preview([], [claimed])).staleLocks, ["claimed", "old"]);
+      assert.equal((await store.locks.list()).length, 3);
       await takeBack(store, "stalled", claimed);
-      assert.deepEqual(await store.locks.stale([]), ["claimed", "old"]);
+      assert.deepEqual((await store.recoveries.preview([], [])).staleLocks, ["claimed", "old"]);
       assert.equal(await store.locks.clean(), 2);
-      assert.deepEqual(await store.locks.stale([]), []);
+      assert.deepEqual((await store.recoveries.preview([], [])).staleLocks, []);
     },
   );
 
@@ -153,10 +154,10 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.clean(), 2);
     assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(
-      (await store.locks.all()).map(({ name }) => name),
+      (await store.locks.list()).map(({ name }) => name),
       ["new"],
     );
-    assert.equal((await store.healing.totals()).locksCleaned, 2);
+    assert.equal((await store.recoveries.totals()).locksCleaned, 2);
   });
 
   check("a clock that was set back does not make a lock last longer than its time, once it is looked after", async (ground) => {
@@ -164,7 +165,7 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("l", "a", "t", 1_000);
     clock.set(clock.now() - 3_600_000);
     assert.equal(await store.locks.clean(), 0);
-    assert.equal((await store.locks.get("l"))?.expiresAt, clock.now() + 1_000);
+    assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 1_000);
     pass(clock, 1_000);
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
@@ -219,7 +220,7 @@ export function lockCases(check: Check): void {
     const from = [{ queue: "q", lease: LEASE }];
     const claimed = await claimOne(store, { from, worker: "agent-1", exclusive: "token" });
     assert.equal(claimed.id, first);
-    assert.deepEqual(await store.locks.get("q"), {
+    assert.deepEqual(await lockOf(store, "q"), {
       name: "q",
       holder: "agent-1",
       acquiredAt: clock.now(),
@@ -231,15 +232,15 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.acquire("q", "agent-2", "u", 1_000), false);
     assert.deepEqual(await claimIds(store), [other]);
     await settle(store, claimed, SUCCEEDED);
-    assert.equal(await store.locks.get("q"), null);
-    assert.deepEqual(await store.locks.all(), []);
+    assert.equal(await lockOf(store, "q"), null);
+    assert.deepEqual(await store.locks.list(), []);
     assert.equal((await claimOne(store, { from, exclusive: "again" })).id, second);
   });
 
   check("an exclusive claim that finds nothing takes no lock", async ({ store }) => {
     await add(store, { queue: "q", delay: 1_000 });
     assert.deepEqual(await claim(store, { from: [{ queue: "q", lease: LEASE }], max: 1, exclusive: "t" }), []);
-    assert.equal(await store.locks.get("q"), null);
+    assert.equal(await lockOf(store, "q"), null);
     assert.equal(await store.locks.acquire("q", "a", "t", 1_000), true);
   });
 
@@ -251,7 +252,7 @@ export function lockCases(check: Check): void {
     assert.deepEqual(await claim(store), [], "expired, but nobody has taken it back");
     assert.equal(await store.locks.acquire("q", "b", "u", 1_000), false);
     await store.renew([{ ...claimed, lease: LEASE }]);
-    assert.equal((await store.locks.get("q"))?.expiresAt, clock.now() + LEASE);
+    assert.equal((await lockOf(store, "q"))?.expiresAt, clock.now() + LEASE);
   });
 
   check("an exclusive claim's lock is ended by its settling, never by its token", async ({ store }) => {
@@ -260,7 +261,7 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.extend("q", "t", 1), false);
     assert.equal(await store.locks.release("q", "t"), false);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal((await store.locks.get("q"))?.stale, false);
+    assert.equal((await lockOf(store, "q"))?.stale, false);
   });
 
   const ENDS: Record<
@@ -286,10 +287,10 @@ export function lockCases(check: Check): void {
         changes.some(({ ready }) => ready?.has("q")),
         "there is another job that could not be claimed before",
       );
-      assert.equal(await store.locks.get("q"), null);
+      assert.equal(await lockOf(store, "q"), null);
       assert.notDeepEqual(await claim(store), []);
       assert.equal(await store.locks.acquire("q", "b", "u", 1_000), true);
-      assert.equal((await store.locks.get("q"))?.holder, "b");
+      assert.equal((await lockOf(store, "q"))?.holder, "b");
     });
   }
 
@@ -297,7 +298,7 @@ export function lockCases(check: Check): void {
     await add(store, { queue: "q" }, { queue: "q" });
     await takeBack(store, "stalled", await claimOne(store, { exclusive: "old" }));
     await claimOne(store);
-    assert.equal(await store.locks.get("q"), null);
+    assert.equal(await lockOf(store, "q"), null);
     assert.equal((await claim(store)).length, 1, "the second job is not kept back");
   });
 
@@ -306,7 +307,7 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("q", "a", "t", 1_000);
     pass(clock, 1_000);
     const claimed = await claimOne(store, { worker: "b", exclusive: "u" });
-    assert.equal((await store.locks.get("q"))?.holder, "b");
+    assert.equal((await lockOf(store, "q"))?.holder, "b");
     pass(clock, 1_000);
     assert.equal(await store.locks.clean(), 0);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);

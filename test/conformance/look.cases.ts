@@ -397,8 +397,8 @@ async function everything(store: Store): Promise<unknown[]> {
     await store.look.counts({}),
     await store.look.queues(),
     await store.outlook([{ lease: 1 }]),
-    await store.healing.totals(),
-    await store.locks.all(),
+    await store.recoveries.totals(),
+    await store.locks.list(),
     await store.processes.all(),
     await store.processes.running(),
   ];

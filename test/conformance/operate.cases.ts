@@ -48,7 +48,7 @@ export function operateCases(check: Check): void {
     );
     assert.deepEqual(await store.inspect([claimed]), ["cancelled"]);
     pass(clock, 86_400_000);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: true, limit: 9 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 9 }), []);
     assert.deepEqual(await claim(store), []);
     assert.deepEqual(await store.processes.running(), new Map());
   });

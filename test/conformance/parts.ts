@@ -4,9 +4,12 @@ import type { Job, JobError } from "../../src/core/jobs/job.ts";
 import type { HeldLease, LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import type { LimitRule } from "../../src/core/limits/limit.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";
+import type { LockView } from "../../src/store/locks.ts";
+import type { AuditHead } from "../../src/store/audit.ts";
+import type { StoredSchedule } from "../../src/store/schedules.ts";
 
 /** Words that the cases share: a job as it would be enqueued, an attempt's end, time going by. */
 export const LEASE = 30_000;
@@ -79,8 +82,12 @@ export function judged(lease: Claimed | HeldLease, verdict: Judgement["verdict"]
 }
 
 /** Takes leases back as judged. */
+export async function lockOf({ locks }: Pick<Store, "locks">, name: string): Promise<LockView | null> {
+  return (await locks.list(name))[0] ?? null;
+}
+
 export function takeBack(store: Store, verdict: Judgement["verdict"], ...leases: (Claimed | HeldLease)[]): Promise<Reclaimed> {
-  return store.healing.reclaim(
+  return store.recoveries.reclaim(
     leases.map((lease) => judged(lease, verdict)),
     "a test",
   );
@@ -150,4 +157,13 @@ export async function workOff(store: Store, request: Partial<ClaimRequest> = {})
     started.push(...claimed.map(({ id }) => id));
     await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
   }
+}
+
+export async function scheduleOf({ schedules }: Pick<Store, "schedules">, key: string): Promise<StoredSchedule | null> {
+  return (await schedules.list(key))[0] ?? null;
+}
+
+/** The newest audit entry of a chain that is whole. */
+export async function auditHead({ audit }: Pick<Store, "audit">): Promise<AuditHead> {
+  return (await audit.verify({ limit: 1_000_000 })).head;
 }

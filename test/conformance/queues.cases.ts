@@ -31,8 +31,8 @@ export function queueCases(check: Check): void {
   check("a paused queue hands out nothing, to nobody, until it is resumed", async ({ store }) => {
     const [one] = (await add(store, {})) as [string];
     const [other] = (await add(store, { name: "other" })) as [string];
-    assert.equal(await store.queues.pause("work"), true);
-    assert.equal(await store.queues.pause("work"), false, "it is so already");
+    assert.equal(await store.queues.setPaused("work", true), true);
+    assert.equal(await store.queues.setPaused("work", true), false, "it is so already");
     const two = await addOne(store);
     assert.deepEqual(await claimIds(store), [other]);
     for (const from of [{ queue: "work" }, { name: "work", version: 1 }, {}]) {
@@ -43,50 +43,54 @@ export function queueCases(check: Check): void {
       ["other", false],
       ["work", true],
     ]);
-    assert.equal(await store.queues.resume("work"), true);
-    assert.equal(await store.queues.resume("work"), false);
+    assert.equal(await store.queues.setPaused("work", false), true);
+    assert.equal(await store.queues.setPaused("work", false), false);
     assert.deepEqual(await claimIds(store), [one, two]);
   });
 
   check("a delayed job of a paused queue wakes nobody", async ({ store, clock }) => {
     await add(store, { delay: 100 });
-    await store.queues.pause("work");
+    await store.queues.setPaused("work", true);
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
     pass(clock, 100);
     assert.deepEqual(await claimIds(store), []);
-    await store.queues.resume("work");
+    await store.queues.setPaused("work", false);
     assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
   });
 
   check("what runs in a paused queue goes on and ends as it would, or comes back and stays", async ({ store }) => {
     const jobs = await add(store, {}, {}, {});
     const held = await claim(store);
-    await store.queues.pause("work");
+    await store.queues.setPaused("work", true);
     assert.deepEqual(await store.renew(held.map((lease) => ({ ...lease, lease: LEASE }))), ["held", "held", "held"]);
     await settle(store, held[0] as (typeof held)[0], SUCCEEDED);
     await settle(store, held[1] as (typeof held)[0], { kind: "released" });
     await takeBack(store, "crashed", held[2] as (typeof held)[0]);
     assert.deepEqual(await claimIds(store), []);
-    await store.queues.resume("work");
+    await store.queues.setPaused("work", false);
     assert.deepEqual(new Set([...(await claimIds(store)), ...(await claimIds(store))]), new Set(jobs.slice(1)));
   });
 
   check("resuming wakes who waits for that queue", async ({ store }) => {
     await add(store, {});
-    await store.queues.pause("work");
-    const [change] = await changesDuring(store, () => store.queues.resume("work"));
+    await store.queues.setPaused("work", true);
+    const [change] = await changesDuring(store, () => store.queues.setPaused("work", false));
     assert.deepEqual(change?.ready, new Set(["work"]));
   });
 
   check("a queue that nobody has used yet can be paused", async ({ store }) => {
-    await store.queues.pause("later");
+    await store.queues.setPaused("later", true);
     await add(store, { name: "later" });
     assert.deepEqual(await claimIds(store), []);
   });
 
   check("pausing, resuming and pausing in one turn are three, and each is told", async ({ store }) => {
     await add(store, {});
-    await Promise.all([store.queues.pause("work"), store.queues.resume("work"), store.queues.pause("work")]);
+    await Promise.all([
+      store.queues.setPaused("work", true),
+      store.queues.setPaused("work", false),
+      store.queues.setPaused("work", true),
+    ]);
     assert.deepEqual(await claimIds(store), []);
     const events = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(
@@ -100,18 +104,18 @@ export function queueCases(check: Check): void {
     const other = await another();
     const id = await addOne(store);
     assert.deepEqual(await other.look.counts({ queue: "work" }), await store.look.counts({ queue: "work" }));
-    await store.queues.pause("work");
+    await store.queues.setPaused("work", true);
     assert.deepEqual(await claimIds(other), []);
     assert.equal((await other.outlook([{ lease: LEASE }])).ready, false);
     const again = await reopen();
     assert.deepEqual(await claimIds(again), []);
-    await again.queues.resume("work");
+    await again.queues.setPaused("work", false);
     assert.deepEqual(await claimIds(again), [id]);
   });
 
   check("a definition's word about its queue leaves a pause alone", async ({ store }) => {
     await add(store, {});
-    await store.queues.pause("work");
+    await store.queues.setPaused("work", true);
     await keep(store, { succeeded: { age: 1_000 } });
     assert.deepEqual(await claimIds(store), []);
   });

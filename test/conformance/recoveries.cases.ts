@@ -2,13 +2,15 @@ import assert from "node:assert/strict";
 import { UNNAMED } from "../../src/core/recovery/audit.ts";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
-import type { Recovering, StoredReport } from "../../src/store/recoveries.ts";
+import type { DeadProcess, Recovering, StoredReport } from "../../src/store/recoveries.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
-import { add, claim, claimOne, LEASE, pass, register, see, seeAll, settle } from "./parts.ts";
+import { add, claim, claimOne, LEASE, lockOf, pass, register, see, seeAll, settle } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
+/** What reclaiming from a process answers that held nothing. */
+const NOTHING = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0, isDone: true };
 const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
 export function recoveryCases(check: Check): void {
@@ -31,9 +33,13 @@ export function recoveryCases(check: Check): void {
       [[dead, "dead", "indexer"]],
     );
     pass(clock, 5);
-    assert.deepEqual(await takeBack(store, recovering, dead, { spent: 4 }), { entries: 3, quarantined: 0, failed: 0, locks: 0 });
+    assert.deepEqual(await reclaimFrom(store, recovering, dead, { limit: 2, spent: 4 }), {
+      ...NOTHING,
+      entries: 2,
+      isDone: false,
+    });
     pass(clock, 1);
-    assert.deepEqual(await bury(store, recovering, dead, { spent: 2 }), { builds: 0, locks: 0 });
+    assert.deepEqual(await reclaimFrom(store, recovering, dead, { spent: 2 }), { ...NOTHING, entries: 1 });
     const recoveredAt = clock.now();
     pass(clock, 1_000);
     const report = await closed(store, recovering, by, 4);
@@ -54,7 +60,7 @@ export function recoveryCases(check: Check): void {
       recoveryDurationMs: 6,
       walSizeBeforeRecoveryBytes: report.walSizeBeforeRecoveryBytes,
       walFramesReplayed: 0,
-      commitsMissing: null,
+      commitsMissing: report.commitsMissing,
       acknowledgedBy: null,
       acknowledgedAt: null,
     });
@@ -65,7 +71,7 @@ export function recoveryCases(check: Check): void {
     for (const id of ids.slice(0, 3))
       assert.deepEqual([(await see(store, id)).state, (await see(store, id)).crashes], ["pending", 1]);
     assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [report]);
-    assert.equal((await store.healing.totals()).entriesReclaimed, 3, "and it is in the sums");
+    assert.equal((await store.recoveries.totals()).entriesReclaimed, 3, "and it is in the sums");
   });
 
   check("what is taken back in several transactions adds up in one report", async ({ store }) => {
@@ -74,9 +80,8 @@ export function recoveryCases(check: Check): void {
     await claim(store, { holder: dead });
     const recovering = await begun(store, by, [dead]);
     const taken: number[] = [];
-    for (let n = 0; n < 4; n++) taken.push((await takeBack(store, recovering, dead, { limit: 2 })).entries);
+    for (let n = 0; n < 4; n++) taken.push((await reclaimFrom(store, recovering, dead, { limit: 2 })).entries);
     assert.deepEqual(taken, [2, 2, 1, 0]);
-    await bury(store, recovering, dead);
     const { jobsRecovered, jobsResetToPending } = await closed(store, recovering, by);
     assert.deepEqual([jobsRecovered, jobsResetToPending], [5, 5]);
   });
@@ -100,8 +105,7 @@ export function recoveryCases(check: Check): void {
       recovering.left.map(({ life }) => life),
       ["rebooted"],
     );
-    await takeBack(store, recovering, gone, { as: "interrupted" });
-    await bury(store, recovering, gone);
+    await reclaimFrom(store, recovering, gone, { as: "interrupted" });
     assert.equal((await closed(store, recovering, by)).jobsQuarantined, 0);
     const { state, crashes, attempt } = await see(store, id as string);
     assert.deepEqual([state, crashes, attempt], ["pending", 0, 0]);
@@ -124,14 +128,12 @@ export function recoveryCases(check: Check): void {
     );
   });
 
-  check("a process that has jobs in hand is not buried", async ({ store }) => {
+  check("a dead process stays registered until its last job is reclaimed", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     await add(store, {}, {});
     await claim(store, { holder: dead });
     const recovering = await begun(store, by, [dead]);
-    assert.equal(await bury(store, recovering, dead), null);
-    await takeBack(store, recovering, dead, { limit: 1 });
-    assert.equal(await bury(store, recovering, dead), null);
+    assert.equal((await reclaimFrom(store, recovering, dead, { limit: 1 })).isDone, false);
     assert.equal((await store.processes.all()).length, 2);
     const ending = { by, jobsPending: 0, ...FOUND };
     assert.deepEqual(
@@ -139,9 +141,8 @@ export function recoveryCases(check: Check): void {
       { left: recovering.left },
       "nor is its report ended",
     );
-    await takeBack(store, recovering, dead);
-    assert.ok(await bury(store, recovering, dead));
-    assert.deepEqual(await bury(store, recovering, dead), { builds: 0, locks: 0 }, "done is done");
+    assert.deepEqual(await reclaimFrom(store, recovering, dead), { ...NOTHING, entries: 1 });
+    assert.deepEqual(await reclaimFrom(store, recovering, dead), NOTHING, "done is done");
     assert.equal((await closed(store, recovering, by)).jobsRecovered, 2);
   });
 
@@ -157,7 +158,12 @@ export function recoveryCases(check: Check): void {
     store.processes.actAs(by);
     assert.ok(await store.locks.acquire("mine", "me", "t4", LEASE));
     pass(clock, 10);
-    assert.deepEqual(await store.recoveries.preview([dead]), { jobs: 1, builds: [build.id], locks: ["nightly", "alone"].sort() });
+    assert.deepEqual(await store.recoveries.preview([dead], []), {
+      jobs: 1,
+      builds: [build.id],
+      locks: ["nightly", "alone"].sort(),
+      staleLocks: ["expired"],
+    });
     const report = await recovered(store, by, [dead]);
     assert.deepEqual(
       [report.buildsCrashed, report.locksReleased],
@@ -167,8 +173,8 @@ export function recoveryCases(check: Check): void {
     const { state, reason } = await seeBuild(store, build);
     assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
     assert.deepEqual(await store.builds.leads(), []);
-    assert.equal(await store.locks.get("nightly"), null);
-    assert.equal((await store.locks.get("mine"))?.holder, "me");
+    assert.equal(await lockOf(store, "nightly"), null);
+    assert.equal((await lockOf(store, "mine"))?.holder, "me");
     assert.ok(await store.locks.acquire("nightly", "another", "t5", LEASE));
     assert.equal(await store.locks.extend("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
   });
@@ -191,7 +197,7 @@ export function recoveryCases(check: Check): void {
     store.processes.actAs(by);
     assert.equal(await store.locks.extend("handed over", "token", LEASE), true);
     assert.equal((await recovered(store, by, [dead])).locksReleased, 0);
-    assert.equal((await store.locks.get("handed over"))?.holder, "somebody");
+    assert.equal((await lockOf(store, "handed over"))?.holder, "somebody");
   });
 
   check("one report is under way at a time: who comes second helps with it, and does not end it", async ({ store }) => {
@@ -211,9 +217,8 @@ export function recoveryCases(check: Check): void {
       theirs.left.map(({ id }) => id),
       [dead, later],
     );
-    await takeBack(store, theirs, dead);
-    assert.deepEqual(await takeBack(store, mine, dead), { entries: 0, quarantined: 0, failed: 0, locks: 0 });
-    await bury(store, theirs, dead);
+    assert.deepEqual(await reclaimFrom(store, theirs, dead), { ...NOTHING, entries: 1 });
+    assert.deepEqual(await reclaimFrom(store, mine, dead), NOTHING);
     const ending = { jobsPending: 0, ...FOUND };
     assert.equal(await store.recoveries.close(mine.report, { ...ending, by: second }), null, "it is not his");
     const left = await store.recoveries.close(mine.report, { ...ending, by: first });
@@ -223,8 +228,7 @@ export function recoveryCases(check: Check): void {
       [later],
       "whom the other has found is to be buried first",
     );
-    await takeBack(store, mine, later);
-    await bury(store, mine, later);
+    await reclaimFrom(store, mine, later);
     const report = await closed(store, mine, first);
     assert.deepEqual([report.crashed.length, report.jobsRunningBeforeCrash, report.jobsRecovered], [2, 2, 2]);
     assert.equal(await begin(store, second, [dead, later]), null, "and there is nothing more to report");
@@ -246,9 +250,7 @@ export function recoveryCases(check: Check): void {
       [store, other].map(async (handle, i) => {
         const recovering = both[i];
         if (recovering === null || recovering === undefined) return 0;
-        const { entries } = await takeBack(handle, recovering, dead);
-        await bury(handle, recovering, dead);
-        return entries;
+        return (await reclaimFrom(handle, recovering, dead)).entries;
       }),
     );
     assert.equal(
@@ -266,15 +268,14 @@ export function recoveryCases(check: Check): void {
     await add(store, {}, {}, {});
     await claim(store, { holder: dead });
     const before = await begun(store, first, [dead]);
-    await takeBack(store, before, dead, { limit: 2, spent: 3 });
+    await reclaimFrom(store, before, dead, { limit: 2, spent: 3 });
     // Killed here.
     const second = await register(store, "second");
     const after = await begun(store, second, [dead, first]);
     assert.deepEqual([after.report, after.owned], [before.report, true]);
     assert.equal(await store.recoveries.close(before.report, { by: first, jobsPending: 0, ...FOUND }), null);
     for (const { id } of after.left) {
-      await takeBack(store, after, id, { spent: 1 });
-      await bury(store, after, id, { spent: 1 });
+      await reclaimFrom(store, after, id, { spent: 1 });
     }
     const report = await closed(store, after, second);
     assert.deepEqual(
@@ -282,22 +283,23 @@ export function recoveryCases(check: Check): void {
       ["first", "dead"],
     );
     const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs } = report;
-    assert.deepEqual([jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs], [3, 3, 3, 6]);
+    assert.deepEqual([jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, recoveryDurationMs], [3, 3, 3, 5]);
   });
 
-  check("a report that its owner has handed on, or left behind, is ended by the next", async ({ store }) => {
+  check("a report that its owner gave up, or left behind, is ended by the next", async ({ store }) => {
     const [first, second, dead] = [await register(store), await register(store), await register(store)];
     const { report } = await begun(store, first, [dead]);
     assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "while he is there it is his");
-    assert.equal(await store.recoveries.transfer(report, second), false);
-    assert.equal(await store.recoveries.transfer(report, first), true);
+    await store.recoveries.close(report, { by: second });
+    assert.equal(await begin(store, second, []), null, "nor can another process give it up");
+    await store.recoveries.close(report, { by: first });
     const handed = await begun(store, second, []);
     assert.deepEqual([handed.report, handed.owned], [report, true]);
     await store.processes.unregister(second);
     const third = await register(store);
     const left = await begun(store, third, []);
     assert.deepEqual([left.report, left.owned, left.left.map(({ id }) => id)], [report, true, [dead]]);
-    await bury(store, left, dead);
+    await reclaimFrom(store, left, dead);
     assert.equal((await closed(store, left, third)).crashed.length, 1);
   });
 
@@ -307,7 +309,7 @@ export function recoveryCases(check: Check): void {
     const findings = { errors: ["one"], commitsMissing: 2, walFramesReplayed: 7 };
     const recovering = await store.recoveries.begin({ dead: [found(dead)], by, opening: true, alone: true, findings });
     assert.ok(recovering !== null);
-    await bury(store, recovering, dead);
+    await reclaimFrom(store, recovering, dead);
     const ending = { by, jobsPending: 0, errors: ["two", "one"], commitsMissing: 1, walFramesReplayed: 0 };
     const report = await store.recoveries.close(recovering.report, ending);
     assert.ok(report !== null && "state" in report);
@@ -365,19 +367,23 @@ export function recoveryCases(check: Check): void {
   });
 
   check("the sums are those of all reports that were ended, and say how many stand open", async ({ store }) => {
-    assert.deepEqual(await store.recoveries.totals(), { ...NO_COUNTS, reports: 0, open: 0, failed: 0, commitsMissing: 0 });
+    assert.deepEqual((await store.recoveries.totals()).reports, {
+      ...NO_COUNTS,
+      reports: 0,
+      open: 0,
+      failed: 0,
+      commitsMissing: 0,
+    });
     const [by, dead, other] = [await register(store), await register(store), await register(store)];
     await add(store, {}, { policy: { crashes: 1 } }, {});
     await claim(store, { holder: dead, max: 2 });
     await claim(store, { holder: other });
     const first = await begun(store, by, [dead]);
-    await takeBack(store, first, dead, { spent: 4 });
-    await bury(store, first, dead, { spent: 2 });
-    assert.equal((await store.recoveries.totals()).reports, 0, "not while it is under way");
+    await reclaimFrom(store, first, dead, { spent: 6 });
+    assert.equal((await store.recoveries.totals()).reports.reports, 0, "not while it is under way");
     await closed(store, first, by);
     const second = await begun(store, by, [other]);
-    await takeBack(store, second, other, { spent: 10 });
-    await bury(store, second, other);
+    await reclaimFrom(store, second, other, { spent: 10 });
     const ending = { ...FOUND, errors: ["2 are gone"], commitsMissing: 2 };
     await store.recoveries.close(second.report, { by, jobsPending: 3, ...ending });
     const sums = {
@@ -391,9 +397,9 @@ export function recoveryCases(check: Check): void {
       commitsMissing: 2,
       failed: 1,
     };
-    assert.deepEqual(await store.recoveries.totals(), { ...sums, open: 1 });
+    assert.deepEqual((await store.recoveries.totals()).reports, { ...sums, open: 1 });
     await store.recoveries.acknowledge();
-    assert.deepEqual(await store.recoveries.totals(), { ...sums, open: 0 });
+    assert.deepEqual((await store.recoveries.totals()).reports, { ...sums, open: 0 });
   });
 
   check("reports are listed the newest first, those under way only if asked for", async ({ store }) => {
@@ -426,7 +432,7 @@ export function recoveryCases(check: Check): void {
       () => store.cancel(id as string),
       () => store.locks.acquire("a", "b", "c", 1),
       () => store.recoveries.acknowledge(),
-      () => store.queues.pause("work"),
+      () => store.queues.setPaused("work", true),
       () => store.enqueueWithin({}, []),
       () => store.builds.abandon("b", "n", "me"),
       () => store.builds.mintToken("b", { bytes: new Uint8Array(32) }, "me"),
@@ -454,17 +460,10 @@ async function begun(store: Store, by: ProcessId, dead: ProcessId[], life: Life 
   return recovering;
 }
 
-function takeBack(
-  store: Store,
-  { report }: Recovering,
-  process: ProcessId,
-  given: { limit?: number; spent?: number; as?: "crashed" | "interrupted" } = {},
-) {
-  return store.recoveries.takeBack({ report, process, as: "crashed", limit: 100, spent: 0, cause: "it died", ...given });
-}
-
-function bury(store: Store, { report }: Recovering, process: ProcessId, given: { spent?: number } = {}) {
-  return store.recoveries.bury({ report, process, reason: "orchestrator_lost", spent: 0, cause: "it died", ...given });
+/** Reclaims what a dead process holds, and unregisters it when it holds nothing any more. */
+function reclaimFrom(store: Store, { report }: Recovering, process: ProcessId, given: Partial<DeadProcess> = {}) {
+  const dead = { report, process, as: "crashed", reason: "orchestrator_lost", limit: 100, spent: 0, cause: "it died" } as const;
+  return store.recoveries.reclaimFrom({ ...dead, ...given });
 }
 
 async function closed(store: Store, { report }: Recovering, by: ProcessId, jobsPending = 0): Promise<StoredReport> {
@@ -477,8 +476,7 @@ async function closed(store: Store, { report }: Recovering, by: ProcessId, jobsP
 async function recovered(store: Store, by: ProcessId, dead: ProcessId[]): Promise<StoredReport> {
   const recovering = await begun(store, by, dead);
   for (const id of dead) {
-    await takeBack(store, recovering, id);
-    await bury(store, recovering, id);
+    await reclaimFrom(store, recovering, id);
   }
   return closed(store, recovering, by);
 }

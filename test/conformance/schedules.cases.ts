@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import type { ScheduleDraft, StoredSchedule, Tick } from "../../src/store/schedules.ts";
 import type { Store } from "../../src/store/store.ts";
-import { add, changesDuring, claim, claimOne, newJob, pass, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
+import { add, changesDuring, claim, claimOne, newJob, pass, scheduleOf, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 const HOUR = 3_600_000;
 
 export function scheduleCases(check: Check): void {
   check("a schedule is there from its saving on, by its key", async ({ store, clock }) => {
-    assert.deepEqual(await store.schedules.all(), []);
-    assert.equal(await store.schedules.get("nightly"), null);
+    assert.deepEqual(await store.schedules.list(), []);
+    assert.equal(await scheduleOf(store, "nightly"), null);
     const nextAt = clock.now() + HOUR;
     const saved = await save(store, { key: "nightly", within: 5_000, missed: "all", overlap: false, nextAt });
     assert.deepEqual(saved, {
@@ -25,9 +25,9 @@ export function scheduleCases(check: Check): void {
       revision: saved.revision,
     });
     await save(store, { key: "daily", nextAt });
-    assert.deepEqual(await store.schedules.get("nightly"), saved);
+    assert.deepEqual(await scheduleOf(store, "nightly"), saved);
     assert.deepEqual(
-      (await store.schedules.all()).map(({ key }) => key),
+      (await store.schedules.list()).map(({ key }) => key),
       ["daily", "nightly"],
     );
     assert.deepEqual(await seeAll(store), [], "and no job yet");
@@ -46,7 +46,7 @@ export function scheduleCases(check: Check): void {
       (await seeAll(store)).map(({ name, input }) => [name, input]),
       [["other", "new"]],
     );
-    assert.equal((await store.schedules.all()).length, 1);
+    assert.equal((await store.schedules.list()).length, 1);
   });
 
   for (const change of [{ cron: "30 * * * *" }, { timezone: "Europe/Berlin" }]) {
@@ -85,7 +85,7 @@ export function scheduleCases(check: Check): void {
       fire.map((at) => [at, '{"n":7}', 3, "q"]),
     );
     assert.equal((await see(store, claimed[0]?.id ?? "")).runAt, start);
-    const moved = (await store.schedules.get("work")) ?? assert.fail();
+    const moved = (await scheduleOf(store, "work")) ?? assert.fail();
     assert.deepEqual([moved.nextAt, moved.lastAt], [start + HOUR, start + 2_000]);
   });
 
@@ -93,7 +93,7 @@ export function scheduleCases(check: Check): void {
     const schedule = await save(store, { nextAt: clock.now() });
     assert.equal(await store.schedules.tick(tickOf(schedule, { fire: [], nextAt: clock.now() + HOUR })), true);
     assert.deepEqual(await seeAll(store), []);
-    const moved = (await store.schedules.get("work")) ?? assert.fail();
+    const moved = (await scheduleOf(store, "work")) ?? assert.fail();
     assert.deepEqual([moved.nextAt, moved.lastAt], [clock.now() + HOUR, undefined]);
   });
 
@@ -113,7 +113,7 @@ export function scheduleCases(check: Check): void {
       const seen = schedule;
       const won = await Promise.all(others.map((one) => one.schedules.tick(tickOf(seen))));
       assert.equal(won.filter(Boolean).length, 1, `round ${round}`);
-      schedule = (await store.schedules.get("work")) ?? assert.fail();
+      schedule = (await scheduleOf(store, "work")) ?? assert.fail();
       pass(clock, HOUR);
     }
     const claimed = await claim(store);
@@ -124,15 +124,15 @@ export function scheduleCases(check: Check): void {
   check.shared("a schedule and its last tick are there after a reopening", async ({ store, reopen, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     await store.schedules.tick(tickOf(schedule));
-    const before = await store.schedules.all();
+    const before = await store.schedules.list();
     const reopened = await reopen();
-    assert.deepEqual(await reopened.schedules.all(), before);
+    assert.deepEqual(await reopened.schedules.list(), before);
     assert.equal(await reopened.schedules.tick(tickOf(schedule)), false);
   });
 
   const OUTDATED: Record<string, (store: Store, schedule: StoredSchedule) => Promise<unknown>> = {
     "was saved anew": (store, { nextAt }) => save(store, { nextAt }),
-    "was paused": (store, { key }) => store.schedules.pause(key),
+    "was paused": (store, { key }) => store.schedules.setPaused({ key }, null),
     "was removed": (store, { key }) => store.schedules.remove(key),
     "was removed and made again": async (store, { key, nextAt }) => {
       await store.schedules.remove(key);
@@ -144,9 +144,9 @@ export function scheduleCases(check: Check): void {
     check(`the tick of a schedule that ${what} since it was read does nothing`, async ({ store, clock }) => {
       const schedule = await save(store, { nextAt: clock.now() });
       await outdate(store, schedule);
-      const before = await store.schedules.all();
+      const before = await store.schedules.list();
       assert.equal(await store.schedules.tick(tickOf(schedule)), false);
-      assert.deepEqual(await store.schedules.all(), before);
+      assert.deepEqual(await store.schedules.list(), before);
       assert.deepEqual(await seeAll(store), []);
     });
   }
@@ -155,7 +155,7 @@ export function scheduleCases(check: Check): void {
     const broken = { ...newJob(), policy: null as never };
     const schedule = await save(store, { nextAt: clock.now(), template: broken });
     await assert.rejects(store.schedules.tick(tickOf(schedule)));
-    assert.deepEqual(await store.schedules.all(), [schedule]);
+    assert.deepEqual(await store.schedules.list(), [schedule]);
     assert.deepEqual(await seeAll(store), []);
   });
 
@@ -165,15 +165,15 @@ export function scheduleCases(check: Check): void {
     await save(store, { nextAt: clock.now(), overlap: false });
     const ticks = async () => {
       pass(clock, HOUR);
-      assert.equal(await store.schedules.tick(tickOf((await store.schedules.get("work")) ?? assert.fail())), true);
+      assert.equal(await store.schedules.tick(tickOf((await scheduleOf(store, "work")) ?? assert.fail())), true);
       return (await seeAll(store)).length;
     };
     assert.equal(await ticks(), 1);
-    const firstAt = (await store.schedules.get("work"))?.lastAt;
+    const firstAt = (await scheduleOf(store, "work"))?.lastAt;
     assert.equal(await ticks(), 1, "it is pending");
     const claimed = await claimOne(store);
     assert.equal(await ticks(), 1, "it is running");
-    assert.equal((await store.schedules.get("work"))?.lastAt, firstAt, "a skipped tick is none");
+    assert.equal((await scheduleOf(store, "work"))?.lastAt, firstAt, "a skipped tick is none");
     await settle(store, claimed, SUCCEEDED);
     assert.equal(await ticks(), 2);
     await store.cancel((await seeAll(store)).at(-1)?.id ?? "");
@@ -207,14 +207,14 @@ export function scheduleCases(check: Check): void {
     const claimed = await claimOne(store);
     assert.deepEqual(answer, { id: claimed.id, duplicate: false });
     assert.equal(claimed.scheduledFor, clock.now());
-    const after = (await store.schedules.get("work")) ?? assert.fail();
+    const after = (await scheduleOf(store, "work")) ?? assert.fail();
     assert.deepEqual([after.nextAt, after.lastAt], [nextAt, undefined], "it was no tick");
     assert.equal(await store.schedules.trigger("nobody's"), null);
   });
 
   check("a paused schedule can be triggered", async ({ store, clock }) => {
     await save(store, { nextAt: clock.now() + HOUR });
-    await store.schedules.pause("work");
+    await store.schedules.setPaused({ key: "work" }, null);
     assert.notEqual(await store.schedules.trigger("work"), null);
     assert.equal((await seeAll(store)).length, 1);
   });
@@ -226,7 +226,7 @@ export function scheduleCases(check: Check): void {
       await save(store, { nextAt: clock.now(), overlap: false });
       const first = await store.schedules.trigger("work");
       assert.deepEqual(await store.schedules.trigger("work"), { id: first?.id, duplicate: true });
-      await store.schedules.tick(tickOf((await store.schedules.get("work")) ?? assert.fail()));
+      await store.schedules.tick(tickOf((await scheduleOf(store, "work")) ?? assert.fail()));
       assert.equal((await seeAll(store)).length, 1);
       await settle(store, await claimOne(store), SUCCEEDED);
       assert.equal((await store.schedules.trigger("work"))?.id === first?.id, false);
@@ -238,36 +238,36 @@ export function scheduleCases(check: Check): void {
     await store.schedules.tick(tickOf(schedule));
     assert.equal(await store.schedules.remove("work"), true);
     assert.equal(await store.schedules.remove("work"), false);
-    assert.deepEqual(await store.schedules.all(), []);
+    assert.deepEqual(await store.schedules.list(), []);
     assert.equal((await seeAll(store)).length, 1);
   });
 
   check("a paused schedule has no tick, stays paused when it is saved, and goes on with the tick it is given", async (ground) => {
     const { store, clock } = ground;
     await save(store, { nextAt: clock.now() });
-    assert.equal(await store.schedules.pause("work"), true);
-    assert.equal(await store.schedules.pause("work"), true, "twice is once");
+    assert.equal(await store.schedules.setPaused({ key: "work" }, null), true);
+    assert.equal(await store.schedules.setPaused({ key: "work" }, null), true, "twice is once");
     assert.deepEqual(await store.schedules.due(), { due: [], nextAt: null, now: clock.now() });
     const saved = await save(store, { nextAt: clock.now() });
     assert.equal(saved.paused, true);
-    assert.equal(await store.schedules.resume(saved, clock.now() + HOUR), true);
+    assert.equal(await store.schedules.setPaused(saved, clock.now() + HOUR), true);
     assert.deepEqual(await store.schedules.due(), { due: [], nextAt: clock.now() + HOUR, now: clock.now() });
-    assert.equal(await store.schedules.pause("nobody's"), false);
+    assert.equal(await store.schedules.setPaused({ key: "nobody's" }, null), false);
   });
 
   check("resuming what is not paused steps over no tick", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    assert.equal(await store.schedules.resume(schedule, clock.now() + HOUR), false);
+    assert.equal(await store.schedules.setPaused(schedule, clock.now() + HOUR), false);
     assert.deepEqual((await store.schedules.due()).due, [schedule]);
   });
 
   check("resuming what was saved anew since it was read is refused", async ({ store, clock }) => {
     const old = await save(store, { nextAt: clock.now() });
-    await store.schedules.pause("work");
+    await store.schedules.setPaused({ key: "work" }, null);
     const saved = await save(store, { nextAt: clock.now() + 5, cron: "5 * * * *" });
-    assert.equal(await store.schedules.resume(old, clock.now() + HOUR), false);
-    assert.deepEqual(await store.schedules.all(), [saved]);
-    assert.equal(await store.schedules.resume({ key: "nobody's", revision: 1 }, clock.now()), false);
+    assert.equal(await store.schedules.setPaused(old, clock.now() + HOUR), false);
+    assert.deepEqual(await store.schedules.list(), [saved]);
+    assert.equal(await store.schedules.setPaused({ key: "nobody's", revision: 1 }, clock.now()), false);
   });
 }
 

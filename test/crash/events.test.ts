@@ -122,7 +122,7 @@ wherever((stage, place) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-      assert.equal((await hf.engine.store.sinks.all()).length, moment === "committed" ? 1 : 0);
+      assert.equal((await hf.engine.store.sinks.list()).length, moment === "committed" ? 1 : 0);
       const { id } = await hf.enqueue(telling, 1);
       await start(scene, outlet);
       await hf.enqueue(telling, 2);
@@ -222,7 +222,7 @@ async function start(scene: Scene, outlet: Outlet, more: object = {}): Promise<C
 }
 
 async function behind(hf: Holdfast, { name }: Outlet): Promise<number> {
-  return (await hf.engine.store.sinks.all()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
+  return (await hf.engine.store.sinks.list()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
 }
 
 /** Everything that happened has arrived; for the first time in order; and again only under its own dedupe key. */

@@ -15,7 +15,7 @@ import { firstOnServer, variantsAt, wherever } from "./wherever.ts";
 const JOBS = 3;
 const LEFT = { jobsRunningBeforeCrash: JOBS, jobsRecovered: JOBS, buildsCrashed: 1, locksReleased: 3 };
 /** Each is one transaction of a recovery. */
-const STEPS = ["recover", "reclaim", "bury", "report"] as const;
+const STEPS = ["recover", "reclaim", "report"] as const;
 const MOMENTS = ["begun", "written", "committed"] as const;
 
 const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
@@ -309,7 +309,7 @@ async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
   assert.deepEqual(await store.processes.running(), new Map());
   assert.equal((await store.processes.all()).length, 1);
   assert.deepEqual(await store.builds.leads(), []);
-  assert.deepEqual(await store.locks.all(), []);
+  assert.deepEqual(await store.locks.list(), []);
   const { items } = await hf.jobs.list({ state: "pending" });
   assert.deepEqual(
     items.map(({ crashes }) => crashes).sort(),

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { BuildRow } from "../../src/store/builds.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Store } from "../../src/store/store.ts";
 import type { Scene } from "./scene.ts";
 import { MOMENTS, variantsAt, wherever } from "./wherever.ts";
@@ -44,7 +44,7 @@ wherever((stage, place) => {
           const expected = moment === "committed" ? after : before;
           const { charged, ...rest } = expected;
           assert.deepEqual(await found(scene, store), rest);
-          await store.healing.reclaim(await held(scene), "a test");
+          await store.recoveries.reclaim(await held(scene), "a test");
           assert.deepEqual(await found(scene, store), { ...rest, reserved: 0, spent: charged });
         });
       }

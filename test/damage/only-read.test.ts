@@ -66,7 +66,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { path } = await damaged(t, "holdfast_schedules");
       const [one, other] = [await stores(path, t), await stores(path, t)];
       await add(one, {});
-      await assert.rejects(one.schedules.all(), { code: "DAMAGED" });
+      await assert.rejects(one.schedules.list(), { code: "DAMAGED" });
       await assert.rejects(one.enqueue([newJob()]), DAMAGED);
       await one.damage.confirmed();
       other.damage.lookAgain();

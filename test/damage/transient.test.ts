@@ -10,6 +10,7 @@ import { Place } from "../cli/holdfast.ts";
 import { killedProducer } from "./killed.ts";
 import { flip, offsetOf, place, rootOf, scribble, silent } from "./place.ts";
 import { compileReadFault } from "./read-fault.ts";
+import type { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 
 const greet = job<{ name: string }>({ name: "greet", run: () => {} });
 
@@ -39,7 +40,7 @@ test("a statement that meets damage stops writes until a second read has found n
   const logged: string[] = [];
   const log = { ...silent, error: (message: string) => logged.push(message), warn: (message: string) => logged.push(message) };
   await using hf = await open(path, { log });
-  const { damage } = hf.engine.store;
+  const { damage } = hf.engine.store as SqliteStore;
   meet(hf);
   await assert.rejects(hf.enqueue(greet, { name: "me" }), { code: "DAMAGED", hint: /^`holdfast doctor --recheck`/ });
   await damage.confirmed();

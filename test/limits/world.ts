@@ -103,7 +103,7 @@ class World {
   /** Everything comes to an end once time goes by and everybody works. */
   async workOff(): Promise<void> {
     const [store] = this.#stores as [Store];
-    for (const queue of ["q", "r"]) await store.queues.resume(queue);
+    for (const queue of ["q", "r"]) await store.queues.setPaused(queue, false);
     await this.#endAll(store);
     for (let idle = 0, turn = 0; idle < 50; turn++) {
       const before = this.claims;
@@ -180,7 +180,7 @@ class World {
     const verdict = this.#pick(["crashed", "interrupted", "stalled"] as const);
     const some = this.#takeHeld(1 + this.#dice(3));
     this.done.push(`reclaim ${verdict} ${some.map(({ job }) => job).join(" ")}`);
-    await store.healing.reclaim(
+    await store.recoveries.reclaim(
       some.map((lease) => judged(lease, verdict)),
       "a test",
     );
@@ -218,7 +218,7 @@ class World {
     const queue = this.#pick(["q", "r"]);
     const resume = this.#random() < 0.7;
     this.done.push(`${resume ? "resume" : "pause"} ${queue}`);
-    await (resume ? store.queues.resume(queue) : store.queues.pause(queue));
+    await (resume ? store.queues.setPaused(queue, false) : store.queues.setPaused(queue, true));
   }
 
   /** In a user's transaction, a part of which he undoes. */

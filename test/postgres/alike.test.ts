@@ -222,8 +222,8 @@ function passTime(millis: number): Deed {
 }
 
 function pause(queue: string, paused: boolean): Deed {
-  const what = paused ? "pause" : "resume";
-  return { what: `${what} ${queue}`, act: ({ store, call }) => call(() => store.queues[what](queue)) };
+  const what = `${paused ? "pause" : "resume"} ${queue}`;
+  return { what, act: ({ store, call }) => call(() => store.queues.setPaused(queue, paused)) };
 }
 
 function lock(name: string, taken: boolean): Deed {

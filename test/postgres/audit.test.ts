@@ -6,7 +6,7 @@ import { systemClock } from "../../src/engine/host.ts";
 import { MIGRATIONS } from "../../src/store/postgres/migrate.ts";
 import * as audit from "../../src/store/postgres/schema/audit.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { newJob } from "../conformance/parts.ts";
+import { auditHead, newJob } from "../conformance/parts.ts";
 import { type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -36,8 +36,8 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
   const tamper = (text: string) => handles.query(`set session_replication_role = replica; ${text}`);
   const sixEntries = async () => {
     for (const queue of ["a", "b", "c"]) {
-      await store().queues.pause(queue);
-      await store(1).queues.resume(queue);
+      await store().queues.setPaused(queue, true);
+      await store(1).queues.setPaused(queue, false);
     }
   };
 
@@ -96,12 +96,12 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
 
   test("without its head nothing is written that ought to be written down, and the act is refused", async () => {
     await tamper("delete from audit_head");
-    await assert.rejects(store().queues.pause("never"), { code: "DAMAGED" });
+    await assert.rejects(store().queues.setPaused("never", true), { code: "DAMAGED" });
     assert.deepEqual(
       (await store().look.queues()).filter(({ paused }) => paused),
       [],
     );
-    assert.deepEqual(await store().audit.head(), NO_ENTRY);
+    assert.deepEqual(await auditHead(store()), NO_ENTRY);
   });
 
   test("whoever waits for a row does not hold the head meanwhile", async () => {
@@ -111,10 +111,10 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     await slow.query("select 1 from schedules where key = 'hourly' for update");
     for (const name of ["one", "two"]) await store().locks.acquire(name, "somebody", name, 60_000);
     // One transaction, which has something to write down already.
-    const waits = Promise.all([store().locks.break("one"), store().schedules.pause("hourly")]);
+    const waits = Promise.all([store().locks.break("one"), store().schedules.setPaused({ key: "hourly" }, null)]);
     await handles.blocked(1);
     assert.equal(await store(1).locks.break("two"), true, "others act, and it is written down");
-    assert.equal((await store(1).audit.head()).seq, 2);
+    assert.equal((await auditHead(store(1))).seq, 2);
     await slow.end("commit");
     assert.deepEqual(await waits, [true, true]);
     assert.deepEqual(
@@ -127,7 +127,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
   test("whoever waits for the head comes after the one who has it, with the next number", async () => {
     const slow = await handles.bystander();
     await slow.query("select 1 from audit_head where id = 1 for update");
-    const both = [store().queues.pause("a"), store(1).queues.pause("b")];
+    const both = [store().queues.setPaused("a", true), store(1).queues.setPaused("b", true)];
     await handles.blocked(2);
     await slow.end("rollback");
     assert.deepEqual(await Promise.all(both), [true, true]);

@@ -237,7 +237,7 @@ async function anything(
       return store.builds.nextRound(last.id, last.round + 1, listing(pipeline, last.round + 1), lock);
     default:
       await store.builds.beat(lock);
-      return store.queues.pause(last.queue);
+      return store.queues.setPaused(last.queue, true);
   }
 }
 

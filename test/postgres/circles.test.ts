@@ -58,7 +58,7 @@ describe("nobody waits in a circle", { skip: noServer }, () => {
           const since = performance.now();
           await Promise.all(handles.stores.map((store, n) => act(store, new Random(seed, n + 1), n)));
           t.diagnostic(`${Math.round(performance.now() - since)} ms`);
-          for (const queue of FREE) await first.queues.resume(queue);
+          for (const queue of FREE) await first.queues.setPaused(queue, false);
           await workOff(first);
           await agree(handles, first);
           assert.deepEqual((await verifyAudit(first)).fault, null, "the audit is one chain");
@@ -135,8 +135,8 @@ async function anything(store: Store, random: Random): Promise<void> {
     },
     () => store.prune({ state: "succeeded", limit: 5 }),
     // What is written down locks the head of the audit, which everybody wants.
-    () => store.queues.pause(random.pick(FREE)),
-    () => store.queues.resume(random.pick(FREE)),
+    () => store.queues.setPaused(random.pick(FREE), true),
+    () => store.queues.setPaused(random.pick(FREE), false),
     () => store.locks.break("held"),
     () => store.locks.acquire("held", "somebody", String(random.next()), 1_000),
   ];
@@ -155,20 +155,20 @@ async function acts(store: Store, random: Random): Promise<void> {
     () => store.locks.break(name),
     () => store.locks.clean(),
     () => store.schedules.save({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
-    () => store.schedules.pause(name),
+    () => store.schedules.setPaused({ key: name }, null),
     () => store.schedules.trigger(name),
     () => store.schedules.remove(name),
     () => store.sinks.open(name, "file"),
     () => store.sinks.drop(name),
-    () => store.queues.pause(name),
-    () => store.queues.resume(name),
+    () => store.queues.setPaused(name, true),
+    () => store.queues.setPaused(name, false),
   ];
   for (let turn = 0; turn < TURNS * 2; turn++) {
     const some = Array.from({ length: random.int(1, 4) }, () => random.pick(["w", "x", "y", "z"]));
     await Promise.all(some.map((name) => random.pick(one(name))()));
   }
   // A lock of its name keeps a queue closed.
-  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.queues.resume(name), store.locks.break(name)]);
+  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.queues.setPaused(name, false), store.locks.break(name)]);
 }
 
 async function settleSome(store: Store, held: Claimed[], random: Random): Promise<void> {

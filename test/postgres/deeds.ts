@@ -1,7 +1,20 @@
 import assert from "node:assert/strict";
 import type { CommitRows } from "../../src/core/jobs/job.ts";
 import type { Claimed, Declaration, Enqueued, Fate, Store } from "../../src/store/store.ts";
-import { add, addOne, claim, declaring, ERROR, LEASE, limitRule, newJob, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import {
+  add,
+  addOne,
+  claim,
+  declaring,
+  ERROR,
+  LEASE,
+  limitRule,
+  lockOf,
+  newJob,
+  running,
+  see,
+  SUCCEEDED,
+} from "../conformance/parts.ts";
 
 /** Something that is done through one store, and that another can see afterwards. */
 export interface Deed {
@@ -163,7 +176,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => claim(store, { from: [{ name: `whole ${n}`, lease: LEASE }], max: 1, exclusive: `token ${n}` }),
       async (claimed: Claimed[]) => {
         await areHeld(direct, claimed, [id]);
-        assert.notEqual(await direct.locks.get(`whole ${n}`), null);
+        assert.notEqual(await lockOf(direct, `whole ${n}`), null);
       },
     );
   },
@@ -289,12 +302,12 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
           store.cancel(id as string),
           store.locks.acquire(`lock ${n}`, "me", "token", LEASE),
           store.saveCheckpoint(held, `"${n}"`),
-          store.queues.pause(`saves ${n}`),
+          store.queues.setPaused(`saves ${n}`, true),
         ]),
       async (answers: unknown[]) => {
         assert.deepEqual(answers, [true, true, "held", true]);
         assert.equal((await see(direct, id as string)).state, "cancelled");
-        assert.equal((await direct.locks.get(`lock ${n}`))?.holder, "me");
+        assert.equal((await lockOf(direct, `lock ${n}`))?.holder, "me");
         assert.equal(await direct.loadCheckpoint(held.job), `"${n}"`);
       },
     );

@@ -83,7 +83,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     const holder = await store.processes.register(PROCESS);
     const hold = await store.sinks.hold("s", { holder, ttl: 60_000, token: null });
     await server.query("truncate holdfast.awake", url);
-    assert.equal(await store.sinks.advance("s", hold?.token as Fence, 5, 60_000), false);
+    assert.equal(await store.sinks.update("s", hold?.token as Fence, { seq: 5, ttl: 60_000 }), false);
   });
 
   test("is noticed once, by whoever comes first, also by a user's own transaction", async (t) => {

@@ -191,7 +191,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await store.events.page({ after: 1, limit: 10 });
     await store.events.page({ after: 0, limit: 10, types: ["test.*"] });
     await store.events.newest();
-    await store.sinks.all();
+    await store.sinks.list();
     await store.sinks.open("s", "x");
     assert.equal((await store.sinks.hold("s", by))?.token, null);
     await store.events.trim({ olderThan: 86_400_000, limit: 10 });

@@ -17,7 +17,7 @@ import { runAsync } from "../../src/store/sql/script.ts";
 import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
-import { add, claim, judged, LEASE, newJob, pass, running, see, SUCCEEDED } from "../conformance/parts.ts";
+import { add, claim, judged, LEASE, lockOf, newJob, pass, running, scheduleOf, see, SUCCEEDED } from "../conformance/parts.ts";
 import { testAllOnly } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -92,7 +92,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       write: (_, script) => runAsync(script(tx as unknown as Tx)),
     };
     const audit = new Audit(dialect, { actor: null, events });
-    const recoveryLog = new RecoveryLog(dialect, events, access);
+    const recoveryLog = new RecoveryLog(dialect, events);
     return new Locks(dialect, { audit, processes: store.processes, recoveryLog }, access);
   }
 
@@ -118,7 +118,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         `round ${round}`,
       );
       const winner = got.indexOf(true);
-      assert.equal((await store.locks.get("l"))?.holder, `agent-${winner}`);
+      assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
       // In turn it is released, and left to its time.
       if (round % 2 === 0) assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
       else pass(clock, 1_000);
@@ -137,10 +137,10 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       assert.ok(cleaned.reduce((sum, n) => sum + n, 0) <= 1, `round ${round}: cleaned once`);
       assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
       const winner = got.indexOf(true);
-      assert.equal((await store.locks.get("l"))?.holder, `agent-${winner}`);
+      assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
       assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
     }
-    assert.equal((await store.healing.totals()).locksCleaned, (await store.healing.totals()).log.length);
+    assert.equal((await store.recoveries.totals()).locksCleaned, (await store.recoveries.totals()).log.length);
   });
 
   for (const before of ["nobody had", "had expired"]) {
@@ -170,7 +170,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         await someWait(before === "had expired" ? 2 : 1);
         await end("commit");
         assert.deepEqual(await others, before === "had expired" ? [false, 0] : [false]);
-        assert.equal((await store.locks.get("q"))?.holder, "claimer");
+        assert.equal((await lockOf(store, "q"))?.holder, "claimer");
         assert.equal(await store.locks.acquire("q", "other", "u", 1_000), false);
       },
     );
@@ -188,11 +188,11 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         ...claimed.flatMap((some, n) => some.map(() => `claimer-${n}`)),
         ...got.flatMap((has, n) => (has ? [`taker-${n}`] : [])),
       ];
-      assert.deepEqual(owners, [(await store.locks.get("q"))?.holder], `round ${round}`);
+      assert.deepEqual(owners, [(await lockOf(store, "q"))?.holder], `round ${round}`);
       assert.deepEqual(await claim(store), [], "and nobody else gets anything");
       await store.settle(claimed.flat().map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
       if (got.includes(true)) await store.locks.release("q", `${round}-${got.indexOf(true)}`);
-      assert.equal(await store.locks.get("q"), null);
+      assert.equal(await lockOf(store, "q"), null);
     }
   });
 
@@ -203,7 +203,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     await someWait(1);
     await end("rollback");
     assert.equal(await second, true);
-    assert.equal((await store.locks.get("l"))?.holder, "second");
+    assert.equal((await lockOf(store, "l"))?.holder, "second");
   });
 
   // ── schedules ──
@@ -216,7 +216,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
       const won = await Promise.all(eight.map((one) => one.schedules.tick(tick)));
       assert.equal(won.filter((has) => has).length, 1, `round ${round}`);
-      schedule = (await store.schedules.get("work")) ?? assert.fail();
+      schedule = (await scheduleOf(store, "work")) ?? assert.fail();
       pass(clock, HOUR);
     }
     const ticks = (await claim(store)).map(({ scheduledFor }) => scheduledFor);
@@ -250,7 +250,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
         const [ticked] = await Promise.all([
           Promise.all(eight.map((one) => one.schedules.tick(tick))),
-          pauser.schedules.pause("work"),
+          pauser.schedules.setPaused({ key: "work" }, null),
           remover.schedules.remove("work"),
           save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
         ]);
@@ -282,7 +282,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const [settler, reclaimer] = [turn(settlers, n), turn(reclaimers, n)];
         const outcome = n % 2 === 0 ? SUCCEEDED : ({ kind: "error", error: { name: "E", message: "e" }, retry: false } as const);
         const settle = () => settler.settle([{ job, fence, outcome }]);
-        const reclaim = () => reclaimer.healing.reclaim([judged(lease, "crashed")], "test");
+        const reclaim = () => reclaimer.recoveries.reclaim([judged(lease, "crashed")], "test");
         // In turn the one and the other is sent first.
         const sent = n % 4 < 2 ? [settle(), reclaim()] : [reclaim(), settle()].toReversed();
         const [[fate], { entries }] = (await Promise.all(sent)) as [string[], { entries: number }];
@@ -295,7 +295,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         return fate;
       }),
     );
-    assert.equal((await store.healing.totals()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
+    assert.equal((await store.recoveries.totals()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
   });
 
   test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
@@ -316,12 +316,12 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     const six = await processes(6);
     const leases = await expired(JOBS);
     const judgements = leases.map((lease) => judged(lease, "crashed"));
-    for (let round = 0; (await store.healing.stale({ dead: [], skewed: false, limit: JOBS })).length > 0; round++) {
+    for (let round = 0; (await store.recoveries.stale({ dead: [], skewed: false, limit: JOBS })).length > 0; round++) {
       // What one has in its hands the others leave alone, and look at again.
       assert.ok(round < 20, "they come to an end");
-      await Promise.all(six.map((one, n) => one.healing.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
+      await Promise.all(six.map((one, n) => one.recoveries.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
     }
-    assert.equal((await store.healing.totals()).entriesReclaimed, JOBS);
+    assert.equal((await store.recoveries.totals()).entriesReclaimed, JOBS);
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 
@@ -329,20 +329,20 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     const six = await processes(6);
     const leases = await expired(JOBS);
     const renewals = leases.map(({ job, fence }) => ({ job, fence, lease: LEASE }));
-    const reclaims = leases.map((lease, n) => turn(six, n).healing.reclaim([judged(lease, "stalled")], "test"));
+    const reclaims = leases.map((lease, n) => turn(six, n).recoveries.reclaim([judged(lease, "stalled")], "test"));
     const [, ...reclaimed] = await Promise.all([store.renew(renewals), ...reclaims]);
     const fates = await store.inspect(leases);
     assert.deepEqual(
       fates,
       reclaimed.map(({ entries }) => (entries === 1 ? "lost" : "held")),
     );
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: JOBS }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: JOBS }), []);
   });
 
   test("what is noted while a lease is taken back is dropped with it, or refused", async () => {
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
-    const reclaims = leases.map((lease, n) => turn(reclaimers, n).healing.reclaim([judged(lease, "crashed")], "test"));
+    const reclaims = leases.map((lease, n) => turn(reclaimers, n).recoveries.reclaim([judged(lease, "crashed")], "test"));
     const saves = leases.map((lease, n) => turn(savers, n).saveCheckpoint(lease, '"half"'));
     const [reclaimed, saved] = await Promise.all([Promise.all(reclaims), Promise.all(saves)]);
     for (const [n, { job }] of leases.entries()) {
@@ -361,20 +361,20 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const { end } = await transaction(`select 1 from "${schema}".jobs where key = ${locked.job} for update`);
       const renewals = [locked, free].map(({ job, fence }) => ({ job, fence, lease: LEASE }));
       assert.deepEqual(await store.renew(renewals), ["held", "held"]);
-      const stale = await store.healing.stale({ dead: [], skewed: false, limit: 10 });
+      const stale = await store.recoveries.stale({ dead: [], skewed: false, limit: 10 });
       assert.deepEqual(
         stale.map(({ job }) => job),
         [locked.job],
       );
       pass(clock, LEASE);
-      const judgements = (await store.healing.stale({ dead: [], skewed: false, limit: 10 })).map((lease) =>
+      const judgements = (await store.recoveries.stale({ dead: [], skewed: false, limit: 10 })).map((lease) =>
         judged(lease, "crashed"),
       );
       assert.equal(judgements.length, 2);
-      assert.equal((await store.healing.reclaim(judgements, "test")).entries, 1);
+      assert.equal((await store.recoveries.reclaim(judgements, "test")).entries, 1);
       assert.deepEqual(await store.inspect([locked, free]), ["held", "lost"]);
       await end("rollback");
-      assert.equal((await store.healing.reclaim(judgements, "test")).entries, 1);
+      assert.equal((await store.recoveries.reclaim(judgements, "test")).entries, 1);
     },
   );
 
@@ -385,7 +385,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     // The server itself lets go of it, however busy this process is.
     const over = tx.rows("select pg_sleep(0.03); rollback").then(() => end("rollback"));
     assert.deepEqual(await store.renew([{ job: lease.job, fence: lease.fence, lease: LEASE }]), ["held"]);
-    assert.deepEqual(await store.healing.stale({ dead: [], skewed: false, limit: 10 }), []);
+    assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: false, limit: 10 }), []);
     await over;
   });
 });

@@ -198,7 +198,7 @@ test("a transaction that stays open holds up neither claims nor new names nor de
   await settle(other, claimed, SUCCEEDED);
   await add(other, { name: "new" }, { name: "newer", queue: "newer" });
   await other.queues.declare([declaring([limitRule({ keyed: false, concurrency: 2 })])]);
-  await other.queues.pause("newer");
+  await other.queues.setPaused("newer", true);
   await client.query("commit");
   assert.equal(
     (await claim(other, { from: [{ name: "work", lease: 1_000 }] })).length,

@@ -20,6 +20,7 @@ import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { makeBackup, verifyWhole } from "../../src/engine/maintenance/backups.ts";
 import type { Manifest } from "../../src/store/backups.ts";
 import { code, folder, memory, unchecked } from "./parts.ts";
+import { auditHead } from "../conformance/parts.ts";
 
 const note = job({ name: "note", run: () => {} });
 
@@ -117,7 +118,7 @@ suite("a backup", () => {
     const to = join(base, "copy.db");
     await using hf = await open(join(base, "work.db"), { program: "keeper" });
     await hf.queues.pause("mail");
-    const head = await hf.engine.store.audit.head();
+    const head = await auditHead(hf.engine.store);
     await hf.backup(to);
     const { audit, size, sha256 } = manifestOf(to);
     assert.deepEqual(audit, { entries: 1, head: head.hash });

@@ -629,9 +629,9 @@ suite("follow-ups", () => {
 /** Every lease is taken back, as an observer would that judges so. */
 async function lose(hf: Awaited<ReturnType<typeof memory>>["hf"], verdict: "crashed" | "interrupted" | "stalled"): Promise<void> {
   const { store } = hf.engine;
-  const held = await store.healing.stale({ dead: [hf.engine.self], skewed: false, limit: 100 });
+  const held = await store.recoveries.stale({ dead: [hf.engine.self], skewed: false, limit: 100 });
   assert.ok(held.length > 0, "something is held");
-  await store.healing.reclaim(
+  await store.recoveries.reclaim(
     held.map((lease) => Object.assign(lease, { verdict })),
     "a test",
   );

@@ -26,7 +26,7 @@ export async function sink(hf: Holdfast, name: string, is: (view: SinkView) => b
   let last: object | undefined;
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const look = async () => {
-    const view = (await store.sinks.all()).find((one) => one.name === name);
+    const view = (await store.sinks.list()).find((one) => one.name === name);
     last = view;
     if (view !== undefined && is(view)) resolve();
   };

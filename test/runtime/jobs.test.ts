@@ -240,7 +240,7 @@ const ENDS: Record<string, (hf: Holdfast, one: Enqueued) => Promise<unknown>> = 
   quarantined: async (hf) => {
     const claim = await hf.claim(plain, { worker: "me" });
     const { store } = hf.engine;
-    const [held] = await store.healing.stale({ dead: [], skewed: false, limit: 1 });
+    const [held] = await store.recoveries.stale({ dead: [], skewed: false, limit: 1 });
     assert.equal(held, undefined);
     await claim?.release();
     const [claimed] = await store.claim({ from: [{ lease: 1_000 }], max: 1, holder: null, worker: "me" });

@@ -210,8 +210,8 @@ suite("healing before a claim", () => {
     await clock.advance("1s");
     const { store } = hf.engine;
     const sizes: number[] = [];
-    const reclaim = store.healing.reclaim.bind(store.healing);
-    store.healing.reclaim = (judgements, cause) => {
+    const reclaim = store.recoveries.reclaim.bind(store.recoveries);
+    store.recoveries.reclaim = (judgements, cause) => {
       sizes.push(judgements.length);
       return reclaim(judgements, cause);
     };
@@ -225,9 +225,9 @@ suite("healing before a claim", () => {
       const { hf, clock, logged } = await memory(t);
       await leave(hf, 1, 1_000);
       await clock.advance("1s");
-      const { healing } = hf.engine.store;
-      const whole = healing[broken].bind(healing);
-      Object.assign(healing, { [broken]: () => Promise.reject(new Error("no healing today")) });
+      const { recoveries } = hf.engine.store;
+      const whole = recoveries[broken].bind(recoveries);
+      Object.assign(recoveries, { [broken]: () => Promise.reject(new Error("no healing today")) });
       const byHand = await hf.enqueue(plain, 1);
       const claim = await hf.claim(plain, { worker: "me" });
       assert.equal(claim?.job.id, byHand.id);
@@ -235,7 +235,7 @@ suite("healing before a claim", () => {
       hf.work([plain]);
       assert.equal((await hf.jobs.wait(await hf.enqueue(plain, "worked"))).output, "worked");
       await clock.advance("2s");
-      Object.assign(healing, { [broken]: whole });
+      Object.assign(recoveries, { [broken]: whole });
       await clock.advance("1s");
       assert.equal((await hf.recovery.stats()).entriesReclaimed, 1, "and it is tried again");
     });
@@ -248,9 +248,10 @@ test("a report that somebody has left unended is ended by whoever works beside h
   const who = { pid: 7, host: "elsewhere", boot: "boot", program: "worker" };
   const [dead, owner] = [await store.processes.register(who), await store.processes.register({ ...who, pid: 8 })];
   const begun = await store.recoveries.begin({ dead: [{ id: dead, life: "dead" }], by: owner, opening: true, alone: false });
-  const burial = { report: begun?.report as number, process: dead, spent: 0, cause: "it died" };
-  await store.recoveries.bury({ ...burial, reason: "orchestrator_lost" });
-  await store.recoveries.transfer(burial.report, owner);
+  const report = begun?.report as number;
+  const reason = "orchestrator_lost";
+  await store.recoveries.reclaimFrom({ report, process: dead, as: "crashed", reason, limit: 1, spent: 0, cause: "it died" });
+  await store.recoveries.close(report, { by: owner });
   await store.processes.unregister(owner);
   hf.work([job<null, void>({ name: "idle", run: () => {} })]);
   await clock.advance("30s");

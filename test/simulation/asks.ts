@@ -27,10 +27,10 @@ export const asks: { weight: number; value: Ask }[] = [
   { weight: 5, value: (world, actor, random) => actor.store.retry(idOf(world, random, ["failed", "quarantined"])) },
   { weight: 5, value: prune },
   { weight: 8, value: useLock },
-  { weight: 2, value: (_world, actor, random) => actor.store.queues.pause(random.pick(QUEUES)) },
+  { weight: 2, value: (_world, actor, random) => actor.store.queues.setPaused(random.pick(QUEUES), true) },
   {
     weight: 5,
-    value: (world, actor, random) => actor.store.queues.resume(random.pick([...world.model.queues.paused, ...QUEUES])),
+    value: (world, actor, random) => actor.store.queues.setPaused(random.pick([...world.model.queues.paused, ...QUEUES]), false),
   },
   { weight: 3, value: reclaimLate },
   { weight: 5, value: useSchedule },
@@ -181,7 +181,7 @@ function useLock(world: World, actor: Actor, random: Random): Promise<unknown> {
     case "clean":
       return actor.store.locks.clean();
     case "break":
-      return random.chance(0.5) ? actor.store.locks.break(name) : actor.store.locks.all();
+      return random.chance(0.5) ? actor.store.locks.break(name) : actor.store.locks.list();
   }
 }
 
@@ -191,7 +191,7 @@ export function reclaimLate(world: World, actor: Actor): Promise<unknown> {
   const sound = due.filter(({ expiresAt, lease, verdict }) =>
     verdict === "cut" ? expiresAt > actor.clock.now() + lease : expiresAt <= actor.clock.now(),
   );
-  return actor.store.healing.reclaim(sound, "judged a while ago");
+  return actor.store.recoveries.reclaim(sound, "judged a while ago");
 }
 
 export function ref({ job, fence }: Held): { job: JobKey; fence: Fence } {

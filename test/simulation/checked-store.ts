@@ -44,29 +44,33 @@ export class CheckedStore {
   }
 
   /** Nothing is damaged here. */
-  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain" | "commitsMissing"> {
+  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain"> {
     const { damage } = this.#store;
     return {
       damaged: null,
       lookAgain: () => {},
-      commitsMissing: () => damage.commitsMissing(),
       findings: () => this.#world.inTurn(() => damage.findings()),
     };
   }
 
   /** How the dead are buried. */
-  get recoveries(): Pick<Store["recoveries"], "begin" | "takeBack" | "bury" | "close"> {
+  get recoveries(): Pick<Store["recoveries"], "begin" | "reclaimFrom" | "close" | "stale" | "reclaim"> {
     const ask = this.#asking("recoveries", this.#store.recoveries);
+    const { recoveries, healing } = this.#model;
     return {
-      begin: (found) => ask("begin", [found], (answer) => this.#model.recoveries.begin(found, answer)),
-      takeBack: (burial) =>
-        ask("takeBack", [burial], (answer) => {
-          for (const judgement of this.#model.recoveries.taken(burial)) checkTaking(this.#world, this.#now, judgement);
-          this.#model.recoveries.takeBack(this.#now, burial, answer);
+      begin: (found) => ask("begin", [found], (answer) => recoveries.begin(found, answer)),
+      reclaimFrom: (dead) =>
+        ask("reclaimFrom", [dead], (answer) => {
+          for (const judgement of recoveries.taken(dead)) checkTaking(this.#world, this.#now, judgement);
+          recoveries.reclaimFrom(this.#now, dead, answer);
         }),
-      bury: (burial) => ask("bury", [burial], (answer) => this.#model.recoveries.bury(this.#now, burial, answer)),
-      close: (report, ending) =>
-        ask("close", [report, ending], (answer) => this.#model.recoveries.close(this.#now, report, ending, answer)),
+      close: (report, ending) => ask("close", [report, ending], (answer) => recoveries.close(this.#now, report, ending, answer)),
+      stale: (query) => ask("stale", [query], (answer) => healing.stale(this.#now, query, answer)),
+      reclaim: (judgements, cause) =>
+        ask("reclaim", [judgements, cause], (answer) => {
+          for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
+          healing.reclaim(this.#now, judgements, answer);
+        }),
     };
   }
 
@@ -91,24 +95,12 @@ export class CheckedStore {
     const ask = this.#asking("queues", this.#store.queues);
     return {
       declare: (declarations) => ask("declare", [declarations], () => this.#model.declare(this.#now, declarations)),
-      pause: (queue) => ask("pause", [queue], (answer) => this.#model.setPaused(this.#now, queue, true, answer)),
-      resume: (queue) => ask("resume", [queue], (answer) => this.#model.setPaused(this.#now, queue, false, answer)),
+      setPaused: (queue, paused) =>
+        ask("setPaused", [queue, paused], (answer) => this.#model.setPaused(this.#now, queue, paused, answer)),
     };
   }
 
-  get healing(): Pick<Store["healing"], "stale" | "reclaim"> {
-    const ask = this.#asking("healing", this.#store.healing);
-    return {
-      stale: (query) => ask("stale", [query], (answer) => this.#model.healing.stale(this.#now, query, answer)),
-      reclaim: (judgements, cause) =>
-        ask("reclaim", [judgements, cause], (answer) => {
-          for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
-          this.#model.healing.reclaim(this.#now, judgements, answer);
-        }),
-    };
-  }
-
-  get locks(): Pick<Store["locks"], "acquire" | "extend" | "release" | "break" | "all" | "clean"> {
+  get locks(): Pick<Store["locks"], "acquire" | "extend" | "release" | "break" | "list" | "clean"> {
     const ask = this.#asking("locks", this.#store.locks);
     const { locks: model, healing, events } = this.#model;
     return {
@@ -130,25 +122,27 @@ export class CheckedStore {
           mustEqual(answer, model.break(name), `breaking lock ${name}`);
           if (answer) events.tell(this.#now, "lock.broken", name);
         }),
-      all: () => ask("all", [], (answer) => mustEqual(plain(answer), model.views(this.#now), "the locks")),
+      list: () => ask("list", [], (answer) => mustEqual(plain(answer), model.views(this.#now), "the locks")),
       clean: () => ask("clean", [], (answer) => healing.cleanLocks(this.#now, answer)),
     };
   }
 
-  get schedules(): Omit<Store["schedules"], "get"> {
+  get schedules(): Store["schedules"] {
     const ask = this.#asking("schedules", this.#store.schedules);
     const { schedules: model } = this.#model;
     return {
       save: (draft) => ask("save", [draft], (answer) => model.save(this.#now, draft, answer)),
-      all: () => ask("all", [], () => {}),
+      list: (key) => ask("list", [key], () => {}),
       due: () => ask("due", [], (answer) => model.due(this.#now, answer)),
       // It does not say which jobs it has made: those that nobody has heard of. Nobody else makes any in this turn.
       tick: (tick) => ask("tick", [tick], async (answer) => model.tick(this.#now, tick, answer, await this.strangers())),
       trigger: (key) => ask("trigger", [key], (answer) => model.trigger(this.#now, key, answer)),
       remove: (key) => ask("remove", [key], (answer) => model.remove(this.#now, key, answer)),
-      pause: (key) => ask("pause", [key], (answer) => model.pause(this.#now, key, answer)),
-      resume: (schedule, nextAt) =>
-        ask("resume", [schedule, nextAt], (answer) => model.resume(this.#now, schedule, nextAt, answer)),
+      setPaused: (schedule, nextAt) =>
+        ask("setPaused", [schedule, nextAt], (answer) => {
+          if (nextAt === null) model.pause(this.#now, schedule.key, answer);
+          else model.resume(this.#now, { revision: 0, ...schedule }, nextAt, answer);
+        }),
     };
   }
 

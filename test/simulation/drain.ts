@@ -20,7 +20,7 @@ export async function drain(world: World, random: Random): Promise<void> {
     for (const held of ended) world.drop(actor, held);
   }
   const worker = await world.start("local", random);
-  for (const queue of world.model.queues.paused) await worker.store.queues.resume(queue);
+  for (const queue of world.model.queues.paused) await worker.store.queues.setPaused(queue, false);
   // Limits let some of them through one by one.
   const rounds = ROUNDS + 3 * unfinished(world);
   for (let round = 0; unfinished(world) > 0; round++) {

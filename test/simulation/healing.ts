@@ -38,7 +38,7 @@ export async function healAndClaim(world: World, random: Random): Promise<void> 
 /** Somebody looks now and acts later, when what was judged may be over. */
 export async function judgeByHand(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
-  const stale = await actor.store.healing.stale({ dead: [], skewed: random.chance(0.5), limit: 1_000 });
+  const stale = await actor.store.recoveries.stale({ dead: [], skewed: random.chance(0.5), limit: 1_000 });
   for (const lease of stale) {
     // As somebody would judge who has watched it since it ran out.
     const renewedAt = world.model.held(lease)?.lease?.renewedAt ?? world.time;

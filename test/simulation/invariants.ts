@@ -1,5 +1,5 @@
 import type { Job, JobError } from "../../src/core/jobs/job.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { ClaimSource, Outlook, Store } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { plain } from "./checked-store.ts";
@@ -52,14 +52,14 @@ export async function checkEverything(world: World, store: Store): Promise<void>
     [...model.processes].sort(byNumber),
     "the processes",
   );
-  mustEqual(plain(await store.locks.all()), model.locks.views(world.nowOf(store)), "the locks");
-  mustEqual(await store.schedules.all(), model.schedules.views(), "the schedules");
+  mustEqual(plain(await store.locks.list()), model.locks.views(world.nowOf(store)), "the locks");
+  mustEqual(await store.schedules.list(), model.schedules.views(), "the schedules");
   mustEqual(
     (await world.place.rows.all(store)).sort(byNumber),
     [...model.rows].sort(byNumber),
     "the jobs whose rows of the user's own are committed",
   );
-  const { entriesReclaimed, locksCleaned } = await store.healing.totals();
+  const { entriesReclaimed, locksCleaned } = await store.recoveries.totals();
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
 }
 

@@ -1,6 +1,6 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { StaleLease } from "../../src/core/jobs/lease.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Reclaimed } from "../../src/store/store.ts";
 import { type Model, sayLease } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";

@@ -1,7 +1,15 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
-import type { Buried, Ending, Found, Left, Recovering, StoredReport, TakenBack } from "../../src/store/recoveries.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type {
+  DeadProcess,
+  Ending,
+  Found,
+  Judgement,
+  Left,
+  RecoveredProcess,
+  Recovering,
+  StoredReport,
+} from "../../src/store/recoveries.ts";
 import type { Model } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";
 
@@ -56,54 +64,45 @@ export class ModelRecoveries {
     });
   }
 
-  takeBack(
-    at: number,
-    burial: { report: number; process: ProcessId; as: "crashed" | "interrupted"; limit: number; spent: number },
-    answer: TakenBack,
-  ): void {
-    const taken = this.taken(burial);
-    must(taken.length <= burial.limit, () => `${taken.length} jobs are more than the model takes back at once`);
-    const expected = { entries: 0, quarantined: 0, failed: 0, locks: 0 };
+  reclaimFrom(at: number, dead: DeadProcess, answer: RecoveredProcess): void {
+    const { report, process, as: kind, limit, spent } = dead;
+    const expected = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0, isDone: true };
+    if (!this.#isOpen(report, process)) return mustEqual(answer, expected, "reclaiming what another process has reclaimed");
+    const taken = this.taken(dead);
+    must(taken.length <= limit, () => `${taken.length} jobs are more than the model reclaims at once`);
     for (const judgement of taken) {
       const job = this.#model.judged(judgement);
       must(job !== undefined, "what is in hand runs");
       const { fence } = job.lease;
-      this.#model.takeBack(at, job, { kind: burial.as });
+      this.#model.takeBack(at, job, { kind });
       expected.entries++;
       if (job.state === "quarantined") expected.quarantined++;
       if (job.state === "failed") expected.failed++;
       if (this.#model.locks.freeBound(job, fence)) expected.locks++;
     }
-    mustEqual(answer, expected, "what was taken back from the dead");
-    if (expected.entries === 0) return;
-    this.#recovered(at, expected);
+    const freed = this.#model.locks.freeOf(process, at);
+    for (const name of freed) this.#model.ready.add(name);
+    expected.locks += freed.length;
+    this.#model.processes.delete(process);
+    mustEqual(answer, expected, "what was reclaimed from the dead");
+    if (expected.entries + expected.locks > 0) this.#recovered(at, expected);
     this.#add({
       jobsRecovered: expected.entries,
       jobsQuarantined: expected.quarantined,
       jobsResetToPending: expected.entries - expected.quarantined - expected.failed,
       locksReleased: expected.locks,
-      recoveryDurationMs: burial.spent,
+      recoveryDurationMs: spent,
     });
   }
 
-  bury(
-    at: number,
-    { report, process, spent }: { report: number; process: ProcessId; spent: number },
-    answer: Buried | null,
-  ): void {
-    if (!this.#isOpen(report, process)) return mustEqual(answer, { builds: 0, locks: 0 }, "a burial that somebody else has made");
-    if (this.#inHand(process).length > 0) return mustEqual(answer, null, "a burial of somebody with jobs in hand");
-    const freed = this.#model.locks.freeOf(process, at);
-    for (const name of freed) this.#model.ready.add(name);
-    mustEqual(answer, { builds: 0, locks: freed.length }, `the burial of ${process}`);
-    this.#model.processes.delete(process);
-    if (freed.length > 0) this.#recovered(at, { entries: 0, locks: freed.length });
-    this.#add({ locksReleased: freed.length, recoveryDurationMs: spent });
-  }
-
-  close(at: number, report: number, { by, jobsPending }: Ending, answer: StoredReport | { left: Left[] } | null): void {
+  close(at: number, report: number, ending: Ending | { by: ProcessId }, answer: StoredReport | { left: Left[] } | null): void {
     const open = this.#open;
+    const { by } = ending;
     if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of somebody else's report");
+    if (!("errors" in ending)) {
+      open.owner = null;
+      return mustEqual(answer, null, "a report that its owner gives up");
+    }
     const left = this.#left(open);
     must(answer !== null, "a report is ended by its owner");
     if ("left" in answer) return mustEqual(idsOf(answer.left), left, "who is to be buried before a report is ended");
@@ -111,7 +110,7 @@ export class ModelRecoveries {
     const counts = Object.fromEntries(Object.keys(NO_COUNTS).map((name) => [name, answer[name as keyof RecoveryCounts]]));
     mustEqual(counts, { ...open.counts }, "what a report counts");
     const { state, crashed } = answer;
-    mustEqual([state, crashed.length, answer.jobsPending], ["completed", open.named.size, jobsPending], "a report");
+    mustEqual([state, crashed.length, answer.jobsPending], ["completed", open.named.size, ending.jobsPending], "a report");
     this.#open = null;
     this.#model.events.tell(at, "recovery.completed");
   }

@@ -3,7 +3,7 @@ import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/jobs/job.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
-import type { Judgement } from "../../src/store/healing.ts";
+import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Claimed, ClaimRequest, Declaration, Enqueued, Fate, NewJob, Settlement } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";

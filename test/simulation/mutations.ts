@@ -5,6 +5,7 @@ import { CHECKED_TABLES, fillChecksums } from "../../src/store/sqlite/maintenanc
 import { through } from "../../src/store/sqlite/driver.ts";
 import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";
 import type { ScheduleOptions } from "./schedule.ts";
+import { scheduleOf } from "../conformance/parts.ts";
 
 /** Stores with one thing wrong each, as a careless change might make it. A simulation that finds none of them proves nothing. */
 export const mutations: Record<string, ScheduleOptions> = {
@@ -36,15 +37,15 @@ export const mutations: Record<string, ScheduleOptions> = {
     }),
   })),
   "takes expired leases at once, whoever holds them": mishealing((store) => ({
-    stale: async (query) => (await store.healing.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
+    stale: async (query) => (await store.recoveries.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
   })),
   "waits a millisecond instead of a renewal before it takes": mishealing((store) => ({
-    stale: async (query) => (await store.healing.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
+    stale: async (query) => (await store.recoveries.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
   })),
-  "takes back a lease that was renewed after it was judged": healing(takeBackRenewed),
+  "takes back a lease that was renewed after it was judged": recovering(takeBackRenewed),
   "charges no crash for a stall": mishealing((store) => ({
     reclaim: (judgements, cause) =>
-      store.healing.reclaim(
+      store.recoveries.reclaim(
         judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "interrupted" })),
         cause,
       ),
@@ -81,11 +82,11 @@ export const mutations: Record<string, ScheduleOptions> = {
   "prunes more than it was asked to": broken((store) => ({ prune: (filter) => store.prune({ ...filter, limit: 1_000 }) })),
   "leaves the jobs of remote processes where they are": mishealing((store) => ({
     stale: async (query) =>
-      (await store.healing.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
+      (await store.recoveries.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
   })),
   "never takes back from a process that lives": mishealing((store) => ({
     reclaim: (judgements, cause) =>
-      store.healing.reclaim(
+      store.recoveries.reclaim(
         judgements.filter(({ verdict }) => verdict !== "stalled"),
         cause,
       ),
@@ -110,12 +111,12 @@ export const mutations: Record<string, ScheduleOptions> = {
   "keeps the place of a cancelled job under its limits": broken((store) => ({
     cancel: (id) => spoiled(store, store.cancel(id), "update holdfast_counters set running = running + 1 where running > 0"),
   })),
-  "keeps the places of what was taken back": healing((store) => ({
+  "keeps the places of what was taken back": recovering((store) => ({
     reclaim: (judgements, cause) =>
-      spoiled(store, store.healing.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
+      spoiled(store, store.recoveries.reclaim(judgements, cause), "update holdfast_counters set running = running + 1"),
   })),
   "reports more than it gave back": recovering((store) => ({
-    takeBack: (burial) => spoiled(store, store.recoveries.takeBack(burial), "update holdfast_recoveries set jobs = jobs + 1"),
+    reclaimFrom: (dead) => spoiled(store, store.recoveries.reclaimFrom(dead), "update holdfast_recoveries set jobs = jobs + 1"),
   })),
   "reports a recovery twice": recovering((store) => ({
     close: (report, ending) =>
@@ -126,9 +127,9 @@ export const mutations: Record<string, ScheduleOptions> = {
       ),
   })),
   "leaves the locks of the dead": recovering((store) => ({
-    bury: (burial) => {
+    reclaimFrom: (dead) => {
       spoil(store, "update holdfast_locks set process = null");
-      return store.recoveries.bury(burial);
+      return store.recoveries.reclaimFrom(dead);
     },
   })),
   "forgets what runs under a limit": broken((store) => ({
@@ -189,7 +190,7 @@ export const mutations: Record<string, ScheduleOptions> = {
   })),
   "makes a job of a tick that somebody else has had": ticking((store) => ({
     tick: async (tick) => {
-      const now = await store.schedules.get(tick.key);
+      const now = await scheduleOf(store, tick.key);
       return store.schedules.tick(now === null ? tick : { ...tick, revision: now.revision, from: now.nextAt });
     },
   })),
@@ -215,7 +216,7 @@ export const mutations: Record<string, ScheduleOptions> = {
     },
   })),
   "never looks for locks to clean": misguided((store) => ({
-    locks: overlay(store.locks, { all: async () => [], clean: async () => 0 }),
+    locks: overlay(store.locks, { list: async () => [], clean: async () => 0 }),
   })),
 };
 
@@ -272,7 +273,7 @@ function broken(own: (store: Store) => Partial<Store>): ScheduleOptions {
   return { break: (store) => overlay(store, own(store)) };
 }
 
-/** The real store, with a way of its own to bury. */
+/** The real store, with its own way to reclaim. */
 function recovering(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
   return broken((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
 }
@@ -282,19 +283,14 @@ function ticking(own: (store: Store) => Partial<Store["schedules"]>): ScheduleOp
   return broken((store) => ({ schedules: overlay(store.schedules, own(store)) }));
 }
 
-/** The real store, with a way of its own to take back. */
-function healing(own: (store: Store) => Partial<Store["healing"]>): ScheduleOptions {
-  return broken((store) => ({ healing: overlay(store.healing, own(store)) }));
-}
-
 /** The real store, wrongly understood by the janitors. */
 function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
   return { misguide: (store) => overlay(store, own(store)) };
 }
 
 /** The same, where they take back. */
-function mishealing(own: (store: Store) => Partial<Store["healing"]>): ScheduleOptions {
-  return misguided((store) => ({ healing: overlay(store.healing, own(store)) }));
+function mishealing(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
+  return misguided((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
 }
 
 function overlay<T extends object>(store: T, own: Partial<T>): T {
@@ -331,14 +327,14 @@ function handOutTwice(store: Store): Store {
 }
 
 /** Whatever was judged, the lease as it is now is taken. */
-function takeBackRenewed(store: Store): Partial<Store["healing"]> {
+function takeBackRenewed(store: Store): Partial<Store["recoveries"]> {
   return {
     reclaim: async (judgements, cause) => {
       const dead = judgements.map(({ holder }) => holder).filter((holder) => holder !== null);
-      const held = await store.healing.stale({ dead, skewed: true, limit: 1_000 });
+      const held = await store.recoveries.stale({ dead, skewed: true, limit: 1_000 });
       const now = ({ job, fence }: LeaseRef) => held.find((lease) => lease.job === job && lease.fence === fence);
       const bent = judgements.map((one) => Object.assign({}, one, { expiresAt: now(one)?.expiresAt ?? one.expiresAt }));
-      return store.healing.reclaim(bent, cause);
+      return store.recoveries.reclaim(bent, cause);
     },
   };
 }

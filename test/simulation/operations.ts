@@ -63,7 +63,7 @@ async function enqueueMuch(world: World, random: Random): Promise<void> {
 async function look(world: World, random: Random): Promise<void> {
   const actor = await somebody(world, random);
   await actor.store.outlook([random.chance(0.5) ? { lease: 1 } : { queue: random.pick(QUEUES), lease: 1 }]);
-  await actor.store.locks.all();
+  await actor.store.locks.list();
   await actor.store.inspect([...actor.holds.values(), ...world.spent.slice(-5)].map(ref));
 }
 

@@ -22,13 +22,13 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
     case "trigger":
       return store.schedules.trigger(key);
     case "pause":
-      return store.schedules.pause(key);
+      return store.schedules.setPaused({ key }, null);
     case "remove":
-      return random.chance(0.5) ? store.schedules.remove(key) : store.schedules.all();
+      return random.chance(0.5) ? store.schedules.remove(key) : store.schedules.list();
     case "resume": {
       // By what somebody has read, be it a while ago.
       const revision = (schedule?.revision ?? 1) - (random.chance(0.2) ? 1 : 0);
-      return store.schedules.resume({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
+      return store.schedules.setPaused({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
     }
   }
 }

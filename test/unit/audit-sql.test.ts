@@ -11,6 +11,7 @@ import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { becomeLater, oldDatabase } from "./old-database.ts";
+import { auditHead } from "../conformance/parts.ts";
 
 const OPTIONS = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
 
@@ -67,7 +68,7 @@ describe("the table of the audit", () => {
 
   test("the tail cut off together with its head is found by a head that was kept elsewhere", async (t) => {
     const { db, store } = await written(t);
-    const known = [await store.audit.head()];
+    const known = [await auditHead(store)];
     unguarded(db, () => {
       db.exec("delete from holdfast_audit where seq > 4");
       db.exec("update holdfast_audit_head set seq = 4, hash = (select hash from holdfast_audit where seq = 4)");
@@ -79,7 +80,7 @@ describe("the table of the audit", () => {
   test("without its head nothing is written that ought to be written down, and the act is refused", async (t) => {
     const { db, store } = await written(t);
     unguarded(db, () => db.exec("delete from holdfast_audit_head"));
-    await assert.rejects(store.queues.pause("q"), { code: "DAMAGED" });
+    await assert.rejects(store.queues.setPaused("q", true), { code: "DAMAGED" });
     assert.deepEqual(
       (await store.look.queues()).filter(({ paused }) => paused),
       [],
@@ -136,8 +137,8 @@ async function written(t: TestContext): Promise<{ db: DatabaseSync; store: Store
   const path = join(folder(t), "work.db");
   const store = await SqliteStore.open(path, OPTIONS);
   for (const queue of ["a", "b", "c"]) {
-    await store.queues.pause(queue);
-    await store.queues.resume(queue);
+    await store.queues.setPaused(queue, true);
+    await store.queues.setPaused(queue, false);
   }
   const db = new DatabaseSync(path);
   t.after(async () => {

@@ -95,6 +95,16 @@ test("src/cli uses the public API and the Operator, and never the engine", () =>
   );
 });
 
+/** What a third store would have to implement: another method has to earn its place. */
+const SEAM_METHODS = 123;
+
+test("the Store seam does not grow", () => {
+  const seam = files.filter(({ file }) => /^store\/[^/]+\.ts$/.test(file));
+  const interfaces = seam.flatMap(({ text }) => text.match(/^export interface \w*Store\b[^{]*\{\n[^]*?^\}/gm) ?? []);
+  const methods = interfaces.flatMap((text) => text.match(/^  \w+(?:<[^>]*>)?\(/gm) ?? []);
+  assert.ok(methods.length > 20 && methods.length <= SEAM_METHODS, String(methods.length));
+});
+
 function layerOf(file: string): string {
   const [first = "", ...rest] = file.split("/");
   return rest.length === 0 ? "" : first;

@@ -30,12 +30,13 @@ test("old reports are forgotten with the names in them, but none with errors tha
     const id = await enter();
     const begun = await store.recoveries.begin({ dead: [{ id, life: "dead" }], by, opening: false, alone: true });
     assert.ok(begun !== null);
-    await store.recoveries.bury({ report: begun.report, process: id, reason: "orchestrator_lost", spent: 0, cause: "died" });
+    const dead = { process: id, as: "crashed", reason: "orchestrator_lost", cause: "died" } as const;
+    await store.recoveries.reclaimFrom({ report: begun.report, ...dead, limit: 1, spent: 0 });
     await store.recoveries.close(begun.report, { by, jobsPending: 0, ...NO_FINDINGS });
   }
   const kept = (await store.recoveries.reports({ limit: 9_999 })).map(({ id }) => id);
   assert.deepEqual(kept.toReversed(), [2, REPORTS_KEPT, ...[1, 2, 3, 4].map((n) => REPORTS_KEPT + n)]);
-  assert.equal((await store.recoveries.totals()).reports, 4, "sums are of those that are not kept, too");
+  assert.equal((await store.recoveries.totals()).reports.reports, 4, "sums are of those that are not kept, too");
   const named = db.prepare("select recovery from holdfast_recovery_processes order by 1").all() as { recovery: number }[];
   assert.deepEqual(
     named.map(({ recovery }) => recovery),

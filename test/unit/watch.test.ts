@@ -23,7 +23,7 @@ test("a commit of another handle is noticed by its signal alone, once for each c
   }, {});
   for (let commit = 1; commit <= 20; commit++) {
     const change = new Promise<void>((resolve) => (noticed = resolve));
-    await writer.queues.pause(`queue ${commit}`);
+    await writer.queues.setPaused(`queue ${commit}`, true);
     await change;
     assert.equal(changes, commit);
   }

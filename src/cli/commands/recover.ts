@@ -6,7 +6,7 @@ import { number, plural } from "../../core/text/text.ts";
 import type { RecoveryStats } from "../../engine/maintenance/janitor.ts";
 import { Operator } from "../../operator/operator.ts";
 import { isOfCrash, type RecoveryPlan } from "../../engine/maintenance/preview.ts";
-import type { RecoveryTotals } from "../../store/healing.ts";
+import type { ReclaimTotals } from "../../store/recoveries.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
 import { isManual, openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
@@ -14,7 +14,7 @@ import { answer } from "../render/output.ts";
 import { type Column, count, oneLine, paint, table } from "../render/table.ts";
 import { addCommand, onDatabase } from "../verb.ts";
 
-type Entry = RecoveryTotals["log"][number];
+type Entry = ReclaimTotals["log"][number];
 
 /** Expired leases are counted up to this number. */
 const LEASES_COUNTED = 1_000;

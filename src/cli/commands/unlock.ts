@@ -18,8 +18,8 @@ export function unlockCommand(parent: Command): void {
     .action(
       onDatabase(async ({ operator }, name: string | undefined, { force = false }: { force?: boolean }) => {
         if (name === undefined) return await listLocks(operator);
-        const lock = await operator.lock(name);
-        if (lock !== null) return await unlock(operator, lock, force);
+        const [lock] = await operator.locks(name);
+        if (lock !== undefined) return await unlock(operator, lock, force);
         const orchestrators = await operator.orchestratorLocks();
         const orchestrator = orchestrators.find(({ pipeline }) => pipeline === name);
         if (orchestrator === undefined) throw noSuchLock(name, await operator.locks(), orchestrators);
@@ -31,7 +31,7 @@ export function unlockCommand(parent: Command): void {
 async function unlock(operator: Operator, lock: LockView, force: boolean): Promise<Answer> {
   const { name, holder, stale } = lock;
   // A process that acquired the lock after it was read holds it.
-  if (!(await operator.breakLock(name, { stale: !force }))) throw held((await operator.lock(name)) ?? lock, operator.now());
+  if (!(await operator.breakLock(name, { stale: !force }))) throw held((await operator.locks(name))[0] ?? lock, operator.now());
   return [{ name, holder, forced: !stale }, () => `Unlocked ${oneLine(name)}: it was held by ${oneLine(holder)}.`];
 }
 

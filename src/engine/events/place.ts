@@ -144,7 +144,7 @@ export class DurablePlace implements Place {
   async failed(error: string): Promise<void> {
     const token = this.#token;
     if (token === null) return;
-    if (await this.#store.sinks.fail(this.#name, token, error, TTL)) this.#since = this.#clock.monotonic();
+    if (await this.#store.sinks.update(this.#name, token, { error, ttl: TTL })) this.#since = this.#clock.monotonic();
     else this.#lose();
   }
 
@@ -159,7 +159,7 @@ export class DurablePlace implements Place {
     this.#lazy?.();
     this.passed(this.#cursor);
     await this.saved();
-    if (this.#token !== null) await this.#store.sinks.release(this.#name, this.#token);
+    if (this.#token !== null) await this.#store.sinks.update(this.#name, this.#token, null);
     this.#token = null;
   }
 
@@ -206,7 +206,7 @@ export class DurablePlace implements Place {
       while (this.#token !== null && this.#stored < this.#cursor) {
         const seq = this.#cursor;
         const token = this.#token;
-        if (await this.#store.sinks.advance(this.#name, token, seq, TTL)) {
+        if (await this.#store.sinks.update(this.#name, token, { seq, ttl: TTL })) {
           this.#stored = seq;
           this.#since = this.#clock.monotonic();
         } else if (this.#token === token) this.#lose();

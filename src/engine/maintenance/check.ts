@@ -73,12 +73,8 @@ export interface AuditVerdict {
   fault: AuditFault | null;
 }
 
-/** The whole of the audit, from the first entry on. `kept`: heads that were kept elsewhere, beside those that Holdfast keeps. */
-export async function verifyAudit(
-  { audit, damage }: Pick<Store, "audit" | "damage">,
-  kept: readonly AuditHead[] = [],
-): Promise<AuditVerdict> {
-  const known = [...(await damage.auditHeads()), ...kept];
+/** The whole of the audit, from the first entry on. `known`: heads that the caller kept. */
+export async function verifyAudit({ audit }: Pick<Store, "audit">, known: readonly AuditHead[] = []): Promise<AuditVerdict> {
   let entries = 0;
   for (let from = NO_ENTRY; ;) {
     const check = await audit.verify({ from, limit: PAGE, known });

@@ -2,7 +2,7 @@ import type { Clock } from "../../core/text/duration.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../../core/jobs/lease.ts";
 import { type Dead, Recovery } from "./recovery.ts";
-import type { Judgement } from "../../store/healing.ts";
+import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
 import { said, Trouble } from "../failure-log.ts";
@@ -154,7 +154,7 @@ export class Janitor {
     try {
       const dead = this.#running ? [] : await this.#dead();
       if (dead.length > 0) await this.#buryQuickly(dead);
-      const stale = await this.#store.healing.stale({ dead: [], skewed: false, limit: QUICK });
+      const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: QUICK });
       const healed = await this.#reclaim(stale, "found before a claim");
       if (stale.length === 0) this.#healedAt = now;
       return healed > 0 || dead.length > 0;
@@ -204,14 +204,14 @@ export class Janitor {
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryStats> {
     let entriesReclaimed = 0;
     for (;;) {
-      const stale = (await this.#store.healing.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
+      const stale = (await this.#store.recoveries.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
         ({ left }) => left <= -expiredFor,
       );
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
       );
       const cause = "reclaimed by an operator";
-      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.healing.reclaim(judged, cause, by);
+      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.recoveries.reclaim(judged, cause, by);
       entriesReclaimed += entries;
       if (entries === 0) break;
     }
@@ -274,7 +274,7 @@ export class Janitor {
   /** How long nothing can be left behind; a lock that runs out by then opens its queue when it does. */
   async #restAlone(): Promise<number> {
     if ((await this.#store.processes.running()).size > 0) return TICK;
-    const expiries = (await this.#store.locks.all()).map(({ expiresAt }) => expiresAt - this.#clock.now());
+    const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
     return Math.max(TICK, Math.min(IDLE_TICK, ...expiries));
   }
 
@@ -341,7 +341,7 @@ export class Janitor {
   async #drain(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
     let entries = 0;
     for (;;) {
-      const stale = await this.#store.healing.stale({ ...query, limit: CHUNK });
+      const stale = await this.#store.recoveries.stale({ ...query, limit: CHUNK });
       const reclaimed = await this.#reclaim(stale, cause);
       entries += reclaimed;
       if (reclaimed === 0 || stale.length < CHUNK) return entries;
@@ -357,14 +357,14 @@ export class Janitor {
       if (verdict !== "keep") judged.push(Object.assign(lease, { verdict }));
     }
     if (judged.length === 0) return 0;
-    return (await this.#store.healing.reclaim(judged, cause)).entries;
+    return (await this.#store.recoveries.reclaim(judged, cause)).entries;
   }
 
   /** The leases of processes that are not proven dead which `recover` would reclaim now. Nothing is written. */
   async expired(): Promise<StaleLease[]> {
     const lives = new Map((await this.#store.processes.probe()).map(({ process, life }) => [process.id, life]));
     const now = this.#clock.monotonic();
-    const stale = await this.#store.healing.stale({ dead: [], skewed: false, limit: ALL });
+    const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: ALL });
     return stale.filter((lease) => {
       const holder = this.#holderOf(lease, lives);
       const seen = this.#sightings.get(lease.job);

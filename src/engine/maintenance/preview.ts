@@ -1,6 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { isProven } from "../../core/jobs/lease.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
 import type { CrashedProcess } from "../../core/recovery/recovery-report.ts";
 import type { RecoveryPreview } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
@@ -12,7 +13,7 @@ const PATIENCE = 5_000;
 const PAUSE = 50;
 
 /** What there is to recover, and what a recovery would do about it. */
-export interface RecoveryPlan extends RecoveryPreview {
+export interface RecoveryPlan extends Omit<RecoveryPreview, "staleLocks"> {
   /** Of holders that are not proven dead: running jobs whose lease has expired, and names of locks that are over. */
   expired: { jobs: number; locks: string[] };
   crashed: CrashedProcess[];
@@ -23,26 +24,25 @@ export interface RecoveryPlan extends RecoveryPreview {
 /** Null: there is nothing to recover. Nothing is written. `janitor`: the one that would do it. */
 export async function previewOf(store: Store, janitor: Pick<Janitor, "expired">): Promise<RecoveryPlan | null> {
   const leases = await janitor.expired();
-  const expired = { jobs: leases.length, locks: await store.locks.stale(leases) };
-  const crash = await crashOf(store);
-  if (crash === null && expired.jobs + expired.locks.length === 0) return null;
-  return { crashed: [], goesOn: false, jobs: 0, builds: [], locks: [], ...crash, expired };
+  const { dead, ...crash } = await crashOf(store);
+  const { staleLocks, ...plan } = await store.recoveries.preview(dead, leases);
+  if (!isOfCrash(crash) && leases.length + staleLocks.length === 0) return null;
+  return { ...crash, ...plan, expired: { jobs: leases.length, locks: staleLocks } };
 }
 
 /** Whether a process has crashed, or a recovery was not ended: more than leases and locks whose time is over. */
-export function isOfCrash({ crashed, goesOn }: RecoveryPlan): boolean {
+export function isOfCrash({ crashed, goesOn }: Pick<RecoveryPlan, "crashed" | "goesOn">): boolean {
   return crashed.length > 0 || goesOn;
 }
 
-async function crashOf(store: Store): Promise<Omit<RecoveryPlan, "expired"> | null> {
+async function crashOf(store: Store): Promise<Pick<RecoveryPlan, "crashed" | "goesOn"> & { dead: ProcessId[] }> {
   const probed = await store.processes.probe(bootId());
   const dead = probed.filter(({ life }) => isProven(life)).map(({ process }) => process);
   const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
   const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
   const goesOn = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
-  if (dead.length === 0 && !goesOn) return null;
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
-  return { crashed, goesOn, ...(await store.recoveries.preview(dead.map(({ id }) => id))) };
+  return { dead: dead.map(({ id }) => id), crashed, goesOn };
 }
 
 /**
@@ -51,7 +51,7 @@ async function crashOf(store: Store): Promise<Omit<RecoveryPlan, "expired"> | nu
  */
 export async function isLeftBehind(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += PAUSE) {
-    if ((await crashOf(store)) === null) return false;
+    if (!isOfCrash(await crashOf(store))) return false;
     const others = await store.processes.probe(bootId());
     const works = others.some(({ process, life }) => life === "alive" && process.works.length > 0);
     if (!works || waited >= PATIENCE) return true;

@@ -131,8 +131,8 @@ export class Recovery {
     this.#leaving.abort();
     if (this.#owned === null) return;
     await this.#store.recoveries
-      .transfer(this.#owned.report, this.#self)
-      .catch((error: unknown) => this.#log.warn("could not hand on a recovery", said(error)));
+      .close(this.#owned.report, { by: this.#self })
+      .catch((error: unknown) => this.#log.warn("could not give up a recovery report", said(error)));
   }
 
   async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
@@ -144,11 +144,9 @@ export class Recovery {
       by: this.#self,
       opening,
       alone,
-      ...(met.length === 0 ? {} : { findings: findingsOf(met) }),
+      ...(met.length === 0 ? {} : { findings: findingsOf(met), findingIds: met.map(({ id }) => id) }),
     });
     if (recovering === null) return recovered;
-    // It stands in the report from now on.
-    if (met.length > 0) await this.#store.damage.reported(met.map(({ id }) => id));
     const { report, owned, left } = recovering;
     const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;
@@ -179,18 +177,26 @@ export class Recovery {
     const cause = `process ${pid} on ${host} died (${program})`;
     const as = isProven(life) ? endedBy(life) : "crashed";
     let jobs = 0;
+    let builds = 0;
     for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
-      const { entries, locks } = await recoveries.takeBack({ report, process: id, as, limit, spent: spent(), cause });
+      const { entries, locks, ...more } = await recoveries.reclaimFrom({
+        report,
+        process: id,
+        as,
+        reason,
+        limit,
+        spent: spent(),
+        cause,
+      });
       jobs += entries;
+      builds += more.builds;
       recovered.entries += entries;
       recovered.locks += locks;
       if (entries > 0) onSome?.();
-      if (entries < limit) break;
+      if (more.isDone) break;
+      if (entries === 0) return false;
     }
-    const buried = await recoveries.bury({ report, process: id, reason, spent: spent(), cause });
-    if (buried === null) return false;
-    recovered.locks += buried.locks;
-    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, ...buried });
+    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, builds, locks: recovered.locks });
     return true;
   }
 
@@ -219,8 +225,7 @@ export class Recovery {
   /** Whoever waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
   async #checked(context: CheckCircumstances): Promise<Findings | null> {
     if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
-    const found = this.#check === null ? NO_FINDINGS : await this.#check(context);
-    return found && addFindings(found, { commitsMissing: await this.#store.damage.commitsMissing() });
+    return this.#check === null ? NO_FINDINGS : await this.#check(context);
   }
 
   /** Somebody else has found them dead meanwhile, and may be about to bury them. */

@@ -1,4 +1,3 @@
-import type { AuditHead } from "../../core/recovery/audit.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { BackupStore, StagedBackup } from "../backups.ts";
@@ -160,23 +159,11 @@ export class Damage implements DamageStore {
     return [];
   }
 
-  async reported(): Promise<void> {}
-
-  async auditHeads(): Promise<AuditHead[]> {
-    return [];
-  }
-
   async clear(): Promise<null> {
     return null;
   }
 
-  async commitsMissing(): Promise<null> {
-    return null;
-  }
-
   async recordCleared(): Promise<void> {}
-
-  async confirmed(): Promise<void> {}
 
   refuse(): void {}
 

@@ -31,7 +31,6 @@ import { Ends, Settling } from "./settle/settle-queue.ts";
 import type { Foreseen, Lone } from "./transactions/write-queue.ts";
 import { Group, type GroupOptions } from "./transactions/group-commit.ts";
 import { Guests } from "./transactions/user-transaction.ts";
-import type { Reclaim } from "../sql/reclaim.ts";
 import type { Look } from "./queries.ts";
 import { News } from "./change-feed.ts";
 import type { Reader, Writer } from "./connection/connections.ts";
@@ -88,7 +87,6 @@ export class PostgresStore implements Store {
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
-  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly events: EventLog;
@@ -160,7 +158,6 @@ export class PostgresStore implements Store {
     this.vitals = areas.vitals;
     this.recoveries = areas.recoveries;
     this.processes = areas.processes;
-    this.healing = areas.healing;
     this.locks = areas.locks;
     this.schedules = areas.schedules;
     this.events = areas.events;

@@ -4,8 +4,7 @@ import type { BuildGuard } from "../sql/builds/runs.ts";
 import { type EventGuard, EventLog } from "../sql/event-log.ts";
 import { Locks } from "../sql/locks.ts";
 import { Queues } from "../sql/queues.ts";
-import { Reclaim } from "../sql/reclaim.ts";
-import { Recoveries, type WriteAheadLog } from "../sql/recoveries.ts";
+import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { type ScheduleGuard, Schedules } from "../sql/schedules.ts";
 import { Sinks } from "../sql/sinks.ts";
@@ -39,10 +38,12 @@ import type { Access, Tx } from "./transactions/transaction.ts";
 import { Sheets } from "./work/sheets.ts";
 import { WorkWriter } from "./work/work.ts";
 
-/** The server looks after its own log. */
-const NO_LOG: WriteAheadLog = {
-  atOpening: () => ({ bytes: 0, frames: 0 }),
-  size: () => 0,
+/** The server looks after its own log and files. */
+const NO_FILE: FileFacts = {
+  logAtOpening: () => ({ bytes: 0, frames: 0 }),
+  logSize: () => 0,
+  commitsMissing: () => null,
+  reported: () => {},
   checkpoint: async () => {},
 };
 
@@ -54,7 +55,6 @@ export class Areas {
   readonly settle: Settle;
   readonly leases: Leases;
   readonly notes: Notes;
-  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly look: Look;
@@ -81,14 +81,13 @@ export class Areas {
     const statements = (this.statements = new Statements(s));
     const scripts = scriptAccess(statements, access, intake);
     const audit = (this.audit = new Audit(dialect, { actor, events: intake.events }));
-    const recoveryLog = new RecoveryLog(dialect, intake.events, scripts);
+    const recoveryLog = new RecoveryLog(dialect, intake.events);
     this.processes = new Processes(s, { ...opened, audit, time }, access);
     this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
     this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
     this.settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random });
     this.leases = new Leases(s, this.settle);
     this.notes = new Notes(s, this.settle);
-    this.healing = new Reclaim(dialect, { settle: this.settle, leases: this.leases, recoveryLog, audit }, scripts);
     this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.look = new Look(s, catalog, access);
     const cancel = new Cancel(s, { ...intake, events });
@@ -98,14 +97,14 @@ export class Areas {
     const numbers = new Numbering(s, reader, access);
     this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
     this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
-    this.auditLog = new AuditLog({ audit, guards: auditGuards(s) }, scripts);
+    this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
     this.vitals = new PostgresVitals(s, access);
     this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const writes = new WorkWriter(s, { intake, settle: this.settle, cancel, notes: this.notes, reader }, access);
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(dialect, { writes, guards }, scripts);
-    const { settle, locks, processes, builds } = this;
-    const recovered = { settle, events: intake.events, recoveryLog, locks, processes, audit, builds, log: NO_LOG };
+    const { settle, leases, locks, processes, builds } = this;
+    const recovered = { settle, leases, events: intake.events, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
     this.recoveries = new Recoveries(dialect, recovered, scripts);
   }
 }

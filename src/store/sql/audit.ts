@@ -116,11 +116,18 @@ export class Audit {
   }
 }
 
+interface LogParts {
+  audit: Audit;
+  guards: AuditGuards;
+  /** Heads of the audit that were written down outside the database: what it must hold. */
+  keptHeads: () => readonly AuditHead[];
+}
+
 export class AuditLog implements AuditStore {
-  readonly #parts: { audit: Audit; guards: AuditGuards };
+  readonly #parts: LogParts;
   readonly #access: Access;
 
-  constructor(parts: { audit: Audit; guards: AuditGuards }, access: Access) {
+  constructor(parts: LogParts, access: Access) {
     this.#parts = parts;
     this.#access = access;
   }
@@ -129,12 +136,12 @@ export class AuditLog implements AuditStore {
     return this.#access.read((db) => this.#parts.audit.page(db, query));
   }
 
-  async head(): Promise<AuditHead> {
-    return (await this.#access.read((db) => this.#parts.audit.head(db))) ?? NO_ENTRY;
-  }
-
   verify(query: AuditVerification): Promise<AuditCheck> {
-    return this.#access.read((db) => this.#parts.audit.verify(db, query, this.#parts.guards));
+    const { audit, guards, keptHeads } = this.#parts;
+    return this.#access.read((db) => {
+      const known = [...keptHeads(), ...(query.known ?? [])];
+      return audit.verify(db, { ...query, known }, guards);
+    });
   }
 
   record(act: Act): Promise<void> {

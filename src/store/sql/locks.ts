@@ -67,13 +67,8 @@ export class Locks implements LockStore {
     return released;
   }
 
-  async get(name: string): Promise<LockView | null> {
-    const [lock] = await this.#views(name);
-    return lock ?? null;
-  }
-
-  all(): Promise<LockView[]> {
-    return this.#views(null);
+  async list(name?: string): Promise<LockView[]> {
+    return toLocks(await this.#access.read((db) => db.all<LockRow>(this.#sql.list, { name: name ?? null })));
   }
 
   break(name: string, { stale = false } = {}): Promise<boolean> {
@@ -94,17 +89,17 @@ export class Locks implements LockStore {
     return unclean === undefined ? 0 : this.#access.write("reclaim", (tx) => this.#clean(tx));
   }
 
-  async stale(reclaimed: readonly LeaseRef[]): Promise<string[]> {
-    const locks = await this.#access.read((db) => db.all<Named>(this.#sql.stale, leasesOf(reclaimed)));
-    return locks.map(({ name }) => name);
-  }
-
   *#clean(tx: Tx): Script<number> {
     const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
     yield* tx.run(this.#sql.shorten);
     if (locks === 0) return 0;
     yield* this.#parts.recoveryLog.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
     return locks;
+  }
+
+  /** The names of the locks that `clean` would remove once these leases are reclaimed. */
+  *stale(db: Reads, reclaimed: readonly LeaseRef[]): Script<string[]> {
+    return (yield* db.all<Named>(this.#sql.stale, leasesOf(reclaimed))).map(({ name }) => name);
   }
 
   /** The names of what these processes have locked, by name or by an exclusive claim. */
@@ -121,10 +116,6 @@ export class Locks implements LockStore {
   /** Frees the locks of exclusive claims that have just ended. */
   *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<number> {
     return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, leasesOf(ended)));
-  }
-
-  async #views(name: string | null): Promise<LockView[]> {
-    return toLocks(await this.#access.read((db) => db.all<LockRow>(this.#sql.all, { name })));
   }
 
   #write<T>(name: string, script: (tx: Tx) => Script<T>): Promise<T> {
@@ -177,7 +168,7 @@ function statements(dialect: Dialect) {
     // A lock that lasts longer than it was taken for: the clock was set back since then.
     shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl`,
     unclean: `select 1 from ${locks} as lock where ${over} or lock.expires_at > :now + lock.ttl limit 1`,
-    all: `
+    list: `
       select lock.name, lock.holder, lock.acquired_at as "acquiredAt",
         coalesce(lock.expires_at, job.expires_at, 0) as "expiresAt", not ${isHeld(dialect)} as ended, lock.job
       from ${locks} as lock left join ${table("jobs")} as job on job.key = lock.job and job.fence = lock.fence

@@ -23,12 +23,8 @@ export class Queues implements QueueStore {
     for (const declaration of declarations) yield* wait(this.#parts.settings.declare(tx, declaration));
   }
 
-  pause(queue: string): Promise<boolean> {
-    return this.#access.write("pause", (tx) => this.#setPaused(tx, queue, true));
-  }
-
-  resume(queue: string): Promise<boolean> {
-    return this.#access.write("pause", (tx) => this.#setPaused(tx, queue, false));
+  setPaused(queue: string, paused: boolean): Promise<boolean> {
+    return this.#access.write("pause", (tx) => this.#setPaused(tx, queue, paused));
   }
 
   *#setPaused(tx: Tx, queue: string, paused: boolean): Script<boolean> {

@@ -1,49 +1,61 @@
 import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
-import type { BuildReason } from "../../core/pipelines/build.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
-import { endedAs, isWorthReporting, jobCounts, ownerOf, recoverySubject } from "../../core/recovery/recovery-report.ts";
+import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
+import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
 import {
-  type Burial,
-  type Buried,
+  addFindings,
+  endedAs,
+  isWorthReporting,
+  jobCounts,
+  ownerOf,
+  recoverySubject,
+} from "../../core/recovery/recovery-report.ts";
+import {
+  type DeadProcess,
   type Ending,
   type Found,
+  type Judgement,
   type Left,
-  NOTHING_BACK,
+  reclaimedBy,
+  type RecoveredProcess,
   type Recovering,
   type RecoveryPreview,
   type RecoveryStore,
+  type RecoveryTotals,
   reportOf,
-  type ReportTotals,
   type StoredReport,
-  type TakenBack,
 } from "../recoveries.ts";
 import type { Access, Reads, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Builds } from "./builds/builds.ts";
 import type { Dialect } from "./dialect.ts";
 import type { Locks } from "./locks.ts";
-import type { Events, Processes, Settle } from "./parts.ts";
-import { endLeases } from "./reclaim.ts";
+import type { Events, Processes, ReclaimedLease, Settle } from "./parts.ts";
 import type { RecoveryLog } from "./recovery-log.ts";
 import { Reports } from "./reports.ts";
-import { type Script, together, wait } from "./script.ts";
+import { type Answer, type Script, together, wait } from "./script.ts";
 
 interface Parts {
   settle: Settle;
+  leases: { cut(tx: Tx, leases: readonly Judgement[]): Answer<void> };
   events: Events;
   recoveryLog: RecoveryLog;
   locks: Locks;
   processes: Processes;
   audit: Audit;
   builds: Builds;
-  log: WriteAheadLog;
+  file: FileFacts;
 }
 
-/** The write-ahead log of a SQLite file. A PostgreSQL server looks after its own. */
-export interface WriteAheadLog {
-  /** As it was when this handle opened the file. */
-  atOpening(): { bytes: number; frames: number };
-  size(): number;
+/** What only a SQLite file knows: its write-ahead log, and what was found wrong with it. A server looks after both itself. */
+export interface FileFacts {
+  /** The log as it was when this handle opened the file. */
+  logAtOpening(): { bytes: number; frames: number };
+  logSize(): number;
+  /** Acknowledged commits that are not there; null: it is not known. */
+  commitsMissing(): number | null;
+  /** A report has recorded these findings. */
+  reported(ids: readonly string[]): void;
   checkpoint: RecoveryStore["checkpoint"];
 }
 
@@ -64,7 +76,9 @@ export class Recoveries implements RecoveryStore {
   /** Called at every opening, mostly for nothing: then nothing is written. */
   async begin(found: Found): Promise<Recovering | null> {
     if (!(await this.#access.read((db) => this.#isWorthwhile(db, found)))) return null;
-    return this.#write("recover", (tx) => this.#begin(tx, found));
+    const recovering = await this.#write("recover", (tx) => this.#begin(tx, found));
+    if (recovering !== null && found.findingIds !== undefined) this.#parts.file.reported(found.findingIds);
+    return recovering;
   }
 
   *#isWorthwhile(db: Reads, { dead, by, findings }: Found): Script<boolean> {
@@ -77,7 +91,7 @@ export class Recoveries implements RecoveryStore {
 
   *#begin(tx: Tx, found: Found): Script<Recovering | null> {
     const reports = this.#reports;
-    const { log } = this.#parts;
+    const { file } = this.#parts;
     const open = yield* reports.running(tx);
     const asked = [...found.dead.map(({ id }) => id as number), ...(open?.owner == null ? [] : [open.owner as number])];
     const registered = yield* this.#registered(tx, asked);
@@ -85,7 +99,7 @@ export class Recoveries implements RecoveryStore {
     if (dead.length === 0 && !isWorthReporting(found.findings) && open === undefined) return null;
     const isGone = (owner: number) => dead.some(({ id }) => id === owner) || !registered.has(owner);
     const owner = open === undefined ? found.by : ownerOf(open, found.by, isGone);
-    const met = found.opening ? log.atOpening() : { bytes: log.size(), frames: 0 };
+    const met = found.opening ? file.logAtOpening() : { bytes: file.logSize(), frames: 0 };
     // If other processes had the file open, they have replayed its log.
     const report = open?.id ?? (yield* reports.open(tx, found.by, found.alone ? met : { ...met, frames: 0 }));
     yield* reports.setOwner(tx, report, owner as ProcessId);
@@ -97,70 +111,59 @@ export class Recoveries implements RecoveryStore {
     return { report, owned: owner === found.by, left: yield* reports.left(tx, report) };
   }
 
-  takeBack(burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Promise<TakenBack> {
-    return this.#access.write("reclaim", (tx) => this.#takeBack(tx, burial));
-  }
-
-  *#takeBack(tx: Tx, burial: Burial & { as: "crashed" | "interrupted"; limit: number }): Script<TakenBack> {
-    const { report, process, as: kind, limit, spent, cause } = burial;
-    if (!(yield* this.#reports.names(tx, report, process))) return NOTHING_BACK;
-    const { settle, locks, recoveryLog } = this.#parts;
-    const leases = yield* tx.all<{ job: JobKey; fence: Fence; expiresAt: number }>(this.#sql.leases, { process, limit });
-    const over = leases.map(({ job, fence, expiresAt }) => ({ job, fence, expiresAt, kind }));
-    const { ended, reclaimed } = yield* endLeases(tx, settle, over);
-    if (reclaimed.entries === 0) return NOTHING_BACK;
-    const freed = yield* locks.freeBound(tx, ended);
-    yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: freed });
-    yield* this.#reports.count(tx, report, { ...jobCounts(reclaimed), locksReleased: freed, recoveryDurationMs: spent });
-    return { ...reclaimed, locks: freed };
-  }
-
-  async bury(burial: Burial & { reason: BuildReason }): Promise<Buried | null> {
+  async reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess> {
     // What proves that a process lives is removed after the process is unregistered, and not before.
-    const forget = this.#parts.processes.forgetting?.(burial.process);
-    const buried = await this.#write("bury", (tx) => this.#bury(tx, burial));
-    if (buried !== null) forget?.();
-    return buried;
+    const forget = this.#parts.processes.forgetting?.(dead.process);
+    const recovered = await this.#write("reclaim", (tx) => this.#reclaimFrom(tx, dead));
+    if (recovered.isDone) forget?.();
+    return recovered;
   }
 
-  *#bury(tx: Tx, burial: Burial & { reason: BuildReason }): Script<Buried | null> {
-    const { report, process, reason, spent, cause } = burial;
-    if (!(yield* this.#reports.names(tx, report, process))) return { builds: 0, locks: 0 };
-    if ((yield* this.#heldBy(tx, [process])) > 0) return null;
-    const { processes, locks, recoveryLog } = this.#parts;
-    const builds = (yield* this.#parts.builds.crash(tx, process, reason)).length;
-    const freed = yield* locks.freeOf(tx, process);
-    if (!(yield* wait(processes.remove(tx, process)))) {
-      throw new Error(`Process ${process} is dead, and cannot be unregistered.`);
+  *#reclaimFrom(tx: Tx, dead: DeadProcess): Script<RecoveredProcess> {
+    const { report, process, as: kind, reason, limit, spent, cause } = dead;
+    const nothing = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0 };
+    if (!(yield* this.#reports.names(tx, report, process))) return { ...nothing, isDone: true };
+    const { locks, recoveryLog } = this.#parts;
+    const leases = yield* tx.all<{ job: JobKey; fence: Fence; expiresAt: number }>(this.#sql.leases, { process, limit });
+    const { ended, reclaimed } = yield* this.#endLeases(
+      tx,
+      leases.map(({ job, fence, expiresAt }) => ({ job, fence, expiresAt, kind })),
+    );
+    let freed = ended.length === 0 ? 0 : yield* locks.freeBound(tx, ended);
+    const isDone = (yield* this.#heldBy(tx, [process])) === 0;
+    let builds = 0;
+    if (isDone) {
+      builds = (yield* this.#parts.builds.crash(tx, process, reason)).length;
+      freed += yield* locks.freeOf(tx, process);
+      if (!(yield* wait(this.#parts.processes.remove(tx, process)))) {
+        throw new Error(`Process ${process} is dead, and cannot be unregistered.`);
+      }
     }
-    if (freed > 0) yield* recoveryLog.record(tx, cause, { ...NOTHING_BACK, locks: freed });
+    if (reclaimed.entries + freed > 0) yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: freed });
     const counts = { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent };
-    yield* this.#reports.count(tx, report, counts);
-    return { builds, locks: freed };
+    if (isDone || reclaimed.entries > 0) yield* this.#reports.count(tx, report, { ...jobCounts(reclaimed), ...counts });
+    return { ...reclaimed, locks: freed, builds, isDone };
   }
 
-  close(report: number, ending: Ending): Promise<StoredReport | { left: Left[] } | null> {
+  close(report: number, ending: Ending | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null> {
     return this.#write("report", (tx) => this.#close(tx, report, ending));
   }
 
-  *#close(tx: Tx, report: number, ending: Ending): Script<StoredReport | { left: Left[] } | null> {
+  *#close(tx: Tx, report: number, ending: Ending | { by: ProcessId }): Script<StoredReport | { left: Left[] } | null> {
+    const row = yield* this.#reports.row(tx, report);
+    if (row?.state !== "running" || row.owner !== ending.by) return null;
+    if (!("errors" in ending)) {
+      yield* this.#reports.setOwner(tx, report, null);
+      return null;
+    }
     const { by, jobsPending: pending } = ending;
-    if (!(yield* this.#isOwnedBy(tx, report, by))) return null;
     const left = yield* this.#reports.left(tx, report);
     if (left.length > 0) return { left };
-    const { errors } = yield* this.#reports.find(tx, report, ending);
+    const found = addFindings(ending, { commitsMissing: this.#parts.file.commitsMissing() });
+    const { errors } = yield* this.#reports.find(tx, report, found);
     const ended = yield* this.#reports.end(tx, report, { by, state: endedAs(errors), pending });
     yield* this.#record(tx, `recovery.${endedAs(errors)}`, ending.asked ?? RECOVERY, { before: null, report: ended });
     return ended;
-  }
-
-  transfer(report: number, owner: ProcessId): Promise<boolean> {
-    return this.#write("report", (tx) => this.#transfer(tx, report, owner));
-  }
-
-  *#transfer(tx: Tx, report: number, owner: ProcessId): Script<boolean> {
-    if (!(yield* this.#isOwnedBy(tx, report, owner))) return false;
-    return yield* this.#reports.setOwner(tx, report, null);
   }
 
   acknowledge(): Promise<StoredReport[]> {
@@ -181,26 +184,63 @@ export class Recoveries implements RecoveryStore {
     return this.#access.read((db) => this.#reports.list(db, which, limit));
   }
 
-  totals(): Promise<ReportTotals> {
-    return this.#access.read((db) => this.#reports.totals(db));
+  totals(): Promise<RecoveryTotals> {
+    return this.#access.read((db) => this.#totals(db));
+  }
+
+  *#totals(db: Reads): Script<RecoveryTotals> {
+    const [reclaimed, reports] = yield* together(this.#parts.recoveryLog.totals(db), this.#reports.totals(db));
+    return { ...reclaimed, reports };
   }
 
   checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void> {
-    return this.#parts.log.checkpoint(how);
+    return this.#parts.file.checkpoint(how);
   }
 
-  preview(dead: readonly ProcessId[]): Promise<RecoveryPreview> {
-    return this.#access.read((db) => this.#preview(db, dead));
+  preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview> {
+    return this.#access.read((db) => this.#preview(db, dead, expired));
   }
 
-  *#preview(db: Reads, dead: readonly ProcessId[]): Script<RecoveryPreview> {
+  *#preview(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
     const led = dead.map((id) => builds.ledBy(db, id));
     const [jobs, held, ...ids] = yield* together(this.#heldBy(db, dead), locks.ofProcesses(db, dead), ...led);
-    return { jobs, builds: ids.flat(), locks: held };
+    const staleLocks = yield* locks.stale(db, expired);
+    return { jobs, builds: ids.flat(), locks: held, staleLocks };
   }
 
-  #write<T>(operation: "recover" | "bury" | "report" | "acknowledge", script: (tx: Tx) => Script<T>): Promise<T> {
+  async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
+    const sql = skewed || dead.length > 0 ? this.#sql.stale : this.#sql.expired;
+    const leases = await this.#access.read((db) => db.all<StaleLease>(sql, { dead, skewed, limit }));
+    return leases.map((lease) => Object.assign({}, lease));
+  }
+
+  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
+    return this.#access.write("reclaim", (tx) => this.#reclaim(tx, judgements, cause, by));
+  }
+
+  *#reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by: string): Script<Reclaimed> {
+    const { leases, recoveryLog, audit } = this.#parts;
+    const cut = judgements.filter(({ verdict }) => verdict === "cut");
+    if (cut.length > 0) yield* wait(leases.cut(tx, cut));
+    const over = judgements.flatMap(({ verdict, ...lease }) => (verdict === "cut" ? [] : [{ ...lease, kind: verdict }]));
+    const { reclaimed } = yield* this.#endLeases(tx, over);
+    if (reclaimed.entries > 0) {
+      yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 });
+      yield* audit.add(tx, reclaimedBy(by, cause, reclaimed));
+    }
+    return reclaimed;
+  }
+
+  /** Ends leases, each only if it is still the given one, and notifies their holders. Answers those that it ended. */
+  *#endLeases(tx: Tx, leases: readonly ReclaimedLease[]): Script<{ ended: LeaseRef[]; reclaimed: Reclaimed }> {
+    const nexts = yield* wait(this.#parts.settle.reclaim(tx, leases));
+    const ended = leases.filter((_, i) => nexts[i] !== null);
+    for (const { job, fence } of ended) tx.ended(job, fence);
+    return { ended, reclaimed: reclaimedOf(nexts.filter((next) => next !== null)) };
+  }
+
+  #write<T>(operation: "recover" | "reclaim" | "report" | "acknowledge", script: (tx: Tx) => Script<T>): Promise<T> {
     return this.#access.write(operation, script, { builds: true });
   }
 
@@ -211,11 +251,6 @@ export class Recoveries implements RecoveryStore {
     const subject = recoverySubject(id);
     yield* audit.add(tx, { by, action, subject, before, after: { state, ...reportOf(report) } });
     yield* wait(events.act(tx, action, subject, { recovery: id, ...reportOf(report) }));
-  }
-
-  *#isOwnedBy(db: Reads, report: number, owner: ProcessId): Script<boolean> {
-    const row = yield* this.#reports.row(db, report);
-    return row?.state === "running" && row.owner === owner;
   }
 
   *#registered(db: Reads, ids: readonly number[]): Script<Set<number>> {
@@ -230,7 +265,15 @@ export class Recoveries implements RecoveryStore {
 }
 
 function statements(dialect: Dialect) {
+  const lease = `
+    select key as job, fence, holder, expires_at as "expiresAt", lease, expires_at - :now as "left" from ${dialect.running} as running`;
   return {
+    // By an index on the earliest expiry; with nothing expired it reads one index page.
+    expired: `${lease} where bound <= :now and expires_at <= :now order by expires_at, key limit :limit`,
+    // Reads all running jobs.
+    stale: `
+      ${lease} where expires_at <= :now or (:skewed and expires_at > :now + lease) or ${dialect.in("holder", "bigint", ":dead")}
+      order by expires_at, key limit :limit`,
     registered: `select id from ${dialect.table("processes")} where ${dialect.in("id", "bigint", ":ids")}`,
     heldBy: `select ${dialect.heldBy(":processes")} as jobs`,
     leases: `

@@ -1,6 +1,6 @@
 import type { Reclaimed } from "../../core/jobs/retry.ts";
-import type { RecoveryTotals } from "../healing.ts";
-import type { Access, Tx } from "./access.ts";
+import type { ReclaimTotals } from "../recoveries.ts";
+import type { Reads, Tx } from "./access.ts";
 import type { Dialect } from "./dialect.ts";
 import type { Events } from "./parts.ts";
 import { type Script, wait } from "./script.ts";
@@ -8,7 +8,7 @@ import { type Script, wait } from "./script.ts";
 const KEPT_ROWS = 1_000;
 const SHOWN_ROWS = 50;
 
-type Logged = RecoveryTotals["log"][number];
+type Logged = ReclaimTotals["log"][number];
 interface TotalsRow extends Omit<Logged, "at"> {
   at: number | null;
   allEntries: number;
@@ -19,12 +19,10 @@ interface TotalsRow extends Omit<Logged, "at"> {
 /** Records what recovery reclaimed, when and why: a bounded log, totals, and an event. */
 export class RecoveryLog {
   readonly #events: Events;
-  readonly #access: Access;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, events: Events, access: Access) {
+  constructor(dialect: Dialect, events: Events) {
     this.#events = events;
-    this.#access = access;
     this.#sql = statements(dialect);
   }
 
@@ -37,8 +35,8 @@ export class RecoveryLog {
     yield* wait(this.#events.act(tx, "recovery.reclaimed", String(id), { cause, ...reclaimed }));
   }
 
-  async totals(): Promise<RecoveryTotals> {
-    const rows = await this.#access.read((db) => db.all<TotalsRow>(this.#sql.totals));
+  *totals(db: Reads): Script<ReclaimTotals> {
+    const rows = yield* db.all<TotalsRow>(this.#sql.totals);
     const log = rows.flatMap(({ at, cause, entries, quarantined, failed, locks }) =>
       at === null ? [] : [{ at, cause, entries, quarantined, failed, locks }],
     );

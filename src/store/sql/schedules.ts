@@ -74,13 +74,8 @@ export class Schedules implements ScheduleStore {
     return schedule;
   }
 
-  all(): Promise<StoredSchedule[]> {
-    return this.#access.read((db) => this.#read(db, null));
-  }
-
-  async get(key: string): Promise<StoredSchedule | null> {
-    const [schedule] = await this.#access.read((db) => this.#read(db, key));
-    return schedule ?? null;
+  list(key?: string): Promise<StoredSchedule[]> {
+    return this.#access.read((db) => this.#read(db, key ?? null));
   }
 
   async due(): Promise<DueSchedules> {
@@ -134,8 +129,9 @@ export class Schedules implements ScheduleStore {
     return true;
   }
 
-  pause(key: string): Promise<boolean> {
-    return this.#write("schedule", key, (tx) => this.#pause(tx, key));
+  setPaused({ key, revision = 0 }: { key: string; revision?: number }, nextAt: number | null): Promise<boolean> {
+    if (nextAt === null) return this.#write("schedule", key, (tx) => this.#pause(tx, key));
+    return this.#write("schedule", key, (tx) => this.#resume(tx, key, revision, nextAt));
   }
 
   *#pause(tx: Tx, key: string): Script<boolean> {
@@ -143,10 +139,6 @@ export class Schedules implements ScheduleStore {
     const act = { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } };
     yield* this.#parts.audit.record(tx, act);
     return true;
-  }
-
-  resume({ key, revision }: { key: string; revision: number }, nextAt: number): Promise<boolean> {
-    return this.#write("schedule", key, (tx) => this.#resume(tx, key, revision, nextAt));
   }
 
   *#resume(tx: Tx, key: string, revision: number, nextAt: number): Script<boolean> {
@@ -157,7 +149,7 @@ export class Schedules implements ScheduleStore {
   }
 
   *#read(db: Reads, key: string | null): Script<StoredSchedule[]> {
-    return (yield* db.all<ScheduleRow>(this.#sql.all, { key })).map(toSchedule);
+    return (yield* db.all<ScheduleRow>(this.#sql.list, { key })).map(toSchedule);
   }
 
   *#locked(tx: Tx, key: string): Script<Made | undefined> {
@@ -204,7 +196,7 @@ function statements(dialect: Dialect, guard: ScheduleGuard) {
         next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
           then old.next_at else excluded.next_at end${guard.saved.updates}
       returning ${COLUMNS}`,
-    all: `
+    list: `
       select ${COLUMNS} from ${table} where cast(:key as text) is null or key = :key order by ${dialect.byBytes("key")}`,
     // One statement, hence as of one instant: what is due, and what comes next.
     due: `

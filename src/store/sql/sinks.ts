@@ -1,6 +1,6 @@
 import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import { type Flag, isYes } from "../job-row.ts";
-import type { SinkHold, SinkStore, SinkView } from "../sinks.ts";
+import type { Delivery, SinkHold, SinkStore, SinkView } from "../sinks.ts";
 import type { Access, Tx } from "./access.ts";
 import type { Audit } from "./audit.ts";
 import type { Dialect } from "./dialect.ts";
@@ -68,16 +68,12 @@ export class Sinks implements SinkStore {
     return found === undefined ? null : { token: null, cursor: found.cursor };
   }
 
-  advance(name: string, token: Fence, seq: number, ttl: number): Promise<boolean> {
-    return this.#write("advance", name, (tx) => tx.run(this.#sql.advance, { name, token, seq, ttl }));
-  }
-
-  fail(name: string, token: Fence, error: string, ttl: number): Promise<boolean> {
-    return this.#write("sink", name, (tx) => tx.run(this.#sql.fail, { name, token, error, ttl }));
-  }
-
-  release(name: string, token: Fence): Promise<boolean> {
-    return this.#write("sink", name, (tx) => tx.run(this.#sql.release, { name, token }));
+  update(name: string, token: Fence, delivery: Delivery): Promise<boolean> {
+    const { advance, fail, release } = this.#sql;
+    if (delivery === null) return this.#write("sink", name, (tx) => tx.run(release, { name, token }));
+    const isDelivered = "seq" in delivery;
+    const sql = isDelivered ? advance : fail;
+    return this.#write(isDelivered ? "advance" : "sink", name, (tx) => tx.run(sql, { name, token, ...delivery }));
   }
 
   drop(name: string): Promise<boolean> {
@@ -91,10 +87,10 @@ export class Sinks implements SinkStore {
     return true;
   }
 
-  async all(): Promise<SinkView[]> {
+  async list(): Promise<SinkView[]> {
     type Row = SinkView & { isBehind: boolean };
     const { numbers } = this.#parts;
-    const rows = await readNumbered(numbers, () => this.#access.read((db) => db.all<Row>(this.#sql.all, { low: numbers.low })));
+    const rows = await readNumbered(numbers, () => this.#access.read((db) => db.all<Row>(this.#sql.list, { low: numbers.low })));
     return rows.map(({ name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt }) => {
       return { name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt };
     });
@@ -141,7 +137,7 @@ function statements(dialect: Dialect, numbers: EventNumbers) {
     release: `update ${sinks} set holder = null, expires_at = null where ${held}`,
     drop: `delete from ${sinks} where name = :name returning kind, cursor`,
     // Numbers have no gaps, and events that a sink has not passed are not trimmed, so `behind` need not be counted.
-    all: `
+    list: `
       select ${numbers.isBehind} as "isBehind", name, kind, cursor, holder, failures, failed_at as "failedAt", error,
         delivered_at as "deliveredAt", created_at as "createdAt",
         ${dialect.greatest("0", `(select max(seq) from ${table("events")}) - cursor`)} as behind,

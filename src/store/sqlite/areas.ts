@@ -5,8 +5,7 @@ import { Builds } from "../sql/builds/builds.ts";
 import { EventLog } from "../sql/event-log.ts";
 import { Locks } from "../sql/locks.ts";
 import { Queues } from "../sql/queues.ts";
-import { Reclaim } from "../sql/reclaim.ts";
-import { Recoveries } from "../sql/recoveries.ts";
+import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
 import { Sinks } from "../sql/sinks.ts";
@@ -31,7 +30,8 @@ import { Operate } from "./jobs/operate.ts";
 import { Processes } from "./processes.ts";
 import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
 import { SqliteVitals } from "./maintenance/vitals.ts";
-import { writeAheadLog } from "./maintenance/wal/log.ts";
+import { checkpointOf } from "./maintenance/wal/log.ts";
+import { walSize } from "./maintenance/wal/scan.ts";
 import type { LogAtOpening } from "./maintenance/wal/scan.ts";
 import { RESULT_GUARD } from "./work/results.ts";
 import { TARGET_GUARD } from "./work/targets.ts";
@@ -62,7 +62,6 @@ export class Areas {
   readonly notes: Notes;
   readonly look: Look;
   readonly operate: Operate;
-  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly processes: Processes;
   readonly schedules: Schedules;
@@ -87,7 +86,7 @@ export class Areas {
     const scripts = scriptAccess(statements, access);
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
     this.queues = new Queues({ settings, audit }, scripts);
-    const recoveryLog = new RecoveryLog(DIALECT, events, scripts);
+    const recoveryLog = new RecoveryLog(DIALECT, events);
     this.notes = new Notes(db);
     const { alive, token } = opened;
     this.processes = new Processes(db, { audit, driver, alive, token, beWitness: parts.beWitness }, access);
@@ -116,19 +115,24 @@ export class Areas {
     const cancel = new Cancel(db, { ...shared, waits });
     this.operate = new Operate(db, { ...shared, audit, look: this.look, tally, expiring, cancel });
     const { settle, leases, locks, processes } = this;
-    this.healing = new Reclaim(DIALECT, { settle, leases, recoveryLog, audit }, scripts);
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
-    this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS }, scripts);
+    this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const writes = new WorkWriter(db, { intake: this.intake, settle, cancel, notes: this.notes }, access);
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(DIALECT, { writes, guards }, scripts);
-    const opening = () => {
-      const met = damage.opening;
-      return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
+    const file: FileFacts = {
+      logAtOpening: () => {
+        const met = damage.opening;
+        return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
+      },
+      logSize: () => walSize(path),
+      commitsMissing: () => damage.commitsMissing(),
+      reported: (ids) => damage.reported(ids),
+      checkpoint: checkpointOf(db, { path, driver, access }),
     };
-    const log = writeAheadLog(db, { path, driver, access, atOpening: opening });
     const { builds } = this;
-    this.recoveries = new Recoveries(DIALECT, { settle, events, recoveryLog, locks, processes, audit, builds, log }, scripts);
+    const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
+    this.recoveries = new Recoveries(DIALECT, recovered, scripts);
   }
 }

@@ -46,7 +46,6 @@ import { explain } from "./faults.ts";
 import type { SqliteVitals } from "./maintenance/vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { handleOf } from "./guest.ts";
-import type { Reclaim } from "../sql/reclaim.ts";
 import type { Look } from "./look.ts";
 import { News } from "./news.ts";
 import { modeLike } from "./modes.ts";
@@ -111,7 +110,6 @@ export class SqliteStore implements Store {
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
-  readonly healing: Reclaim;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly events: EventLog;
@@ -207,7 +205,6 @@ export class SqliteStore implements Store {
     this.work = areas.work;
     this.recoveries = areas.recoveries;
     this.processes = areas.processes;
-    this.healing = areas.healing;
     this.locks = areas.locks;
     this.schedules = areas.schedules;
     this.events = areas.events;

@@ -168,8 +168,9 @@ export class Damage implements DamageStore {
     this.lookAgain();
   }
 
-  async confirmed(): Promise<void> {
-    await this.#confirming;
+  /** Resolves when damage that a statement has met is confirmed, or found not to be there. */
+  confirmed(): Promise<void> {
+    return this.#confirming;
   }
 
   async check(how: Thoroughness): Promise<Checked> {
@@ -219,7 +220,8 @@ export class Damage implements DamageStore {
     return lossOf(seen, { databaseId, ...knownIn(db) }, strict);
   }
 
-  async commitsMissing(): Promise<number | null> {
+  /** Acknowledged commits that are not there, by the witness; null: there is no witness. */
+  commitsMissing(): number | null {
     if (!this.isWitnessed || this.#watched === null) return null;
     try {
       return this.#loss()?.commitsMissing ?? 0;
@@ -247,11 +249,13 @@ export class Damage implements DamageStore {
     return [...this.#findings.all(), ...this.#seen];
   }
 
-  async reported(ids: readonly string[]): Promise<void> {
+  /** Forgets findings that a recovery report has recorded. */
+  reported(ids: readonly string[]): void {
     this.#findings.remove(ids);
   }
 
-  async auditHeads(): Promise<AuditHead[]> {
+  /** Heads of the audit that witnesses wrote down: what the database must hold. */
+  auditHeads(): AuditHead[] {
     if (this.#path === ":memory:" || this.#db === null) return [];
     const epoch = this.#epochIn(this.#db);
     // What was written down before a restore is not what the database goes on from.
