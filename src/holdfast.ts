@@ -53,7 +53,7 @@ export class Holdfast implements AsyncDisposable {
     history(): Promise<CrashRecoveryReport[]>;
     /** What there is to recover now, and what would be done about it; null: nothing. */
     preview(): Promise<RecoveryPlan | null>;
-    /** Reports with errors stand open until somebody who has seen them says so; the answer is which ones. */
+    /** Acknowledges the open reports with errors, and returns them. */
     acknowledge(): Promise<CrashRecoveryReport[]>;
   };
   readonly events: {
@@ -69,7 +69,7 @@ export class Holdfast implements AsyncDisposable {
   readonly #leave: (engine: Engine) => Promise<void>;
   readonly #workers = new Set<WorkerLoop>();
   readonly #subscriptions = new Set<Subscription>();
-  /** Aborts when this handle has nothing running any more, and whoever waits with it waits in vain. */
+  /** Aborts when this handle is closed, and ends what still waits with it. */
   readonly #over = new AbortController();
   readonly #claiming = new Set<Promise<unknown>>();
   #ignoreSignals: (() => void) | null = null;
@@ -210,8 +210,8 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /**
-   * Your rows and your jobs in one commit, or neither. The callback is synchronous and is called once, when nobody else
-   * writes; what it throws undoes all of it. Resolves when the commit is durable. SQLite only.
+   * Your rows and your jobs in one commit, or neither. The callback is synchronous and is called once, under the write
+   * lock; if it throws, all of it is rolled back. Resolves when the commit is durable. SQLite only.
    *
    * ```ts
    * await hf.transaction(({ db }) => {
@@ -265,8 +265,8 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /**
-   * A copy of the whole database as it is now, checked, while everybody goes on working; beside it a manifest,
-   * `<path>.json`. Your own tables are in it, too. Refused where there is something at `path` already. SQLite only.
+   * Copies the whole database as it is now, while all processes continue, and checks the copy; writes a manifest beside
+   * it, `<path>.json`. Your own tables are included. Rejects if `path` exists. SQLite only.
    *
    * ```ts
    * await hf.backup("backups/monday.db");
@@ -279,13 +279,13 @@ export class Holdfast implements AsyncDisposable {
     if (options.onProgress !== undefined) checkFunction(options.onProgress, "onProgress");
     checkText(path, "The path of a backup");
     const { findings } = await this.#during(makeBackup(this.#engine, path, options));
-    // It is there, and may be all there is; but nobody should take it for a good one.
+    // The copy stays, since it may be all there is; but the caller must not take it for a good one.
     if (findings.length > 0) throw madeOfDamaged(path, findings);
   }
 
   /**
-   * Looks at every page, index and row, and whether the artifacts that are referred to are there, while everybody goes on
-   * working. Damage that it finds makes the database be only read from then on, by all processes.
+   * Checks every page, index and row, and that referenced artifacts exist, while all processes continue. If it finds
+   * damage, the database is read-only from then on, for all processes.
    *
    * ```ts
    * const { ok, findings } = await hf.check();

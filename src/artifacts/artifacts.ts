@@ -12,7 +12,7 @@ import { checkHash, damaged, explain, faultOf, fileModeIn, isAbsent, Layout, mak
 import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
-  /** Proof of life for those who write to the same folder; it is told where its locks may lie. */
+  /** Makes the liveness check of processes that write to the same folder; `folder` is for its lock files. */
   alive: (folder: string) => Liveness;
   clock?: { now(): number };
   /** Of files, where the folder is made now; left out: as the umask says. A folder that is there is followed. */
@@ -112,8 +112,8 @@ export class Artifacts {
   }
 
   /**
-   * A folder in which this process may work. Whoever asks for it removes it; after a crash, whoever opens these artifacts
-   * next does.
+   * A folder for this process's temporary files. The caller removes it; after a crash, the next process that opens these
+   * artifacts does.
    */
   privateFolderNow(): string {
     const path = join(this.#layout.temporary, nameFor(this.#hold()));
@@ -126,15 +126,15 @@ export class Artifacts {
   }
 
   /**
-   * Those that are not there. For a transaction that is about to reference them: what it is not told of stays, if it
-   * commits. What a sweep has just put aside is brought back. Whether they are whole is seen when they are read.
+   * The hashes without an artifact. Called inside the transaction that references them: the others stay if it commits.
+   * Restores what a sweep has just moved to the trash. Bytes are verified when they are read, not here.
    */
   missing(hashes: Iterable<string>): string[] {
     return [...new Set(hashes)].filter((hash) => {
       const path = this.#layout.fileOf(hash);
       for (let tries = 0; tries < 3; tries++) {
         if (existsSync(path)) return false;
-        // Somebody else may have brought it back between the two looks.
+        // Another process may have restored it between the two checks.
         if (!this.#doomed.rescue(hash) && !existsSync(path)) return true;
       }
       return true;

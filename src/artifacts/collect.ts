@@ -76,8 +76,8 @@ async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Pr
 const PIECE = 256 * 1024;
 
 /**
- * The bytes of an open file. The last piece is kept back until all of them are known to be right: nobody comes to the end
- * of wrong ones, and nobody gets many more of them than there should be. `wrong` is what is thrown then.
+ * The bytes of an open file. The last piece is held back until the hash matches: a reader never reaches the end of wrong
+ * bytes, nor reads far beyond the expected size. Throws `wrong` otherwise.
  */
 export async function* verifiedPieces(
   handle: FileHandle,
@@ -130,7 +130,7 @@ export function hashOfNow(path: string): string {
   }
 }
 
-/** A copy has the mode of what it is a copy of; whoever made it may do with it as he likes. */
+/** Makes a copy writable for its owner: it was created with the read-only mode of the artifact. */
 export function ownNow(path: string): void {
   chmodSync(path, statSync(path).mode | 0o600);
 }

@@ -70,7 +70,7 @@ function exportParts(path: string): string[] {
   return path.split("/");
 }
 
-/** Why it is no path inside of an export. */
+/** The reason why the path cannot be used inside an export; null if it can. */
 function faultIn(path: string): string | null {
   if (typeof path !== "string" || path === "") return "is no name";
   if (!path.isWellFormed()) return "has half a character (a lone surrogate)";
@@ -112,10 +112,10 @@ const UNSAFE = /[\p{Cc}\\:<>"|?*]/gu;
 /** Devices on Windows, whatever comes behind a dot. */
 const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\..*)?$/i;
 
-/** Bytes of the beginning of a name that is told apart by its hash. */
+/** Bytes that are kept of a name that gets a hash to be unique. */
 const BEGINNING = 160;
 
-/** So long is a name of one part that is told apart, at most: its beginning, `~`, and a hash. */
+/** The longest name of one part with a hash: its beginning, `~`, and the hash. */
 export const LONGEST_APART = BEGINNING + 33;
 
 /**

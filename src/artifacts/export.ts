@@ -35,8 +35,8 @@ interface Parts {
 }
 
 /**
- * Everything is written into a workshop beside the folder, and comes out of it by one rename: whoever looks finds all of
- * an export or nothing. A record in the artifacts' own folder leads to the workshop, should this process die.
+ * Writes everything into a temporary folder beside the target and renames it once: other processes see a whole export or
+ * none. A record in the artifacts' folder names the temporary folder, so that it is removed if this process dies.
  */
 export async function exportTo(
   parts: Parts,
@@ -57,7 +57,7 @@ export async function exportTo(
     record = join(parts.layout.temporary, id + RECORD);
     await writeFile(record, workshop, { flag: "wx", flush: true, mode: parts.layout.mode });
     await syncFolder(parts.layout.temporary);
-    // Nobody else may put anything in there, a link least of all.
+    // Other users must not be able to add files or links to it.
     await mkdir(workshop, 0o700);
     passArtifactPoint("export:begun");
     const done = await stage(join(workshop, "files"), parts.pieces, entries, text);

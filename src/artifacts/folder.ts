@@ -75,7 +75,7 @@ export class Layout {
     this.alive = join(root, "alive");
   }
 
-  /** The folder of an artifact. There are 256, and none is ever removed: somebody may be about to put a file there. */
+  /** The folder of an artifact. There are 256, and none is ever removed: another process may be about to add a file. */
   shelfOf(hash: string): string {
     return join(this.root, checkHash(hash).slice(0, 2));
   }
@@ -99,7 +99,7 @@ export function isHash(hash: unknown): hash is string {
   return typeof hash === "string" && HASH.test(hash);
 }
 
-/** A name that nobody else takes, and that says whose it is. */
+/** A unique file name that names its owner. */
 export function nameFor(token: string): string {
   return `${token}-${randomBytes(8).toString("hex")}`;
 }
@@ -170,7 +170,7 @@ export function isAbsent(error: unknown): boolean {
   return faultOf(error) === "ENOENT";
 }
 
-/** What a caller is told of a file system's error; the codes are those that the store has for them. */
+/** Converts an error of the file system for the caller, with the store's codes. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
   const cause = { cause: error };
@@ -206,7 +206,7 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "CANNOT_OPEN",
         `${path} cannot be used: ${(error as Error).message}.`,
-        "Check that it is a folder in which you may read and write, and that nobody removes what is in it.",
+        "Check that it is a folder in which you may read and write, and that no other program removes files from it.",
         cause,
       );
     default:

@@ -22,8 +22,8 @@ export interface Swept {
 const BATCH = 250;
 
 /**
- * Removes what nobody references and nobody has stored for a while. First they are put aside, where no transaction finds
- * them any more; then references are looked at again, and what has one by now goes back. See docs/decisions/026.
+ * Removes artifacts that have no reference and were not stored for a while. First it moves them to the trash, where no
+ * transaction finds them; then it reads the references again and restores what has one by now. See docs/decisions/026.
  */
 export async function sweep(
   parts: { layout: Layout; doomed: Doomed; token: string; cutoff: number },
@@ -78,7 +78,7 @@ async function sweepBatch(
       swept.bytes += bytes;
     }
   } finally {
-    // Nobody could say whether they are referenced.
+    // Whether they are referenced is unknown.
     for (const name of aside) doomed.restore(name);
   }
 }
@@ -111,9 +111,8 @@ interface DoomedName {
 }
 
 /**
- * What a sweep is about to remove lies here for a moment. Only the sweep that put it here removes it, and only by this
- * name; anybody may bring it back. Whichever of the two comes first, the other finds nothing: there is no instant at which
- * an artifact that somebody has brought back can still be removed.
+ * Holds what a sweep is about to remove. Only the sweep that put a file here removes it, by this name; any process may
+ * restore it. Whichever comes first, the other finds nothing: a restored artifact can never be removed by that sweep.
  *
  * All of it is synchronous. It is a handful of files, and a store asks inside its transaction.
  */
@@ -127,8 +126,8 @@ export class Doomed {
   }
 
   /**
-   * Puts one aside; null when it is not there, or was touched since `cutoff`. It is looked at after the rename: whoever
-   * touches it by its own name either did so before, and that is seen here, or does not find it.
+   * Moves an artifact to the trash; null if it is missing, or was touched since `cutoff`. Reads its time after the rename:
+   * a process that touches it by its own name did so before, which is seen here, or does not find it.
    */
   doom(hash: string, token: string, cutoff: number): DoomedName | null {
     const doomed = { name: `${hash}.${nameFor(token)}`, hash, token };
@@ -144,7 +143,7 @@ export class Doomed {
     return null;
   }
 
-  /** How many bytes that freed; null when somebody has brought it back. */
+  /** How many bytes that freed; null if another process has restored it. */
   remove(doomed: DoomedName): number | null {
     try {
       const { size } = statSync(this.#fileOf(doomed));
@@ -160,7 +159,7 @@ export class Doomed {
   restore(doomed: DoomedName): boolean {
     const [from, to] = [this.#fileOf(doomed), this.#layout.fileOf(doomed.hash)];
     try {
-      // A link takes nobody's place: there may be a newer one, and this one may be the reason why it was stored again.
+      // A link replaces no file: a newer copy may be there, stored because this one was gone.
       linkSync(from, to);
     } catch (error) {
       if (isAbsent(error)) return false;
@@ -171,7 +170,7 @@ export class Doomed {
     return true;
   }
 
-  /** Brings one back for somebody who needs it, and keeps it from the next sweep for a while. */
+  /** Restores an artifact that is needed, and protects it from the next sweeps. */
   rescue(hash: string): boolean {
     const found = this.list().filter((doomed) => doomed.hash === hash);
     // All of them: one that stays would outlive the sweep that has put it there.
@@ -180,7 +179,7 @@ export class Doomed {
       const now = this.#now() / 1_000;
       utimesSync(this.#layout.fileOf(hash), now, now);
     } catch (error) {
-      // Of another user; or put aside again, and then whoever asks looks again.
+      // The file belongs to another user, or is in the trash again; then the caller checks again.
       if (!isAbsent(error) && faultOf(error) !== "EPERM") throw error;
     }
     return true;
@@ -211,8 +210,8 @@ export class Doomed {
 }
 
 /**
- * Of writers that nobody here can prove dead, because they are on another host: so long without a byte. Should one live
- * after all, its file is gone and its put is refused; nothing wrong is stored.
+ * A writer on another host cannot be proven dead: its file is removed after this time without a byte. If the writer is
+ * alive after all, its put is rejected; nothing wrong is stored.
  */
 const SILENCE = 7 * 86_400_000;
 
@@ -241,7 +240,7 @@ export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Live
     const life = lifeOf(token);
     const path = join(layout.temporary, name);
     if (life === "alive" || (life === "unknown" && !(await isSilent(path, now)))) continue;
-    // The folder first: without its record nobody would find it.
+    // The folder first: without its record it would never be found.
     if (name.endsWith(RECORD)) await clearWorkshop(path, name.slice(0, -RECORD.length));
     // Some are folders.
     await rm(path, { recursive: true, force: true });
@@ -270,8 +269,8 @@ async function clearWorkshop(record: string, name: string): Promise<void> {
 }
 
 /**
- * Who of those that write here is alive. It takes a lock that the kernel frees at death, and this layer has none: whoever
- * opens the artifacts brings it along. The store's `Alive` is one.
+ * Which of the writing processes are alive. That needs a lock which the kernel frees at death. This layer has none, so the
+ * caller that opens the artifacts passes it in: the store's `Alive`.
  */
 export interface Liveness {
   /** Takes a lock of this process's own; the token names it. */

@@ -48,7 +48,7 @@ export class Writer {
       if (await this.#isThere(known)) return known;
     }
     const path = join(this.#layout.temporary, nameFor(token));
-    // Nobody should write to it later, not even who is given its path.
+    // An artifact never changes, also if a handler gets its path.
     const mode = this.#layout.mode & 0o444;
     const handle = await open(path, "wx", mode).catch(explained(this.#layout.root));
     try {
@@ -66,8 +66,8 @@ export class Writer {
   }
 
   /**
-   * Hashes what is written, not what was given: pieces are copied first, so that nobody who changes his buffer meanwhile
-   * has it stored under a name that is another's.
+   * Hashes what is written: pieces are copied first, so that a caller that changes its buffer meanwhile does not store
+   * bytes under the hash of others.
    */
   async #write(handle: FileHandle, data: ArtifactData, expected: number): Promise<Stored> {
     const digest = createHash("sha256");
@@ -114,9 +114,9 @@ export class Writer {
   }
 
   /**
-   * Whether it is there, whole. It is read: what is damaged is replaced by whoever stores it again. Then it is touched by
-   * its own name, after which no sweep that has looked at it before removes it; one that is quicker has taken the name
-   * away, and then it is not there. It is synced, too: whoever has renamed it may not have come to that yet.
+   * Whether the artifact is there and whole. Reads it, since a damaged one is to be replaced. Then touches it by its own
+   * name, after which no earlier sweep removes it; a sweep that was quicker has renamed it, and it is not there. Syncs it,
+   * too: the process that stored it may not have done so yet.
    */
   async #isThere({ hash, size }: Stored): Promise<boolean> {
     const path = this.#layout.fileOf(hash);
@@ -139,7 +139,7 @@ export class Writer {
     }
   }
 
-  /** Somebody else may have made the folder, and not have synced its name yet. */
+  /** Syncs the folder's name, too: the process that created it may not have done so yet. */
   async #makeShelf(hash: string): Promise<void> {
     const shelf = this.#layout.shelfOf(hash);
     if (this.#shelves.has(shelf)) return;
@@ -186,8 +186,8 @@ async function* piecesOf(data: ArtifactData): AsyncGenerator<Uint8Array> {
 }
 
 /**
- * Refuses what cannot be stored. A stream is listened to from now on: it may fail before anybody comes to read it, and an
- * error that nobody listens to ends the process.
+ * Rejects what cannot be stored. Listens to a stream from now on: it may fail before it is read, and an error event without
+ * a listener ends the process.
  */
 function accept(data: ArtifactData): void {
   if (typeof data === "string" || data instanceof Uint8Array) return;
@@ -204,10 +204,10 @@ function streamOf(data: Readable | { path: string }): Readable {
   return data;
 }
 
-/** One that is over would give no bytes and no error: an empty artifact that nobody meant. */
+/** A stream that has ended gives no bytes and no error: it would be stored as an empty artifact. */
 function refuseOver(stream: Readable): void {
   if (stream.errored) throw stream.errored;
-  if (!stream.readable) throw invalid("The stream is over already, or was destroyed", "Give a stream that nobody else reads.");
+  if (!stream.readable) throw invalid("The stream is over already, or was destroyed", "Give a stream that no other code reads.");
 }
 
 function encode(text: string): Uint8Array {

@@ -12,7 +12,7 @@ const WITHOUT_CONFIG = new Set(["init", "completion"]);
 const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Command) => void>][] = [
   [
     "run [options] <pipeline>",
-    "build a pipeline: start, or go on where it was",
+    "build a pipeline: start, or resume its last build",
     async () => (await import("./commands/run.ts")).runCommand,
   ],
   [
@@ -65,22 +65,26 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
     "what is enqueued when: list, pause, resume, trigger, remove",
     async () => (await import("./commands/schedules.ts")).schedulesCommand,
   ],
-  ["builds", "look at builds, go on with them or end them", async () => (await import("./commands/builds.ts")).buildsCommand],
+  ["builds", "look at builds, resume or end them", async () => (await import("./commands/builds.ts")).buildsCommand],
   [
     "artifacts",
-    "read stored bytes, or remove what nobody needs",
+    "read stored bytes, or remove those without a reference",
     async () => (await import("./commands/artifacts.ts")).artifactsCommand,
   ],
-  ["events [options]", "what happened, and who has been told", async () => (await import("./commands/events.ts")).eventsCommand],
+  [
+    "events [options]",
+    "what happened, and how far each sink has read",
+    async () => (await import("./commands/events.ts")).eventsCommand,
+  ],
   ["audit [options]", "who did what, and whether that is all", async () => (await import("./commands/audit.ts")).auditCommand],
   [
     "recover [options]",
-    "give back what dead processes left behind, and show the reports",
+    "reclaim what dead processes held, and show the reports",
     async () => (await import("./commands/recover.ts")).recoverCommand,
   ],
   [
     "backup [options] [path]",
-    "copy the whole database while everybody works, and check the copy",
+    "copy the database while it is in use, and check the copy",
     async () => (await import("./commands/backup.ts")).backupCommand,
   ],
   [
@@ -90,7 +94,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   ],
   [
     "doctor [options]",
-    "one page on how the database stands, and what mends it",
+    "check the database, and say what mends it",
     async () => (await import("./commands/doctor.ts")).doctorCommand,
   ],
   [
@@ -100,7 +104,7 @@ const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Co
   ],
   [
     "unlock [options] [name]",
-    "remove a lock, or a pipeline's lead, that was left behind",
+    "remove a lock that was left behind",
     async () => (await import("./commands/unlock.ts")).unlockCommand,
   ],
   ["init", "write a config and a first job", async () => (await import("./commands/init.ts")).initCommand],

@@ -84,6 +84,6 @@ export class ExitGuard implements Disposable {
     if (code === EXIT.interrupted) return;
     process.exitCode = EXIT.failed;
     writeSync(2, `A handler has ended this process in the middle of its work, with process.exit(${code}).\n`);
-    writeSync(2, "hint: Throw an error instead. What was done so far is kept; run it again, and it goes on from there.\n");
+    writeSync(2, "hint: Throw an error instead. What was done so far is kept; run it again to continue.\n");
   };
 }

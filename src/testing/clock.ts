@@ -63,7 +63,7 @@ function checkTime(start: unknown): number {
   );
 }
 
-/** How often what was answered may ask for more, before time goes on in spite of it. */
+/** How often resolved waits may start new ones before the clock advances anyway. */
 const ROUNDS = 1_000;
 
 /** A few turns of the event loop: a commit is one, what it wakes is another. A server's answers are waited for. */

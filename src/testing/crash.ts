@@ -5,7 +5,7 @@ import { armPoint, POINTS } from "../store/points.ts";
 /**
  * SIGKILL to oneself at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
  * `settle`, `tick` and so on), the moment `begun` (it is open), `written` (all its statements have run) or `committed`
- * (nobody was told yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber;
+ * (no caller was answered yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber;
  * `put:…`, `sweep:…` and `export:…` are steps of artifacts, `backup:…`, `restore:…` and `salvage:…` those of what they name,
  * `drain:…` those of the journal.
  *

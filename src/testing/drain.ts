@@ -7,7 +7,7 @@ import type { WorkerLoop } from "../engine/worker.ts";
 /**
  * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:
  * delayed jobs and retries stay for a later drain, after `clock.advance`. `ran` counts attempts; `failed` are the jobs
- * that ended failed or quarantined, in that order. Of a pipeline that is the work of a build that somebody leads.
+ * that ended failed or quarantined, in that order. A pipeline's work runs if its build has an orchestrator.
  *
  * ```ts
  * await hf.enqueue(invoice, { order: 7 });

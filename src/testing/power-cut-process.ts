@@ -1,4 +1,4 @@
-/** Takes the image: in a process of its own, because whoever tests may have the database open. */
+/** Takes the image, in a process of its own, because the test's process may have the database open. */
 import { hostname } from "node:os";
 import { HoldfastError } from "../core/text/errors.ts";
 import { bootId } from "../engine/host.ts";

@@ -15,13 +15,13 @@ export interface Ended {
   signal: NodeJS.Signals | null;
 }
 
-/** Those that run are ended with whoever started them. */
+/** Running programs, which end with the process that started them. */
 const running = new Set<Program>();
 process.on("exit", () => {
   for (const program of running) program.killAll();
 });
 
-/** Somebody's program in a process of its own, with all that it starts. */
+/** A user's program in a process of its own, with all processes that it starts. */
 export class Program {
   readonly #child: ChildProcess;
   readonly ended: Promise<Ended>;
@@ -88,7 +88,7 @@ export class Program {
     try {
       process.kill(process.platform === "win32" ? this.pid : -this.pid, "SIGKILL");
     } catch {
-      // Nobody is left.
+      // No process is left.
     }
   }
 

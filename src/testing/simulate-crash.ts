@@ -86,7 +86,7 @@ function check({ by, when, image, limit = "heap" }: CrashOptions): void {
     throw wrong("It is not said when the program is to end.", "Give `when`: a line that it prints, or a function to wait for.");
   }
   if (limit !== "heap" && limit !== "kernel") {
-    throw wrong(`Nobody called ${JSON.stringify(limit)} limits memory.`, 'Give "heap" or "kernel".');
+    throw wrong(`Unknown memory limit ${JSON.stringify(limit)}.`, 'Give "heap" or "kernel".');
   }
   if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
     throw wrong(

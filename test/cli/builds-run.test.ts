@@ -75,7 +75,7 @@ test("of two at once one runs, and the other exits 4 and names who does", async 
   await openGate(place);
   const { code, stdout } = await first.ended;
   assert.equal(code, 130);
-  assert.match(stdout, /\nstopped docs build b\w+ · stopped .*[^]*goes on where it was\.\n$/);
+  assert.match(stdout, /\nstopped docs build b\w+ · stopped .*[^]*continues it\.\n$/);
 });
 
 test("after Ctrl-C the next run goes on with the build to its end, and nothing is paid twice", async () => {

@@ -22,7 +22,7 @@ after(async () => {
 
 test("events shows the last of them, of a job or of some types, and lines of JSON", async () => {
   const nothing = await place.run(["events"]);
-  assert.deepEqual([nothing.code, nothing.stdout], [0, "Nothing is told.\n"]);
+  assert.deepEqual([nothing.code, nothing.stdout], [0, "No events.\n"]);
   const [first, second] = await hf.enqueueMany(told, [1, 2]);
   await hf.jobs.cancel(first?.id as string);
   await hf.queues.pause("a queue");
@@ -62,7 +62,7 @@ test("events --follow goes on with what happens, without a gap, leaves nothing b
 
 test("events sinks shows who is how far behind and why, and forget drops one", async () => {
   const nobody = await place.run(["events", "sinks"]);
-  assert.equal(nobody.stdout, "Nobody is told.\n");
+  assert.equal(nobody.stdout, "No sinks or subscribers.\n");
   const off = hf.events.subscribe(() => Promise.reject(new Error("mail is down")), { name: "mail" });
   await hf.queues.pause("another");
   await sink(hf, "mail", ({ failures }) => failures > 0);

@@ -51,7 +51,7 @@ test("stop asks every worker without a signal, waits until they are gone, and fa
   assert.equal(deaf.code, 1);
   assert.match(
     deaf.stdout,
-    /^goes on pid \d+ on .* \(my-app\): it does not heed `holdfast stop`\nNot all of them have stopped\.\n$/,
+    /^still running pid \d+ on .* \(my-app\): it does not heed `holdfast stop`\nNot all of them have stopped\.\n$/,
   );
   await own.stop();
   // It still has the database open, and works no more.

@@ -10,7 +10,7 @@ import { addCommand, onDatabase } from "../verb.ts";
 
 export function artifactsCommand(parent: Command): void {
   const artifacts = addCommand(parent, "artifacts", {
-    description: "Read bytes that stages have stored, or remove those that nobody references any more.",
+    description: "Read bytes that stages have stored, or remove those without a reference.",
     examples: ["holdfast artifacts sweep"],
   });
   addCommand(artifacts, "get", {
@@ -34,12 +34,12 @@ export function artifactsCommand(parent: Command): void {
       }),
     );
   addCommand(artifacts, "sweep", {
-    summary: "remove artifacts that nobody references",
+    summary: "remove artifacts without a reference",
     description:
       "Remove artifacts that no build references any more. Builds may run meanwhile: nothing that is in use is removed.",
     examples: ["holdfast artifacts sweep", "holdfast artifacts sweep --older-than 7d --json"],
   })
-    .option("--older-than <duration>", "and that nobody has stored for this long", "1d")
+    .option("--older-than <duration>", "and that were not stored for this long", "1d")
     .hook("preAction", (command) => void ageOf(command.opts()))
     .action(
       onDatabase(async ({ operator }, options: { olderThan: string }) => {

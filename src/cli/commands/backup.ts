@@ -98,7 +98,7 @@ export function restoreCommand(parent: Command): void {
     description:
       "Put a backup in the place of the database. The backup is checked first, and nothing is changed while any process has the " +
       "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
-      "run again; claims and locks of before are good for nothing any more. With --at the journal goes on from the backup.",
+      "run again; claims and locks of before are good for nothing any more. With --at the journal is replayed on top of the backup.",
     examples: [
       "holdfast restore /mnt/backups/monday.db",
       "holdfast restore --at 2030-01-31T12:00:00Z",
@@ -147,7 +147,7 @@ function baseOf(path: string, at: number | undefined, folder: string | undefined
   if (found !== undefined) return join(place, found.file);
   throw new HoldfastError(
     "NO_BACKUP",
-    `In ${place} is no backup from before that instant that a journal goes on from.`,
+    `${place} has no backup from before that instant with a journal that continues it.`,
     "Give the path of one, or a later instant.",
   );
 }

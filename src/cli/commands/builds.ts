@@ -151,7 +151,7 @@ function buildPage(
   if (row.state === "BUDGET_PAUSE") {
     parts.push(sayPaused(row, build));
     parts.push(
-      row.approved ? "It is approved: the next run goes on." : sayHow(row, `holdfast builds resume ${row.id}`, undefined),
+      row.approved ? "It is approved: the next run continues it." : sayHow(row, `holdfast builds resume ${row.id}`, undefined),
     );
   }
   if (history.length > 0) parts.push(table(HISTORY_COLUMNS, history));
@@ -175,9 +175,8 @@ function reasonOf(after: unknown): string {
 
 function addApprove(builds: Command): void {
   addCommand(builds, "approve", {
-    summary: "give a paused build a new budget; the next run goes on",
-    description:
-      "Give a build that is paused for its budget a new one, without running anything. The next `run` goes on with it.",
+    summary: "give a paused build a new budget; the next run continues it",
+    description: "Give a build that is paused for its budget a new one, without running anything. The next `run` continues it.",
     examples: ["holdfast builds approve b1k7i1ug7v00000001 --token hft_… --budget 10"],
   })
     .argument("<id>", "the build's id")
@@ -188,7 +187,7 @@ function addApprove(builds: Command): void {
       if (token === undefined) throw noToken(id);
       await using hf = await openExisting(command);
       const build = await hf.builds.approve(id, { token, budget });
-      const spend = `may spend ${sayCost(build.budget)}. The next run goes on with it.`;
+      const spend = `may spend ${sayCost(build.budget)}. The next run continues it.`;
       answer(command, build, () => `Approved: build ${id} of "${oneLine(build.pipeline)}" ${spend}`);
     });
 }

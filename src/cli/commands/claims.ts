@@ -36,7 +36,7 @@ interface PrintedClaim {
 export function claimCommand(parent: Command): void {
   addCommand(parent, "claim", {
     description:
-      "Take a job by hand and print it, with a claim that `renew` and `settle` take. Nobody else gets the job until its lease " +
+      "Take a job by hand and print it, with a claim that `renew` and `settle` take. No other worker gets the job until its lease " +
       "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
       "there is no job.",
     examples: ["holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"],
@@ -46,7 +46,7 @@ export function claimCommand(parent: Command): void {
     .option("--worker <name>", "who takes it, for people to read (default: this host and the shell's pid)")
     .option("--lease <duration>", "how long the job is held unless it is renewed", "5m")
     .option("--wait <duration>", "wait this long for a job, e.g. 30s")
-    .option("--exclusive", "lock the queue as well: nobody else takes from it until this claim is over")
+    .option("--exclusive", "lock the queue as well: no other worker claims from it until this claim is over")
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
     .action(async (queue: string | undefined, options: ClaimOptions, command: Command) => {
       const from = sourceOf(queue, options.name);
@@ -142,7 +142,7 @@ const RETRY_MS = 500;
 export function renewCommand(parent: Command): void {
   addCommand(parent, "renew", {
     description:
-      "Hold a claimed job for longer, from now on. With --keep it goes on renewing until its standard input ends: behind a " +
+      "Hold a claimed job for longer, from now on. With --keep it renews until its standard input ends: behind a " +
       "pipe of the script that does the job it ends with that script, even when the script is killed. A lost lease is refused " +
       "with exit code 1 (LEASE_LOST).",
     examples: ['holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'],
@@ -214,7 +214,7 @@ export function settleCommand(parent: Command): void {
   addCommand(parent, "settle", {
     description:
       "End a claimed job: it succeeded, it failed, or it is given back. Once: when the lease was lost meanwhile, the job is " +
-      "somebody else's, nothing is written, and the exit code is 1 (LEASE_LOST).",
+      "another worker's, nothing is written, and the exit code is 1 (LEASE_LOST).",
     examples: [
       `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
       'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',

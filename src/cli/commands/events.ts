@@ -41,7 +41,7 @@ export function eventsCommand(parent: Command): void {
         const listed = await operator.events({ after: 0, limit, last: true, ...definedOnly({ types, job, build }) });
         const past = listed.filter(({ seq }) => !follow || seq <= newest);
         const format = isJson(command) ? (event: Event) => JSON.stringify(event) : lineOf;
-        writeLines(isJson(command) || follow ? past.map(format) : [tableOr("Nothing is told.", COLUMNS, past)]);
+        writeLines(isJson(command) || follow ? past.map(format) : [tableOr("No events.", COLUMNS, past)]);
         if (follow) await followEvents(operator, options, newest, format);
       }),
     );
@@ -72,13 +72,13 @@ async function followEvents(
 
 function addSinks(events: Command): void {
   addCommand(events, "sinks", {
-    summary: "who is told, and how far behind each is",
+    summary: "who gets events, and how far behind each is",
     description: "Show every sink and durable subscriber: how far behind it is, whether it fails, and why.",
     examples: ["holdfast events sinks"],
   }).action(
     onDatabase(async ({ operator }) => {
       const sinks = await operator.sinks();
-      return [{ sinks }, () => tableOr("Nobody is told.", sinkColumns(operator.now()), sinks)];
+      return [{ sinks }, () => tableOr("No sinks or subscribers.", sinkColumns(operator.now()), sinks)];
     }),
   );
 }
@@ -104,7 +104,7 @@ function addForget(events: Command): void {
 
 function noSuchSink(name: string, sinks: readonly SinkView[]): HoldfastError {
   const names = sinks.map((sink) => sink.name).join(", ");
-  const hint = names === "" ? "Nobody is told." : `There are: ${names}.`;
+  const hint = names === "" ? "There are none." : `There are: ${names}.`;
   return new HoldfastError("NO_SUCH_SINK", `There is no sink or subscriber ${name}.`, hint);
 }
 

@@ -16,8 +16,8 @@ export function healthCommand(parent: Command): void {
   addCommand(parent, "health", {
     description:
       "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
-      "cannot be opened or written, jobs wait and nobody works (a process that only enqueues does not), jobs are quarantined. " +
-      "Names that nobody works on, while others are, show in `status`; here --oldest finds them when their jobs wait too long.",
+      "cannot be opened or written, jobs wait and there is no worker (a process that only enqueues is none), jobs are quarantined. " +
+      "Jobs without a worker, while others have one, show in `status`; here --oldest finds them when they wait too long.",
     examples: ["holdfast health", "holdfast health --oldest 10m || alert"],
   })
     .option("--oldest <duration>", "not ok either when a job that could run has waited for longer, e.g. 10m")

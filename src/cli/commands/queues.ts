@@ -10,7 +10,7 @@ import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.
 
 export function queuesCommand(parent: Command): void {
   const queues = addCommand(parent, "queues", {
-    description: "How each queue stands. A paused queue hands out nothing until it is resumed, to nobody.",
+    description: "How each queue stands. Workers claim nothing from a paused queue until it is resumed.",
     examples: ["holdfast queues", "holdfast queues pause mail"],
   });
   addCommand(queues, "list", {
@@ -26,7 +26,7 @@ export function queuesCommand(parent: Command): void {
   );
   addCommand(queues, "pause", {
     summary: "hand out nothing more of it, until it is resumed",
-    description: "Hand out nothing more of it, until it is resumed. What runs goes on, what is enqueued waits.",
+    description: "Pause a queue: its jobs wait until it is resumed. Running jobs finish.",
     examples: ["holdfast queues pause mail"],
   })
     .argument("<name>", "the queue's name, as in `holdfast queues`")

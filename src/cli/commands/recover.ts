@@ -27,7 +27,10 @@ export function recoverCommand(parent: Command): void {
       "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
     examples: ["holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"],
   })
-    .option("--expired-for <duration>", "take back every lease that expired at least this long ago, e.g. 5m, whoever holds it")
+    .option(
+      "--expired-for <duration>",
+      "take back every lease that expired at least this long ago, e.g. 5m, whichever process holds it",
+    )
     .option("--dry-run", "only show what would be done")
     .option("--apply", 'do it, also where the config says `recovery: "manual"`')
     .option("--last", "show the report of the last crash, and recover nothing")

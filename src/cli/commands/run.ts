@@ -36,11 +36,11 @@ import { WorkerProcesses } from "./run-workers.ts";
 export function runCommand(parent: Command): void {
   const run = addCommand(parent, "run", {
     description:
-      "Build a pipeline, and show how it goes. A build that was interrupted goes on where it was; one that is paused for its " +
-      "budget goes on with --token and --budget, or asks on a terminal. What earlier builds have made and still holds is " +
-      "reused. Ctrl-C lets what runs finish and leaves a build that goes on with the next run; a second one exits at once.\n\n" +
-      "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: somebody else leads " +
-      "the pipeline's build, 130: interrupted.",
+      "Build a pipeline, and show its progress. An interrupted build is resumed; a build that is paused for its budget " +
+      "needs --token and --budget, or asks on a terminal. Valid results of earlier builds are reused. Ctrl-C lets running " +
+      "attempts finish, and the next run resumes the build; a second Ctrl-C exits at once.\n\n" +
+      "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: another process " +
+      "builds the pipeline, 130: interrupted.",
     examples: [
       "holdfast run docs.ts",
       "holdfast run docs.ts --budget 10 --workers 3",

@@ -45,8 +45,8 @@ const MIN_INTERVAL_MS = 100;
 export function statusCommand(parent: Command): void {
   addCommand(parent, "status", {
     description:
-      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention: names that nobody " +
-      "works on, too. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
+      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention, such as jobs " +
+      "without a worker. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
     examples: ["holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"],
   })
     .option("--watch [interval]", "show it again and again (default: every 2s)")

@@ -43,7 +43,7 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
   if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
   return [
     { name: pipeline, build, pid, host, program, forced: isAlive },
-    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lock)}. The next run goes on with it.`,
+    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lock)}. The next run continues it.`,
   ];
 }
 
@@ -80,7 +80,7 @@ function sayHolder({ pid, host, program }: OrchestratorLock): string {
 function taken(pipeline: string): HoldfastError {
   return new HoldfastError(
     "LOCK_HELD",
-    `The lead of pipeline "${pipeline}" has just been let go, or taken by somebody else.`,
+    `The lead of pipeline "${pipeline}" has just been released, or taken by another process.`,
     "Look again: holdfast unlock.",
   );
 }
@@ -90,7 +90,7 @@ function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
   return new HoldfastError(
     "LOCK_HELD",
     `Build ${lead.build} of pipeline "${lead.pipeline}" is led by ${sayHolder(lead)}, ${lives}.`,
-    "Wait for it, stop that process, or add --force: it then stops, and the next run goes on with its build.",
+    "Wait for it, stop that process, or add --force: it then stops, and the next run continues its build.",
   );
 }
 

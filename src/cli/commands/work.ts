@@ -29,7 +29,7 @@ interface WorkOptions {
 export function workCommand(parent: Command): void {
   addCommand(parent, "work", {
     description:
-      "Run the jobs that these modules define, and the stages of their pipelines while somebody builds them, until a signal or " +
+      "Run the jobs that these modules define, and the stages of their pipelines while these are built, until a signal or " +
       "`holdfast stop` ends it. A second signal exits at once, with 130.",
     examples: ["holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"],
   })
@@ -156,7 +156,7 @@ export function stopCommand(parent: Command): void {
       "Ask every process that was started by `holdfast work` to stop gracefully, as a SIGTERM would, and wait until they are " +
       "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
       "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
-      "when nobody works any more, 1 when somebody goes on; those are named.",
+      "when no worker is left, 1 when one is still running; those are named.",
     examples: ["holdfast stop", "holdfast stop 4711 --drain 1m", "holdfast stop --wait 0s"],
   })
     .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
@@ -193,7 +193,9 @@ export function stopCommand(parent: Command): void {
       answer(command, { asked: named(asked), gone: named(gone), left: named(left), deaf: named(deaf) }, () =>
         [
           ...left.map((process) => `${paint("yellow", "still there")} ${processText(process)}`),
-          ...deaf.map((process) => `${paint("yellow", "goes on")} ${processText(process)}: it does not heed \`holdfast stop\``),
+          ...deaf.map(
+            (process) => `${paint("yellow", "still running")} ${processText(process)}: it does not heed \`holdfast stop\``,
+          ),
           left.length + deaf.length > 0 ? "Not all of them have stopped." : asked.length > 0 ? "Stopped." : "No process to stop.",
         ].join("\n"),
       );

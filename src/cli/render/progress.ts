@@ -279,7 +279,7 @@ export function nextStep({ id, state }: Pick<Build, "id" | "state">, again: stri
     case "FAILED":
       return `${again} tries what failed once more; what succeeded is reused.`;
     case "CRASHED":
-      return `${again} goes on where it was.`;
+      return `${again} continues it.`;
     default:
       return "";
   }

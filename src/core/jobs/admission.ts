@@ -27,7 +27,7 @@ export interface Newcomer {
 export interface Residents {
   /** The name of the job that has this id; a chosen id is remembered after its job is gone. */
   nameOf(id: string): string | undefined;
-  /** How the job of this id stands, or ended; undefined: nobody knows it. */
+  /** The state of the job with this id, or the state in which it ended; undefined: the id is unknown. */
   upstream(id: string): Upstream | undefined;
   /** The id of the unfinished job of this name and key. */
   holderOf(name: string, key: string): string | undefined;

@@ -109,8 +109,8 @@ export function queueOf(lanes: readonly LaneShare[]): string {
 }
 
 /**
- * How many a queue may give, time after time: each its share first, so that a long queue does not shut out the others;
- * then what is left to whoever has more.
+ * How many jobs a claim takes from each queue, pass by pass: an equal share first, so that a long queue does not shut out
+ * the others; then the rest from queues that have more.
  */
 export function quotas(max: number, queues: number): number[] {
   return queues === 1 ? [max] : [Math.max(1, Math.ceil(max / queues)), max];
@@ -169,7 +169,7 @@ export function readAhead(ahead: number, { chosen, held }: { chosen: readonly un
 /** What there is to claim. */
 export interface Outlook {
   ready: boolean;
-  /** How long until there may be more, by the store's clock; null: nobody knows. */
+  /** Milliseconds until there may be more, by the store's clock; null: unknown. */
   nextIn: number | null;
 }
 

@@ -33,7 +33,7 @@ export type JobEventType =
   /** By an operator. */
   | "job.retried";
 
-/** What becomes of an attempt, as it is told. */
+/** The event of each outcome of an attempt. */
 export const EVENT_OF: Record<Next["state"], JobEventType> = {
   succeeded: "job.succeeded",
   pending: "job.returned",
@@ -53,7 +53,7 @@ export interface NewEvent {
   data: object;
 }
 
-/** A job of which something is told, as its row is after the change; `error` is JSON. */
+/** The job of an event, as its row is after the change; `error` is JSON. */
 interface ToldJob {
   key: JobKey;
   fence: Fence | 0;
@@ -62,7 +62,7 @@ interface ToldJob {
   error: string | null;
 }
 
-/** What is told of a job. Payloads are not in it: they may be large, and secret. */
+/** An event about a job, without input and output: they may be large, and secret. */
 export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, version }: Lane): NewEvent {
   const { key, fence, attempt, id, error } = job;
   const data: Record<string, unknown> = { id, name, queue, version, attempt };
@@ -70,7 +70,7 @@ export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, versio
   return { type, transition: jobTransition(type, key, fence), job: id, data };
 }
 
-/** Told of a job whose last error, where it has one, is of another time. */
+/** Events that leave out the job's error, which is of an earlier attempt. */
 const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
 
 /** Without the stack. */
@@ -83,17 +83,17 @@ function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): strin
   return `${type}|${job}:${fence}`;
 }
 
-/** The same for everything else: what it is about, the commit in which it happened, and its number among what is told there. */
+/** The dedupe key of other events: the subject, the commit, and the event's number in that commit. */
 export function change(type: string, subject: string, commit: Fence, number: number): string {
   return `${type}|${subject}|${commit}:${number}`;
 }
 
-/** What is told of an act on one thing: `lock.broken` names the lock. */
+/** The data of an event about one thing: `lock.broken` names the lock. */
 export function about(type: string, subject: string): object {
   return { [type.slice(0, type.indexOf("."))]: subject };
 }
 
-/** What is told of jobs that an operator has removed. */
+/** The data of the event about jobs that an operator has removed. */
 export function removedJobs(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
   return { state, jobs, ...(queue === undefined ? {} : { queue }) };
 }
@@ -260,7 +260,7 @@ export class RetryAfterError extends Error {
   constructor(after: Duration | Date, message = "again later") {
     super(message);
     this.name = "RetryAfterError";
-    // A date that is none is no duration either, and says so.
+    // An invalid date is rejected as a duration.
     const isTime = after instanceof Date && !Number.isNaN(after.getTime());
     this.after = isTime ? after : toMillis(after as Duration, "RetryAfterError's delay");
   }

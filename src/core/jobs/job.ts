@@ -179,7 +179,7 @@ export type CommitRows = (tx: CommitTx) => void | Promise<void>;
 export interface Unrest {
   /** How often. */
   times: number;
-  /** Its work has waited since, and goes on with the bytes that it has by then. */
+  /** The target's work has waited since, and continues with its current bytes. */
   waited: boolean;
 }
 

@@ -17,7 +17,7 @@ export function fateOf({ fence }: LeaseRef, row: { state: JobState; fence: Fence
   return row.state === "cancelled" ? "cancelled" : "lost";
 }
 
-/** A running job's lease, as whoever considers reclaiming it sees it. `holder` is null for a claim by hand. */
+/** A running job's lease, as a process that may reclaim it sees it. `holder` is null for a claim by hand. */
 export interface HeldLease extends LeaseRef {
   holder: ProcessId | null;
   expiresAt: number;
@@ -48,7 +48,7 @@ export function isProven(life: Holder): life is "dead" | "rebooted" {
   return life === "dead" || life === "rebooted";
 }
 
-/** What its jobs are charged: whoever went with the whole host was brought down by none of them. */
+/** What the jobs of a dead process are charged: after a reboot none of them caused its end. */
 export function endedBy(life: "dead" | "rebooted"): "crashed" | "interrupted" {
   return life === "dead" ? "crashed" : "interrupted";
 }

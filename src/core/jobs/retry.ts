@@ -1,7 +1,7 @@
 import { plural } from "../text/text.ts";
 import type { JobError, JobState } from "./job.ts";
 
-/** What a job's definition says about failing; it travels with the job, because whoever reclaims it may not know the code. */
+/** A job's settings for failures. Stored with the job: the process that reclaims it may not have its definition. */
 export interface Policy {
   attempts: number;
   backoff: "exponential" | "fixed";

@@ -15,7 +15,7 @@ export interface Schedule {
   nextAt: number;
 }
 
-/** What becomes of ticks that nobody was there for. */
+/** What happens to ticks that passed while no worker ran. */
 export type Missed = "skip" | "once" | "all";
 
 export interface ScheduleRule {
@@ -151,8 +151,8 @@ function atOrAfter(next: Next, instant: number): number {
 }
 
 /**
- * The last tick up to `now`, when `first` is one: by halving, because a schedule of every second that nobody was there for
- * in a year has thirty million. It asks only for next ticks, so it finds none that the others would not.
+ * The last tick up to `now`, when `first` is one. Bisects, because a schedule of every second that had no worker for a year
+ * has thirty million ticks. It asks only for next ticks, so it finds the same ticks as the rest of this file.
  */
 function newestDue(next: Next, first: number, now: number): number {
   if (next(first) > now) return first;

@@ -6,7 +6,7 @@ import { lasts, type LimitRule } from "./limit.ts";
 export interface Declaration {
   queue: string;
   name: string;
-  /** From an older process: it counts only where nobody has said anything since. */
+  /** From an older process: it applies only where no newer process has declared anything. */
   old?: boolean;
   /** Left out: whatever is set stays. */
   settings?: QueueSettings;
@@ -114,7 +114,7 @@ export interface Declared {
   changes: SettingsChange[];
 }
 
-/** What a declaration changes; `old`: somebody may have spoken since, so it counts only where nobody has. */
+/** What a declaration changes; `old`: it applies only where no newer process has declared anything. */
 export function declared(view: SettingsView, { queue, name, settings, limits }: Declaration, old: boolean): Declared {
   const changes: SettingsChange[] = [];
   const set = view.queues.get(queue);
@@ -165,8 +165,8 @@ function drop(view: SettingsView, changes: SettingsChange[], queue: string, job:
 }
 
 /**
- * Which declarations have been heard, and which still count. The first word of a process about a definition is written
- * down; said for good, it counts no second time, since somebody newer may have spoken since.
+ * Which declarations were written, and which still apply. A process's first declaration of a definition is written; after
+ * its commit it is not written again, since a newer process may have declared something else.
  */
 export class Words {
   /** Whether a word of this handle's counts. In a user's transaction it does not: whether that commits is never known. */

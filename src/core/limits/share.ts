@@ -132,7 +132,7 @@ export function unpark(share: Share, { key, priority }: Turn): void {
   if (at !== -1) ahead.splice(at, 1);
 }
 
-/** Goes on after `upTo`, with what the store gives: some of its parked jobs, or none when it has no more. */
+/** Reads on after `upTo`: the store gives some of the parked jobs, or none if there are no more. */
 export function readOn(share: Share, read: (after: Turn | null) => readonly Parked[]): void {
   const { left, upTo } = share;
   const late = share.joined === null ? [] : [...share.joined.values()].filter((job) => byTurn(job, upTo) > 0);
@@ -196,7 +196,7 @@ export class Missing extends Error {
   }
 }
 
-/** The facts that were fetched so far: whatever else is asked for is missing. They stay as they are, whoever asks. */
+/** The facts that were fetched so far; any other is missing. Reading does not change them. */
 export class Fetched implements Facts {
   readonly #ruleOf: (id: number) => LimitRule;
   readonly #shares = new Map<string, readonly Stored[]>();
@@ -299,11 +299,11 @@ export interface KnownShare {
 }
 
 /**
- * What was known of counters when changes were last stored, for whoever decides about them next: right for as long as
- * nobody else has changed anything. Facts that are asked for once are not in it.
+ * Counters as they were when changes were last stored, for the next decision: right as long as no other process has
+ * changed them. Facts that are needed once are not in it.
  */
 export class Remembered {
-  /** Somebody else decides about them, too: what is known now will not be for long. */
+  /** Another process decides about these counters, too: what is known now will soon be outdated. */
   isShared = false;
   readonly #counters = new Map<string, readonly KnownShare[]>();
 

@@ -53,8 +53,8 @@ export type Gate = "limit" | null;
  * limit as could start now, at most a window full: so a million jobs of one key neither block nor slow the others.
  * What ends, and what the rate allows again, lets the next ones pass.
  *
- * It decides, and writes nothing: after each operation a store asks for the changes. What it knows stays right for as
- * long as all of them were stored, and nobody else has changed anything.
+ * It decides, and writes nothing: after each operation a store asks for the changes. What it knows stays right as long as
+ * all changes were stored, and no other process has made any.
  */
 export class Turnstile {
   readonly #facts: Facts;

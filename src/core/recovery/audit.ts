@@ -3,14 +3,14 @@ import type { JobState } from "../jobs/job.ts";
 import { type Budget, fromBudget } from "../pipelines/budget.ts";
 import type { BuildReason, BuildState } from "../pipelines/build.ts";
 
-/** Who did it, where nobody did: what is found after a crash. */
+/** Actor recorded for changes made by automatic recovery. */
 export const RECOVERY = "recovery";
 /** The same, where the journal of changes cannot go on. */
 export const JOURNAL = "journal";
-/** Who did it, where nobody has said who it is. */
-export const UNNAMED = "somebody";
+/** Actor recorded where none is known. */
+export const UNNAMED = "unknown";
 
-/** Whoever acts through a handle: the process, and the person who has started it, where it was started by hand. */
+/** The actor of a handle: the process, and the user who started it by hand, if one did. */
 export interface Actor {
   program: string;
   pid: number;
@@ -59,7 +59,7 @@ export interface AuditRecord {
   after: string | null;
 }
 
-/** How far the chain goes: its last entry's number and hash. Whoever knows it knows whether anything before was changed. */
+/** The end of the chain: its last entry's number and hash, which show whether any entry before was changed. */
 export interface AuditHead {
   seq: number;
   hash: string;
@@ -102,7 +102,7 @@ export interface AuditPage {
   known: readonly AuditHead[];
 }
 
-/** Goes on along the chain, as far as it holds. */
+/** Follows the chain from `from` as far as it holds. */
 export function followAudit({ from, rows, isLast, head, known }: AuditPage): { head: AuditHead; fault: AuditFault | null } {
   let last = from;
   const stopped = (fault: AuditFault) => ({ head: last, fault });
@@ -110,7 +110,7 @@ export function followAudit({ from, rows, isLast, head, known }: AuditPage): { h
     const next = linked(last, row);
     if (row.seq <= last.seq) return stopped(added(row.seq));
     if (row.hash !== next.hash) return stopped(row.seq > last.seq + 1 ? removed(last.seq + 1, row.seq - 1) : altered(row.seq));
-    // A head that nobody has written may lie between two entries, if what was between them has been removed.
+    // A known head that no entry has may lie between two entries, if those between them were removed.
     const passed = known.find(({ seq }) => seq > last.seq && seq < row.seq);
     if (passed !== undefined) return stopped(removed(last.seq + 1, row.seq - 1));
     if (known.some(({ seq, hash }) => seq === row.seq && hash !== row.hash)) return stopped(rewritten(row.seq));
@@ -150,7 +150,7 @@ function headless(seq: number): AuditFault {
   return { kind: "removed", seq, message: "The head of the audit was removed." };
 }
 
-/** What lets nobody change entries, and is not there as it was made. */
+/** The fault of triggers that protect the entries and are missing or changed. */
 export function unguarded(seq: number, guards: readonly string[]): AuditFault {
   const message = `The entries follow each other, but nothing keeps them from being changed: without ${guards.join(", ")}.`;
   return { kind: "unguarded", seq, message };

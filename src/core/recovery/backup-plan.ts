@@ -28,7 +28,7 @@ export function checkBackups(options: BackupsOptions | undefined, beside: string
   refuseUnknown(options, ["folder", "every", "keep", "artifacts", "beforeMigration"], "backups");
   const { folder = beside, every = "1d", keep = 7, artifacts = false, beforeMigration = true } = options;
   checkBoolean(beforeMigration, "backups.beforeMigration");
-  // Whoever only says that none is wanted before a migration has not asked for others.
+  // `beforeMigration` alone asks for no scheduled backups.
   if (Object.keys(options).join() === "beforeMigration") return null;
   if (typeof folder !== "string" || folder === "") {
     throw invalidOption(`backups.folder must be a path, got ${describeValue(folder)}.`, "Give backups: { folder }.");

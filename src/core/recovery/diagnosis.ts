@@ -5,7 +5,7 @@ import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./loss.ts";
 /** "damage": what was written is not there as it was. "error": something does not work. "warning": it will not, or not well. */
 export type Grade = "damage" | "error" | "warning" | "note";
 
-/** Something that whoever looks after a database should know, and what to do about it. */
+/** Something that an operator should know, and what to do about it. */
 export interface Diagnosis {
   grade: Grade;
   /** What it is about, in a word. */
@@ -216,7 +216,7 @@ function ofJobs({ stuck }: Circumstance): Diagnosis[] {
         return { grade: "error", area: "jobs", message, mend: `holdfast jobs cancel ${id}` };
       }
       const what = why === "expired" ? "its lease ran out" : "it is past its timeout";
-      const message = `Job ${id} is stuck: ${what} ${sayMillis(by ?? 0)} ago, and nobody took it back.`;
+      const message = `Job ${id} is stuck: ${what} ${sayMillis(by ?? 0)} ago, and no process has reclaimed it.`;
       return { grade: "warning", area: "jobs", message, mend: "holdfast recover --expired-for 1m" };
     }),
     ...more(stuck.length, "jobs", "jobs that are stuck", "holdfast recover --expired-for 1m"),

@@ -1,4 +1,4 @@
-/** How far a database goes, in one copy of it or as somebody has seen it. */
+/** How far a database goes, in one copy of it or as a process has seen it. */
 interface Extent {
   databaseId: string;
   epoch: number;
@@ -34,7 +34,7 @@ export interface Loss {
 /** A database against what was once seen in it: null when all of that is there. */
 export function lossOf(seen: Extent | null, here: Extent, circumstances: Circumstances): Loss | null {
   if (seen === null) return null;
-  // Whoever puts an earlier state, or another database, into its place on purpose starts a new epoch.
+  // A restore puts an earlier state into its place on purpose, and starts a new epoch.
   if (here.epoch > seen.epoch) return null;
   if (seen.databaseId !== here.databaseId) return replaced(seen, circumstances.isNew);
   const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
@@ -79,7 +79,7 @@ function commitsOf({ epoch, commits }: Extent): number {
   return Math.max(1, commits - epoch * EPOCH);
 }
 
-/** So many commits are an epoch's own: nobody makes a million a second for twelve days. */
+/** Commits of one epoch: no database makes a million a second for twelve days. */
 export const EPOCH = 2 ** 40;
 
 /**
@@ -126,7 +126,7 @@ export interface WalReader {
   behind: number;
 }
 
-/** From here on somebody should know: every reader gets slower with it, and it takes room. */
+/** From this size in bytes on, the operator is warned: every reader gets slower, and the disk fills up. */
 export const LONG_WAL = 64 * 1024 * 1024;
 /** From here on something is wrong. */
 export const VERY_LONG_WAL = 1024 * 1024 * 1024;
@@ -135,7 +135,7 @@ export function isLong({ bytes }: Pick<WalView, "bytes">): boolean {
   return bytes >= LONG_WAL;
 }
 
-/** `pid 4711 (report.ts), pid 4712`; null: nobody is known. */
+/** `pid 4711 (report.ts), pid 4712`; null: no reader is known. */
 export function sayReaders(readers: readonly WalReader[]): string | null {
   if (readers.length === 0) return null;
   return readers.map(({ pid, program }) => (program === null ? `pid ${pid}` : `pid ${pid} (${program})`)).join(", ");

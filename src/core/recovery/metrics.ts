@@ -97,7 +97,7 @@ export const METRICS: Readonly<Record<string, Metric>> = {
   ),
   stale_entries: gauge("Running jobs that a recovery would take back now.", ({ stale }) => figure(stale?.entries)),
   stale_locks: gauge("Locks that a recovery would release now.", ({ stale }) => figure(stale?.locks)),
-  leases_expired: gauge("Running jobs whose lease ran out, and that nobody has taken back yet.", ({ expiredLeases }) =>
+  leases_expired: gauge("Running jobs whose lease has expired and that were not reclaimed yet.", ({ expiredLeases }) =>
     figure(expiredLeases),
   ),
   leases_reclaimed_total: counter("Jobs that were ever taken back, after a crash or not.", ({ healed }) =>
@@ -153,7 +153,7 @@ export const METRICS: Readonly<Record<string, Metric>> = {
   recoveries_failed: gauge("Reports with errors among those that are kept, acknowledged or not.", ({ reports }) =>
     figure(reports?.failed),
   ),
-  recoveries_open: gauge("Reports with errors that nobody has acknowledged.", ({ reports }) => figure(reports?.open)),
+  recoveries_open: gauge("Reports with errors that no operator has acknowledged.", ({ reports }) => figure(reports?.open)),
   recovery_jobs_recovered_total: counter("Jobs taken back from crashed processes.", ({ reports }) =>
     figure(reports?.jobsRecovered),
   ),
@@ -280,7 +280,7 @@ function sayLabels(labels: Sample["labels"]): string {
   return said.length === 0 ? "" : `{${said.join(",")}}`;
 }
 
-/** A line break ends a sample, and in a name of somebody's queue it must not. */
+/** Escapes line breaks, which would end a sample, in users' queue names. */
 function escape(text: string): string {
   return text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
 }

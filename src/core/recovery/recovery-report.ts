@@ -6,7 +6,7 @@ export interface CrashRecoveryReport {
   recoveredAt: number;
   /** Processes that ended without a goodbye. */
   crashed: CrashedProcess[];
-  /** How long it took until all was given back; what is checked after that holds nobody up, and is not in it. */
+  /** How long it took until everything was reclaimed, without the checks after that, which block no worker. */
   recoveryDurationMs: number;
   /** What was found to be wrong, in words. */
   errors: string[];
@@ -139,7 +139,7 @@ export function unrecordedReport(
   };
 }
 
-/** Worth a report, though nobody may have died. */
+/** Whether findings are worth a report, also if no process has died. */
 export function isWorthReporting(findings: Partial<Findings> | undefined): boolean {
   return (findings?.errors ?? []).length > 0 || (findings?.commitsMissing ?? 0) > 0;
 }
@@ -154,8 +154,8 @@ export function endedAs(errors: readonly string[]): "completed" | "failed" {
 }
 
 /**
- * Who goes on with a report that is under way: whoever began it, for as long as he is there. `isGone`: he is among the dead,
- * or has left without ending it.
+ * The process that continues an open report: the one that began it, as long as it is there. `isGone`: it is dead, or has
+ * exited without finishing the report.
  */
 export function ownerOf(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
   return open.owner === null || isGone(open.owner) ? by : open.owner;

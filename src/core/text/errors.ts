@@ -19,9 +19,8 @@ export class HoldfastError extends Error {
 }
 
 /**
- * Whether what went wrong may be over later, with the same values. Only what a value itself is refused for stays so: whoever
- * writes it and whenever, it is refused again. All else is a trouble of the disk, the file or the server, also what nobody
- * here has a name for; it says nothing about the one job that happened to meet it.
+ * Whether the same call may succeed later. A value that is rejected stays rejected. Every other error, known or unknown, is
+ * one of the disk, the file or the server, and says nothing about the job that met it.
  */
 export function isPassing(error: unknown): boolean {
   if (error instanceof HoldfastError) return !LASTING.has(error.code);
@@ -42,7 +41,7 @@ const LASTING = new Set([
   "VALUE_INVALID",
 ]);
 
-/** The lease is gone: somebody else may run the job now, so this attempt's writes are refused. */
+/** The lease is lost: another worker may run the job now, so this attempt's writes are rejected. */
 export class LeaseLostError extends HoldfastError {
   constructor(job: string, what = "write") {
     super(
@@ -62,7 +61,7 @@ export function idTaken(id: string, owner: string, name: string): HoldfastError 
   );
 }
 
-/** A job cannot come after one that nobody knows: it would wait for ever. */
+/** A job cannot depend on an unknown job: it would wait for ever. */
 export function noUpstream(id: string, name: string): HoldfastError {
   return new HoldfastError(
     "NO_SUCH_JOB",
@@ -71,7 +70,7 @@ export function noUpstream(id: string, name: string): HoldfastError {
   );
 }
 
-/** What was read is not what was written. It is not handed on, to nobody. */
+/** What was read is not what was written; it is not returned. */
 export function damagedRow(what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

@@ -93,7 +93,7 @@ function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions
  * hidden. So a walk for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
  */
 function belowOf(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
-  // An id that is no path has no folders.
+  // Ids that are not paths have no folders.
   if (!options.paths) return () => true;
   const names = glob.split("/");
   const odd = names.findIndex((name) => name.includes("**") || !isSimple(name));
@@ -122,7 +122,7 @@ function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }
 
-/** What is no path is left as it is. */
+/** Normalizes the glob of paths; others stay as they are. */
 function normal(glob: string, { paths }: GlobOptions): string {
   return paths ? normalPath(glob) : glob;
 }

@@ -100,7 +100,7 @@ export function describeValue(value: unknown): string {
   }
 }
 
-/** The few texts that are most like one that nobody knows: what was meant, if that was a slip. */
+/** The known texts that are most like an unknown one, for "did you mean". */
 export class Nearest {
   readonly #text: string;
   readonly #folded: string;

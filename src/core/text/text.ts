@@ -68,7 +68,7 @@ export function folderModeOf(fileMode: number): number {
   return fileModeOf(fileMode) | ((fileMode & READ) >> 2);
 }
 
-/** Where a program says what goes on. */
+/** Receives a program's log lines. */
 export interface Log {
   debug(message: string, data?: object): void;
   info(message: string, data?: object): void;
