@@ -2,8 +2,6 @@ import { isPassing } from "../core/text/errors.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
-import { PartlySettled } from "../store/partly-settled.ts";
-import type { Fate } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { MEND, said } from "./failure-log.ts";
@@ -73,28 +71,23 @@ export class Settler {
 
   #write(batch: readonly Attempt[]): void {
     void this.#settle(batch).then((failed) => {
-      if (failed !== null) this.#unrecorded(failed.left, failed.error);
+      if (failed !== null) this.#unrecorded(batch, failed.error);
       this.#options.onRest();
     });
   }
 
-  /** Null when it is written; else what of it is not, and why. */
-  async #settle(batch: readonly Attempt[]): Promise<{ left: readonly Attempt[]; error: unknown } | null> {
+  /** Null when the batch is written; else why it is not. */
+  async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#underWay += batch.length;
     try {
-      this.#told(batch, await this.#engine.store.settle(batch));
+      const fates = await this.#engine.store.settle(batch);
+      for (const [i, attempt] of batch.entries()) this.#settled(attempt, fates[i] === "held");
       return null;
     } catch (error) {
-      if (!(error instanceof PartlySettled)) return { left: batch, error };
-      this.#told(batch, error.fates);
-      return { left: batch.filter((_, i) => error.fates[i] === null), error: error.cause };
+      return { error };
     } finally {
       this.#underWay -= batch.length;
     }
-  }
-
-  #told(batch: readonly Attempt[], fates: readonly (Fate | null)[]): void {
-    for (let i = 0; i < batch.length; i++) if (fates[i] !== null) this.#settled(batch[i] as Attempt, fates[i] === "held");
   }
 
   #settled(attempt: Attempt, kept: boolean): void {

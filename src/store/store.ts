@@ -85,8 +85,7 @@ export interface Store {
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
   /**
    * Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. Where
-   * it rejects, none has ended; unless it says which have (`PartlySettled`). A settlement with `commit` is the only one of its
-   * call; it rejects with `CommitRowsFailed` when a callback threw.
+   * it rejects, none has ended. A settlement with `commit` is the only one of its call; it rejects with `CommitRowsFailed` when a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<Fate[]>;
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;

@@ -4,12 +4,12 @@ import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./connection/driver.ts";
-import type { Endings, Waits } from "./settle/settle-effects.ts";
-import { cut } from "./transactions/write-queue.ts";
-import type { Sole, Tx } from "./transactions/transaction.ts";
+import type { SettleEffects, Waits } from "./settle/settle-effects.ts";
+import { splitAnswers } from "./transactions/write-queue.ts";
+import type { SingleCall, Tx } from "./transactions/transaction.ts";
 import type { Happened, JobEvents } from "./events.ts";
 import type { Limits } from "./limits/limits.ts";
-import type { Made, SoleStatement } from "./transactions/receipts.ts";
+import type { Made, SingleStatement } from "./transactions/receipts.ts";
 import { type LookedUp, LookUp } from "./existing-jobs.ts";
 import type { Settings } from "./settings.ts";
 import type { Sheet, Sheets } from "./work/sheets.ts";
@@ -37,7 +37,7 @@ export class Enqueue {
   readonly #settings: Settings;
   readonly #limits: Limits;
   readonly #waits: Waits;
-  readonly #endings: Endings;
+  readonly #effects: SettleEffects;
   readonly #events: JobEvents;
   readonly #sheets: Sheets;
   /**
@@ -47,8 +47,8 @@ export class Enqueue {
   readonly #patient: boolean;
   readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
-  readonly #one: SoleStatement;
-  readonly #alike: SoleStatement;
+  readonly #one: SingleStatement;
+  readonly #alike: SingleStatement;
 
   constructor(
     s: string,
@@ -57,7 +57,7 @@ export class Enqueue {
       settings: Settings;
       limits: Limits;
       waits: Waits;
-      endings: Endings;
+      effects: SettleEffects;
       events: JobEvents;
       sheets: Sheets;
       patient: boolean;
@@ -67,7 +67,7 @@ export class Enqueue {
     this.#settings = parts.settings;
     this.#limits = parts.limits;
     this.#waits = parts.waits;
-    this.#endings = parts.endings;
+    this.#effects = parts.effects;
     this.#events = parts.events;
     this.#sheets = parts.sheets;
     this.#patient = parts.patient;
@@ -144,7 +144,7 @@ export class Enqueue {
   async batches(tx: Tx, batches: readonly (readonly NewJob[])[]): Promise<Enqueued[][]> {
     const jobs = batches.length === 1 ? (batches[0] as readonly NewJob[]) : batches.flat();
     // Something may have been said since.
-    return cut(await (this.isPlain(jobs) ? this.plain(tx, jobs) : this.run(tx, jobs)), batches);
+    return splitAnswers(await (this.isPlain(jobs) ? this.plain(tx, jobs) : this.run(tx, jobs)), batches);
   }
 
   async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
@@ -165,7 +165,7 @@ export class Enqueue {
   }
 
   /** Jobs that differ in nothing but their inputs by one statement; null where it takes more. */
-  sole(tx: Tx, batches: readonly (readonly NewJob[])[]): Sole<Enqueued[][]> | null {
+  sole(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
     const jobs = batches.flat();
     const [job] = jobs;
     // Something may have been said since.
@@ -275,7 +275,7 @@ export class Enqueue {
       now,
       cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" })),
     );
-    await this.#endings.follow(
+    await this.#effects.follow(
       tx,
       now,
       cancelled.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),

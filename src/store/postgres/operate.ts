@@ -15,7 +15,7 @@ import { Stalled } from "./transactions/mutexes.ts";
 import type { JobEvents } from "./events.ts";
 import { idValues, keyOf } from "./queries.ts";
 import type { Settings } from "./settings.ts";
-import type { Ended, Endings, Tally, Waits } from "./settle/settle-effects.ts";
+import type { FinishedJob, SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
 import type { Expiring } from "./settle/retention.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { Sheets } from "./work/sheets.ts";
@@ -147,7 +147,7 @@ export class Operate {
   }
 
   /** By jobs_aside, or by the key: finished jobs are the oldest. The state is written out, so that its index is found. */
-  async #prunable(tx: Tx, { state, queue, ids, finishedBefore, limit }: PruneFilter): Promise<Ended[]> {
+  async #prunable(tx: Tx, { state, queue, ids, finishedBefore, limit }: PruneFilter): Promise<FinishedJob[]> {
     const where = [state === "succeeded" ? "state = 'succeeded'" : `aside = '${state}'`];
     const values: Value[] = [limit];
     if (finishedBefore !== undefined) where.push(`finished_at < $${values.push(finishedBefore)}`);
@@ -173,7 +173,7 @@ export class Operate {
   }
 
   /** The caller has locked their rows. */
-  async #drop(tx: Tx, jobs: readonly Ended[]): Promise<void> {
+  async #drop(tx: Tx, jobs: readonly FinishedJob[]): Promise<void> {
     if (jobs.length === 0) return;
     await tx.rows(this.#sql.drop, listOf(jobs.map(({ job }) => job)));
     await this.#tally.subtract(tx, jobs);
@@ -213,7 +213,7 @@ type Row = [
 export class Cancel {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
-  readonly #endings: Endings;
+  readonly #effects: SettleEffects;
   readonly #waits: Waits;
   readonly #limits: Limits;
   readonly #events: JobEvents;
@@ -221,11 +221,11 @@ export class Cancel {
 
   constructor(
     s: string,
-    parts: { catalog: Catalog; settings: Settings; endings: Endings; waits: Waits; limits: Limits; events: JobEvents },
+    parts: { catalog: Catalog; settings: Settings; effects: SettleEffects; waits: Waits; limits: Limits; events: JobEvents },
   ) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
-    this.#endings = parts.endings;
+    this.#effects = parts.effects;
     this.#waits = parts.waits;
     this.#limits = parts.limits;
     this.#events = parts.events;
@@ -291,7 +291,7 @@ export class Cancel {
     const pending = of("pending");
     if (pending.length > 0) await this.#limits.withdraw(tx, pending);
     await this.#limits.end(tx, of("running"));
-    await this.#endings.follow(
+    await this.#effects.follow(
       tx,
       now,
       jobs.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),

@@ -27,9 +27,10 @@ import type { Access, Tx } from "./transactions/transaction.ts";
 import { Backups, Damage, type PostgresVitals } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
-import { Ends, Settling } from "./settle/settle-queue.ts";
-import type { Foreseen, Lone } from "./transactions/write-queue.ts";
-import { Group, type GroupOptions } from "./transactions/group-commit.ts";
+import { secondShare } from "./settle/settle-effects.ts";
+import { SettleQueue } from "./settle/settle-queue.ts";
+import type { Foreseen, SingleRoute } from "./transactions/write-queue.ts";
+import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { Guests } from "./transactions/user-transaction.ts";
 import type { Look } from "./queries.ts";
 import { News } from "./change-feed.ts";
@@ -95,27 +96,29 @@ export class PostgresStore implements Store {
   readonly #reader: Reader;
   readonly #allowance: Allowance;
   readonly #areas: Areas;
-  readonly #group: Group;
-  readonly #ends: Ends;
+  readonly #group: GroupCommit;
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
   readonly #guests: Guests;
   readonly #news: News;
   readonly #time: ServerTime;
   /** What may be one statement. */
-  readonly #lone: {
-    enqueue: Lone<readonly NewJob[], Enqueued[]>;
-    claim: Lone<ClaimRequest, Claimed[]>;
+  readonly #single: {
+    enqueue: SingleRoute<readonly NewJob[], Enqueued[]>;
+    claim: SingleRoute<ClaimRequest, Claimed[]>;
   };
-  readonly #settling: Settling;
+  readonly #settleQueue: SettleQueue;
   readonly #rowCommits: RowCommits;
+  #tallyShare = 0;
   #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
     try {
-      await Promise.all([store.#time.ask(store.#reader.rows), store.#areas.intake.tally.choose(store.#reader.rows)]);
+      const { rows } = store.#reader;
+      const share = store.#areas.intake.tally.chooseShare(rows, options.random);
+      [store.#tallyShare] = await Promise.all([share, store.#time.ask(rows)]);
     } catch (error) {
       await store.close();
       throw error;
@@ -179,7 +182,7 @@ export class PostgresStore implements Store {
       enterAnew: () => this.#write("declare", async () => {}),
       wake: (queues) => this.#news.within(queues),
     });
-    const how: GroupOptions = {
+    const how: GroupCommitOptions = {
       clock: options.clock,
       injected: options.injected,
       patience: options.patience ?? PATIENCE,
@@ -194,31 +197,28 @@ export class PostgresStore implements Store {
       onBehind: () => this.#news.wentBehind(),
       onUntold: () => this.#news.untold(),
       epoch: opened.epoch,
+      tallyShare: () => this.#tallyShare,
       onStale: () => intake.forget(),
       onReturn: () => intake.forgetAll(),
       first: (tx, queues) => intake.first(tx, queues),
       last: (tx, entries) => runAsync(audit.write(tx, entries)),
       onStall: () => limits.stalled(),
     };
-    this.#group = new Group(writer, how);
-    this.#lone = {
+    this.#group = new GroupCommit(writer, how);
+    this.#single = {
       enqueue: {
-        sole: (tx, batches) => enqueue.sole(tx, batches),
+        call: (tx, batches) => enqueue.sole(tx, batches),
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        sole: (tx, requests, rows) => this.#areas.claim.sole(tx, requests, rows),
+        call: (tx, requests, rows) => this.#areas.claim.sole(tx, requests, rows),
         recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
     };
-    const group = this.#group;
-    const ends = (this.#ends = new Ends(opened.second, { ...how, first: () => null }));
-    const settling = (this.#settling = new Settling({
-      group,
-      ends,
-      settle: areas.settle,
-      write: (...how) => this.#write(...how),
-    }));
+    const settleQueue = (this.#settleQueue = new SettleQueue(
+      { settle: areas.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
+      { ...how, tallyShare: () => secondShare(this.#tallyShare), first: () => null },
+    ));
     this.#rowCommits = new RowCommits({
       s,
       makeWriter: opened.makeWriter,
@@ -226,7 +226,7 @@ export class PostgresStore implements Store {
       intake,
       random,
       declare: (jobs) => this.#declare(jobs),
-      settle: (settlements) => settling.run(settlements),
+      settle: (settlements) => settleQueue.run(settlements),
       limit: options.commitLimit ?? COMMIT_LIMIT_MS,
     });
   }
@@ -238,7 +238,7 @@ export class PostgresStore implements Store {
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
           rows: jobs.length,
-          lone: this.#lone.enqueue,
+          single: this.#single.enqueue,
         })
       : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)), {
           wants: () => limits.queuesOf(jobs),
@@ -283,9 +283,9 @@ export class PostgresStore implements Store {
     if (!this.#areas.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
         wants: () => this.#areas.claim.wants(request),
-        lone: {
-          sole: (tx, _, rows) => this.#areas.claim.sole(tx, [request], rows),
-          recall: (rows, outcome) => this.#lone.claim.recall(rows, outcome, [request]),
+        single: {
+          call: (tx, _, rows) => this.#areas.claim.sole(tx, [request], rows),
+          recall: (rows, outcome) => this.#single.claim.recall(rows, outcome, [request]),
         },
       });
     }
@@ -293,7 +293,7 @@ export class PostgresStore implements Store {
       "claim",
       request,
       (tx, requests) => Promise.all(requests.map((one) => this.#areas.claim.run(tx, one))),
-      { lone: this.#lone.claim },
+      { single: this.#single.claim },
     );
   }
 
@@ -312,7 +312,7 @@ export class PostgresStore implements Store {
   async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (this.#sealed !== null) throw this.#sealed();
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
-    return this.#settling.run(settlements);
+    return this.#settleQueue.run(settlements);
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
@@ -381,8 +381,7 @@ export class PostgresStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= this.#rowCommits.close().then(async () => {
-      await Promise.all([this.#group.close(), this.#ends.close()]);
-      await this.#settling.rest();
+      await Promise.all([this.#group.close(), this.#settleQueue.close()]);
       this.processes.close();
       // The last notice is sent over a connection that reads.
       await Promise.all([this.#news.close().then(() => this.#reader.close()), this.#writer.close()]);

@@ -30,7 +30,7 @@ import { Cancel, Operate } from "./operate.ts";
 import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
 import { Settings } from "./settings.ts";
-import { Endings, Tally, Waits } from "./settle/settle-effects.ts";
+import { SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
 import { Expiring } from "./settle/retention.ts";
 import { Notes } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
@@ -76,7 +76,7 @@ export class Areas {
     const { s, reader, databaseId } = opened;
     const { random, actor, time, access } = parts;
     const intake = (this.intake = new Intake(s, { speaks: true, random }));
-    const { catalog, settings, limits, endings, enqueue, tally, sheets, jobEvents: events } = intake;
+    const { catalog, settings, limits, effects, enqueue, sheets, jobEvents: events } = intake;
     const dialect = dialectOf(s);
     const statements = (this.statements = new Statements(s));
     const scripts = scriptAccess(statements, access, intake);
@@ -85,7 +85,7 @@ export class Areas {
     this.processes = new Processes(s, { ...opened, audit, time }, access);
     this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
     this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
-    this.settle = new Settle(s, { catalog, settings, limits, events, endings, enqueue, tally, sheets, random });
+    this.settle = new Settle(s, { catalog, settings, limits, events, effects, enqueue, sheets, random });
     this.leases = new Leases(s, this.settle);
     this.notes = new Notes(s, this.settle);
     this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
@@ -157,7 +157,7 @@ export class Intake {
   readonly jobEvents: JobEvents;
   readonly limits: Limits;
   readonly expiring: Expiring;
-  readonly endings: Endings;
+  readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
   readonly turn: Turn;
   /** What builds work on. */
@@ -172,15 +172,15 @@ export class Intake {
     const locks = new QueueLocks(s, decisions);
     this.turn = new Turn(s);
     const settings = (this.settings = new Settings(s, { ...options, locks, decisions, counter }));
-    const tally = (this.tally = new Tally(s, { apart: !options.speaks, random: options.random }));
+    const tally = (this.tally = new Tally(s));
     this.events = new Events(s);
     const waits = (this.waits = new Waits(s));
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
     const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits, watch: options.watch ?? new ArtifactWatch() }));
-    const endings = (this.endings = new Endings(s, { catalog, tally, waits, limits, expiring, events, sheets }));
-    const parts = { catalog, settings, limits, waits, endings, events, sheets };
+    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, expiring, events, sheets }));
+    const parts = { catalog, settings, limits, waits, effects, events, sheets };
     this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
   }
 

@@ -6,7 +6,7 @@ import { isHeld, isOver } from "../../sql/locks.ts";
 import type { Claimed } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { dialectOf } from "../scripts.ts";
-import type { SoleStatement } from "../transactions/receipts.ts";
+import type { SingleStatement } from "../transactions/receipts.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { startedAlikeSql, startedBySpotSql } from "./leases.ts";
 
@@ -248,7 +248,7 @@ const longerSql = (s: string, lanes: string, queues: string): string => `
  * that (a lock on a queue, a suspect, what is delayed and due, which has its turn among the others; or one queue has more
  * than its share, and others have less) it takes nothing, and says `longer`.
  */
-export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> {
+export function soleTakingSql(s: string): Record<"one" | "many", SingleStatement> {
   // In these statements' eyes those that they take are ready to the end.
   const others = (lanes: string, taken: string) =>
     `exists (select 1 from ${s}.jobs where lane = ${lanes} and ${READY} and ctid <> all(${taken}))`;
@@ -295,7 +295,7 @@ export function soleTakingSql(s: string): Record<"one" | "many", SoleStatement> 
  * Of a single lane: what an idle worker waits for, hence with as little in it as will do. A part that others refer to costs
  * the server as much as taking ten jobs, so all that comes first is one: the instant, the fence, and where the jobs are.
  */
-function soleOneSql(s: string, others: string): SoleStatement {
+function soleOneSql(s: string, others: string): SingleStatement {
   const spots = `select ctid from ${s}.jobs where lane = $5::integer and ${READY} order by priority desc, key
             limit case when longer then 0 else $4::integer end for update skip locked`;
   return {

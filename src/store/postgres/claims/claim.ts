@@ -25,7 +25,7 @@ import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import type { Settings } from "../settings.ts";
 import { SoleClaim } from "./sole-claim.ts";
 import type { Outcome } from "../transactions/receipts.ts";
-import type { Sole, Tx } from "../transactions/transaction.ts";
+import type { SingleCall, Tx } from "../transactions/transaction.ts";
 
 /** Jobs out. */
 export class Claim {
@@ -168,7 +168,11 @@ export class Claim {
   }
 
   /** By one statement, after another that finds its lanes where there are many; null where it takes more, as several claims do. */
-  sole(tx: Tx, [request, ...others]: ClaimRequest[], rows: Rows): Sole<Claimed[][]> | null | Promise<Sole<Claimed[][]> | null> {
+  sole(
+    tx: Tx,
+    [request, ...others]: ClaimRequest[],
+    rows: Rows,
+  ): SingleCall<Claimed[][]> | null | Promise<SingleCall<Claimed[][]> | null> {
     if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
     const matched = this.#catalog.matching(request.from);
     const shares = this.#shares();
@@ -180,7 +184,7 @@ export class Claim {
     );
   }
 
-  #soleOf(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): Sole<Claimed[][]> | null {
+  #soleOf(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): SingleCall<Claimed[][]> | null {
     const queues = this.#turns.order(shares.byQueue(found.lanes), this.#random);
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.

@@ -4,15 +4,15 @@ import type { ClaimRequest } from "../../store.ts";
 import { listOf, type Value } from "../connection/driver.ts";
 import type { FoundLanes } from "./ready-lanes.ts";
 import { byStartedTurn, laneOf, type SoleStarted, soleTakingSql, type Started } from "./claim-statements.ts";
-import type { SoleStatement } from "../transactions/receipts.ts";
-import type { Sole, Tx } from "../transactions/transaction.ts";
+import type { SingleStatement } from "../transactions/receipts.ts";
+import type { SingleCall, Tx } from "../transactions/transaction.ts";
 
 /** So many claims go the longer way without asking when one had to. */
 const LONGER = 8;
 
 /** Jobs out of queues that have neither limits nor events, by one statement: what a worker that is idle waits for. */
 export class SoleClaim {
-  readonly #sql: Record<"one" | "many", SoleStatement>;
+  readonly #sql: Record<"one" | "many", SingleStatement>;
   #longer = 0;
 
   constructor(s: string) {
@@ -26,7 +26,7 @@ export class SoleClaim {
     queues: readonly LaneShare[][],
     { isWhole, nextAt: later }: FoundLanes,
     read: (rows: Started[]) => T | Promise<T>,
-  ): Sole<T> | null {
+  ): SingleCall<T> | null {
     const shares = queues.flat().filter(({ budget }) => budget.left > 0);
     const [only, ...others] = shares;
     if (only === undefined || (this.#longer > 0 && this.#longer-- > 0)) return null;

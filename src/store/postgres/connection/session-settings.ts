@@ -97,4 +97,6 @@ export const REFUSED = {
   moved: "HF004",
   /** A commit would not wait for the disk as it should. */
   unsynced: "HF005",
+  /** A single statement could not settle all of its jobs. */
+  partial: "HF006",
 } as const;

@@ -7,7 +7,7 @@ import { listOf, type Rows } from "../connection/driver.ts";
 import type { Settings } from "../settings.ts";
 import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import type { Ended, Tally } from "./settle-effects.ts";
+import type { FinishedJob, Tally } from "./settle-effects.ts";
 
 /** A queue that does not keep its finished jobs for ever, and how far those are listed that ended before it said so. */
 interface Forgetful {
@@ -84,7 +84,7 @@ export class Expiring {
   }
 
   /** Lists those of them that are not kept for ever. */
-  async add(tx: Tx, ended: readonly Ended[], finishedAt: number): Promise<void> {
+  async add(tx: Tx, ended: readonly FinishedJob[], finishedAt: number): Promise<void> {
     await this.#list(
       tx,
       ended.map((one) => ({ ...one, finishedAt })),

@@ -11,7 +11,7 @@ import type { Tx } from "../transactions/transaction.ts";
 import type { Sheets } from "../work/sheets.ts";
 
 /** A job that has ended. */
-export interface Ended {
+export interface FinishedJob {
   job: JobKey;
   lane: number;
   state: FinishedState;
@@ -24,7 +24,7 @@ type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, c
  * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
  * those after them, in the same transaction.
  */
-export class Endings {
+export class SettleEffects {
   readonly #catalog: Catalog;
   readonly #tally: Tally;
   readonly #waits: Waits;
@@ -68,7 +68,7 @@ export class Endings {
   }
 
   /** The settings are those of this transaction. `ended` is what the caller has written. */
-  async follow(tx: Tx, now: number, ended: readonly Ended[]): Promise<void> {
+  async follow(tx: Tx, now: number, ended: readonly FinishedJob[]): Promise<void> {
     await this.#tally.add(tx, now, ended);
     // What is cancelled on the way has ended, too, and is looked at in the next round.
     for (let round = ended; round.length > 0;) {
@@ -90,7 +90,7 @@ export class Endings {
   }
 
   /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
-  async #tellBehind(tx: Tx, now: number, ended: readonly Pick<Ended, "job" | "state">[]): Promise<Ended[]> {
+  async #tellBehind(tx: Tx, now: number, ended: readonly Pick<FinishedJob, "job" | "state">[]): Promise<FinishedJob[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const waits = await this.#waits.behind(tx, [...states.keys()]);
     if (waits.length === 0) return [];
@@ -124,7 +124,7 @@ export class Endings {
     now: number,
     upstreamOf: ReadonlyMap<JobKey, JobKey>,
     states: ReadonlyMap<JobKey, FinishedState>,
-  ): Promise<Ended[]> {
+  ): Promise<FinishedJob[]> {
     const rows = await this.#waitingOf(tx, [...upstreamOf.keys()]);
     const upstreams = await tx.rows<[JobKey, number, string | null]>(this.#sql.idsOf, listOf([...new Set(upstreamOf.values())]));
     const said = new Map(
@@ -135,7 +135,7 @@ export class Endings {
     const keys = rows.map(([key]) => key);
     const errors = keys.map((key) => said.get(upstreamOf.get(key) as JobKey) as string);
     await tx.rows(this.#sql.cancel, now, listOf(keys), listOf(errors));
-    const cancelled = rows.map(([job, lane]): Ended => ({ job, lane, state: "cancelled" }));
+    const cancelled = rows.map(([job, lane]): FinishedJob => ({ job, lane, state: "cancelled" }));
     await this.#events.tell(
       tx,
       cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
@@ -215,19 +215,26 @@ export class Waits {
 }
 
 /**
- * So many handles can settle at once without waiting for each other. A lane and state have three times as many rows at most:
- * second connections and users' own transactions have theirs.
+ * Counts are split into shares, one row each: so many stores can settle at once without waiting for each other. A lane and
+ * state have three times as many rows at most, since users' transactions and second connections have shares of their own.
  */
 const SHARES = 64;
+
+/** A share for a transaction that may stay open for long: a user's, or one with `commit` callbacks. */
+export function longShare(random: () => number): number {
+  return SHARES + Math.floor(random() * SHARES);
+}
+
+/** The share of a store's second connection. */
+export function secondShare(first: number): number {
+  return 2 * SHARES + first;
+}
 
 /** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
 export class Tally {
   readonly #sql: Record<"share" | "add" | "subtract" | "all", string>;
-  #share: number;
 
-  /** `apart`: in somebody else's transaction, which may stay open for long. */
-  constructor(s: string, options: { apart: boolean; random: () => number }) {
-    this.#share = (options.apart ? SHARES : 0) + Math.floor(options.random() * SHARES);
+  constructor(s: string) {
     this.#sql = {
       share: `select nextval('${s}.share')`,
       add: `
@@ -244,23 +251,17 @@ export class Tally {
     };
   }
 
-  /** The row that this handle adds to; the sum of all counts. */
-  get share(): number {
-    return this.#share;
-  }
-
-  /** Over its second connection, so that neither waits for the other. */
-  get second(): number {
-    return 2 * SHARES + this.#share;
-  }
-
-  /** One that no other handle has, unless there are many: or those who count several lanes, each in another order, wait in a circle. */
-  async choose(rows: Rows): Promise<void> {
+  /**
+   * The share of a connection: each has its own, unless there are many. With the same share, two transactions that count
+   * several lanes, each in another order, would wait for each other.
+   */
+  async chooseShare(rows: Rows, random: () => number): Promise<number> {
     try {
       const [row] = await rows<[number]>(this.#sql.share);
-      this.#share = (row as [number])[0] % SHARES;
+      return (row as [number])[0] % SHARES;
     } catch {
-      // Who may only read counts nothing.
+      // A role that may only read counts nothing.
+      return Math.floor(random() * SHARES);
     }
   }
 
@@ -275,13 +276,13 @@ export class Tally {
   async add(tx: Tx, now: number, ended: readonly { lane: number; state: FinishedState }[]): Promise<void> {
     const sums = sumsOf(ended);
     if (sums.length === 0) return;
-    await tx.rows(this.#sql.add, this.share, now, ...columns(sums));
+    await tx.rows(this.#sql.add, tx.tallyShare, now, ...columns(sums));
   }
 
   async subtract(tx: Tx, gone: readonly { lane: number; state: FinishedState }[]): Promise<void> {
     const sums = sumsOf(gone);
     if (sums.length === 0) return;
-    await tx.rows(this.#sql.subtract, this.share, ...columns(sums));
+    await tx.rows(this.#sql.subtract, tx.tallyShare, ...columns(sums));
   }
 
   async all(rows: Rows): Promise<Tallied[]> {

@@ -4,144 +4,117 @@ import type { Settlement } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, placeIn, type Value } from "../connection/driver.ts";
+import { REFUSED } from "../connection/session-settings.ts";
 import type { Settings } from "../settings.ts";
+import type { SingleStatement } from "../transactions/receipts.ts";
+import type { SingleCall, Tx } from "../transactions/transaction.ts";
 import { Tally } from "./settle-effects.ts";
-import type { Made, SoleStatement } from "../transactions/receipts.ts";
-import type { Sole, Tx } from "../transactions/transaction.ts";
 
-/** So many batches go the longer way without asking when one had to. */
-const LONGER = 8;
+/** After one batch that a single statement could not settle, so many go into a transaction without trying. */
+const BATCHES_WITHOUT_TRY = 8;
 
-/** How the jobs of a statement are found, and what becomes of their outputs. */
-interface Which {
+/** How a statement finds its jobs, and their outputs. */
+interface Selection {
   output: string;
   from: string;
   held: string;
 }
 
 /** $5: the output of each. */
-const WITH_OUTPUT: Which = {
+const WITH_OUTPUT: Selection = {
   output: "asked.output",
   from: "from unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)",
   held: HELD,
 };
 
-/** $5: null, the output of all. The fence of each is found by its place: a fifth less work for the server. */
-const BARE: Which = {
+/** $5: null, the output of all. Each fence is found by its position in the list: a fifth less work for the server. */
+const WITHOUT_OUTPUT: Selection = {
   output: "$5::text",
   from: "",
   held: `job.key = any($3::bigint[]) and job.fence = ($4::bigint[])[${placeIn("job.key", "$3")}]
             and coalesce(job.state, '') = 'running'`,
 };
 
-/** Whose end one statement writes: of most nothing follows; of those with limits only that they leave their places to others. */
+/** Jobs whose end changes no other row, and jobs with limits, whose end frees slots. */
 type Kind = "quiet" | "limited";
 
-/** Where it has ended none it has changed nothing, and all of them go the longer way. */
-interface SoleSuccesses extends Sole<Set<JobKey>> {
-  read: (rows: readonly (readonly unknown[])[]) => Set<JobKey> | null;
-}
+type Statements = Record<Kind, string> & { single: SingleStatement };
 
-/** Ends of jobs that have succeeded, and from whose end nothing follows that is in other rows: most there are. */
-export class Successes {
+/** Settles successes from which nothing follows in the rows of other jobs: most settlements are of this kind. */
+export class SettleSuccesses {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
-  readonly #sql: Record<"bare" | "withOutput", Record<Kind, string> & { sole: SoleStatement }>;
-  #longer = 0;
+  readonly #sql: Record<"withoutOutput" | "withOutput", Statements>;
+  #withoutTry = 0;
 
   constructor(s: string, { catalog, settings }: { catalog: Catalog; settings: Settings }) {
     this.#catalog = catalog;
     this.#settings = settings;
-    const all = (which: Which) => ({
-      quiet: `with ${endingSql(s, which, "quiet")} ${LEFT}`,
-      limited: `with ${endingSql(s, which, "limited")} ${LEFT}`,
-      sole: soleOf(s, which),
+    const all = (selection: Selection): Statements => ({
+      quiet: `with ${settleSql(s, selection, "quiet")} ${UNSETTLED}`,
+      limited: `with ${settleSql(s, selection, "limited")} ${UNSETTLED}`,
+      single: singleSql(s, selection),
     });
-    this.#sql = { bare: all(BARE), withOutput: all(WITH_OUTPUT) };
+    this.#sql = { withoutOutput: all(WITHOUT_OUTPUT), withOutput: all(WITH_OUTPUT) };
   }
 
-  /** Which of these it has ended; `share`: of the tally. They are in the order of their keys, each once. */
-  async end(tx: Tx, plain: readonly Settlement[], share: number, kind: Kind = "quiet"): Promise<Set<JobKey>> {
+  /** Returns those that it has settled. `plain` has each job once, in the order of their keys. */
+  async settle(tx: Tx, plain: readonly Settlement[], kind: Kind = "quiet"): Promise<Set<JobKey>> {
     if (plain.length === 0) return new Set();
     if (!this.#settings.isKnown) await this.#settings.at(tx);
-    const { sql, values } = this.#asked(tx, plain, share);
-    const left = await tx.rows<[JobKey]>(sql[kind], ...values);
-    return this.#ended(
-      tx,
-      plain,
-      left.map(([job]) => job),
-    );
+    const { sql, values } = this.#statement(tx, plain);
+    const unsettled = await tx.rows<[JobKey]>(sql[kind], ...values);
+    if (unsettled.length < plain.length) tx.wrote();
+    const settled = new Set(plain.map(({ job }) => job));
+    for (const [job] of unsettled) settled.delete(job);
+    return settled;
   }
 
-  /** The same as a transaction by itself; null where the last ones were not all of this kind. */
-  sole(tx: Tx, plain: readonly Settlement[], share: number): SoleSuccesses | null {
-    if (this.#longer > 0) {
-      this.#longer--;
+  /** All of them as one statement that is a transaction; null after a batch that was not all of this kind. */
+  single<T>(tx: Tx, plain: readonly Settlement[], answer: T): SingleCall<T> | null {
+    if (this.#withoutTry > 0) {
+      this.#withoutTry--;
       return null;
     }
-    const { sql, values } = this.#asked(tx, plain, share);
-    return {
-      statement: sql.sole,
-      values,
-      read: ([row]) => {
-        const [keys] = row as [string | null];
-        if (keys !== null) this.#longer = LONGER;
-        const ended = this.#ended(tx, plain, leftIn(keys));
-        return ended.size === 0 ? null : ended;
-      },
-    };
+    tx.onUndo(() => (this.#withoutTry = BATCHES_WITHOUT_TRY));
+    const { sql, values } = this.#statement(tx, plain);
+    tx.wrote();
+    return { statement: sql.single, values, read: () => answer };
   }
 
-  /** What it has ended when its answer was lost. */
-  recall({ keys }: Made, plain: readonly Settlement[]): Set<JobKey> {
-    return without(plain, leftIn(keys));
-  }
-
-  #asked(
-    tx: Tx,
-    plain: readonly Settlement[],
-    share: number,
-  ): { sql: Record<Kind, string> & { sole: SoleStatement }; values: Value[] } {
-    const silent = this.#silent(this.#settings.assumed(tx));
+  #statement(tx: Tx, plain: readonly Settlement[]): { sql: Statements; values: Value[] } {
+    const lanes = this.#quietLanes(this.#settings.assumed(tx));
     const outputs = plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null));
-    const isBare = outputs.every((output) => output === null);
+    const hasOutputs = outputs.some((output) => output !== null);
     return {
-      sql: isBare ? this.#sql.bare : this.#sql.withOutput,
+      sql: hasOutputs ? this.#sql.withOutput : this.#sql.withoutOutput,
       values: [
         tx.at,
-        share,
+        tx.tallyShare,
         listOf(plain.map(({ job }) => job)),
         listOf(plain.map(({ fence }) => fence)),
-        isBare ? null : listOf(outputs),
-        silent && listOf(silent),
+        hasOutputs ? listOf(outputs) : null,
+        lanes && listOf(lanes),
       ],
     };
   }
 
-  /** The lanes that nobody wants to hear of, as far as they are known: whoever ends a job need not be who claimed it. Null: all. */
-  #silent(settings: SettingsView): number[] | null {
+  /** Known lanes whose queues write no events and keep successes for ever; null: all lanes. */
+  #quietLanes(settings: SettingsView): number[] | null {
     if (!settings.telling && !settings.forgetting) return null;
-    const isSilent = (queue: string) => !settings.tells(queue) && settings.keep(queue, "succeeded") === undefined;
-    return [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isSilent(queue) ? [id] : []));
-  }
-
-  #ended(tx: Tx, plain: readonly Settlement[], left: readonly JobKey[]): Set<JobKey> {
-    if (left.length < plain.length) tx.wrote();
-    return without(plain, left);
+    const isQuiet = (queue: string) => !settings.tells(queue) && settings.keep(queue, "succeeded") === undefined;
+    return [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isQuiet(queue) ? [id] : []));
   }
 }
 
-/**
- * Which they are. Whoever begins to wait for one that has limits may do so just now: the caller looks again, behind this
- * statement.
- */
+/** Another transaction may begin to wait for a job with limits at this instant: the caller checks again, in a later statement. */
 function kindSql(s: string, kind: Kind): string {
   if (kind === "quiet") return "job.quiet";
   return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
 }
 
-/** Counted in the same statement. */
-function endingSql(s: string, { output, from, held }: Which, kind: Kind): string {
+/** Settles and counts in one statement. */
+function settleSql(s: string, { output, from, held }: Selection, kind: Kind): string {
   return `
     clock as materialized (select ${s}.clock($1) as now),
     ended as (
@@ -156,32 +129,20 @@ function endingSql(s: string, { output, from, held }: Which, kind: Kind): string
     tallied as (${Tally.within(s, "$2::integer", "succeeded")})`;
 }
 
-/** Those that it has not ended. */
-const LEFT = `
+const UNSETTLED = `
     select key from unnest($3::bigint[]) as asked (key)
     where (select count(*) from ended) < cardinality($3::bigint[]) and key not in (select key from ended)`;
 
-const WROTE = "exists (select 1 from ended)";
-
-function soleOf(s: string, which: Which): SoleStatement {
+function singleSql(s: string, selection: Selection): SingleStatement {
   return {
-    parts: `${endingSql(s, which, "quiet")}, remaining as materialized (select json_agg(key)::text as keys from (${LEFT}) as job)`,
+    parts: settleSql(s, selection, "quiet"),
     values: 6,
-    made: "null, null, keys from remaining",
-    wrote: WROTE,
-    // Whoever lists what ended before its queue said how long to keep it waits for those who have written by then. One that
-    // has not, and began before, must not go by what it knew.
-    settings: `case when ${WROTE} then ${s}.settings_now() else settings end`,
-    answer: (verdict) => `select keys, ${verdict} from remaining`,
+    made: "null::bigint, null::bigint, null::text",
+    wrote: "true",
+    // The retention backfill waits only for transactions that have written when it begins. A settle that has not, and that
+    // began before, must not use the settings that it knew.
+    settings: `${s}.settings_now()`,
+    answer: (verdict) => `
+        select case when (select count(*) from ended) < cardinality($3::bigint[]) then ${s}.refuse('${REFUSED.partial}') end, ${verdict}`,
   };
-}
-
-function leftIn(keys: string | null): JobKey[] {
-  return keys === null ? [] : (JSON.parse(keys) as JobKey[]);
-}
-
-function without(plain: readonly Settlement[], left: readonly JobKey[]): Set<JobKey> {
-  const ended = new Set(plain.map(({ job }) => job));
-  for (const job of left) ended.delete(job);
-  return ended;
 }

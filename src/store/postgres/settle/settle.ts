@@ -15,10 +15,10 @@ import type { Enqueue } from "../enqueue.ts";
 import type { JobEvents } from "../events.ts";
 import type { Limits } from "../limits/limits.ts";
 import type { Settings } from "../settings.ts";
-import type { Endings, Tally } from "./settle-effects.ts";
-import { Successes } from "./settle-successes.ts";
+import type { SettleEffects } from "./settle-effects.ts";
+import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import { cut, type Lone } from "../transactions/write-queue.ts";
+import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { Sheet, Sheets } from "../work/sheets.ts";
 
 type HistoryRow = [
@@ -46,18 +46,20 @@ export interface Ending extends LeaseRef {
 /** How it ended: null when the lease is not held any more. */
 export type Ended = { next: Next; outcome: Outcome } | null;
 
+/** Thrown where settlements are not all successes from which nothing follows. Nothing is written. */
+export class MoreFollows extends Error {}
+
 /** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
 export class Settle {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #limits: Limits;
   readonly #events: JobEvents;
-  readonly #endings: Endings;
+  readonly #effects: SettleEffects;
   readonly #enqueue: Enqueue;
-  readonly #tally: Tally;
   readonly #sheets: Sheets;
   readonly #random: () => number;
-  readonly #successes: Successes;
+  readonly #successes: SettleSuccesses;
   readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
   constructor(
@@ -67,9 +69,8 @@ export class Settle {
       settings: Settings;
       limits: Limits;
       events: JobEvents;
-      endings: Endings;
+      effects: SettleEffects;
       enqueue: Enqueue;
-      tally: Tally;
       sheets: Sheets;
       random: () => number;
     },
@@ -78,12 +79,11 @@ export class Settle {
     this.#settings = parts.settings;
     this.#limits = parts.limits;
     this.#events = parts.events;
-    this.#endings = parts.endings;
+    this.#effects = parts.effects;
     this.#enqueue = parts.enqueue;
-    this.#tally = parts.tally;
     this.#sheets = parts.sheets;
     this.#random = parts.random;
-    this.#successes = new Successes(s, parts);
+    this.#successes = new SettleSuccesses(s, parts);
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
       where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
@@ -111,10 +111,30 @@ export class Settle {
     };
   }
 
-  /** Whether all of them are successes that one statement can end: which nobody needs to wait for. */
-  isQuick(settlements: readonly Settlement[]): boolean {
+  /** Whether all of them are successes that one statement can settle, as far as is known here. */
+  isPlain(settlements: readonly Settlement[]): boolean {
     if (!this.#settings.isKnown || this.#settings.limited || !settlements.every(isPlain)) return false;
     return !settlements.some(({ job }) => this.#limits.isClaimed(job));
+  }
+
+  /** The route of one statement, which settles all of them or none. */
+  readonly single: SingleRoute<readonly Settlement[], Fate[]> = {
+    call: (tx, batches) => {
+      const all = batches.flat();
+      const plain = plainOf(all);
+      // Settings may have changed since the call.
+      if (plain.length < all.length || !this.isPlain(all)) return null;
+      return this.#successes.single(tx, plain, heldAll(batches));
+    },
+    recall: async (_rows, _outcome, batches) => heldAll(batches),
+  };
+
+  /** Settles all of them in a transaction; throws `MoreFollows`, and settles none, where more follows from one of them. */
+  async plain(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
+    const plain = plainOf(settlements);
+    const settled = plain.length === settlements.length ? await this.#successes.settle(tx, plain) : NONE;
+    if (settled.size < settlements.length) throw new MoreFollows();
+    return settlements.map(() => "held");
   }
 
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
@@ -130,8 +150,7 @@ export class Settle {
     // In several statements, but in the order of their keys all the same.
     if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
       tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
-    const ends = [this.#successes.end(tx, quiet, this.#tally.share), this.#endLimited(tx, limited, locked)] as const;
-    const [quietly, freed] = await Promise.all(ends);
+    const [quietly, freed] = await Promise.all([this.#successes.settle(tx, quiet), this.#settleLimited(tx, limited, locked)]);
     const done = new Set([...quietly, ...freed]);
     if (done.size === settlements.length) return settlements.map(() => "held");
     const ended = plain.filter(({ job }) => done.has(job));
@@ -142,43 +161,16 @@ export class Settle {
   }
 
   /** Successes of jobs whose limits are known, and for which nobody waits: which of them it has ended. */
-  async #endLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
+  async #settleLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
     if (limited.length === 0) return new Set();
     const jobs = limited.map(({ job }) => job);
-    const ending = this.#successes.end(tx, limited, this.#tally.share, "limited");
+    const ending = this.#successes.settle(tx, limited, "limited");
     // Somebody may have begun to wait for one of them, unseen by that statement.
-    const [ended, areAwaited] = await Promise.all([ending, this.#endings.areAwaited(tx, jobs), locked, tx.now()]);
+    const [ended, areAwaited] = await Promise.all([ending, this.#effects.areAwaited(tx, jobs), locked, tx.now()]);
     for (const queue of this.#limits.claimedIn([...ended])) tx.ready(queue);
     await this.#limits.free(tx, ended);
-    if (areAwaited) await this.#endings.succeeded(tx, [...ended]);
+    if (areAwaited) await this.#effects.succeeded(tx, [...ended]);
     return ended;
-  }
-
-  /** As a statement that is a transaction by itself: null for each that is more than that. `apart`: over the second connection. */
-  lone(apart: boolean): Lone<readonly Settlement[], (Fate | null)[]> {
-    const share = () => (apart ? this.#tally.second : this.#tally.share);
-    return {
-      sole: (tx, batches) => {
-        const all = batches.flat();
-        // Something may have been said since.
-        const sole = this.isQuick(all) ? this.#successes.sole(tx, plainOf(all), share()) : null;
-        if (sole === null) return null;
-        const read = (rows: readonly (readonly unknown[])[]) => {
-          const ended = sole.read(rows);
-          return ended && cut(heldOf(all, ended), batches);
-        };
-        return { ...sole, read };
-      },
-      recall: async (_, made, batches) => {
-        const all = batches.flat();
-        return cut(heldOf(all, this.#successes.recall(made, plainOf(all))), batches);
-      },
-    };
-  }
-
-  /** Those from whose end nothing follows: null for each that is more than that. */
-  async quiet(tx: Tx, settlements: readonly Settlement[]): Promise<(Fate | null)[]> {
-    return heldOf(settlements, await this.#successes.end(tx, plainOf(settlements), this.#tally.second));
   }
 
   /** What became of leases. */
@@ -367,7 +359,7 @@ export class Settle {
       tx,
       moves.map(({ row, next }) => ({ type: EVENT_OF[next.state], job: row.key, lane: row.lane })),
     );
-    await this.#endings.follow(
+    await this.#effects.follow(
       tx,
       now,
       moves.flatMap(({ row, next: { state } }) => (isFinished(state) ? [{ job: row.key, lane: row.lane, state }] : [])),
@@ -418,10 +410,8 @@ function plainOf(settlements: readonly Settlement[]): Settlement[] {
   return plain.sort((a, b) => a.job - b.job);
 }
 
-/** Of two of one job the first counts. */
-function heldOf(settlements: readonly Settlement[], done: ReadonlySet<JobKey>): (Fate | null)[] {
-  const counted = new Set<JobKey>();
-  return settlements.map(({ job }) => (done.has(job) && counted.size < counted.add(job).size ? "held" : null));
+function heldAll(batches: readonly (readonly Settlement[])[]): Fate[][] {
+  return batches.map((batch) => batch.map(() => "held"));
 }
 
 function without(settlements: readonly Settlement[], some: readonly Settlement[]): Settlement[] {

@@ -8,8 +8,9 @@ import { codeOf, ConnectionLost } from "../connection/faults.ts";
 import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
 import type { Writer } from "../connection/connections.ts";
 import { Intake } from "../store-parts.ts";
+import { longShare } from "../settle/settle-effects.ts";
 import { Settle } from "../settle/settle.ts";
-import { Group, type GroupOptions } from "./group-commit.ts";
+import { GroupCommit, type GroupCommitOptions } from "./group-commit.ts";
 import type { Transaction } from "./transaction.ts";
 
 /** Attempts whose `commit` callbacks run at once, each over a connection of its own; others wait for a free one. */
@@ -25,7 +26,7 @@ interface Parts {
   /** The schema, as it is written into statements. */
   s: string;
   makeWriter: () => Writer;
-  group: GroupOptions;
+  group: GroupCommitOptions;
   /** What the store's first connection knows; a fresh copy for each attempt, because their transactions overlap. */
   intake: Intake;
   random: () => number;
@@ -40,7 +41,7 @@ interface Parts {
 /** One connection, and what is known while an attempt is settled over it. */
 interface Lane {
   writer: Writer;
-  group: Group;
+  group: GroupCommit;
   intake: Intake;
 }
 
@@ -116,11 +117,12 @@ export class RowCommits {
     const free = this.#free.pop();
     if (free !== undefined) return Promise.resolve(free);
     if (this.#lanes.length === MAX_CONNECTIONS) return new Promise((resolve) => this.#waiting.push(resolve));
-    const { makeWriter, group, intake } = this.#parts;
+    const { makeWriter, group, intake, random } = this.#parts;
     const writer = makeWriter();
-    const lane: Lane = { writer, intake, group: undefined as unknown as Group };
-    lane.group = new Group(writer, {
+    const lane: Lane = { writer, intake, group: undefined as unknown as GroupCommit };
+    lane.group = new GroupCommit(writer, {
       ...group,
+      tallyShare: () => longShare(random),
       first: (tx, queues) => lane.intake.first(tx, queues),
       onStale: () => lane.intake.forget(),
       onStall: () => lane.intake.limits.stalled(),

@@ -18,9 +18,9 @@ import {
   callsOf,
   type Foreseen,
   inputsOf,
-  isClaimOrEnd,
+  isClaimOrSettle,
   type Item,
-  type Lone,
+  type SingleRoute,
   together,
   Waiting,
   wantedBy,
@@ -29,7 +29,7 @@ import {
 /** The statement that tells others. */
 type Notice = [text: string, ...values: Value[]];
 
-export interface GroupOptions extends TransactionOptions {
+export interface GroupCommitOptions extends TransactionOptions {
   /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
   patience: number;
   random: () => number;
@@ -65,9 +65,9 @@ const TRIES = 20;
  * The commit is sent when every answer is there, together with the receipt. So a connection that is lost before has
  * changed nothing, and one that is lost with the commit has either left its receipt or changed nothing.
  */
-export class Group {
+export class GroupCommit {
   readonly #writer: Writer;
-  readonly #options: GroupOptions;
+  readonly #options: GroupCommitOptions;
   readonly #receipts: Receipts;
   readonly #begin: readonly string[];
   readonly #waiting = new Waiting();
@@ -80,7 +80,7 @@ export class Group {
   #closed = false;
   #idle: (() => void)[] = [];
 
-  constructor(writer: Writer, options: GroupOptions) {
+  constructor(writer: Writer, options: GroupCommitOptions) {
     this.#writer = writer;
     this.#options = options;
     this.#receipts = new Receipts(options.schema, options.epoch, options.durability);
@@ -97,9 +97,9 @@ export class Group {
     operation: Operation,
     input: Input,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows = 1, lone = null, owed = false }: { rows?: number; lone?: Lone<Input, T> | null; owed?: boolean } = {},
+    { rows = 1, single = null, owed = false }: { rows?: number; single?: SingleRoute<Input, T> | null; owed?: boolean } = {},
   ): Promise<T> {
-    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, lone }), owed);
+    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, single }), owed);
   }
 
   #add<T>(input: unknown, item: () => Item, owed = false): Promise<T> {
@@ -114,8 +114,8 @@ export class Group {
   }
 
   /** Whether it has nothing to do but claims and ends of jobs, which have nothing to do with each other. */
-  get isFree(): boolean {
-    return this.#underWay.every(isClaimOrEnd) && this.#waiting.areClaimsOrEnds;
+  get onlyClaimsAndSettles(): boolean {
+    return this.#underWay.every(isClaimOrSettle) && this.#waiting.areClaimsOrSettles;
   }
 
   get isIdle(): boolean {
@@ -223,23 +223,23 @@ export class Group {
 
   /** A transaction that is one statement; null: it has to be more. */
   async #alone(session: Session, state: Transaction, items: readonly Item[]): Promise<"done" | Failed | null> {
-    const [{ operation, lone, calls }] = items as [Item];
-    if (items.length > 1 || lone === null || this.#writer.pooled) return null;
+    const [{ operation, single, calls }] = items as [Item];
+    if (items.length > 1 || single === null || this.#writer.pooled) return null;
     const inputs = calls.map(({ input }) => input);
-    const sole = await lone.sole(state, inputs, (text, ...values) => session.rows(text, values));
-    if (sole === null) return null;
+    const call = await single.call(state, inputs, (text, ...values) => session.rows(text, values));
+    if (call === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
     const along = state.hasWritten ? this.#options.along(state.news) : null;
     const since = performance.now();
-    const sent = state.alone(this.#receipts, sole, along);
+    const sent = state.alone(this.#receipts, call, along);
     const notice = along === null && state.hasWritten ? this.#options.notice(state.news) : null;
     if (notice !== null) this.#tell(session, notice);
     let answers: unknown[];
     try {
       const rows = await sent;
       if (along !== null) this.#options.onTold(performance.now() - since);
-      const read = sole.read(rows);
+      const read = call.read(rows);
       if (read === null) return null;
       answers = await read;
     } catch (error) {
@@ -250,7 +250,7 @@ export class Group {
         return this.#refused(state, untold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
       }
       if (isLost(error)) session.lose(error);
-      const found = await this.#resolve(state.batch, error, (rows, outcome) => lone.recall(rows, outcome, inputs));
+      const found = await this.#resolve(state.batch, error, (rows, outcome) => single.recall(rows, outcome, inputs));
       if ("error" in found) {
         state.undo();
         return found;

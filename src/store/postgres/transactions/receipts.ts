@@ -19,7 +19,7 @@ export interface Relied {
 }
 
 /** A statement that is a transaction by itself, once its end is part of it. */
-export interface SoleStatement {
+export interface SingleStatement {
   /** What it does: all that stands behind its `with`. */
   parts: string;
   /** How many values that takes. */
@@ -59,8 +59,8 @@ export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
   /** With their ends. */
-  readonly #soles = { silent: new Map<SoleStatement, string>(), telling: new Map<SoleStatement, string>() };
-  readonly #sealed: (statement: SoleStatement, tells: boolean) => string;
+  readonly #soles = { silent: new Map<SingleStatement, string>(), telling: new Map<SingleStatement, string>() };
+  readonly #sealed: (statement: SingleStatement, tells: boolean) => string;
   #batch = 0;
   #isFirst = true;
 
@@ -132,7 +132,7 @@ export class Receipts {
   }
 
   /** Such a statement with its end, which is the same. */
-  sealed(statement: SoleStatement, tells: boolean): string {
+  sealed(statement: SingleStatement, tells: boolean): string {
     const soles = tells ? this.#soles.telling : this.#soles.silent;
     let text = soles.get(statement);
     if (text === undefined) soles.set(statement, (text = this.#sealed(statement, tells)));

@@ -11,12 +11,14 @@ import type { Session } from "../connection/session.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
 import { type Foreseen, Opening } from "./write-queue.ts";
 import { Stalled } from "./mutexes.ts";
-import type { Receipts, SoleStatement } from "./receipts.ts";
+import type { Receipts, SingleStatement } from "./receipts.ts";
 
 /** One transaction, as the operations inside it see it. */
 export interface Tx extends AnyTx {
   /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
   readonly at: number | null;
+  /** The share of the counts of finished jobs that its connection adds to. */
+  readonly tallyShare: number;
   /** One instant for the whole transaction, for those who decide by it before they write. */
   now(): Promise<number>;
   readonly rows: Rows;
@@ -39,8 +41,8 @@ export interface Tx extends AnyTx {
 export type Counted = "lanes" | "settings";
 
 /** An operation that is one statement, and a transaction by itself. */
-export interface Sole<T> {
-  statement: SoleStatement;
+export interface SingleCall<T> {
+  statement: SingleStatement;
   values: Value[];
   /** What its rows say; null: it has changed nothing, and has to go the longer way. */
   read: (rows: readonly (readonly unknown[])[]) => T | Promise<T> | null;
@@ -59,6 +61,7 @@ export interface TransactionOptions {
   schema: string;
   statements: Statements;
   epoch: Epoch;
+  tallyShare: () => number;
   /** What was assumed is not so any more. */
   onStale: () => void;
 }
@@ -69,6 +72,7 @@ const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
 /** What is known of a transaction while it runs. */
 export class Transaction extends ScriptTx implements Tx {
   readonly at: number | null;
+  readonly tallyShare: number;
   readonly news: Committed = { ready: new Set(), ended: [] };
   /** What it has to write into the audit. */
   readonly entries: NewAuditEntry[] = [];
@@ -100,6 +104,7 @@ export class Transaction extends ScriptTx implements Tx {
     this.#session = session;
     this.#options = options;
     this.#epoch = options.epoch.known;
+    this.tallyShare = options.tallyShare();
     this.at = within === null ? (options.injected ? options.clock.now() : null) : within.at;
     this.#opening = within === null ? new Opening() : null;
   }
@@ -146,7 +151,7 @@ export class Transaction extends ScriptTx implements Tx {
   /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
   async alone(
     receipts: Receipts,
-    { statement, values }: Sole<unknown>,
+    { statement, values }: SingleCall<unknown>,
     told: [channel: string, text: string] | null,
   ): Promise<unknown[][]> {
     const batch = (this.batch = receipts.next());
@@ -230,6 +235,8 @@ export class Transaction extends ScriptTx implements Tx {
         return this.#stale();
       case REFUSED.moved:
         return new Overtaken("A job was changed while it was claimed.", { soon: true });
+      case REFUSED.partial:
+        return new Overtaken("More follows from a job's end than one statement can write.", { soon: true });
       case "55P03":
         return this.queues.length > 0 ? new Stalled() : cause;
       default:

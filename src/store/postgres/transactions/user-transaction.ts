@@ -5,6 +5,7 @@ import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, Returned } from "../connection/epoch.ts";
 import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts";
 import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
+import { longShare } from "../settle/settle-effects.ts";
 import { ScriptTx, Statements } from "../scripts.ts";
 import { Intake } from "../store-parts.ts";
 import type { Counted, Tx } from "./transaction.ts";
@@ -71,8 +72,8 @@ export class Guests {
 
   async #write(query: Query, { take, giveBack }: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (take !== null) await query(take, []);
-    const { s, random, catalog, at, epoch, wake } = this.#host;
-    const tx = new GuestTx(query, s, at(), epoch);
+    const { s, random, catalog, wake } = this.#host;
+    const tx = new GuestTx(query, this.#host);
     const intake = new Intake(s, { speaks: false, random, knows: catalog });
     const answers = await intake.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
@@ -138,6 +139,7 @@ async function readRows<Row extends object>(query: Query, select: string, values
 
 class GuestTx extends ScriptTx implements Tx {
   readonly at: number | null;
+  readonly tallyShare: number;
   readonly woken = new Set<string>();
   isLate = false;
   queues: readonly string[] = [];
@@ -148,13 +150,14 @@ class GuestTx extends ScriptTx implements Tx {
   readonly #assumed: Partial<Record<Counted, number>> = {};
   #now: Promise<number> | null = null;
 
-  constructor(query: Query, s: string, at: number | null, epoch: Epoch) {
+  constructor(query: Query, { s, at, epoch, random }: Host) {
     super(new Statements(s));
     this.#epoch = epoch;
     this.#known = epoch.known;
     this.#query = query;
     this.#s = s;
-    this.at = at;
+    this.at = at();
+    this.tallyShare = longShare(random);
   }
 
   readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {

@@ -2,7 +2,7 @@ import { type Operation, passPoint } from "../../points.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import type { Session } from "../connection/session.ts";
 import type { Outcome } from "./receipts.ts";
-import type { Sole, Transaction, Tx } from "./transaction.ts";
+import type { SingleCall, Transaction, Tx } from "./transaction.ts";
 
 /** What is called, by one or several. */
 export interface Item {
@@ -14,7 +14,7 @@ export interface Item {
   /** How many rows it is about, where that may be many. */
   rows: number;
   /** What may make one statement of its calls; null: it is always several. */
-  lone: Lone<unknown, unknown> | null;
+  single: SingleRoute<unknown, unknown> | null;
   calls: Call[];
   /** Queues whose lock it will need, as far as that is known. */
   wants: () => readonly string[];
@@ -28,15 +28,15 @@ export interface Item {
 export interface Foreseen<T> {
   wants?: Item["wants"] | undefined;
   row?: string;
-  lone?: Lone<undefined, T>;
+  single?: SingleRoute<undefined, T>;
   /** The rest of a call that was made before: it is taken also when nothing else is any more. */
   owed?: boolean;
 }
 
 /** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
-export interface Lone<Input, T> {
+export interface SingleRoute<Input, T> {
   /** An answer for each call. Null: not this time. `rows`: for what it reads first, outside of the transaction. */
-  sole: (tx: Tx, inputs: Input[], rows: Rows) => Sole<T[]> | null | Promise<Sole<T[]> | null>;
+  call: (tx: Tx, inputs: Input[], rows: Rows) => SingleCall<T[]> | null | Promise<SingleCall<T[]> | null>;
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
 
@@ -61,18 +61,18 @@ export class Waiting {
     return this.#items.length === 0;
   }
 
-  get areClaimsOrEnds(): boolean {
-    return this.#items.every(isClaimOrEnd);
+  get areClaimsOrSettles(): boolean {
+    return this.#items.every(isClaimOrSettle);
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, lone }: Foreseen<T>): Item {
+  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, single }: Foreseen<T>): Item {
     const item: Item = {
       operation,
       quick: false,
       open: false,
       rows: 1,
-      lone: (lone ?? null) as Item["lone"],
+      single: (single ?? null) as Item["single"],
       calls: [],
       wants,
       row: row ?? null,
@@ -86,14 +86,14 @@ export class Waiting {
   addQuick<Input, T>(
     operation: Operation,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows, lone }: { rows: number; lone: Lone<Input, T> | null },
+    { rows, single }: { rows: number; single: SingleRoute<Input, T> | null },
   ): Item {
     const last = this.#items.at(-1);
     if (last !== undefined && last.open && last.operation === operation && last.rows + rows <= MOST_ROWS) {
       last.rows += rows;
       return last;
     }
-    const item = { operation, quick: true, open: true, rows, lone, calls: [], ...FREE, run } as unknown as Item;
+    const item = { operation, quick: true, open: true, rows, single, calls: [], ...FREE, run } as unknown as Item;
     this.#items.push(item);
     return item;
   }
@@ -125,7 +125,7 @@ export function wantedBy(items: readonly Item[]): string[] {
   return names.filter((name) => !name.includes("\0"));
 }
 
-export function isClaimOrEnd({ operation, quick }: Item): boolean {
+export function isClaimOrSettle({ operation, quick }: Item): boolean {
   return quick && (operation === "claim" || operation === "settle");
 }
 
@@ -160,7 +160,7 @@ export function callsOf(items: readonly Item[]): number {
 }
 
 /** The answers to calls that were made as one: each has as many as it asked for. */
-export function cut<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
+export function splitAnswers<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
   if (batches.length === 1) return [answers];
   let from = 0;
   return batches.map(({ length }) => answers.slice(from, (from += length)));
