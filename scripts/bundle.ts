@@ -143,7 +143,7 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
   return (id, modules) => {
     parts ??= {
       library: reachable(modules, "index.ts"),
-      sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/maintenance/backup/before-migration.ts"),
+      sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/maintenance/backup/backups.ts"),
       postgres: reachable(modules, "store/postgres/postgres-store.ts"),
       program: reachable(modules, "cli/main.ts"),
       testing: reachable(modules, "testing/index.ts"),

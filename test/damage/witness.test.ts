@@ -10,7 +10,7 @@ import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/maintenance/epoch.ts";
 import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
-import { readSlots, witnessFolder } from "../../src/store/sqlite/maintenance/witness/slots.ts";
+import { readSlots, witnessFolder } from "../../src/store/sqlite/maintenance/witness.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { isSelected } from "../selection.ts";
 import { add, claimOne, newJob, settle } from "../conformance/parts.ts";

@@ -6,7 +6,7 @@ import { DatabaseSync } from "node:sqlite";
 import { suite, test, type TestContext } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
 import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
-import { Drain } from "../../src/store/sqlite/maintenance/changes/drain.ts";
+import { Drain } from "../../src/store/sqlite/maintenance/changes/journal.ts";
 import { changesFolder, readSegment, segmentsIn } from "../../src/store/sqlite/maintenance/changes/segments.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { code, folder } from "./parts.ts";

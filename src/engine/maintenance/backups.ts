@@ -14,7 +14,7 @@ import {
   removeBackup,
   type StagedBackup,
 } from "../../store/backups.ts";
-import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/verify.ts";
+import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/prepare.ts";
 import { createFolder, modeLike } from "../../store/sqlite/modes.ts";
 import type { Engine } from "../engine.ts";
 import { said } from "../failure-log.ts";

@@ -1,7 +1,6 @@
 import { existsSync, statSync } from "node:fs";
 import type { Entry } from "./folder.ts";
-import { DatabaseFiles } from "../../store/sqlite/maintenance/database-files.ts";
-import { fileId, openFiles } from "../../store/sqlite/maintenance/open-files.ts";
+import { DatabaseFiles, fileId, openFiles } from "../../store/sqlite/maintenance/open-files.ts";
 
 /** What a live database has beside it, by the end of its name; `-alive` is a folder. */
 const SIGNS = ["-wal", "-shm", "-journal", "-alive"] as const;

@@ -17,7 +17,7 @@ import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
 import { extentOf } from "../../core/recovery/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
-import { syncFolder } from "./maintenance/backup/files.ts";
+import { syncFolder } from "./maintenance/backup/copy.ts";
 import { enter, untilRestored } from "./maintenance/backup/restore.ts";
 import { setJournal } from "./maintenance/changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
@@ -25,7 +25,7 @@ import { explain, isBusy } from "./faults.ts";
 import { LockPatience } from "./maintenance/lock-patience.ts";
 import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 import { createFile } from "./modes.ts";
-import { mostSeen, readSlots } from "./maintenance/witness/slots.ts";
+import { mostSeen, readSlots } from "./maintenance/witness.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
@@ -116,7 +116,7 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(db, () => versionOf(db));
   if (version === 0 || version >= schemaVersion() || (await patiently(db, () => isUnfinished(db)))) return;
-  const { backUpBeforeMigration } = await import("./maintenance/backup/before-migration.ts");
+  const { backUpBeforeMigration } = await import("./maintenance/backup/backups.ts");
   await backUpBeforeMigration(db, { path, driver, now });
 }
 

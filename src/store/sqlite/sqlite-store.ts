@@ -31,12 +31,18 @@ import type { Access } from "./access.ts";
 import { Backups } from "./maintenance/backup/backups.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
-import { Drain } from "./maintenance/changes/drain.ts";
-import { CommitMarks } from "./maintenance/changes/journal.ts";
+import { CommitMarks, Drain } from "./maintenance/changes/journal.ts";
 import { Checkpoint } from "./maintenance/checkpoint.ts";
 import { onlyOne } from "../commit-rows.ts";
 import { settleWithRows } from "./jobs/commit-rows.ts";
-import { closeWithoutCheckpoint, DatabaseFiles } from "./maintenance/database-files.ts";
+import {
+  closeWithoutCheckpoint,
+  DatabaseFiles,
+  OwnLocks,
+  RESERVED_BYTE,
+  SHARED_BYTE,
+  SHM_BYTE,
+} from "./maintenance/open-files.ts";
 import { knownIn } from "./maintenance/epoch.ts";
 import { UNNAMED } from "../../core/recovery/audit.ts";
 import { Damage } from "./maintenance/damage/damage.ts";
@@ -51,14 +57,13 @@ import { News } from "./news.ts";
 import { modeLike } from "./modes.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { EventLog } from "../sql/event-log.ts";
-import { OwnLocks, RESERVED_BYTE, SHARED_BYTE, SHM_BYTE } from "./maintenance/open-files.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";
 import type { Schedules } from "../sql/schedules.ts";
 import type { Sinks } from "../sql/sinks.ts";
-import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal/scan.ts";
-import { Witness } from "./maintenance/witness/witness.ts";
+import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal.ts";
+import { Witness } from "./maintenance/witness.ts";
 import type { Work } from "../sql/work/work.ts";
 
 /** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */

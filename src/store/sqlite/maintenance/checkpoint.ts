@@ -5,8 +5,7 @@ import { promisify } from "node:util";
 import type { WalReader } from "../../../core/recovery/loss.ts";
 import type { Connection, Statement } from "../driver.ts";
 import { locksOn } from "./open-files.ts";
-import { FRAME_HEADER } from "./wal/frames.ts";
-import { walSize } from "./wal/scan.ts";
+import { FRAME_HEADER, walSize } from "./wal.ts";
 
 /** How long the log may be before a commit copies it: with nobody to help, and with a thread. In pages. */
 const ALONE = 1_000;

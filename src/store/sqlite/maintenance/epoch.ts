@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { EPOCH } from "../../../core/recovery/loss.ts";
 import type { Connection } from "../driver.ts";
 import { corrupt } from "../faults.ts";
-import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal/frames.ts";
-import { fromRecords, toRecord, witnessFolder } from "./witness/slots.ts";
+import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal.ts";
+import { fromRecords, toRecord, witnessFolder } from "./witness.ts";
 
 /** As many keys are left out: more than can have been given out since what is known was written down. */
 const KEYS = 2 ** 20;

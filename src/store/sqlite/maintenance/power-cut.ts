@@ -21,8 +21,7 @@ import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
 import { connect } from "../driver.ts";
-import { FRAME_HEADER, LOG_HEADER } from "./wal/frames.ts";
-import { readWalIndex, type WalIndex } from "./wal/wal-index.ts";
+import { FRAME_HEADER, LOG_HEADER, readWalIndex, type WalIndex } from "./wal.ts";
 import { bootAnew, type Booted } from "./epoch.ts";
 
 export interface PowerCutOptions {

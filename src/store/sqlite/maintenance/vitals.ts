@@ -6,7 +6,7 @@ import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, ty
 import type { Access } from "../access.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { schemaVersion, versionOf } from "../migrate.ts";
-import { FRAME_HEADER } from "./wal/frames.ts";
+import { FRAME_HEADER } from "./wal.ts";
 import { readersOf } from "./checkpoint.ts";
 
 interface Parts {

@@ -6,7 +6,7 @@ import type { BackupFacts, Manifest, OnProgress } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import { hasPlan, type Living, living, type Plan, reportPath, restoreFolder, Right, stagedPath } from "./right.ts";
 import { runTask } from "./tasks.ts";
-import { verifyBackup } from "./verify.ts";
+import { type Prepared, verifyBackup } from "./prepare.ts";
 import { isCovered, stateOf } from "../changes/journal.ts";
 import type { Replay, TailChange } from "../changes/replay.ts";
 import { type Change, changesFolder, lastEpochIn } from "../changes/segments.ts";
@@ -16,10 +16,9 @@ import { explain, faultOf } from "../../faults.ts";
 import { versionOf } from "../../migrate.ts";
 import { modeLike } from "../../modes.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
-import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
+import { knownOutside, mostSeen, readSlots } from "../witness.ts";
 import { type Known, knownIn } from "../epoch.ts";
-import { syncFolder } from "./files.ts";
-import type { Prepared } from "./prepare.ts";
+import { syncFolder } from "./copy.ts";
 
 export interface RestoreRequest {
   /** The database whose place it takes; there need be none. */

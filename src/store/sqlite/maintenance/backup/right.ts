@@ -5,7 +5,7 @@ import { connect, type Connection, type DriverName } from "../../driver.ts";
 import { isBusy } from "../../faults.ts";
 import { createFile, createFolder, modeLike } from "../../modes.ts";
 import { locksOn } from "../open-files.ts";
-import { syncFolder, writeSynced } from "./files.ts";
+import { syncFolder, writeSynced } from "./copy.ts";
 
 /** What is going to be done with the files of a database, for whoever has to finish it. */
 export interface Plan {

@@ -10,8 +10,7 @@ import { connect, type DriverName } from "../../driver.ts";
 import { explain } from "../../faults.ts";
 import { identify } from "../salvage/damaged-copy.ts";
 import { salvageInto } from "../salvage/task.ts";
-import { copyDatabase, survey, type Survey } from "./copy.ts";
-import { copyFileSynced, digestFile, syncFile, syncFolder } from "./files.ts";
+import { copyDatabase, copyFileSynced, digestFile, survey, type Survey, syncFile, syncFolder } from "./copy.ts";
 import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 
 /** What is done in a thread: each blocks it for as long as a disk takes. */

@@ -15,7 +15,7 @@ import {
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
 import { modeLike } from "../../modes.ts";
-import { syncFolder } from "../backup/files.ts";
+import { syncFolder } from "../backup/copy.ts";
 
 /** One entry of the journal; of `commit`, `gap` and `drained` only the time is given. */
 export interface Change {

@@ -6,9 +6,8 @@ import type { Damage } from "./damage.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { modeLike } from "../../modes.ts";
 import type { OpenedSqlite } from "../../open.ts";
-import type { Scanned } from "../wal/frames.ts";
-import { scanLog } from "../wal/scan.ts";
-import { mostSeen, readSlots, type Slot } from "../witness/slots.ts";
+import { scanLog, type Scanned } from "../wal.ts";
+import { mostSeen, readSlots, type Slot } from "../witness.ts";
 import { knownIn, raiseEpoch } from "../epoch.ts";
 
 export interface ArrivalOptions {

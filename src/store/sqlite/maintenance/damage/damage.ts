@@ -1,26 +1,29 @@
+import { fork } from "node:child_process";
+import { once } from "node:events";
 import { statSync } from "node:fs";
 import { hostname } from "node:os";
 import type { AuditHead } from "../../../../core/recovery/audit.ts";
-import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/text/errors.ts";
 import { logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
+import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../findings.ts";
-import { Findings } from "./findings.ts";
+import { ownFile } from "../../../own-file.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, faultOf } from "../../faults.ts";
-import { scanLog, walSize } from "../wal/scan.ts";
-import { mostSeen, readSlots } from "../witness/slots.ts";
-import { runTask } from "../backup/tasks.ts";
-import type { DatabaseFiles } from "../database-files.ts";
+import { Staging } from "../backup/backups.ts";
+import { runTask, toThrown } from "../backup/tasks.ts";
 import { epochIn, knownIn } from "../epoch.ts";
-import type { OwnLocks } from "../open-files.ts";
-import { checkCopy } from "./check-copy.ts";
-import { checkDatabase, type CheckedPages } from "./check.ts";
+import type { DatabaseFiles, OwnLocks } from "../open-files.ts";
+import { scanLog, walSize } from "../wal.ts";
+import { mostSeen, readSlots } from "../witness.ts";
+import type { CopyCheckAnswer, CopyCheckRequest } from "./check-process.ts";
+import { checkDatabase, type CheckedPages, type CheckRequest } from "./check.ts";
+import { Findings } from "./findings.ts";
 
 /** A file of so many bytes takes some milliseconds to look through. */
 const SMALL = 1024 * 1024;
 
-export interface DamageOptions {
+interface DamageOptions {
   driver: DriverName;
   now: () => number;
   /** Who clears a finding, for the audit. */
@@ -28,7 +31,7 @@ export interface DamageOptions {
 }
 
 /** The store that damage is watched for. */
-export interface Watched {
+interface Watched {
   db: Connection;
   databaseId: string;
   /** What shows that other processes see its files and its locks. */
@@ -334,4 +337,45 @@ function locksLost(files: readonly string[]): HoldfastError {
 export function isDamage(error: unknown): boolean {
   const fault = faultOf(error);
   return fault === "CORRUPT" || fault === "NOTADB";
+}
+
+/**
+ * Everything about a copy of it, in a child: nobody is held up, and the log can start anew while the copy is looked through.
+ * What a killed one leaves is cleared away by the next, or by the next backup in that folder.
+ */
+async function checkCopy(request: CheckRequest): Promise<CheckedPages> {
+  const staging = stage(request);
+  try {
+    return await inChild({ ...request, copy: staging.database });
+  } finally {
+    staging.discard();
+  }
+}
+
+function stage({ path, driver }: CheckRequest): Staging {
+  try {
+    return new Staging(`${path}-checked`, driver);
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
+async function inChild(request: CopyCheckRequest): Promise<CheckedPages> {
+  const file = ownFile({
+    here: import.meta.url,
+    name: "./check-process",
+    runs: "the process that checks a copy of the database",
+  });
+  const child = fork(file, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
+  // What it has said is read before its channel ends, and it may be over before that.
+  const ended = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code, signal]]) => {
+    throw new Error(`the process that checks a copy of the database ended (${signal ?? `code ${code}`}) without an answer`);
+  });
+  ended.catch(() => {});
+  child.send(request);
+  const [answer] = (await Promise.race([once(child, "message"), ended])) as [CopyCheckAnswer];
+  // Before its place is removed: it has closed the copy by then.
+  await ended.catch(() => {});
+  if ("failure" in answer) throw toThrown(answer.failure);
+  return answer.checked;
 }

@@ -3,7 +3,7 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { DriverName } from "../../driver.ts";
 import { explain } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";
-import { witnessFolder } from "../witness/slots.ts";
+import { witnessFolder } from "../witness.ts";
 import { Arrival, type ArrivalOptions } from "./arrival.ts";
 import { type Damage, isDamage } from "./damage.ts";
 

@@ -1,14 +1,20 @@
 import { closeSync, existsSync, fstatSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { HoldfastError } from "../../../../core/text/errors.ts";
 import { connect, type Connection, type DriverName } from "../../driver.ts";
 import { isOfDamage } from "../../faults.ts";
 import { createFile } from "../../modes.ts";
+import { copyFileSynced } from "../backup/copy.ts";
+import { stateOf } from "../changes/journal.ts";
+import { type Replay, replay, withoutRules } from "../changes/replay.ts";
+import type { Change } from "../changes/segments.ts";
 
 const CHUNK = 2 ** 20;
 /** What a disk loses at once is at least a sector. */
 const SECTOR = 4_096;
 
 /** Copies a database and its log, and puts zeros where the disk gives back nothing. The copy is SQLite's to change. */
-export function copyDamaged(from: string, to: string): void {
+function copyDamaged(from: string, to: string): void {
   for (const end of ["", "-wal"]) if (existsSync(from + end)) copyFile(from + end, to + end);
   extend(to);
 }
@@ -89,5 +95,52 @@ export function readDamaged<T>(driver: DriverName, path: string, read: (db: Conn
     return null;
   } finally {
     db?.close();
+  }
+}
+
+/** What a damaged database knows of its journal of changes. */
+interface FoundJournal {
+  /** Null: that cannot be read. */
+  active: boolean | null;
+  /** What was not in a file yet. */
+  tail: Change[];
+}
+
+export function readJournal(driver: DriverName, damaged: string): FoundJournal {
+  const state = readDamaged(driver, damaged, (db) => ({ active: stateOf(db)?.active ?? false }));
+  const tail = state?.active
+    ? readDamaged(driver, damaged, (db) =>
+        db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>(),
+      )
+    : [];
+  return { active: state?.active ?? null, tail: tail ?? [] };
+}
+
+/** The backup, and what was done after it as far as the journal leads: a copy of it, beside the new database. */
+export function goOn(
+  driver: DriverName,
+  backup: string,
+  beside: string,
+  journal: Omit<Replay, "at" | "newest" | "over" | "partly">,
+): { path: string; reached: number | null } {
+  const path = join(dirname(beside), "source");
+  copyFileSynced(backup, path);
+  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  try {
+    withoutRules(db);
+    db.exec("begin immediate");
+    const { reached } = replay(
+      db,
+      { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true },
+      () => {},
+    );
+    db.exec("commit");
+    return { path, reached };
+  } catch (error) {
+    // A change that is not written as changes are: the backup alone has to do.
+    if (error instanceof HoldfastError && error.code === "JOURNAL_GAP") return { path: backup, reached: null };
+    throw error;
+  } finally {
+    db.close();
   }
 }

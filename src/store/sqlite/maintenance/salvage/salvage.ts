@@ -9,13 +9,13 @@ import { explain } from "../../faults.ts";
 import { modeLike } from "../../modes.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import type { JournalStart, Salvaged } from "./task.ts";
-import { scanLog } from "../wal/scan.ts";
-import { knownOutside, mostSeen, readSlots } from "../witness/slots.ts";
-import { writeSynced } from "../backup/files.ts";
+import { scanLog } from "../wal.ts";
+import { knownOutside, mostSeen, readSlots } from "../witness.ts";
+import { writeSynced } from "../backup/copy.ts";
 import { decide, keptName, refuseLiving, settleWith, switchOver, underWay } from "../backup/restore.ts";
 import { living, reportPath, restoreFolder, Right, stagedPath } from "../backup/right.ts";
 import { runTask } from "../backup/tasks.ts";
-import { refuseNewer, type VerifiedBackup } from "../backup/verify.ts";
+import { refuseNewer, type VerifiedBackup } from "../backup/prepare.ts";
 import type { Identity } from "./damaged-copy.ts";
 
 export interface SalvageRequest {

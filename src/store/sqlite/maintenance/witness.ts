@@ -1,11 +1,22 @@
-import { fsyncSync, openSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import {
+  closeSync,
+  fstatSync,
+  fsync,
+  fsyncSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeSync,
+} from "node:fs";
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
-import type { AuditHead } from "../../../../core/recovery/audit.ts";
-import type { Alive } from "../../../alive.ts";
-import { createFile, createFolder, modeLike } from "../../modes.ts";
-import { syncFolder } from "../backup/files.ts";
-import type { Known } from "../epoch.ts";
+import type { AuditHead } from "../../../core/recovery/audit.ts";
+import type { Alive } from "../../alive.ts";
+import { createFile, createFolder, modeLike } from "../modes.ts";
+import { syncFolder } from "./backup/copy.ts";
+import type { Known } from "./epoch.ts";
 
 export interface Slot {
   token: string;
@@ -62,7 +73,7 @@ export function knownOutside(path: string): Known {
  * A slot for the process of this token: that of one who is gone, with what stands in it, or a new one. So nothing that
  * was written down is lost on the way, and there are never more of them than there were processes at once.
  */
-export function takeSlot(path: string, token: string, alive: Alive): number {
+function takeSlot(path: string, token: string, alive: Alive): number {
   const folder = witnessFolder(path);
   createFolder(folder, modeLike(path));
   const own = join(folder, token);
@@ -79,7 +90,7 @@ export function takeSlot(path: string, token: string, alive: Alive): number {
 }
 
 /** One with nothing in it. */
-export function makeSlot(path: string, token: string): number {
+function makeSlot(path: string, token: string): number {
   const folder = witnessFolder(path);
   const mode = modeLike(path);
   createFolder(folder, mode);
@@ -91,7 +102,7 @@ export function makeSlot(path: string, token: string): number {
 }
 
 /** Those of processes that are gone, now that what they say stands in another, which is on the disk first. */
-export function dropSlots(path: string, own: number, token: string, alive: Alive): void {
+function dropSlots(path: string, own: number, token: string, alive: Alive): void {
   const gone = readSlots(path).filter((slot) => slot.token !== token && !alive.isThere(slot.token));
   if (gone.length === 0) return;
   fsyncSync(own);
@@ -99,7 +110,7 @@ export function dropSlots(path: string, own: number, token: string, alive: Alive
 }
 
 /** What a process has seen committed. */
-export interface Seen extends Known {
+interface Seen extends Known {
   databaseId: string;
   durability: string;
   /** The run of the host in which it was written. */
@@ -111,9 +122,9 @@ export interface Seen extends Known {
 }
 
 /** One sector: it is written whole, or not. */
-export const RECORD = 512;
+const RECORD = 512;
 /** Two take turns, so that one that is torn leaves the other. */
-export const RECORDS = 2;
+const RECORDS = 2;
 
 /** As people can read it, too: a checksum, then JSON, then blanks and a line's end. */
 export function toRecord(seen: Seen, turn: number): Buffer {
@@ -138,13 +149,13 @@ export function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
 }
 
 /** After the records: what changes with every commit, as numbers, because a record costs four times what this does. */
-export const COUNTS = RECORD * RECORDS;
+const COUNTS = RECORD * RECORDS;
 /** Two of these take turns, each in a sector of its own. */
-export const COUNTS_APART = RECORD;
-export const COUNT = 24;
+const COUNTS_APART = RECORD;
+const COUNT = 24;
 
 /** The counts after a commit; they hold for one database and epoch. */
-export class Counts {
+class Counts {
   readonly bytes = Buffer.alloc(COUNT);
   readonly #numbers = new Float64Array(this.bytes.buffer, this.bytes.byteOffset, 2);
   readonly #summed = this.bytes.subarray(0, 16);
@@ -174,4 +185,138 @@ function counted(seen: Seen, bytes: Buffer): Pick<Seen, "commits" | "key"> {
 
 function seedOf({ databaseId, epoch }: Pick<Seen, "databaseId" | "epoch">): number {
   return crc32(`${databaseId} ${epoch}`);
+}
+
+/** It is synced at most this often, in milliseconds. */
+const SYNC = 1_000;
+
+/**
+ * What this process has seen committed, written down outside the database after each commit of its own, before anybody
+ * is told of it. Whoever opens the database later compares: a log that was cut off, a file that was put back, a disk that
+ * forgot what it had synced.
+ */
+export class Witness {
+  readonly #path: string;
+  readonly #token: string;
+  #fd: number;
+  readonly #seen: Seen;
+  readonly #counts: Counts;
+  #turn: number;
+  #timer: NodeJS.Timeout | null = null;
+  #closed = false;
+
+  private constructor(path: string, token: string, fd: number, seen: Seen, turn: number) {
+    this.#path = path;
+    this.#token = token;
+    this.#fd = fd;
+    this.#seen = seen;
+    this.#counts = new Counts(seen);
+    this.#turn = turn;
+  }
+
+  /** `here` is what is in the database now, as it was found to be all that should be; `has`: whether an entry of the audit is. */
+  static open(
+    path: string,
+    { token, alive, here, has }: { token: string; alive: Alive; here: Seen; has: (entry: AuditHead) => boolean },
+  ): Witness {
+    const slots = readSlots(path);
+    const most = mostSeen(slots, here.databaseId);
+    const turn = Math.max(0, ...slots.map(({ seen }) => seen.turn));
+    const fd = takeSlot(path, token, alive);
+    const seen = { ...here };
+    // Others go on meanwhile: what they have written down since is not less.
+    if (most !== null && most.epoch === here.epoch) {
+      seen.commits = Math.max(here.commits, most.commits);
+      seen.key = Math.max(here.key, most.key);
+      if ((most.audit?.seq ?? 0) > (here.audit?.seq ?? 0)) seen.audit = most.audit;
+      const missed = most.missed ?? missedIn(slots, here, has);
+      if (missed !== undefined) seen.missed = missed;
+    }
+    const witness = new Witness(path, token, fd, seen, turn);
+    witness.#record();
+    dropSlots(path, fd, token, alive);
+    return witness;
+  }
+
+  /** After a commit of this process's own, not before. */
+  saw(commits: number, key: number): void {
+    const seen = this.#seen;
+    if (commits <= seen.commits && key <= seen.key) return;
+    if (commits > seen.commits) seen.commits = commits;
+    if (key > seen.key) seen.key = key;
+    // It survives the death of the process; the sync is nobody's to wait for.
+    const at = COUNTS + (commits % 2) * COUNTS_APART;
+    this.#write(this.#counts.set(seen.commits, seen.key), COUNT, at);
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
+  }
+
+  sawAudit(head: AuditHead): void {
+    const { audit } = this.#seen;
+    // Numbers only rise: what had this one, or a higher one, was cut off.
+    if (audit !== null && head.seq <= audit.seq) this.#seen.missed ??= audit;
+    this.#seen.audit = head;
+    this.#record();
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#comeBack();
+    this.#record();
+    this.#closed = true;
+    closeSync(this.#fd);
+  }
+
+  /** Leaves the slot as it is, or as it was removed: its database is not the one at the path any more. */
+  abandon(): void {
+    if (this.#closed) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#closed = true;
+    closeSync(this.#fd);
+  }
+
+  #sync(): void {
+    this.#timer = null;
+    if (this.#closed) return;
+    this.#comeBack();
+    this.#record();
+    fsync(this.#fd, () => {});
+  }
+
+  /** Somebody may have removed it: what is written into a file without a name is written for nobody. */
+  #comeBack(): void {
+    try {
+      if (fstatSync(this.#fd).nlink > 0) return;
+      const fd = makeSlot(this.#path, this.#token);
+      closeSync(this.#fd);
+      this.#fd = fd;
+    } catch {
+      // Not now; it is tried again.
+    }
+  }
+
+  #record(): void {
+    this.#turn++;
+    this.#write(toRecord(this.#seen, this.#turn), RECORD, (this.#turn % RECORDS) * RECORD);
+  }
+
+  #write(bytes: Buffer, length: number, at: number): void {
+    if (this.#closed) return;
+    try {
+      writeSync(this.#fd, bytes, 0, length, at);
+    } catch {
+      // A full disk: the commit itself has happened, and what stands here is only a lower bound.
+    }
+  }
+}
+
+/** The first entry that somebody has seen, and that is not there as it was. */
+function missedIn(
+  slots: readonly Slot[],
+  { databaseId, epoch }: Seen,
+  has: (entry: AuditHead) => boolean,
+): AuditHead | undefined {
+  const own = slots.filter(({ seen }) => seen.databaseId === databaseId && seen.epoch === epoch);
+  return own.flatMap(({ seen }) => seen.audit ?? []).find((entry) => entry.seq > 0 && !has(entry));
 }

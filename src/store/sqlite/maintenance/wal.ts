@@ -1,3 +1,12 @@
+import { spawn } from "node:child_process";
+import { closeSync, createReadStream, openSync, readSync, statSync } from "node:fs";
+import { endianness } from "node:os";
+import { Readable } from "node:stream";
+import type { RecoveryStore } from "../../recoveries.ts";
+import type { Access } from "../access.ts";
+import type { Connection, DriverName } from "../driver.ts";
+import { runTask } from "./backup/tasks.ts";
+
 /** What a write-ahead log holds, read as SQLite would, and beyond where it would stop. */
 export interface Scanned {
   bytes: number;
@@ -22,7 +31,7 @@ interface Bad {
  * first that does not fit: that is how it knows where the last commit ended, and why a flipped bit hides all that follows.
  * Here it goes on from what stands in the bad frame. What then fits was written after it, so the bad one was whole once.
  */
-export class Frames {
+class Frames {
   #left: Buffer = Buffer.alloc(0);
   #bytes = 0;
   #header: LogHeader | null = null;
@@ -188,4 +197,154 @@ function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boo
   return [s0 >>> 0, s1 >>> 0];
 }
 
-const LITTLE = new Uint8Array(Uint32Array.of(1).buffer)[0] === 1;
+const LITTLE = endianness() === "LE";
+
+/** Prints a file, where there is no `cat`. */
+const PRINT = "require('node:fs').createReadStream(process.argv[1]).pipe(process.stdout)";
+
+/**
+ * What is in a database's log, as it lies on the disk; null where there is none. Another process reads it: in this one,
+ * closing a descriptor of the file would drop the locks of whoever has the database open.
+ */
+export async function scanLog(path: string): Promise<Scanned | null> {
+  const log = `${path}-wal`;
+  if (isEmpty(log)) return null;
+  const scanned = await scan(log);
+  if (scanned === null) return null;
+  if (scanned.bad === null) return scanned;
+  // Somebody may have written while it was read; then it reads otherwise now.
+  const again = await scan(log);
+  if (again === null) return null;
+  return again.bad?.frame === scanned.bad.frame ? again : { ...again, bad: null };
+}
+
+/** Null: somebody has put it away meanwhile, as whoever closes a database last does. */
+async function scan(log: string): Promise<Scanned | null> {
+  const frames = new Frames();
+  try {
+    for await (const piece of read(log)) frames.add(piece);
+  } catch (error) {
+    if (isEmpty(log)) return null;
+    throw error;
+  }
+  return frames.end();
+}
+
+function isEmpty(log: string): boolean {
+  return (statSync(log, { throwIfNoEntry: false })?.size ?? 0) === 0;
+}
+
+async function* read(log: string): AsyncGenerator<Buffer> {
+  // There, locks belong to handles and not to processes.
+  if (process.platform === "win32") return yield* createReadStream(log) as AsyncIterable<Buffer>;
+  try {
+    yield* output("cat", ["--", log]);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    yield* output(process.execPath, ["-e", PRINT, log]);
+  }
+}
+
+async function* output(command: string, args: readonly string[]): AsyncGenerator<Buffer> {
+  const child = spawn(command, args, { stdio: ["ignore", "pipe", "ignore"] });
+  const ended = new Promise<void>((resolve, reject) => {
+    child.on("error", reject);
+    child.on("close", (code) => (code === 0 ? resolve() : reject(new Error(`${command} ended with ${code}`))));
+  });
+  ended.catch(() => {});
+  yield* Readable.from(child.stdout) as AsyncIterable<Buffer>;
+  await ended;
+}
+
+/** The write-ahead log as whoever opened the database has met it. */
+export interface LogAtOpening {
+  bytes: number;
+  frames: number;
+}
+
+/** In bytes. Looking it up opens nothing. */
+export function walSize(path: string): number {
+  return path === ":memory:" ? 0 : (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0);
+}
+
+/** How many frames of the write-ahead log count. */
+export function framesIn(db: Connection): number {
+  const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
+  return Math.max(0, frames);
+}
+
+/** A log of this many bytes is worth a thread while other processes work. */
+const LONG_BYTES = 4 * 1024 * 1024;
+/** A shorter log is copied sooner than a thread is started. */
+const SHORT_BYTES = 1024 * 1024;
+
+/** How the write-ahead log of this file is copied into the database. */
+export function checkpointOf(
+  db: Connection,
+  { path, driver, access }: { path: string; driver: DriverName; access: Access },
+): RecoveryStore["checkpoint"] {
+  const copy = db.prepare("pragma wal_checkpoint(passive)");
+  return async (how) => {
+    const bytes = walSize(path);
+    if (bytes === 0) return;
+    if ("waitMs" in how) return runTask("checkpoint", { driver, path, waitMs: how.waitMs });
+    if (bytes < LONG_BYTES && !how.alone) return;
+    if (bytes < SHORT_BYTES) await access.read(() => copy.row());
+    else await runTask("checkpoint", { driver, path });
+  };
+}
+
+/** What those who have a database open tell each other about its log, in the `-shm` file. */
+export interface WalIndex {
+  pageSize: number;
+  /** The last frame of the newest commit. SQLite says so after it has synced the log, where it syncs at every commit. */
+  committed: number;
+  /** Frames that are copied into the database. */
+  copied: number;
+  /** Frames that somebody has begun to copy: before he does, he syncs the log. */
+  copying: number;
+  /** All of it: two that are equal are of the same instant. */
+  text: string;
+}
+
+const HEADER = 48;
+const LENGTH = 136;
+
+/** Null: nobody has the database open, or nobody has looked at its log yet. */
+export function readWalIndex(path: string): WalIndex | null {
+  const file = `${path}-shm`;
+  if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) < LENGTH) return null;
+  const bytes = Buffer.alloc(LENGTH);
+  const fd = openSync(file, "r");
+  try {
+    readSync(fd, bytes, 0, LENGTH, 0);
+  } finally {
+    closeSync(fd);
+  }
+  // It is written twice, the second copy first: whoever is stopped in between leaves one that is whole.
+  const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
+  if (header === undefined) return null;
+  const size = LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);
+  return {
+    // 65536 does not fit into two bytes.
+    pageSize: size === 1 ? 65_536 : size,
+    committed: word(header, 16),
+    copied: word(bytes, 2 * HEADER),
+    copying: word(bytes, 2 * HEADER + 32),
+    text: bytes.toString("hex"),
+  };
+}
+
+function isWhole(header: Buffer): boolean {
+  if (header.readUInt8(12) === 0) return false;
+  let [a, b] = [0, 0];
+  for (let at = 0; at < 40; at += 8) {
+    a = (a + word(header, at) + b) >>> 0;
+    b = (b + word(header, at + 4) + a) >>> 0;
+  }
+  return a === word(header, 40) && b === word(header, 44);
+}
+
+function word(bytes: Buffer, at: number): number {
+  return LITTLE ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at);
+}
