@@ -1,162 +1,212 @@
 import type { Change } from "../store.ts";
 import type { Value } from "./connection/driver.ts";
-import { Crier, earOf } from "./notifier.ts";
-import { channelOf, Listener, type ListenerOptions, parseNotice } from "./notification.ts";
+import { backoff } from "./connection/faults.ts";
+import type { Session, SessionOptions } from "./connection/session.ts";
+import { quoteName } from "./migrate.ts";
+import { channelOf, type Committed, listenerName, Notifier, parseNotification } from "./notifier.ts";
 
-export interface NewsOptions {
+/** Between two looks for others' commits, give or take a quarter: while notifications arrive, and while they cannot. */
+const LISTENING_LOOK_MS = 5_000;
+const DEAF_LOOK_MS = 500;
+/** How long the listening connection stays open after its last subscriber left. */
+const LISTENER_IDLE_MS = 10_000;
+
+interface ChangeFeedOptions {
   schema: string;
-  /** The handle's own name. */
+  /** The store's own name. */
   handle: string;
   send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
-  connect: ListenerOptions["connect"];
-  after: ListenerOptions["after"];
+  /** Null behind a pooler, which gives each transaction another connection: there no notification arrives. */
+  connect: ((options: SessionOptions) => Promise<Session>) | null;
+  /** A timer for looks while notifications arrive; all others run in real time, since they wait for other processes. */
+  after: (millis: number, call: () => void) => () => void;
   random: () => number;
 }
 
-interface Told {
-  ready: ReadonlySet<string>;
-  ended: Change["ended"];
-}
-
-/** How long it listens on when nobody asks any more: who waits for one job after the other asks again soon. */
-const LINGER = 10_000;
-
-/** Who wants to hear of commits, this handle's own and those of others, and of what is about to be committed. */
-export class News {
-  readonly #options: NewsOptions;
-  readonly #crier: Crier;
-  readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
-  readonly #expectant = new Set<{ call: () => void }>();
+/** Tells subscribers of commits, of this store and of others, and of jobs that are about to be committed. */
+export class ChangeFeed {
+  readonly notifier: Notifier;
+  readonly #options: ChangeFeedOptions;
+  readonly #subscribers = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
+  readonly #incoming = new Set<{ call: () => void }>();
   #listener: Listener | null = null;
-  #leaving: NodeJS.Timeout | null = null;
-  #seen = "";
-  #closed = false;
+  #idleTimer: NodeJS.Timeout | null = null;
+  #snapshot = "";
+  #isClosed = false;
 
-  constructor(options: NewsOptions) {
+  constructor(options: ChangeFeedOptions) {
     this.#options = options;
-    this.#crier = new Crier(options.schema, options.handle, options.send);
+    this.notifier = new Notifier(options.schema, options.handle, options.send);
   }
 
   onChange(call: (change: Change) => void, ownOnly: boolean): () => void {
-    const listener = { call, ownOnly };
-    this.#listeners.add(listener);
+    const subscriber = { call, ownOnly };
+    this.#subscribers.add(subscriber);
     this.#listenIfNeeded();
     return () => {
-      this.#listeners.delete(listener);
+      this.#subscribers.delete(subscriber);
       this.#listenIfNeeded();
     };
   }
 
   onIncoming(call: () => void): () => void {
-    const expectant = { call };
-    this.#expectant.add(expectant);
-    return () => this.#expectant.delete(expectant);
-  }
-
-  /** What this handle has committed; `told`: others are told of it already. */
-  committed({ ready, ended }: Told, told: boolean): void {
-    this.#tell({ own: true, ready, ended });
-    // After whoever waits for the answer has gone on with it.
-    if (!told) process.nextTick(() => this.#crier.say(ready, ended));
-  }
-
-  /** The statement that tells others, right behind the commit; null: not now. */
-  behind({ ready, ended }: Told): [text: string, ...values: Value[]] | null {
-    return this.#crier.behind(ready, ended);
-  }
-
-  /** What a statement that is a transaction by itself tells with its commit; null: not now. And how long that took. */
-  along({ ready }: Told): [channel: string, text: string] | null {
-    return this.#crier.along(ready);
-  }
-
-  took(millis: number): void {
-    this.#crier.took(millis);
-  }
-
-  /** What was sent behind a commit is over; or nobody could be told, so or otherwise. */
-  wentBehind(): void {
-    this.#crier.wentBehind();
-  }
-
-  untold(): void {
-    this.#crier.hush();
-  }
-
-  /** The statement that tells others when a transaction is committed that is not this handle's. */
-  within(ready: ReadonlySet<string>): [text: string, ...values: Value[]] {
-    return this.#crier.within(ready);
+    const subscriber = { call };
+    this.#incoming.add(subscriber);
+    return () => this.#incoming.delete(subscriber);
   }
 
   /** Jobs were handed in, and are not committed yet. */
-  announce(): void {
-    for (const { call } of this.#expectant) call();
+  incoming(): void {
+    for (const { call } of this.#incoming) call();
+  }
+
+  /** This store has committed; `isNotified`: a notification was sent with it. */
+  committed(committed: Committed, isNotified: boolean): void {
+    this.#publish({ own: true, ...committed });
+    // In the next tick, so that the callers of what was committed continue first.
+    if (!isNotified) process.nextTick(() => this.notifier.add(committed));
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
-    this.#listeners.clear();
-    this.#expectant.clear();
-    await Promise.all([this.#crier.close(), this.#silence()]);
+    this.#isClosed = true;
+    this.#subscribers.clear();
+    this.#incoming.clear();
+    await Promise.all([this.notifier.close(), this.#stopListening()]);
   }
 
-  #tell(change: Change): void {
-    for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
+  #publish(change: Change): void {
+    for (const { call, ownOnly } of this.#subscribers) if (change.own || !ownOnly) call(change);
   }
 
-  /** A connection that nobody needs is one that others cannot have. */
   #listenIfNeeded(): void {
-    const needed = !this.#closed && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
-    if (!needed) {
-      if (this.#listener !== null) this.#leaving ??= setTimeout(() => void this.#silence().catch(() => {}), LINGER).unref();
+    const isNeeded = !this.#isClosed && [...this.#subscribers].some(({ ownOnly }) => !ownOnly);
+    if (!isNeeded) {
+      if (this.#listener !== null)
+        this.#idleTimer ??= setTimeout(() => void this.#stopListening().catch(() => {}), LISTENER_IDLE_MS).unref();
       return;
     }
-    if (this.#leaving !== null) clearTimeout(this.#leaving);
-    this.#leaving = null;
-    const { schema, handle, connect, after, random } = this.#options;
-    this.#listener ??= new Listener({
-      connect,
-      channel: channelOf(schema),
-      name: earOf(schema, handle),
-      after,
-      random,
-      onNotice: (text) => this.#hear(text),
-      onDoubt: () => this.#doubt(),
+    if (this.#idleTimer !== null) clearTimeout(this.#idleTimer);
+    this.#idleTimer = null;
+    this.#listener ??= new Listener(this.#options, {
+      onNotification: (text) => this.#receive(text),
+      onMissed: () => this.#publishUnknown(),
       onLook: () => void this.#look().catch(() => {}),
     });
   }
 
-  async #silence(): Promise<void> {
-    if (this.#leaving !== null) clearTimeout(this.#leaving);
-    this.#leaving = null;
+  async #stopListening(): Promise<void> {
+    if (this.#idleTimer !== null) clearTimeout(this.#idleTimer);
+    this.#idleTimer = null;
     const listener = this.#listener;
     this.#listener = null;
     await listener?.close();
   }
 
-  #doubt(): void {
-    this.#tell({ own: false, ready: null, ended: [] });
+  #publishUnknown(): void {
+    this.#publish({ own: false, ready: null, ended: [] });
   }
 
-  /**
-   * Which transactions are over and which are not: as long as that is the same, nobody has committed anything. A server
-   * that cannot be asked has nothing to tell.
-   */
+  /** While the snapshot of transactions stays the same, no process has committed anything. */
   async #look(): Promise<void> {
     const [row] = (await this.#options.send("select pg_current_snapshot()::text")) as [[string]];
-    if (row[0] === this.#seen) return;
-    this.#seen = row[0];
-    this.#doubt();
+    if (row[0] === this.#snapshot) return;
+    this.#snapshot = row[0];
+    this.#publishUnknown();
   }
 
-  #hear(text: string): void {
-    const notice = parseNotice(text);
-    if (notice?.from === this.#options.handle) return;
-    const { ready = null, ended = [] } = notice ?? {};
-    this.#tell({
+  #receive(text: string): void {
+    const notification = parseNotification(text);
+    if (notification?.from === this.#options.handle) return;
+    const { ready = null, ended = [] } = notification ?? {};
+    this.#publish({
       own: false,
       ready: ready === null ? null : new Set(ready),
       ended: ended.map(([job, fence]) => ({ job, fence })),
     });
   }
+}
+
+interface ListenerEvents {
+  onNotification: (text: string) => void;
+  /** Notifications may have been missed. */
+  onMissed: () => void;
+  /** It is time to look whether some were. */
+  onLook: () => void;
+}
+
+/** Receives notifications over a connection of its own, which it opens again when it was lost; and asks for a look now and then. */
+class Listener {
+  readonly #options: ChangeFeedOptions;
+  readonly #events: ListenerEvents;
+  #session: Session | null = null;
+  #isListening = false;
+  #losses = 0;
+  #cancelLook: () => void = () => {};
+  #cancelConnect: () => void = () => {};
+  #isClosed = false;
+
+  constructor(options: ChangeFeedOptions, events: ListenerEvents) {
+    this.#options = options;
+    this.#events = events;
+    void this.#listen();
+    this.#scheduleLook();
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    this.#cancelLook();
+    this.#cancelConnect();
+    await this.#session?.end();
+  }
+
+  async #listen(): Promise<void> {
+    const { connect, schema, handle } = this.#options;
+    if (connect === null) return;
+    const onNotice = (text: string) => (this.#isClosed ? undefined : this.#events.onNotification(text));
+    let session: Session;
+    try {
+      session = await connect({ name: listenerName(schema, handle), onLost: () => this.#lost(), onNotice });
+    } catch {
+      return this.#lost();
+    }
+    if (this.#isClosed) return session.end();
+    this.#session = session;
+    try {
+      await session.command(`listen ${quoteName(channelOf(schema))}`);
+    } catch (error) {
+      return session.lose(error);
+    }
+    if (this.#isClosed) return;
+    this.#isListening = true;
+    this.#losses = 0;
+    this.#scheduleLook();
+    // Until now nothing arrived.
+    this.#events.onMissed();
+  }
+
+  #lost(): void {
+    this.#session = null;
+    if (this.#isClosed) return;
+    this.#isListening = false;
+    this.#scheduleLook();
+    this.#cancelConnect();
+    this.#cancelConnect = inRealTime(backoff(this.#losses++, this.#options.random), () => void this.#listen());
+  }
+
+  #scheduleLook(): void {
+    this.#cancelLook();
+    if (this.#isClosed) return;
+    const look = () => {
+      this.#scheduleLook();
+      this.#events.onLook();
+    };
+    const { after, random } = this.#options;
+    const millis = Math.round((this.#isListening ? LISTENING_LOOK_MS : DEAF_LOOK_MS) * (0.75 + random() / 2));
+    this.#cancelLook = this.#isListening ? after(millis, look) : inRealTime(millis, look);
+  }
+}
+
+function inRealTime(millis: number, call: () => void): () => void {
+  const timer = setTimeout(call, millis).unref();
+  return () => clearTimeout(timer);
 }

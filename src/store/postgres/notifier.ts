@@ -1,218 +1,199 @@
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { Value } from "./connection/driver.ts";
-import { channelOf, isUntold, noticeText, WAIT_FOR_TELLERS, waitForTellers } from "./notification.ts";
+import { codeOf } from "./connection/faults.ts";
 
-/** Between two notices at least, in milliseconds: of what can be claimed, and of anything else. */
-const PACE = 2;
-const EASY_PACE = 5;
-/** A notice goes into a commit only so long after the last one, and not for this long after such a commit was slow, in milliseconds. */
-const RARELY = 5;
-const SLOW = 10;
-const NOT_AGAIN = 1_000;
-/** Whether anybody listens is looked up this often: while nobody does, and while somebody does. */
-const ALONE = 100;
-const IN_COMPANY = 1_000;
-/** So long after a notice that look is taken, when whoever was told has what it came for, in milliseconds. */
-const ASIDE = 10;
-/** So long nobody is told anything once that could not be done, but for a try aside, in milliseconds. */
-const HUSH = 1_000;
-/** What is untold at the end is waited for no longer than this, in milliseconds. */
-const LAST = 1_000;
+/** At least so long between two notifications; and while no other process listens. */
+const NOTIFY_INTERVAL_MS = 2;
+const UNHEARD_INTERVAL_MS = 100;
+/** How often the notifier looks up whether another process listens, while one does. */
+const LISTENER_CHECK_MS = 1_000;
+/** How long commits send no notifications after one could not be delivered. */
+const PAUSE_MS = 1_000;
+/** How long `close` waits for the last notification. */
+const CLOSE_TIMEOUT_MS = 1_000;
+/** PostgreSQL refuses 8,000 bytes and more. */
+const MAX_BYTES = 7_900;
 
-interface Said {
+/** What a transaction has changed that other processes wait for. */
+export interface Committed {
+  /** Queues that may have something to claim. */
   ready: ReadonlySet<string>;
+  /** Leases that were ended by others than their holders. */
   ended: readonly { job: JobKey; fence: Fence }[];
 }
 
+/** A hint for other processes, which may be lost: they look for themselves before long. */
+interface Notification {
+  /** The store that sends it, and ignores it. */
+  from: string;
+  /** Null: too many queues to name them. */
+  ready: readonly string[] | null;
+  ended: readonly (readonly [job: JobKey, fence: Fence])[];
+}
+
+type Statement = [text: string, ...values: Value[]];
+
 /**
- * Tells others what was committed, after the commit: within it, a notice would make every commit of the database wait for
- * the one before. One is on its way at a time, and what happens meanwhile goes into the next; nobody waits for it.
+ * Notifies other processes of commits: never inside the transaction, because PostgreSQL makes commits that notify wait for
+ * each other, in all databases of the server. One notification is under way at a time, sent right behind a commit or, where
+ * one was sent just before, by the timer; what is committed meanwhile goes into the next.
  */
-export class Crier {
+export class Notifier {
   readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
   readonly #channel: string;
-  /** This handle's own name, and what the connections of all who listen are called in the server's list. */
   readonly #from: string;
-  readonly #ear: string;
+  /** How the connections of all listeners begin to be named. */
+  readonly #listeners: string;
   #ready = new Set<string>();
-  #ended: [JobKey, Fence][] = [];
-  #untold = false;
+  #ended: Committed["ended"][number][] = [];
+  #isPending = false;
+  #underWay: Committed | null = null;
+  #sending: Promise<void> = Promise.resolve();
   #timer: NodeJS.Timeout | null = null;
-  #busy = false;
-  #telling: Promise<void> = Promise.resolve();
-  #saidAt = Number.NEGATIVE_INFINITY;
-  #slowAt = Number.NEGATIVE_INFINITY;
-  /** What was sent behind a commit, and is on its way. */
-  #behind: Said | null = null;
-  /** Since when it is known that nobody can be told; null: it is not so. */
-  #hushedAt: number | null = null;
-  #company = false;
-  #lookedAt = Number.NEGATIVE_INFINITY;
-  #closed = false;
+  #sentAt = Number.NEGATIVE_INFINITY;
+  #checkedAt = Number.NEGATIVE_INFINITY;
+  #isHeard = false;
+  /** While one could not be delivered, only the timer tries again, and waits less. */
+  #isPaused = false;
+  #isClosed = false;
 
+  /** `send` uses another connection than commits. */
   constructor(schema: string, from: string, send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>) {
     this.#channel = channelOf(schema);
     this.#from = from;
-    this.#ear = earOf(schema, "");
+    this.#listeners = listenerName(schema, "");
     this.#send = send;
   }
 
-  /** The statement that tells others, for whoever sends it right behind a commit; null: not now, and `say` has to be called. */
-  behind(ready: ReadonlySet<string>, ended: readonly { job: JobKey; fence: Fence }[]): [text: string, ...values: Value[]] | null {
-    const notice = this.#atOnce(ready, ended, PACE);
-    if (notice === null) return null;
-    this.#behind = { ready, ended };
-    return [TELL, ...notice];
+  /** The statement to send right behind a commit; `answered` has to be called with its answer. Null: `add` has to be called. */
+  behind(committed: Committed): Statement | null {
+    const isUrgent = committed.ready.size + committed.ended.length > 0;
+    if (!isUrgent || !this.#isHeard || this.#isPending || this.#isPaused || this.#underWay !== null || this.#isClosed)
+      return null;
+    if (performance.now() < this.#sentAt + NOTIFY_INTERVAL_MS) return null;
+    return this.#statement(committed);
   }
 
-  /**
-   * What a statement that is a transaction by itself tells as it is committed; null: not now. Whoever waits for a job hears
-   * of it a statement sooner. Commits that tell wait for each other, so it is done where there are few.
-   */
-  along(ready: ReadonlySet<string>): [channel: string, text: string] | null {
-    return performance.now() < this.#slowAt + NOT_AGAIN ? null : this.#atOnce(ready, [], RARELY);
-  }
-
-  /** How long such a statement took: others may do the same. */
-  took(millis: number): void {
-    if (millis >= SLOW) this.#slowAt = performance.now();
-  }
-
-  wentBehind(): void {
-    this.#behind = null;
-  }
-
-  /**
-   * A notice has come to nothing: somebody else is at the commit of his for long, or there is no room. Whoever commits
-   * something next is not to wait for that again, nor is what is sent after a notice. What was untold is tried again aside:
-   * whoever waits for it hears of it soon after the other is gone.
-   */
-  hush(): void {
-    const untold = this.#behind;
-    this.#behind = null;
-    this.#hushedAt = performance.now();
-    if (untold !== null) this.say(untold.ready, untold.ended);
-  }
-
-  #atOnce(
-    ready: ReadonlySet<string>,
-    ended: readonly { job: JobKey; fence: Fence }[],
-    pace: number,
-  ): [channel: string, text: string] | null {
-    const now = performance.now();
-    if (ready.size + ended.length === 0 || !this.#company || this.#busy || this.#untold || this.#closed) return null;
-    if (this.#behind !== null || this.#hushedAt !== null) return null;
-    if (now < this.#saidAt + pace) return null;
-    this.#saidAt = now;
-    // Nobody waits for that: whoever was there a second ago is told now.
-    if (now - this.#lookedAt >= IN_COMPANY) this.#lookSoon(now);
-    const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
-    return [this.#channel, noticeText({ from: this.#from, ready: [...ready], ended: pairs })];
-  }
-
-  say(ready: Iterable<string>, ended: Iterable<{ job: JobKey; fence: Fence }>): void {
+  /** What is notified soon, by the timer. */
+  add({ ready, ended }: Committed): void {
     for (const queue of ready) this.#ready.add(queue);
-    for (const { job, fence } of ended) this.#ended.push([job, fence]);
-    this.#untold = true;
-    this.#arrange();
+    this.#ended.push(...ended);
+    this.#isPending = true;
+    this.#schedule();
   }
 
-  /** The statement for whoever tells within a transaction of his own, where there is no after. */
-  within(ready: Iterable<string>): [text: string, ...values: Value[]] {
-    return ["select pg_notify($1, $2)", this.#channel, noticeText({ from: "", ready: [...ready], ended: [] })];
+  answered(answer: { rows: readonly unknown[] } | { error: unknown }): void {
+    const sent = this.#underWay;
+    this.#underWay = null;
+    if ("rows" in answer) {
+      this.#isHeard = answer.rows.length > 0;
+      this.#isPaused = false;
+    } else if (isUndelivered(answer.error) && sent !== null) {
+      this.#isPaused = true;
+      // The holders of ended leases notice that by themselves; jobs that can be claimed would wait.
+      return this.add({ ready: sent.ready, ended: [] });
+    }
+    this.#schedule();
   }
 
-  /** What is untold goes first: whoever waits for it would find it by looking, seconds later. */
+  /** The statement that notifies at the commit of a user's transaction. */
+  within(ready: Iterable<string>): Statement {
+    return ["select pg_notify($1, $2)", this.#channel, notificationText({ from: "", ready: [...ready], ended: [] })];
+  }
+
+  /** Sends what is pending first: the processes that wait for it would find it seconds later. */
   async close(): Promise<void> {
-    // What was committed just now is said when its caller has gone on.
+    // What was committed just now is added in the next tick.
     await new Promise<void>((resolve) => process.nextTick(resolve));
-    this.#closed = true;
+    this.#isClosed = true;
     if (this.#timer !== null) clearTimeout(this.#timer);
     const { promise: late, resolve } = Promise.withResolvers<void>();
-    const timer = setTimeout(resolve, LAST);
-    await Promise.race([this.#tellRest(), late]);
+    const timer = setTimeout(resolve, CLOSE_TIMEOUT_MS);
+    const rest = this.#sending.then(() => (this.#ready.size + this.#ended.length > 0 ? this.#sendPending() : undefined));
+    await Promise.race([rest, late]);
     clearTimeout(timer);
   }
 
-  async #tellRest(): Promise<void> {
-    await this.#telling;
-    if (this.#ready.size + this.#ended.length > 0) await this.#tell(performance.now());
-  }
-
-  #lookSoon(now: number): void {
-    this.#lookedAt = now;
-    setTimeout(() => void this.#look(), ASIDE).unref();
-  }
-
-  async #look(): Promise<void> {
-    if (this.#closed) return;
-    try {
-      const heard = await this.#send(`select 1 where ${SOMEBODY("$1", "$2")}`, this.#ear, this.#from);
-      this.#company = heard.length > 0;
-    } catch {
-      // Then as before.
-    }
-  }
-
-  #arrange(): void {
-    if (this.#busy || this.#closed || !this.#untold) return;
-    const now = performance.now();
-    const isUrgent = this.#ready.size + this.#ended.length > 0;
-    const pace = !this.#company ? ALONE : isUrgent ? PACE : EASY_PACE;
-    const from = this.#hushedAt === null ? this.#saidAt + pace : this.#hushedAt + HUSH;
+  #schedule(): void {
+    if (!this.#isPending || this.#underWay !== null || this.#isClosed) return;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    if (now >= from) this.#telling = this.#tell(now);
-    else this.#timer = setTimeout(() => this.#arrange(), from - now).unref();
+    const wait = this.#isPaused ? PAUSE_MS : this.#isHeard ? NOTIFY_INTERVAL_MS : UNHEARD_INTERVAL_MS;
+    const left = this.#sentAt + wait - performance.now();
+    if (left <= 0) this.#sending = this.#sendPending();
+    else this.#timer = setTimeout(() => this.#schedule(), left).unref();
   }
 
-  async #tell(now: number): Promise<void> {
-    const ready = this.#ready;
-    const text = noticeText({ from: this.#from, ready: [...ready], ended: this.#ended });
+  async #sendPending(): Promise<void> {
+    const pending = { ready: this.#ready, ended: this.#ended };
     this.#ready = new Set();
     this.#ended = [];
-    this.#untold = false;
-    this.#busy = true;
-    this.#saidAt = now;
+    this.#isPending = false;
     try {
-      if (this.#company && this.#hushedAt === null && now - this.#lookedAt < IN_COMPANY) {
-        await this.#send(TELL, this.#channel, text);
-      } else {
-        const tell = this.#hushedAt === null ? TELL_SOMEBODY : TRY_SOMEBODY;
-        const heard = await this.#send(tell, this.#channel, text, this.#ear, this.#from);
-        this.#company = heard.length > 0;
-        this.#lookedAt = now;
-        this.#hushedAt = null;
-      }
+      this.answered({ rows: await this.#send(...this.#statement(pending)) });
     } catch (error) {
-      // It is a hint: whoever missed it looks by himself before long.
-      if (isUntold(error)) {
-        this.hush();
-        // Whose leases have ended is found out by their holders; what can be claimed would wait.
-        this.say(ready, []);
-      }
+      this.answered({ error });
     }
-    this.#busy = false;
-    this.#arrange();
+  }
+
+  #statement(committed: Committed): Statement {
+    const { ready, ended } = committed;
+    const now = performance.now();
+    this.#underWay = committed;
+    this.#sentAt = now;
+    const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
+    const text = notificationText({ from: this.#from, ready: [...ready], ended: pairs });
+    if (this.#isHeard && !this.#isPaused && now < this.#checkedAt + LISTENER_CHECK_MS) return [NOTIFY, this.#channel, text];
+    this.#checkedAt = now;
+    return [this.#isPaused ? TRY_LISTENERS : NOTIFY_LISTENERS, this.#channel, text, this.#listeners, this.#from];
   }
 }
 
-/** What the connection of a handle that listens is called. */
-export function earOf(schema: string, handle: string): string {
-  return `holdfast hears ${schema} ${handle}`;
+/** The channel of all stores that have the schema open. */
+export function channelOf(schema: string): string {
+  return `holdfast:${schema}`;
 }
 
-/** A hint need not be on the disk, and the server would wait for that before it delivers. */
-const tellSql = (wait: string): string => `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), ${wait}`;
-const TELL = tellSql(WAIT_FOR_TELLERS);
+/** What the connection over which a store listens is called in the server's list. */
+export function listenerName(schema: string, store: string): string {
+  return `holdfast hears ${schema} ${store}`;
+}
 
-/** Whether somebody else listens. Names of connections can be seen by everybody. */
-const SOMEBODY = (ear: string, from: string): string => `exists (
+/** A notification that is too long names no leases, then no queues. */
+export function notificationText({ from, ready, ended }: Notification): string {
+  const text = JSON.stringify([from, ready, ended]);
+  if (Buffer.byteLength(text) <= MAX_BYTES) return text;
+  return ended.length > 0 ? notificationText({ from, ready, ended: [] }) : JSON.stringify([from, null, []]);
+}
+
+/** Null for a text that this version of Holdfast does not write. */
+export function parseNotification(text: string): Notification | null {
+  try {
+    const [from, ready, ended] = JSON.parse(text) as [unknown, unknown, unknown];
+    if (typeof from !== "string" || !(ready === null || Array.isArray(ready)) || !Array.isArray(ended)) return null;
+    return { from, ready: ready as string[] | null, ended: ended as Notification["ended"] };
+  } catch {
+    return null;
+  }
+}
+
+/** A listener has not read for so long that the server's queue is full; or another commit that notifies takes too long. */
+function isUndelivered(error: unknown): boolean {
+  const code = codeOf(error);
+  return code === "54000" || code === "55P03";
+}
+
+/**
+ * A commit that notifies waits for all others on the server, and one of those may wait for a replica that is down: the
+ * timeout bounds that. A hint need not be on the disk either, and the server would wait for that before it delivers.
+ */
+const notifySql = (lockTimeout: string): string =>
+  `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '${lockTimeout}', true)`;
+const NOTIFY = notifySql("1s");
+
+/** No row, and no notification, while no other store listens. Every role may see the names of connections. */
+const IF_LISTENERS = `where exists (
     select 1 from pg_stat_activity
-    where datname = current_database() and starts_with(application_name, ${ear}) and application_name <> ${ear} || ${from})`;
-
-/** Only then; else there is no row. */
-const TELL_SOMEBODY = `${TELL} where ${SOMEBODY("$3", "$4")}`;
-
-/** While it is known that it would be in vain. */
-const TRY_SOMEBODY = `${tellSql(waitForTellers("100ms"))} where ${SOMEBODY("$3", "$4")}`;
+    where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;
+const NOTIFY_LISTENERS = `${NOTIFY} ${IF_LISTENERS}`;
+const TRY_LISTENERS = `${notifySql("100ms")} ${IF_LISTENERS}`;

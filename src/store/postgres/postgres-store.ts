@@ -33,7 +33,7 @@ import type { Foreseen, SingleRoute } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { Guests } from "./transactions/user-transaction.ts";
 import type { Look } from "./queries.ts";
-import { News } from "./change-feed.ts";
+import { ChangeFeed } from "./change-feed.ts";
 import type { Reader, Writer } from "./connection/connections.ts";
 import type { EventLog } from "../sql/event-log.ts";
 import type { Processes } from "./processes.ts";
@@ -100,7 +100,7 @@ export class PostgresStore implements Store {
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
   readonly #guests: Guests;
-  readonly #news: News;
+  readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
   /** What may be one statement. */
   readonly #single: {
@@ -134,7 +134,7 @@ export class PostgresStore implements Store {
     this.#reader = reader;
     this.#allowance = opened.allowance;
     const { clock, random } = options;
-    this.#news = new News({
+    this.#changes = new ChangeFeed({
       schema: options.schema ?? "holdfast",
       handle: randomBytes(4).toString("hex").slice(1),
       send: (text, ...values) => reader.attempt(text, ...values),
@@ -180,7 +180,7 @@ export class PostgresStore implements Store {
       epoch: opened.epoch,
       // Whatever the store itself does, it finds out.
       enterAnew: () => this.#write("declare", async () => {}),
-      wake: (queues) => this.#news.within(queues),
+      wake: (queues) => this.#changes.notifier.within(queues),
     });
     const how: GroupCommitOptions = {
       clock: options.clock,
@@ -190,12 +190,7 @@ export class PostgresStore implements Store {
       schema: s,
       statements: areas.statements,
       durability: this.durability,
-      onCommit: (committed, told) => this.#news.committed(committed, told),
-      notice: (committed) => this.#news.behind(committed),
-      along: (committed) => this.#news.along(committed),
-      onTold: (millis) => this.#news.took(millis),
-      onBehind: () => this.#news.wentBehind(),
-      onUntold: () => this.#news.untold(),
+      changes: this.#changes,
       epoch: opened.epoch,
       tallyShare: () => this.#tallyShare,
       onStale: () => intake.forget(),
@@ -243,7 +238,7 @@ export class PostgresStore implements Store {
       : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)), {
           wants: () => limits.queuesOf(jobs),
         });
-    this.#news.announce();
+    this.#changes.incoming();
     return enqueued;
   }
 
@@ -356,11 +351,11 @@ export class PostgresStore implements Store {
   }
 
   onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
-    return this.#news.onChange(call, options.ownOnly ?? false);
+    return this.#changes.onChange(call, options.ownOnly ?? false);
   }
 
   onIncoming(call: () => void): () => void {
-    return this.#news.onIncoming(call);
+    return this.#changes.onIncoming(call);
   }
 
   /** The server cares for its storage by itself. What its clock says is looked up, since it may be set. */
@@ -384,7 +379,7 @@ export class PostgresStore implements Store {
       await Promise.all([this.#group.close(), this.#settleQueue.close()]);
       this.processes.close();
       // The last notice is sent over a connection that reads.
-      await Promise.all([this.#news.close().then(() => this.#reader.close()), this.#writer.close()]);
+      await Promise.all([this.#changes.close().then(() => this.#reader.close()), this.#writer.close()]);
     });
     return this.#closed;
   }

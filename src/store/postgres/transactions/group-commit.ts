@@ -4,15 +4,15 @@ import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
 import { backoff } from "../connection/faults.ts";
 import type { Writer } from "../connection/connections.ts";
-import type { Rows, Value } from "../connection/driver.ts";
+import type { Rows } from "../connection/driver.ts";
 import { Returned } from "../connection/epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "../connection/faults.ts";
 import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import { isUntold } from "../notification.ts";
+import type { ChangeFeed } from "../change-feed.ts";
 import { Stalled } from "./mutexes.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
-import { type Committed, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
+import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import {
   type Call,
   callsOf,
@@ -26,26 +26,13 @@ import {
   wantedBy,
 } from "./write-queue.ts";
 
-/** The statement that tells others. */
-type Notice = [text: string, ...values: Value[]];
-
 export interface GroupCommitOptions extends TransactionOptions {
   /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
   patience: number;
   random: () => number;
   durability: Durability;
-  /** `told`: its notice was sent. */
-  onCommit: (committed: Committed, told: boolean) => void;
-  /** What others are told of a commit, behind it; null: nothing, or not now. */
-  notice: (committed: Committed) => Notice | null;
-  /** What others are told by the commit itself, where it is one statement; null: nothing, or not now. */
-  along: (committed: Committed) => [channel: string, text: string] | null;
-  /** How long a commit took that told others, in milliseconds. */
-  onTold: (millis: number) => void;
-  /** What others were to be told behind a commit is on its way no more. */
-  onBehind: () => void;
-  /** Nobody could be told, by a commit or behind it. */
-  onUntold: () => void;
+  /** Hears of each commit. */
+  changes: ChangeFeed;
   /** Nothing that was known of the database is so any more. */
   onReturn: () => void;
   /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
@@ -211,13 +198,14 @@ export class GroupCommit {
     } catch (error) {
       return this.#undone(session, state, error);
     }
-    const notice = state.hasWritten ? this.#options.notice(state.news) : null;
-    const committed = await this.#commit(session, receipt, notice);
+    const commit = this.#commit(session, receipt);
+    const isNotified = this.#notify(session, state);
+    const committed = await commit;
     if (committed !== "yes") {
       state.undo();
       return committed;
     }
-    this.#told(items, state, notice !== null && !session.isLost, answers);
+    this.#committed(items, state, isNotified && !session.isLost, answers);
     return "done";
   }
 
@@ -230,25 +218,15 @@ export class GroupCommit {
     if (call === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
-    const along = state.hasWritten ? this.#options.along(state.news) : null;
-    const since = performance.now();
-    const sent = state.alone(this.#receipts, call, along);
-    const notice = along === null && state.hasWritten ? this.#options.notice(state.news) : null;
-    if (notice !== null) this.#tell(session, notice);
+    const sent = state.alone(this.#receipts, call);
+    const isNotified = this.#notify(session, state);
     let answers: unknown[];
     try {
-      const rows = await sent;
-      if (along !== null) this.#options.onTold(performance.now() - since);
-      const read = call.read(rows);
+      const read = call.read(await sent);
       if (read === null) return null;
       answers = await read;
     } catch (error) {
-      if (!state.isCommitted && !session.isLost && !isLost(error)) {
-        const untold = along !== null && isUntold(error);
-        // A hint must not keep anything from being committed.
-        if (untold) this.#options.onUntold();
-        return this.#refused(state, untold ? new Overtaken("Nobody can be told.", { soon: true }) : error);
-      }
+      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#refused(state, error);
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => single.recall(rows, outcome, inputs));
       if ("error" in found) {
@@ -259,19 +237,26 @@ export class GroupCommit {
       // It has left its receipt, so it has.
       state.wrote();
     }
-    this.#told(
-      items,
-      state,
-      (along ?? notice) !== null && state.isCommitted,
-      calls.map((call, i) => () => call.resolve(answers[i])),
+    const resolves = calls.map(
+      ({ resolve }, i) =>
+        () =>
+          resolve(answers[i]),
     );
+    this.#committed(items, state, isNotified && state.isCommitted, resolves);
     return "done";
   }
 
-  /** Nobody waits for it, as it is a hint; but for what is sent after it. */
-  #tell(session: Session, [text, ...values]: Notice): void {
-    const { onBehind, onUntold } = this.#options;
-    session.rows(text, values).then(onBehind, (error: unknown) => (isUntold(error) ? onUntold() : onBehind()));
+  /** Sends a notification right behind the commit, and does not wait for it. False: none was sent. */
+  #notify(session: Session, { hasWritten, news }: Transaction): boolean {
+    const { notifier } = this.#options.changes;
+    const statement = hasWritten ? notifier.behind(news) : null;
+    if (statement === null) return false;
+    const [text, ...values] = statement;
+    session.rows(text, values).then(
+      (rows) => notifier.answered({ rows }),
+      (error: unknown) => notifier.answered({ error }),
+    );
+    return true;
   }
 
   async #undone(session: Session, state: Transaction, error: unknown): Promise<Failed> {
@@ -294,12 +279,12 @@ export class GroupCommit {
     return cause;
   }
 
-  #told(items: readonly Item[], state: Transaction, told: boolean, answers: readonly (() => void)[]): void {
+  #committed(items: readonly Item[], state: Transaction, isNotified: boolean, answers: readonly (() => void)[]): void {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
     this.#underWay = [];
     // The listeners first: whoever is answered goes on with what has changed.
-    if (state.hasWritten) this.#options.onCommit(state.news, told);
+    if (state.hasWritten) this.#options.changes.committed(state.news, isNotified);
     const answerAll = (): void => answers.forEach((answer) => answer());
     // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
     if (this.#waiting.isEmpty) answerAll();
@@ -344,11 +329,9 @@ export class GroupCommit {
     return { error, lost: isLost(error) };
   }
 
-  async #commit(session: Session, receipt: number | null, notice: Notice | null): Promise<"yes" | Failed> {
+  async #commit(session: Session, receipt: number | null): Promise<"yes" | Failed> {
     try {
-      const answer = session.command("commit");
-      if (notice !== null) this.#tell(session, notice);
-      const command = await answer;
+      const command = await session.command("commit");
       if (command === "COMMIT") return "yes";
       return { error: new Error(`The server answered the commit with ${command}.`), lost: false };
     } catch (error) {

@@ -4,7 +4,6 @@ import type { Value } from "../connection/driver.ts";
 import { codeOf } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import { WAIT_FOR_TELLERS } from "../notification.ts";
 
 /** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */
 const KEPT = "1 day";
@@ -59,8 +58,8 @@ export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
   /** With their ends. */
-  readonly #soles = { silent: new Map<SingleStatement, string>(), telling: new Map<SingleStatement, string>() };
-  readonly #sealed: (statement: SingleStatement, tells: boolean) => string;
+  readonly #sealed = new Map<SingleStatement, string>();
+  readonly #seal: (statement: SingleStatement) => string;
   #batch = 0;
   #isFirst = true;
 
@@ -78,15 +77,10 @@ export class Receipts {
     // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
-    const refusal = (
-      wrote: string,
-      counted: string,
-      [known, lanes, settings]: readonly string[],
-      otherwise = "",
-    ) => `case ${unsynced}
+    const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or ${counted} <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
-        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') ${otherwise} end`;
+        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
     const nothing = `null, null, null where ${written}`;
     const sweep = `
       swept as (
@@ -97,12 +91,9 @@ export class Receipts {
       select ${written}, ${refusal(written, "settings", ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#sealed = ({ parts, values, made, wrote, settings: counted = "settings", answer }, tells) => {
-      const [batch, epoch, lanes, settings, channel, text] = [1, 2, 3, 4, 5, 6].map((n) => `$${values + n}`) as string[];
-      // Never null: it is there to be called, after all that could end it.
-      const telling = `pg_notify(${channel}, ${text})::text is null or ${WAIT_FOR_TELLERS} is null`;
-      const told = tells ? `when ${telling} then ${s}.refuse('${REFUSED.closed}')` : "";
-      const verdict = refusal(wrote, counted, [epoch, lanes, settings] as string[], told);
+    this.#seal = ({ parts, values, made, wrote, settings: counted = "settings", answer }) => {
+      const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as string[];
+      const verdict = refusal(wrote, counted, relied);
       return `
         with ${parts}, ${receipt(batch as string, `${made} where ${wrote}`)}
         ${answer(`(select ${verdict} from ${s}.counter where id = 1)`)}`;
@@ -131,11 +122,10 @@ export class Receipts {
     return [text, batch, epoch, lanes, settings];
   }
 
-  /** Such a statement with its end, which is the same. */
-  sealed(statement: SingleStatement, tells: boolean): string {
-    const soles = tells ? this.#soles.telling : this.#soles.silent;
-    let text = soles.get(statement);
-    if (text === undefined) soles.set(statement, (text = this.#sealed(statement, tells)));
+  /** A statement that is a transaction, with the same end. */
+  sealed(statement: SingleStatement): string {
+    let text = this.#sealed.get(statement);
+    if (text === undefined) this.#sealed.set(statement, (text = this.#seal(statement)));
     return text;
   }
 

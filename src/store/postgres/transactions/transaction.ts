@@ -48,12 +48,6 @@ export interface SingleCall<T> {
   read: (rows: readonly (readonly unknown[])[]) => T | Promise<T> | null;
 }
 
-/** What the world is told after a commit. */
-export interface Committed {
-  ready: Set<string>;
-  ended: { job: JobKey; fence: Fence }[];
-}
-
 export interface TransactionOptions {
   clock: Clock;
   /** Whether statements take the given clock's time, or the database's. */
@@ -73,7 +67,8 @@ const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
 export class Transaction extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly tallyShare: number;
-  readonly news: Committed = { ready: new Set(), ended: [] };
+  /** What it changes that other processes wait for. */
+  readonly news = { ready: new Set<string>(), ended: [] as { job: JobKey; fence: Fence }[] };
   /** What it has to write into the audit. */
   readonly entries: NewAuditEntry[] = [];
   hasWritten = false;
@@ -149,21 +144,11 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
-  async alone(
-    receipts: Receipts,
-    { statement, values }: SingleCall<unknown>,
-    told: [channel: string, text: string] | null,
-  ): Promise<unknown[][]> {
+  async alone(receipts: Receipts, { statement, values }: SingleCall<unknown>): Promise<unknown[][]> {
     const batch = (this.batch = receipts.next());
     const { lanes = null, settings = null } = this.#assumed;
-    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement, told !== null), [
-      ...values,
-      batch,
-      this.#epoch,
-      lanes,
-      settings,
-      ...(told ?? []),
-    ]);
+    const relied = [batch, this.#epoch, lanes, settings];
+    const rows = await this.#session.rows<unknown[]>(receipts.sealed(statement), [...values, ...relied]);
     this.isCommitted = true;
     return rows;
   }

@@ -1,0 +1,106 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { setTimeout as passes } from "node:timers/promises";
+import { Notifier } from "../../src/store/postgres/notifier.ts";
+
+const MAIL = { ready: new Set(["mail"]), ended: [] };
+const TIMEOUT = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
+
+/** A notifier that knows that another process listens. */
+async function heard(send: ConstructorParameters<typeof Notifier>[2] = async () => [1]): Promise<Notifier> {
+  const notifier = new Notifier("holdfast", "me", send);
+  notifier.add(MAIL);
+  await behind(notifier);
+  notifier.answered({ rows: [1] });
+  return notifier;
+}
+
+/** The statement behind a commit, when the last notification was long enough ago. */
+async function behind(notifier: Notifier): Promise<readonly unknown[]> {
+  for (;;) {
+    const statement = notifier.behind(MAIL);
+    if (statement !== null) return statement;
+    await passes(1);
+  }
+}
+
+test("nothing is sent behind a commit while no process listens, or that changes nothing others wait for", async () => {
+  const alone = new Notifier("holdfast", "me", async () => []);
+  alone.add(MAIL);
+  await passes(5);
+  assert.equal(alone.behind(MAIL), null);
+  const notifier = await heard();
+  await passes(5);
+  assert.equal(notifier.behind({ ready: new Set(), ended: [] }), null);
+  await notifier.close();
+});
+
+test("while one notification is under way, the next waits", async () => {
+  const notifier = await heard();
+  assert.match(String((await behind(notifier))[2]), /mail/);
+  await passes(5);
+  assert.equal(notifier.behind(MAIL), null);
+  notifier.answered({ rows: [1] });
+  assert.notEqual(notifier.behind(MAIL), null);
+  await notifier.close();
+});
+
+test("a notification that could not be delivered is tried again once a second, and no commit sends another until then", async (t) => {
+  const tried: unknown[][] = [];
+  let fails = true;
+  const notifier = await heard(async (...sent) => {
+    if (String(sent[0]).includes("100ms")) tried.push(sent);
+    if (fails && tried.length > 0) throw TIMEOUT;
+    return [1];
+  });
+  await behind(notifier);
+  const now = performance.now.bind(performance);
+  let later = 0;
+  t.mock.method(performance, "now", () => now() + later);
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const afterASecond = async () => {
+    later += 1_100;
+    t.mock.timers.tick(1_100);
+    await new Promise((resolve) => setImmediate(resolve));
+  };
+  notifier.answered({ error: TIMEOUT });
+  assert.equal(tried.length, 0);
+  for (fails of [true, true, false]) {
+    assert.equal(notifier.behind(MAIL), null);
+    await afterASecond();
+  }
+  assert.equal(tried.length, 3);
+  for (const [, , text] of tried) assert.match(String(text), /"mail"/);
+  await afterASecond();
+  assert.equal(tried.length, 3, "once it is delivered, that is all");
+  assert.notEqual(notifier.behind(MAIL), null);
+  t.mock.timers.reset();
+  await notifier.close();
+});
+
+test("what is pending is sent before the notifier closes, also what was committed just before", async () => {
+  const sent: string[] = [];
+  const notifier = new Notifier("holdfast", "me", async (...values) => {
+    sent.push(String(values[2]));
+    return [1];
+  });
+  const committed = (queue: string) => ({ ready: new Set([queue]), ended: [] });
+  notifier.add(committed("first"));
+  notifier.add(committed("second"));
+  process.nextTick(() => notifier.add(committed("third")));
+  await notifier.close();
+  assert.deepEqual(
+    sent.map((text) => (JSON.parse(text) as string[][])[1]),
+    [["first"], ["second", "third"]],
+  );
+});
+
+test("closing does not wait for a server that does not answer", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const notifier = new Notifier("holdfast", "me", () => new Promise(() => {}));
+  notifier.add(MAIL);
+  const closing = notifier.close();
+  await new Promise((resolve) => setImmediate(resolve));
+  t.mock.timers.tick(1_000);
+  await closing;
+});
