@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import { Notifier } from "../../src/store/postgres/notifier.ts";
 
-const MAIL = { ready: new Set(["mail"]), ended: [] };
+const MAIL = committed("mail");
 const TIMEOUT = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });
 
 /** A notifier that knows that another process listens. */
@@ -24,6 +24,10 @@ async function behind(notifier: Notifier): Promise<readonly unknown[]> {
   }
 }
 
+function committed(queue: string) {
+  return { ready: new Set([queue]), ended: [] };
+}
+
 test("nothing is sent behind a commit while no process listens, or that changes nothing others wait for", async () => {
   const alone = new Notifier("holdfast", "me", async () => []);
   alone.add(MAIL);
@@ -41,6 +45,23 @@ test("while one notification is under way, the next waits", async () => {
   await passes(5);
   assert.equal(notifier.behind(MAIL), null);
   notifier.answered({ rows: [1] });
+  assert.notEqual(notifier.behind(MAIL), null);
+  await notifier.close();
+});
+
+test("a commit carries a notification, and the next one, right after it, does not, nor one after a slow commit", async () => {
+  const notifier = await heard();
+  const carried = async (): Promise<void> => {
+    while (notifier.carried(MAIL) === null) await passes(1);
+  };
+  await carried();
+  notifier.answered({ rows: [1] }, true);
+  assert.equal(notifier.carried(MAIL), null);
+  await carried();
+  await passes(11);
+  notifier.answered({ rows: [1] }, true);
+  await passes(6);
+  assert.equal(notifier.carried(MAIL), null);
   assert.notEqual(notifier.behind(MAIL), null);
   await notifier.close();
 });
@@ -84,7 +105,6 @@ test("what is pending is sent before the notifier closes, also what was committe
     sent.push(String(values[2]));
     return [1];
   });
-  const committed = (queue: string) => ({ ready: new Set([queue]), ended: [] });
   notifier.add(committed("first"));
   notifier.add(committed("second"));
   process.nextTick(() => notifier.add(committed("third")));

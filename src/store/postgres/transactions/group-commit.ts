@@ -10,6 +10,7 @@ import { closedError, explain, isLost, mayRunAgain, Overtaken } from "../connect
 import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import type { ChangeFeed } from "../change-feed.ts";
+import { isUndelivered } from "../notifier.ts";
 import { Stalled } from "./mutexes.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
@@ -218,15 +219,24 @@ export class GroupCommit {
     if (call === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
-    const sent = state.alone(this.#receipts, call);
-    const isNotified = this.#notify(session, state);
+    const { notifier } = this.#options.changes;
+    const carried = state.hasWritten ? notifier.carried(state.news) : null;
+    const sent = state.alone(this.#receipts, call, carried);
+    const isNotified = carried !== null || this.#notify(session, state);
     let answers: unknown[];
     try {
-      const read = call.read(await sent);
+      const rows = await sent;
+      if (carried !== null) notifier.answered({ rows: carried }, true);
+      const read = call.read(rows);
       if (read === null) return null;
       answers = await read;
     } catch (error) {
-      if (!state.isCommitted && !session.isLost && !isLost(error)) return this.#refused(state, error);
+      if (carried !== null && !state.isCommitted) notifier.answered({ error }, true);
+      if (!state.isCommitted && !session.isLost && !isLost(error)) {
+        // A notification must not keep anything from being committed.
+        const isUnnotified = carried !== null && isUndelivered(error);
+        return this.#refused(state, isUnnotified ? new Overtaken("It could not notify.", { soon: true }) : error);
+      }
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => single.recall(rows, outcome, inputs));
       if ("error" in found) {

@@ -4,6 +4,7 @@ import type { Value } from "../connection/driver.ts";
 import { codeOf } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
+import { carriedSql } from "../notifier.ts";
 
 /** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */
 const KEPT = "1 day";
@@ -58,8 +59,8 @@ export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
   /** With their ends. */
-  readonly #sealed = new Map<SingleStatement, string>();
-  readonly #seal: (statement: SingleStatement) => string;
+  readonly #sealed = { silent: new Map<SingleStatement, string>(), notifying: new Map<SingleStatement, string>() };
+  readonly #seal: (statement: SingleStatement, notifies: boolean) => string;
   #batch = 0;
   #isFirst = true;
 
@@ -77,10 +78,10 @@ export class Receipts {
     // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
-    const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
+    const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[], last = "") => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or ${counted} <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
-        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
+        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') ${last} end`;
     const nothing = `null, null, null where ${written}`;
     const sweep = `
       swept as (
@@ -91,9 +92,11 @@ export class Receipts {
       select ${written}, ${refusal(written, "settings", ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#seal = ({ parts, values, made, wrote, settings: counted = "settings", answer }) => {
-      const [batch, ...relied] = [1, 2, 3, 4].map((n) => `$${values + n}`) as string[];
-      const verdict = refusal(wrote, counted, relied);
+    this.#seal = ({ parts, values, made, wrote, settings: counted = "settings", answer }, notifies) => {
+      const [batch, epoch, lanes, settings, channel, text] = [1, 2, 3, 4, 5, 6].map((n) => `$${values + n}`) as string[];
+      // Notifies after all that could refuse the statement.
+      const last = notifies ? `when ${carriedSql(channel as string, text as string)} then ${s}.refuse('${REFUSED.closed}')` : "";
+      const verdict = refusal(wrote, counted, [epoch, lanes, settings] as string[], last);
       return `
         with ${parts}, ${receipt(batch as string, `${made} where ${wrote}`)}
         ${answer(`(select ${verdict} from ${s}.counter where id = 1)`)}`;
@@ -123,9 +126,10 @@ export class Receipts {
   }
 
   /** A statement that is a transaction, with the same end. */
-  sealed(statement: SingleStatement): string {
-    let text = this.#sealed.get(statement);
-    if (text === undefined) this.#sealed.set(statement, (text = this.#seal(statement)));
+  sealed(statement: SingleStatement, notifies: boolean): string {
+    const sealed = notifies ? this.#sealed.notifying : this.#sealed.silent;
+    let text = sealed.get(statement);
+    if (text === undefined) sealed.set(statement, (text = this.#seal(statement, notifies)));
     return text;
   }
 
