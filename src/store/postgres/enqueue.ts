@@ -12,7 +12,9 @@ import type { Limits } from "./limits/limits.ts";
 import type { Made, SingleStatement } from "./transactions/receipts.ts";
 import { type LookedUp, LookUp } from "./existing-jobs.ts";
 import type { Settings } from "./settings.ts";
-import type { Sheet, Sheets } from "./work/sheets.ts";
+import { runAsync } from "../sql/script.ts";
+import type { WorkBatch } from "../sql/work/work-batch.ts";
+import type { WorkBatches } from "../sql/work/work-batches.ts";
 
 /** What no JSON text has in it. */
 const BETWEEN = "\u001e";
@@ -39,7 +41,7 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #effects: SettleEffects;
   readonly #events: JobEvents;
-  readonly #sheets: Sheets;
+  readonly #batches: WorkBatches;
   /**
    * In somebody else's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
    * it due, or everybody who wants to claim there would wait for him.
@@ -59,7 +61,7 @@ export class Enqueue {
       waits: Waits;
       effects: SettleEffects;
       events: JobEvents;
-      sheets: Sheets;
+      batches: WorkBatches;
       patient: boolean;
     },
   ) {
@@ -69,7 +71,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#effects = parts.effects;
     this.#events = parts.events;
-    this.#sheets = parts.sheets;
+    this.#batches = parts.batches;
     this.#patient = parts.patient;
     this.#lookUp = new LookUp(s, parts.catalog);
     this.#sql = {
@@ -199,8 +201,8 @@ export class Enqueue {
     );
   }
 
-  /** `sheet`: where what is counted of work items is written by the caller. */
-  async run(tx: Tx, jobs: readonly NewJob[], sheet?: Sheet): Promise<Enqueued[]> {
+  /** `batch`: the caller writes what is counted of work items with it. */
+  async run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#settings.at(tx);
     await this.#lock(tx, jobs);
@@ -209,7 +211,7 @@ export class Enqueue {
       await this.#catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
-    return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, sheet);
+    return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, batch);
   }
 
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
@@ -230,17 +232,17 @@ export class Enqueue {
     jobs: readonly NewJob[],
     known: LookedUp,
     limits: readonly (string | null)[] | null,
-    sheet: Sheet | undefined,
+    batch: WorkBatch | undefined,
   ): Promise<Enqueued[]> {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
     // Both at once where there are work items, which never come with somebody else's transaction.
-    const [keys, twins] = await Promise.all([numbered, this.#sheets.twins(tx, jobs)]);
+    const [keys, existing] = await Promise.all([numbered, runAsync(this.#batches.existing(tx, jobs))]);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];
     const answers = jobs.map((job, i): Enqueued => {
-      const refused = admission.refuse(job) ?? twins.of(job);
+      const refused = admission.refuse(job) ?? existing.of(job);
       if (refused !== undefined) return refused;
       const [key] = keys[i] as [JobKey];
       const row = this.#row(job, key, now, admission.standing(job), limits?.[i] ?? null);
@@ -249,7 +251,7 @@ export class Enqueue {
         waits.push({ job: key, upstream });
       const id = publicId(row.id, now, key);
       known.found(id, { name: job.name, key, state: row.standing.state });
-      twins.add(job, id);
+      existing.add(job, id);
       if (row.slot !== null && row.standing.state !== "cancelled") known.holds(row.slot, id);
       return { id, duplicate: false };
     });
@@ -265,16 +267,13 @@ export class Enqueue {
       if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
-    await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, sheet)]);
+    await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, batch)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await this.#waits.add(tx, waits);
     await this.#tell(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
-    await this.#sheets.cancelled(
-      tx,
-      now,
-      cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" })),
-    );
+    const ended = cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" }) as const);
+    await runAsync(this.#batches.cancelled(tx, now, ended));
     await this.#effects.follow(
       tx,
       now,
@@ -301,12 +300,13 @@ export class Enqueue {
     };
   }
 
-  async #addItems(tx: Tx, rows: readonly Row[], given: Sheet | undefined): Promise<void> {
+  async #addItems(tx: Tx, rows: readonly Row[], given: WorkBatch | undefined): Promise<void> {
     const items = rows.flatMap(({ key, job: { work } }) => (work === undefined ? [] : [{ key, work }]));
     if (items.length === 0) return;
-    const sheet = given ?? (await this.#sheets.adding(tx, [...new Set(items.flatMap(({ work }) => work.build ?? []))]));
-    for (const { key, work } of items) sheet.items.add(key, work);
-    await (given === undefined ? sheet.close(tx) : sheet.write(tx));
+    const builds = [...new Set(items.flatMap(({ work }) => work.build ?? []))];
+    const batch = given ?? (await runAsync(this.#batches.adding(tx, builds)));
+    for (const { key, work } of items) batch.add(key, work);
+    await runAsync(given === undefined ? this.#batches.close(tx, batch) : this.#batches.write(tx, batch));
   }
 
   async #admit(tx: Tx, rows: readonly Row[]): Promise<void> {

@@ -18,7 +18,7 @@ import type { Settings } from "./settings.ts";
 import type { FinishedJob, SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
 import type { Expiring } from "./settle/retention.ts";
 import type { Tx } from "./transactions/transaction.ts";
-import type { Sheets } from "./work/sheets.ts";
+import type { WorkBatches } from "../sql/work/work-batches.ts";
 
 /** What an operator does to jobs. A row is locked first, and then read as it is. */
 export class Operate {
@@ -27,7 +27,7 @@ export class Operate {
   readonly #settings: Settings;
   readonly #tally: Tally;
   readonly #cancel: Cancel;
-  readonly #sheets: Sheets;
+  readonly #batches: WorkBatches;
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
@@ -41,7 +41,7 @@ export class Operate {
       settings: Settings;
       tally: Tally;
       cancel: Cancel;
-      sheets: Sheets;
+      batches: WorkBatches;
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
@@ -53,7 +53,7 @@ export class Operate {
     this.#settings = parts.settings;
     this.#tally = parts.tally;
     this.#cancel = parts.cancel;
-    this.#sheets = parts.sheets;
+    this.#batches = parts.batches;
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
@@ -83,7 +83,7 @@ export class Operate {
     if (row === undefined || !mayMove("cancel", row.state)) return false;
     await this.#cancel.run(tx, row);
     const { key, lane, state } = row;
-    await this.#sheets.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]);
+    await runAsync(this.#batches.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]));
     await this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
@@ -93,7 +93,7 @@ export class Operate {
     if (row === undefined || !mayMove("retry", row.state)) return false;
     const { key, lane, state, slot, limited } = row;
     // A work item that has ended is none any more: the next build does it again.
-    if (this.#sheets.isPipelines(lane)) return false;
+    if (this.#batches.isPipelines(lane)) return false;
     if (slot !== null && (await tx.rows(this.#sql.holderOf, slot)).length > 0) return "key-taken";
     await this.#settings.at(tx);
     const [gate = null] = limited === null ? [] : await this.#limits.admit(tx, [limited]);

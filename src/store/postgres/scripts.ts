@@ -1,6 +1,6 @@
-import type { Fence } from "../../core/text/ids.ts";
-import type { Access, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
-import type { Dialect } from "../sql/dialect.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
+import type { Access, EachParams, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
+import { type Dialect, pairOf } from "../sql/dialect.ts";
 import { runAsync, type Script, wait } from "../sql/script.ts";
 import type { NewJob } from "../store.ts";
 import { listOf, type Rows, type Value } from "./connection/driver.ts";
@@ -40,6 +40,12 @@ export class Statements {
     const { text, names } = this.#statement(how, sql);
     const values = names.map((name) => (name === "now" ? at : toValue(params[name])));
     return objects<Row>(rows(text, ...values));
+  }
+
+  /** The parameters are the columns of these rows, each a list. */
+  each<Row>({ rows: send }: Sender, how: keyof typeof ENDINGS, sql: string, rows: readonly EachParams[]): Script<Row[]> {
+    const { text, names } = this.#statement(how, sql);
+    return objects<Row>(send(text, ...names.map((name) => listOf(rows.map((row) => cellOf(row[name]))))));
   }
 
   reads(sender: Sender): Reads {
@@ -97,6 +103,15 @@ export abstract class ScriptTx implements Sender, Omit<AnyTx, "ready" | "ended">
     return this.#wrote(this.all<Row>(sql, params));
   }
 
+  *each(sql: string, rows: readonly EachParams[]): Script<number> {
+    if (rows.length === 0) return 0;
+    return (yield* this.#wrote(this.#statements.each(this, "run", sql, rows))).length;
+  }
+
+  *eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]> {
+    return rows.length === 0 ? [] : yield* this.#wrote(this.#statements.each<Row>(this, "all", sql, rows));
+  }
+
   lock(select: string, params?: Params): Script<unknown> {
     return this.#statements.rows(this, "lock", select, params);
   }
@@ -127,7 +142,11 @@ function* isAny(rows: Script<unknown[]>): Script<boolean> {
 
 /** What a transaction takes before it changes builds. */
 interface Before {
-  limits: { queuesOf(jobs: readonly NewJob[]): string[]; lock(tx: Tx, queues: readonly string[]): Promise<unknown> };
+  limits: {
+    queuesOf(jobs: readonly NewJob[]): string[];
+    claimedIn(jobs: readonly JobKey[]): string[];
+    lock(tx: Tx, queues: readonly string[]): Promise<unknown>;
+  };
   turn: { take(tx: Tx): Promise<void> };
   settings: { refresh(tx: Tx): Promise<void> };
 }
@@ -136,7 +155,7 @@ interface Before {
 export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, turn, settings }: Before): Access {
   return {
     read: (script) => runAsync(script(statements.reads({ rows: access.read, at: access.at() }))),
-    write: (operation, script, { row, builds = false, jobs = [] } = {}) => {
+    write: (operation, script, { row, builds = false, jobs = [], claimed = [] } = {}) => {
       const run = async (tx: Tx) => {
         if (builds) {
           await limits.lock(tx, limits.queuesOf(jobs));
@@ -145,7 +164,10 @@ export function scriptAccess(statements: Statements, access: PostgresAccess, { l
         }
         return runAsync(script(tx));
       };
-      return access.write(operation, run, { wants: () => limits.queuesOf(jobs), ...(row === undefined ? {} : { row }) });
+      return access.write(operation, run, {
+        wants: () => [...limits.queuesOf(jobs), ...limits.claimedIn(claimed)],
+        ...(row === undefined ? {} : { row }),
+      });
     },
   };
 }
@@ -166,6 +188,11 @@ function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
   const rows = (yield answer) as Answered;
   const names = rows.columns?.map(({ name }) => name) ?? [];
   return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])) as Row);
+}
+
+function cellOf(cell: EachParams[string] | undefined): EachParams[string] {
+  if (cell === undefined) throw new Error("A column of a row is missing.");
+  return cell;
 }
 
 function toValue(param: Param | undefined): Value {
@@ -189,13 +216,32 @@ export function dialectOf(s: string): Dialect {
       const steps = statements.slice(0, -1).map((statement, i) => `step${i} as (${statement})`);
       return { before: [], last: `with ${steps} ${statements.at(-1)}` };
     },
+    each: (columns, write) => {
+      const names = Object.keys(columns);
+      const list = (name: string) => `cast(:${name} as ${columns[name]}[])`;
+      const rows = `unnest(${names.map(list).join(", ")}) as given (${names.join(", ")})`;
+      return write({
+        value: (name) => `given.${name}`,
+        values: names.map((name) => `given.${name}`).join(", "),
+        from: (tables) => (tables === undefined ? `from ${rows}` : `from ${rows}, ${tables}`),
+        using: `using ${rows}`,
+        is: (table, ...same) => {
+          const equal = ([column, name]: readonly [string, string]) =>
+            `${table}.${column} = any(${list(name)}) and ${table}.${column} = given.${name}`;
+          return same.map(pairOf).map(equal).join(" and ");
+        },
+      });
+    },
     fence: `nextval('${s}.fence')`,
     locking: " for no key update",
+    lockingOf: (alias) => ` for no key update of ${alias}`,
     greatest: (a, b) => `greatest(${a}, ${b})`,
+    least: (a, b) => `least(${a}, ${b})`,
     isFalse: (column) => `not ${column}`,
     byBytes: (text) => `${text} collate "C"`,
     jsonRows: (columns, from, order) =>
       `(select cast(json_agg(json_build_array(${columns.join(", ")}) order by ${order}) as text) from ${from})`,
+    overriding: "overriding system value",
     nextKey: (table) => `select nextval('${s}.${{ builds: "build" }[table]}') as next`,
     running: `${s}.running`,
     heldBy: (processes) => `(select cast(coalesce(sum(at_work), 0) as bigint) from ${s}.claims

@@ -11,7 +11,8 @@ import { Sinks } from "../sql/sinks.ts";
 import type { ResultGuard } from "../sql/work/results.ts";
 import type { TargetGuard } from "../sql/work/targets.ts";
 import { Work } from "../sql/work/work.ts";
-import { ArtifactWatch } from "../work/artifact-watch.ts";
+import type { ArtifactCheck } from "../sql/work/work-batch.ts";
+import { WorkBatches } from "../sql/work/work-batches.ts";
 import { QueueLocks, Turn } from "./transactions/mutexes.ts";
 import { Catalog, Counter } from "./catalog.ts";
 import { ClaimLocks } from "./claims/claim-statements.ts";
@@ -35,8 +36,7 @@ import { Expiring } from "./settle/retention.ts";
 import { Notes } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
-import { Sheets } from "./work/sheets.ts";
-import { WorkWriter } from "./work/work.ts";
+import { workDatabase, workHooks } from "./work.ts";
 
 /** The server looks after its own log and files. */
 const NO_FILE: FileFacts = {
@@ -76,7 +76,7 @@ export class Areas {
     const { s, reader, databaseId } = opened;
     const { random, actor, time, access } = parts;
     const intake = (this.intake = new Intake(s, { speaks: true, random }));
-    const { catalog, settings, limits, effects, enqueue, sheets, jobEvents: events } = intake;
+    const { catalog, settings, limits, effects, enqueue, batches, jobEvents: events } = intake;
     const dialect = dialectOf(s);
     const statements = (this.statements = new Statements(s));
     const scripts = scriptAccess(statements, access, intake);
@@ -85,7 +85,7 @@ export class Areas {
     this.processes = new Processes(s, { ...opened, audit, time }, access);
     this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
     this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
-    this.settle = new Settle(s, { catalog, settings, limits, events, effects, enqueue, sheets, random });
+    this.settle = new Settle(s, { catalog, settings, limits, events, effects, enqueue, batches, random });
     this.leases = new Leases(s, this.settle);
     this.notes = new Notes(s, this.settle);
     this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
@@ -100,9 +100,9 @@ export class Areas {
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
     this.vitals = new PostgresVitals(s, access);
     this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    const writes = new WorkWriter(s, { intake, settle: this.settle, cancel, notes: this.notes, reader }, access);
+    const hooks = workHooks(s, { intake, settle: this.settle, cancel, notes: this.notes, reader, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.work = new Work(dialect, { writes, guards }, scripts);
+    this.work = new Work(dialect, { batches, hooks, guards }, scripts);
     const { settle, leases, locks, processes, builds } = this;
     const recovered = { settle, leases, events: intake.events, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
     this.recoveries = new Recoveries(dialect, recovered, scripts);
@@ -138,13 +138,14 @@ const SCHEDULE_GUARD: ScheduleGuard = {
   saved: { columns: "", values: "", updates: "", params: () => ({}) },
 };
 
-const TARGET_GUARD: TargetGuard = { columns: "", check: () => {} };
+const TARGET_GUARD: TargetGuard = { columns: "", check: () => {}, checksum: null };
 
 const RESULT_GUARD: ResultGuard = {
   columns: "",
   found: "result.output_hash, result.output_text, result.output_file, result.output_size",
   isIntact: () => true,
   check: () => {},
+  checksum: null,
 };
 
 /** What it takes to put jobs in: over the store's own connection, or a user's. */
@@ -161,11 +162,11 @@ export class Intake {
   readonly enqueue: Enqueue;
   readonly turn: Turn;
   /** What builds work on. */
-  readonly sheets: Sheets;
+  readonly batches: WorkBatches;
   readonly #counter: Counter;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
-  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; watch?: ArtifactWatch }) {
+  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
     const counter = (this.#counter = new Counter(s));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
     const decisions = new Decisions(s);
@@ -178,9 +179,11 @@ export class Intake {
     const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
     const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
-    const sheets = (this.sheets = new Sheets(s, { catalog, settings, limits, watch: options.watch ?? new ArtifactWatch() }));
-    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, expiring, events, sheets }));
-    const parts = { catalog, settings, limits, waits, effects, events, sheets };
+    const database = workDatabase(s, { catalog, limits });
+    const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
+    const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
+    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, expiring, events, batches }));
+    const parts = { catalog, settings, limits, waits, effects, events, batches };
     this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
   }
 

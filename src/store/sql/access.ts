@@ -6,6 +6,8 @@ import type { Script } from "./script.ts";
 
 /** What a statement takes. A list is one value, see `Dialect.in` and `Dialect.items`. */
 export type Param = string | number | boolean | null | readonly (string | number)[];
+/** The columns of one row, see `Tx.each`. */
+export type EachParams = Readonly<Record<string, string | number | boolean | null>>;
 export type Params = Readonly<Record<string, Param>>;
 
 /**
@@ -27,6 +29,10 @@ export interface Tx extends Reads {
   run(sql: string, params?: Params): Script<boolean>;
   /** Changes rows, and gives back what the statement returns of them. */
   returning<Row>(sql: string, params?: Params): Script<Row[]>;
+  /** Runs a statement that `Dialect.each` made for each of these rows: how many rows it changed. */
+  each(sql: string, rows: readonly EachParams[]): Script<number>;
+  /** The same, and gives back what the statement returns. */
+  eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** Keeps others from changing the selected rows before the commit. SQLite has one writer at a time and needs no locks. */
   lock(select: string, params?: Params): Script<unknown>;
   /** A number that no earlier transaction was given: the fence of what is taken or saved in this one. */
@@ -49,6 +55,8 @@ export interface Locking {
   builds?: boolean;
   /** Jobs that it adds. */
   jobs?: readonly NewJob[];
+  /** Work items that this process has claimed; their queues are locked. */
+  claimed?: readonly JobKey[];
 }
 
 export interface Access {

@@ -15,7 +15,8 @@ export function* wait<T>(answer: Answer<T>): Script<T> {
 
 /**
  * Runs several scripts side by side. On PostgreSQL their first statements are sent together, in this order, and cost one
- * round trip; SQLite runs one script after the other.
+ * round trip; SQLite runs one script after the other. A call that runs its statement at once (`tx.all`, `tx.run`, `wait`)
+ * runs before all scripts here, wherever it stands: put it into a generator where the order matters.
  */
 export function* together<T extends readonly Script<unknown>[]>(...scripts: T): Script<Results<T>> {
   const answers = scripts.map(run);

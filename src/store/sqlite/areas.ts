@@ -31,9 +31,7 @@ import { Processes } from "./processes.ts";
 import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
 import { SqliteVitals } from "./maintenance/vitals.ts";
 import { checkpointOf, type LogAtOpening, walSize } from "./maintenance/wal.ts";
-import { RESULT_GUARD } from "./work/results.ts";
-import { TARGET_GUARD } from "./work/targets.ts";
-import { WorkWriter } from "./work/work.ts";
+import { RESULT_GUARD, TARGET_GUARD, workHooks } from "./work.ts";
 
 interface Parts {
   path: string;
@@ -99,15 +97,14 @@ export class Areas {
       settings,
       limits,
       endings,
-      items: this.intake.work.items,
-      table: this.intake.work.table,
+      batches: this.intake.batches,
       events: jobEvents,
       locks: new ClaimLocks(db),
       lanes: this.lanes,
       random,
     };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
-    this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes, flows: this.intake.work.flows });
+    this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes });
     this.leases = new Leases(db, this.settle);
     this.look = new Look(db, { catalog, settings, tally }, access);
     const cancel = new Cancel(db, { ...shared, waits });
@@ -116,9 +113,9 @@ export class Areas {
     this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    const writes = new WorkWriter(db, { intake: this.intake, settle, cancel, notes: this.notes }, access);
+    const hooks = workHooks(db, { intake: this.intake, settle, cancel, notes: this.notes, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.work = new Work(DIALECT, { writes, guards }, scripts);
+    this.work = new Work(DIALECT, { batches: this.intake.batches, hooks, guards }, scripts);
     const file: FileFacts = {
       logAtOpening: () => {
         const met = damage.opening;

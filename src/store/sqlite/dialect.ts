@@ -1,4 +1,4 @@
-import type { Dialect } from "../sql/dialect.ts";
+import { type Dialect, pairOf } from "../sql/dialect.ts";
 
 export const DIALECT: Dialect = {
   table: (name) => `holdfast_${name}`,
@@ -11,14 +11,31 @@ export const DIALECT: Dialect = {
   firstRow: (table, as, which) =>
     `cross join ${table} as ${as} on ${as}.key = (select one.key from ${table} as one ${which} limit 1)`,
   inOrder: (...statements) => ({ before: statements.slice(0, -1), last: statements.at(-1) as string }),
+  each: (columns, write) => {
+    const names = Object.keys(columns);
+    return write({
+      value: (name) => `:${name}`,
+      values: names.map((name) => `:${name}`).join(", "),
+      from: (tables) => (tables === undefined ? "" : `from ${tables}`),
+      using: "",
+      is: (table, ...same) =>
+        same
+          .map(pairOf)
+          .map(([column, name]) => `${table}.${column} = :${name}`)
+          .join(" and "),
+    });
+  },
   fence: ":commit",
   locking: "",
+  lockingOf: () => "",
   // SQLite's own `max` is null if one of them is.
   greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
+  least: (a, b) => `min(${a}, ${b})`,
   isFalse: (column) => `${column} = 0`,
   byBytes: (text) => text,
   jsonRows: (columns, from, order) =>
     `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
+  overriding: "",
   // What was removed is not given out again.
   nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
   running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",

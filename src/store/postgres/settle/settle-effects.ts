@@ -8,7 +8,8 @@ import type { JobEvents } from "../events.ts";
 import type { Limits } from "../limits/limits.ts";
 import type { Expiring } from "./retention.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import type { Sheets } from "../work/sheets.ts";
+import { runAsync } from "../../sql/script.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 
 /** A job that has ended. */
 export interface FinishedJob {
@@ -31,7 +32,7 @@ export class SettleEffects {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
-  readonly #sheets: Sheets;
+  readonly #batches: WorkBatches;
   readonly #sql: Record<"waiting" | "unblock" | "cancel" | "idsOf", string>;
 
   constructor(
@@ -43,7 +44,7 @@ export class SettleEffects {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
-      sheets: Sheets;
+      batches: WorkBatches;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -52,7 +53,7 @@ export class SettleEffects {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
-    this.#sheets = parts.sheets;
+    this.#batches = parts.batches;
     this.#sql = {
       waiting: `
         select key, lane, priority, run_at, created_at, limits from ${s}.jobs
@@ -140,11 +141,8 @@ export class SettleEffects {
       tx,
       cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
     );
-    await this.#sheets.cancelled(
-      tx,
-      now,
-      cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" })),
-    );
+    const waited = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
+    await runAsync(this.#batches.cancelled(tx, now, waited));
     return cancelled;
   }
 

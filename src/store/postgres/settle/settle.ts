@@ -19,7 +19,9 @@ import type { SettleEffects } from "./settle-effects.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
-import type { Sheet, Sheets } from "../work/sheets.ts";
+import { runAsync } from "../../sql/script.ts";
+import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 
 type HistoryRow = [
   key: JobKey,
@@ -57,7 +59,7 @@ export class Settle {
   readonly #events: JobEvents;
   readonly #effects: SettleEffects;
   readonly #enqueue: Enqueue;
-  readonly #sheets: Sheets;
+  readonly #batches: WorkBatches;
   readonly #random: () => number;
   readonly #successes: SettleSuccesses;
   readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
@@ -71,7 +73,7 @@ export class Settle {
       events: JobEvents;
       effects: SettleEffects;
       enqueue: Enqueue;
-      sheets: Sheets;
+      batches: WorkBatches;
       random: () => number;
     },
   ) {
@@ -81,7 +83,7 @@ export class Settle {
     this.#events = parts.events;
     this.#effects = parts.effects;
     this.#enqueue = parts.enqueue;
-    this.#sheets = parts.sheets;
+    this.#batches = parts.batches;
     this.#random = parts.random;
     this.#successes = new SettleSuccesses(s, parts);
     const history = `
@@ -194,48 +196,46 @@ export class Settle {
       tx,
       endings.map(({ job }) => job),
     );
-    const { ended, sheet } = await this.#end(tx, endings);
-    await sheet?.close(tx);
+    const { ended, batch } = await this.#end(tx, endings);
+    if (batch !== null) await runAsync(this.#batches.close(tx, batch));
     return ended;
   }
 
-  /** `next`: the jobs that the ends of work items lead to, for the caller to add; `sheet`: where it is counted, not closed yet. */
-  async #end(tx: Tx, endings: readonly Ending[]): Promise<{ ended: Ended[]; next: NewJob[]; sheet: Sheet | null }> {
+  /** `next`: the jobs that the ends of work items lead to, for the caller to add; `batch`: what they change, not closed yet. */
+  async #end(tx: Tx, endings: readonly Ending[]): Promise<{ ended: Ended[]; next: NewJob[]; batch: WorkBatch | null }> {
     const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
     const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
-    const sheet = await this.#sheets.ending(
-      tx,
-      held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work })),
-    );
+    const ending = held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work }));
+    const batch = await runAsync(this.#batches.ending(tx, ending));
     const moves: Move[] = [];
     const ended = endings.map((ending): Ended => {
       const row = rows.get(ending.job);
       if (row === undefined || !isHeld(ending, row)) return null;
       // Only once, should it be asked for twice.
       rows.delete(ending.job);
-      const outcome = (sheet !== null && this.#untenable(sheet, row, ending)) || ending.outcome;
+      const outcome = (batch !== null && this.#untenable(batch, row, ending)) || ending.outcome;
       const next = decide(row, this.#catalog.policy(row.policy), outcome, this.#random());
       moves.push({ row, next, outcome, gate: isDelayed(next) ? "time" : null, ending });
       return { next, outcome };
     });
     await this.#limit(tx, moves);
-    const next = sheet === null ? [] : moves.flatMap((move) => this.#workOver(sheet, now, move));
-    await Promise.all([this.#move(tx, now, moves), sheet?.write(tx)]);
-    return { ended, next, sheet };
+    const next = batch === null ? [] : moves.flatMap((move) => this.#workOver(batch, now, move));
+    await Promise.all([this.#move(tx, now, moves), batch && runAsync(this.#batches.write(tx, batch))]);
+    return { ended, next, batch };
   }
 
   /** What becomes of the success of a work item that cannot be written as it is. */
-  #untenable(sheet: Sheet, { lane }: History, { job, outcome, work }: Ending): Outcome | undefined {
-    if (outcome.kind !== "succeeded" || !this.#sheets.isPipelines(lane)) return undefined;
-    return sheet.flows.untenable(job, work);
+  #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: Ending): Outcome | undefined {
+    if (outcome.kind !== "succeeded" || !this.#batches.isPipelines(lane)) return undefined;
+    return batch.refusal(job, work);
   }
 
   /** What the end of a work item means for its build: the jobs that it leads to. */
-  #workOver(sheet: Sheet, now: number, { row, next, outcome, ending }: Move): NewJob[] {
-    if (!this.#sheets.isPipelines(row.lane)) return [];
+  #workOver(batch: WorkBatch, now: number, { row, next, outcome, ending }: Move): NewJob[] {
+    if (!this.#batches.isPipelines(row.lane)) return [];
     const { work, expiresAt } = ending;
-    if (outcome.kind === "succeeded") return sheet.flows.succeeded(now, row.key, work);
-    sheet.items.left(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
+    if (outcome.kind === "succeeded") return batch.succeeded(now, row.key, work);
+    batch.ended(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
     return [];
   }
 
@@ -276,9 +276,13 @@ export class Settle {
     const fates = new Map<Settlement, Fate>();
     for (const batch of batchesOf(settlements, late)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
-      const { ended, next, sheet } = await this.#end(
+      const {
+        ended,
+        next,
+        batch: work,
+      } = await this.#end(
         tx,
-        batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome })),
+        batch.map(({ job, fence, work: end }, i) => ({ job, fence, work: end, outcome: outcomes[i] as Outcome })),
       );
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await this.fates(tx.rows, lost);
@@ -288,8 +292,8 @@ export class Settle {
       const followUps = batch.flatMap((settlement, i) =>
         ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );
-      if (followUps.length + next.length > 0) await this.#enqueue.run(tx, [...followUps, ...next], sheet ?? undefined);
-      await sheet?.close(tx);
+      if (followUps.length + next.length > 0) await this.#enqueue.run(tx, [...followUps, ...next], work ?? undefined);
+      if (work !== null) await runAsync(this.#batches.close(tx, work));
     }
     return fates;
   }

@@ -80,7 +80,7 @@ export class RowCommits {
     if (settlement.followUps !== undefined) await declare(settlement.followUps);
     const lane = await this.#take();
     try {
-      lane.intake = new Intake(s, { speaks: false, random, knows: intake.catalog, watch: intake.sheets.watch });
+      lane.intake = new Intake(s, { speaks: false, random, knows: intake.catalog, artifacts: intake.batches.artifacts });
       const until = performance.now() + this.#parts.limit;
       const run = (tx: unknown) => this.#settle(tx as Transaction, lane.intake, settlement, until);
       const fate = await lane.group.submit("settle", run, { owed: true });

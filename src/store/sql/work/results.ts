@@ -21,8 +21,13 @@ export interface ResultGuard {
   found: string;
   isIntact(row: OutputColumns): boolean;
   /** Throws if a row is not what was written. */
-  check(row: ResultColumns): void;
+  check(row: CheckedResult): void;
+  /** The checksum that is written with a row; null where rows have none. */
+  readonly checksum: ((row: CheckedResult) => number) | null;
 }
+
+/** What the check of a result covers, at the least. */
+export type CheckedResult = Omit<ResultColumns, "build" | "state" | "key"> & { state: string };
 
 /** Reads what stages have made, and what went wrong. */
 export class Results {

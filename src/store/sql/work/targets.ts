@@ -9,7 +9,14 @@ export interface TargetGuard {
   columns: string;
   /** Throws if a row is not what was written. */
   check(row: TargetColumns): void;
+  /** The checksum that is written with a row; null where rows have none. */
+  readonly checksum: ((row: CheckedTarget) => number) | null;
 }
+
+/** What the checksum of a target covers. */
+export type CheckedTarget = Omit<TargetColumns, "seen" | "done" | "trail" | "grouping" | "member" | "failure" | "rev"> & {
+  pipeline: string;
+};
 
 /** Reads the targets of pipelines, by segment and path. Paths are ordered by their bytes: so are the columns collated. */
 export class Targets {

@@ -12,6 +12,7 @@ import {
   type ListedBatch,
   type MemberPage,
   type NamedArtifact,
+  type NewWork,
   parseArtifactCursor,
   type Retry,
   type StoredResult,
@@ -21,42 +22,57 @@ import {
   type WorkStore,
   type WorkView,
 } from "../../work.ts";
-import { toHistory } from "../../work/books.ts";
-import { askedTargets, placeOf, type ViewedItem, viewOf } from "../../work/views.ts";
 import type { Access, Reads, Tx } from "../access.ts";
 import { type BuildGuard, Runs } from "../builds/runs.ts";
 import type { Dialect } from "../dialect.ts";
+import type { Settings } from "../parts.ts";
 import { type Answer, type Script, together, wait } from "../script.ts";
 import { type ResultGuard, Results } from "./results.ts";
 import { type TargetGuard, Targets } from "./targets.ts";
-import { type UnfinishedItem, UnfinishedWork } from "./unfinished.ts";
+import { CostLedger } from "./cost-ledger.ts";
+import type { TargetInBuild } from "./item-batch.ts";
+import { Listing, type ListingParts } from "./listing.ts";
+import { UnfinishedWork } from "./unfinished.ts";
+import type { WorkBatches } from "./work-batches.ts";
 
-/** Each database writes work items, results and costs in its own way. */
-export interface WorkWrites extends Pick<WorkStore, "listed" | "begin" | "saveCosts" | "watchArtifacts" | "referenced"> {
-  /** PostgreSQL locks the limits of queues before the rows of their jobs. */
+/** What each database does in its own way around work items. */
+export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes" | "settle"> {
+  settings: Settings;
+  /** Refreshes what is known of settings, before anything is locked. */
+  prepare(tx: Tx): Answer<unknown>;
+  /** Makes the queues of these lanes known. */
+  knowLanes(tx: Tx, lanes: readonly number[]): Answer<unknown>;
+  /** The queues of jobs that this process has claimed, as far as it knows them; null where queues are not locked. */
+  claimedQueues(jobs: readonly JobKey[]): string[] | null;
+  /** PostgreSQL locks queues before the rows of their jobs. */
   lockQueues(tx: Tx, queues: readonly string[]): Answer<unknown>;
-  /** Cancels work items, which then count as nothing; answers how many. */
-  cancelItems(tx: Tx, items: readonly UnfinishedItem[]): Answer<number>;
 }
 
 interface Parts {
-  writes: WorkWrites;
+  batches: WorkBatches;
+  hooks: WorkHooks;
   guards: { builds: BuildGuard; targets: TargetGuard; results: ResultGuard };
 }
 
 /** What builds work on, and what comes of it. */
 export class Work implements WorkStore {
   readonly #access: Access;
-  readonly #writes: WorkWrites;
+  readonly #batches: WorkBatches;
+  readonly #hooks: WorkHooks;
+  readonly #listing: Listing;
+  readonly #ledger: CostLedger;
   readonly #runs: Runs;
   readonly #targets: Targets;
   readonly #results: Results;
   readonly #unfinished: UnfinishedWork;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, { writes, guards }: Parts, access: Access) {
+  constructor(dialect: Dialect, { batches, hooks, guards }: Parts, access: Access) {
     this.#access = access;
-    this.#writes = writes;
+    this.#batches = batches;
+    this.#hooks = hooks;
+    this.#listing = new Listing(dialect, { ...hooks, batches });
+    this.#ledger = new CostLedger({ ...hooks, batches });
     this.#runs = new Runs(dialect, guards.builds);
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
@@ -81,7 +97,19 @@ export class Work implements WorkStore {
   }
 
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
-    return this.#writes.listed(lease, batch);
+    return this.#access.write("listed", (tx) => this.#listed(tx, lease, batch), { claimed: [lease.job] });
+  }
+
+  *#listed(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<Fate> {
+    const { build } = batch;
+    yield* wait(this.#hooks.prepare(tx));
+    const claimed = this.#hooks.claimedQueues([lease.job]);
+    if (claimed !== null) {
+      const queues =
+        claimed.length > 0 ? claimed : (yield* tx.all<{ queue: string }>(this.#sql.queue, { build })).map(({ queue }) => queue);
+      yield* wait(this.#hooks.lockQueues(tx, queues));
+    }
+    return yield* this.#listing.run(tx, lease, batch);
   }
 
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]> {
@@ -121,9 +149,27 @@ export class Work implements WorkStore {
   *#clear(tx: Tx, clearing: Clearing): Script<number> {
     const builds = yield* this.#unfinished.builds(tx, clearing);
     if (builds.length === 0) return 0;
-    const queues = builds.map(({ queue }) => queue);
-    yield* wait(this.#writes.lockQueues(tx, queues));
-    return yield* wait(this.#writes.cancelItems(tx, yield* this.#unfinished.items(tx, builds, clearing)));
+    yield* wait(this.#hooks.prepare(tx));
+    yield* wait(
+      this.#hooks.lockQueues(
+        tx,
+        builds.map(({ queue }) => queue),
+      ),
+    );
+    const items = yield* this.#unfinished.items(tx, builds, clearing);
+    yield* wait(
+      this.#hooks.knowLanes(
+        tx,
+        items.map(({ lane }) => lane),
+      ),
+    );
+    const batch = yield* this.#batches.ending(tx, items);
+    if (batch === null) return 0;
+    const jobs = items.map(({ job }) => job);
+    const dropped = yield* wait(this.#hooks.cancel.quietly(tx, jobs));
+    for (const [job, was] of dropped) batch.dropped(job, was);
+    yield* this.#batches.close(tx, batch);
+    return dropped.size;
   }
 
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
@@ -131,38 +177,63 @@ export class Work implements WorkStore {
   }
 
   *#works(db: Reads, jobs: readonly JobKey[]): Script<(WorkView | null)[]> {
-    type Row = ViewedItem & { job: JobKey; removing: Flag };
+    type Row = Omit<NewWork, "build"> & { job: JobKey; build: BuildKey; removing: Flag };
     const items = new Map((yield* db.all<Row>(this.#sql.items, { jobs })).map((item) => [item.job, item]));
     const keys = [...new Set(Array.from(items.values(), ({ build }) => build))];
     const rows = yield* together(...keys.map((key) => this.#runs.get(db, key)));
     const builds = new Map(keys.map((key, i) => [key, rows[i] as BuildRow]));
     const targets = new Map<string, TargetRow>();
-    for (const { pipeline, segment, paths } of askedTargets([...items.values()], builds))
-      for (const row of yield* this.#targets.byPath(db, pipeline, segment, paths))
-        targets.set(placeOf(pipeline, segment, row.path), row);
-    return jobs.map((job) => viewOf(items.get(job), builds, targets, isYes(items.get(job)?.removing ?? false)));
+    const nameOf = ({ build, segment, path }: TargetInBuild) => `${segment}\n${builds.get(build)?.pipeline}\n${path}`;
+    const withTargets = [...items.values()].filter(({ kind }) => kind !== "listing");
+    // The targets of one segment and build are read together.
+    for (const group of Map.groupBy(withTargets, ({ build, segment }) => `${build} ${segment}`).values()) {
+      const [{ build, segment }] = group as [Row];
+      const paths = group.map(({ path }) => path);
+      for (const row of yield* this.#targets.byPath(db, (builds.get(build) as BuildRow).pipeline, segment, paths))
+        targets.set(nameOf({ build, segment, path: row.path }), row);
+    }
+    return jobs.map((job) => {
+      const item = items.get(job);
+      if (item === undefined) return null;
+      const { kind, stage, segment } = item;
+      const build = builds.get(item.build) as BuildRow;
+      const target = kind === "listing" ? null : (targets.get(nameOf(item)) ?? null);
+      return { kind, stage, build, segment, target, removing: isYes(item.removing) };
+    });
   }
 
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {
-    return this.#writes.begin(starts);
+    const claimed = starts.map(({ job }) => job);
+    return this.#access.write("begin", (tx) => this.#begin(tx, starts, claimed), { claimed });
+  }
+
+  *#begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[], claimed: readonly JobKey[]): Script<Beginning[]> {
+    if (starts.length === 0) return [];
+    yield* wait(this.#hooks.prepare(tx));
+    // The lock is sent ahead of the statements that lock rows, in one round trip with them.
+    const locked = wait(this.#hooks.lockQueues(tx, this.#hooks.claimedQueues(claimed) ?? []));
+    return (yield* together(locked, this.#ledger.begin(tx, starts)))[1];
   }
 
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {
-    return this.#writes.saveCosts(reports);
+    if (reports.length === 0) return Promise.resolve([]);
+    return this.#access.write("costs", (tx) => this.#ledger.saveCosts(tx, reports));
   }
 
   async costs(pipeline: string): Promise<Record<string, CostHistory>> {
     type Row = { stage: string; attempts: number; micros: number; tokens: number };
     const rows = await this.#access.read((db) => db.all<Row>(this.#sql.costs, { pipeline }));
-    return Object.fromEntries(rows.map(({ stage, attempts, micros, tokens }) => [stage, toHistory([attempts, micros, tokens])]));
+    return Object.fromEntries(
+      rows.map(({ stage, attempts, micros, tokens }) => [stage, { attempts, spent: { micros, tokens } }]),
+    );
   }
 
   watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void {
-    this.#writes.watchArtifacts(missing);
+    this.#batches.artifacts.use(missing);
   }
 
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>> {
-    return this.#writes.referenced(hashes);
+    return this.#hooks.referenced(hashes);
   }
 
   async artifacts(build: string, { after, limit }: { after?: string; limit: number }): Promise<ArtifactRef[]> {
@@ -187,6 +258,7 @@ function statements({ table, in: isIn }: Dialect) {
           select 1 from ${table("work")} as other where other.build = work.build and other.segment = work.segment
             and other.path = work.path and other.kind = 'remove')) as removing
       from ${table("work")} as work where ${isIn("job", "bigint", ":jobs")}`,
+    queue: `select queue from ${table("builds")} where key = :build`,
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
     artifacts: `
       select cast(:build as text) as build, stage, path, name, hash, size from ${artifacts}

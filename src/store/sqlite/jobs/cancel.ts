@@ -1,7 +1,7 @@
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { type JobState, mayMove } from "../../../core/jobs/job.ts";
-import { isPipelineQueue } from "../../../core/pipelines/work.ts";
-import type { Items } from "../../work/items.ts";
+import { runSync } from "../../sql/script.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Endings, Waits } from "./endings.ts";
@@ -26,20 +26,20 @@ export class Cancel {
   readonly #waits: Waits;
   readonly #limits: Limits;
   readonly #events: JobEvents;
-  readonly #items: Items;
+  readonly #batches: WorkBatches;
   readonly #row: Statement;
   readonly #cancel: Statement;
 
   constructor(
     db: Connection,
-    parts: { catalog: Catalog; endings: Endings; waits: Waits; limits: Limits; events: JobEvents; items: Items },
+    parts: { catalog: Catalog; endings: Endings; waits: Waits; limits: Limits; events: JobEvents; batches: WorkBatches },
   ) {
     this.#catalog = parts.catalog;
     this.#endings = parts.endings;
     this.#waits = parts.waits;
     this.#limits = parts.limits;
     this.#events = parts.events;
-    this.#items = parts.items;
+    this.#batches = parts.batches;
     this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
     this.#cancel = db.prepare(
       `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
@@ -52,16 +52,21 @@ export class Cancel {
     const row = this.#take(tx, job);
     if (row === undefined) return false;
     this.#events.always(tx, "job.cancelled", row.key);
-    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) this.#items.cancelled(tx.now, row.key, row.state);
+    runSync(this.#batches.cancelled(tx, tx.now, [{ job: row.key, lane: row.lane, was: row.state }]));
     return true;
   }
 
-  /** A work item that is not wanted any more. */
-  quietly(tx: Tx, job: JobKey): void {
-    const row = this.#take(tx, job);
-    if (row === undefined) return;
-    this.#events.tell(tx, "job.cancelled", row.lane, row.key);
-    this.#items.dropped(row.key, row.state);
+  /** Cancels work items that a build does not need any more: those that had not ended, and their states before. */
+  quietly(tx: Tx, jobs: readonly JobKey[]): Map<JobKey, JobState> {
+    const cancelled = new Map<JobKey, JobState>();
+    for (const job of jobs) {
+      const row = this.#take(tx, job);
+      if (row === undefined) continue;
+      this.#events.tell(tx, "job.cancelled", row.lane, row.key);
+      cancelled.set(row.key, row.state);
+    }
+    this.#endings.write(tx);
+    return cancelled;
   }
 
   #take(tx: Tx, job: JobKey): Row | undefined {

@@ -2,9 +2,8 @@ import { damagedRow } from "../../../core/text/errors.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { JobError } from "../../../core/jobs/job.ts";
-import { isPipelineQueue } from "../../../core/pipelines/work.ts";
-import type { Items } from "../../work/items.ts";
-import type { Catalog } from "./catalog.ts";
+import { runSync } from "../../sql/script.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Endings } from "./endings.ts";
 import type { JobEvents } from "./events.ts";
@@ -27,19 +26,17 @@ export interface DamagedJob {
  * into quarantine instead, where an operator finds it. Nothing that its row says is relied on, but the lane it was found in.
  */
 export class DamagedJobs {
-  readonly #catalog: Catalog;
   readonly #endings: Endings;
   readonly #limits: Limits;
   readonly #events: JobEvents;
-  readonly #items: Items;
+  readonly #batches: WorkBatches;
   readonly #quarantine: Statement;
 
-  constructor(db: Connection, parts: { catalog: Catalog; endings: Endings; limits: Limits; events: JobEvents; items: Items }) {
-    this.#catalog = parts.catalog;
+  constructor(db: Connection, parts: { endings: Endings; limits: Limits; events: JobEvents; batches: WorkBatches }) {
     this.#endings = parts.endings;
     this.#limits = parts.limits;
     this.#events = parts.events;
-    this.#items = parts.items;
+    this.#batches = parts.batches;
     // A claim and its end in one: the transaction holds the only write lock.
     this.#quarantine = db.prepare(
       `update holdfast_jobs set state = 'quarantined', fence = ?, error = ?, finished_at = ?
@@ -56,9 +53,11 @@ export class DamagedJobs {
     tx.wrote();
     this.#freePlace(tx, job);
     this.#endings.add(key, lane, "quarantined");
-    if (isPipelineQueue(this.#catalog.lane(lane).queue)) {
+    const batch = runSync(this.#batches.ending(tx, [{ job: key, lane }]));
+    if (batch !== null) {
       const next = { state: "quarantined", delay: 0, attempt: 0, errors: 0, crashes: 0, error, dropCheckpoint: false } as const;
-      this.#items.left(tx.now, key, { outcome: { kind: "unreadable", error }, next, by: "reclaimer", work: undefined });
+      batch.ended(tx.now, key, { outcome: { kind: "unreadable", error }, next, by: "reclaimer", work: undefined });
+      runSync(this.#batches.close(tx, batch));
     }
     this.#events.tell(tx, EVENT_OF.quarantined, lane, key);
     this.#endings.write(tx);

@@ -1,9 +1,9 @@
 import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { FinishedState, JobState } from "../../../core/jobs/job.ts";
-import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
-import type { Items } from "../../work/items.ts";
+import { runSync } from "../../sql/script.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { JobEvents } from "./events.ts";
@@ -11,7 +11,6 @@ import type { Expiring } from "./expiring.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
-import type { Accounts } from "../work/accounts.ts";
 
 interface Ended {
   job: JobKey;
@@ -34,8 +33,7 @@ export class Endings {
   readonly #limits: Limits;
   readonly #expiring: Expiring;
   readonly #events: JobEvents;
-  readonly #items: Items;
-  readonly #accounts: Accounts;
+  readonly #batches: WorkBatches;
   readonly #waiting: Statement;
   readonly #unblock: Statement;
   readonly #cancel: Statement;
@@ -54,8 +52,7 @@ export class Endings {
       limits: Limits;
       expiring: Expiring;
       events: JobEvents;
-      items: Items;
-      accounts: Accounts;
+      batches: WorkBatches;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -65,8 +62,7 @@ export class Endings {
     this.#limits = parts.limits;
     this.#expiring = parts.expiring;
     this.#events = parts.events;
-    this.#items = parts.items;
-    this.#accounts = parts.accounts;
+    this.#batches = parts.batches;
     const these = "key in (select value from json_each(?)) and state = 'waiting'";
     this.#waiting = db.prepare(
       `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
@@ -91,7 +87,6 @@ export class Endings {
     if (this.#ended.length > 0) this.#follow(tx);
     this.#tally.write(tx.now);
     this.#limits.write(tx);
-    this.#accounts.write(tx);
     this.#followed = true;
   }
 
@@ -100,7 +95,6 @@ export class Endings {
     this.#ended = [];
     this.#followed = true;
     this.#tally.forget();
-    this.#accounts.forget();
   }
 
   #follow(tx: Tx): void {
@@ -149,9 +143,10 @@ export class Endings {
     this.#cancel.run(error, tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
       this.#events.tell(tx, "job.cancelled", lane, key);
-      if (isPipelineQueue(this.#catalog.lane(lane).queue)) this.#items.cancelled(tx.now, key, "waiting");
       this.add(key, lane, "cancelled");
     }
+    const cancelled = rows.map(([job, lane]) => ({ job, lane, was: "waiting" }) as const);
+    runSync(this.#batches.cancelled(tx, tx.now, cancelled));
   }
 
   #waitingOf(jobs: readonly JobKey[]): WaitingRow[] {

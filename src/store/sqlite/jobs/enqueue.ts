@@ -13,7 +13,9 @@ import { limitsText } from "../../../core/limits/turnstile.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";
-import type { Items } from "../../work/items.ts";
+import { runSync } from "../../sql/script.ts";
+import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Catalog } from "./catalog.ts";
 import { jobChecksum, rowChecksum } from "../checksum.ts";
 import type { Connection, Statement, Value } from "../driver.ts";
@@ -21,7 +23,6 @@ import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Limits } from "./limits.ts";
 import type { Settings } from "./settings.ts";
-import type { ItemTable } from "../work/item-table.ts";
 import type { Endings, Waits } from "./endings.ts";
 
 const ROWS = 25;
@@ -38,8 +39,7 @@ export class Enqueue {
   readonly #waits: Waits;
   readonly #endings: Endings;
   readonly #events: JobEvents;
-  readonly #table: ItemTable;
-  readonly #items: Items;
+  readonly #batches: WorkBatches;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
   readonly #insertWhole: Statement;
@@ -63,8 +63,7 @@ export class Enqueue {
       waits: Waits;
       endings: Endings;
       events: JobEvents;
-      table: ItemTable;
-      items: Items;
+      batches: WorkBatches;
     },
   ) {
     this.#catalog = parts.catalog;
@@ -73,8 +72,7 @@ export class Enqueue {
     this.#waits = parts.waits;
     this.#endings = parts.endings;
     this.#events = parts.events;
-    this.#table = parts.table;
-    this.#items = parts.items;
+    this.#batches = parts.batches;
     this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
@@ -96,8 +94,12 @@ export class Enqueue {
     );
   }
 
-  run(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
+  /** `batch`: the caller writes what is counted of work items with it. */
+  run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Enqueued[] {
     const answers: Enqueued[] = [];
+    const hasWork = jobs.some(({ work }) => work !== undefined);
+    const existing = hasWork ? runSync(this.#batches.existing(tx, jobs)) : null;
+    const items: NewItem[] = [];
     let plain: Value[] = [];
     const admission = new Admission(this.#residents);
     const flush = (): void => {
@@ -108,7 +110,7 @@ export class Enqueue {
     for (const job of jobs) {
       // What it comes after, or is the double of, may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
-      const refused = (isNamed(job) ? admission.refuse(job) : undefined) ?? (job.work && this.#twin(job.work));
+      const refused = (isNamed(job) ? admission.refuse(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
         answers.push(refused);
         continue;
@@ -136,17 +138,19 @@ export class Enqueue {
       }
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
-      if (job.work !== undefined) this.#items.add(key, job.work);
-      if (job.work !== undefined && broken) this.#items.cancelled(tx.now, key, "waiting");
+      if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
       if (this.#settings.view.tells(job.queue)) {
         flush();
         this.#events.always(tx, "job.enqueued", key);
         if (broken) this.#events.always(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
-      answers.push({ id: publicId(id, tx.now, key), duplicate: false });
+      const answer = { id: publicId(id, tx.now, key), duplicate: false };
+      existing?.add(job, answer.id);
+      answers.push(answer);
     }
     flush();
+    if (items.length > 0) this.#addItems(tx, items, batch);
     this.#endings.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
@@ -177,10 +181,14 @@ export class Enqueue {
     this.#insertId.run(id, key, job.name, chosen, rowChecksum("holdfast_ids", { id, job: key, name: job.name, chosen }));
   }
 
-  /** A work item is open once. */
-  #twin(work: NewWork): Enqueued | undefined {
-    const id = this.#table.twin(work);
-    return id === undefined ? undefined : { id, duplicate: true };
+  #addItems(tx: Tx, items: readonly NewItem[], given: WorkBatch | undefined): void {
+    const builds = [...new Set(items.flatMap(({ work }) => work.build ?? []))];
+    const batch = given ?? runSync(this.#batches.adding(tx, builds));
+    for (const { job, work } of items) batch.add(job, work);
+    runSync(given === undefined ? this.#batches.close(tx, batch) : this.#batches.write(tx, batch));
+    const cancelled = items.filter(({ isCancelled }) => isCancelled);
+    const ended = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
+    runSync(this.#batches.cancelled(tx, tx.now, ended));
   }
 
   /** What stands in the row. */
@@ -214,6 +222,15 @@ export class Enqueue {
     const row = generated && (this.#byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
     return row ? { name: this.#catalog.lane(row[0]).name, key: row[1] } : undefined;
   }
+}
+
+/** A job of this enqueue that is a work item. */
+interface NewItem {
+  job: JobKey;
+  lane: number;
+  work: NewWork;
+  /** What it was to come after has ended otherwise than succeeded. */
+  isCancelled: boolean;
 }
 
 interface Row {

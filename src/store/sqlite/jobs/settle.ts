@@ -4,19 +4,17 @@ import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
-import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import type { Tx as ScriptTx } from "../../sql/access.ts";
 import type { ReclaimedLease } from "../../sql/parts.ts";
 import { runSync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
-import type { Flows } from "../../work/flows.ts";
-import type { Items } from "../../work/items.ts";
+import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
-import type { ItemTable } from "../work/item-table.ts";
 import type { ClaimLocks } from "./claim-locks.ts";
 import type { ClaimedLanes } from "./claim.ts";
 import type { Endings } from "./endings.ts";
@@ -37,16 +35,14 @@ export class Settle {
   readonly #events: JobEvents;
   readonly #locks: ClaimLocks;
   readonly #lanes: ClaimedLanes;
-  readonly #table: ItemTable;
-  readonly #items: Items;
-  readonly #flows: Flows;
+  readonly #batches: WorkBatches;
   /** Whether there are any locks, any notes: looked up once a batch. */
   #locked = false;
   #noted = false;
   /** Whether some queue asks for events. */
   #told = false;
-  /** Whether any job is a work item of a build. */
-  #built = false;
+  /** The rows of the work items that end in this batch; null: no job of it is one. */
+  #work: WorkBatch | null = null;
   /** What the work items that have ended in this batch lead to. */
   #next: NewJob[] = [];
   /** By lane, of this batch. */
@@ -60,6 +56,7 @@ export class Settle {
   readonly #history: Statement;
   readonly #move: Statement;
   readonly #state: Statement;
+  readonly #anyWork: Statement;
 
   constructor(
     db: Connection,
@@ -72,9 +69,7 @@ export class Settle {
       events: JobEvents;
       locks: ClaimLocks;
       lanes: ClaimedLanes;
-      table: ItemTable;
-      items: Items;
-      flows: Flows;
+      batches: WorkBatches;
       random: () => number;
     },
   ) {
@@ -86,9 +81,7 @@ export class Settle {
     this.#events = parts.events;
     this.#locks = parts.locks;
     this.#lanes = parts.lanes;
-    this.#table = parts.table;
-    this.#items = parts.items;
-    this.#flows = parts.flows;
+    this.#batches = parts.batches;
     this.#random = parts.random;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
@@ -112,13 +105,14 @@ export class Settle {
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
+    this.#anyWork = db.prepare("select 1 from holdfast_work limit 1");
   }
 
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     this.#locked = this.#locks.any();
     this.#noted = this.#notes.any();
     this.#told = this.#events.any(tx);
-    this.#built = this.#table.any();
+    this.#load(tx, settlements);
     this.#next = [];
     this.#askedOf.clear();
     this.#endings.begin(tx);
@@ -131,9 +125,28 @@ export class Settle {
       const next = settlements[i++];
       if (next !== undefined) fates.push(this.#one(tx, next));
     }
-    this.#endings.write(tx);
-    if (this.#next.length > 0) this.#enqueue.run(tx, this.#next);
+    this.#write(tx);
     return fates;
+  }
+
+  /** Where no build has open work, nothing is asked. */
+  #load(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): void {
+    this.#work = null;
+    if (this.#anyWork.row() === undefined) return;
+    const ending = ends.flatMap(({ job, work }) => {
+      const lane = this.#lanes.lane(job);
+      return lane === undefined ? [] : [{ job, lane, work }];
+    });
+    this.#work = runSync(this.#batches.ending(tx, ending));
+  }
+
+  #write(tx: Tx): void {
+    const work = this.#work;
+    if (work !== null) runSync(this.#batches.write(tx, work));
+    this.#endings.write(tx);
+    if (work === null) return;
+    if (this.#next.length > 0) this.#enqueue.run(tx, this.#next, work);
+    runSync(this.#batches.close(tx, work));
   }
 
   /** What became of a lease. */
@@ -148,10 +161,12 @@ export class Settle {
   }
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
+    this.#load(tx, leases);
+    this.#next = [];
     const nexts = leases.map((lease) =>
       this.#end(tx, lease, { kind: lease.kind }, { by: "reclaimer", expiresAt: lease.expiresAt }),
     );
-    this.#endings.write(tx);
+    this.#write(tx);
     return nexts;
   }
 
@@ -184,7 +199,7 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#endings.add(lease.job, lane, next.state);
-    if (this.#isPipelines(lane)) this.#items.left(tx.now, lease.job, { outcome, next, by, work });
+    this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
     this.#events.tell(tx, EVENT_OF[next.state], lane, lease.job);
     this.#lanes.forget(lease.job);
     tx.ready(this.#catalog.lane(lane).queue);
@@ -204,6 +219,7 @@ export class Settle {
     }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
+    if (this.#work !== null) runSync(this.#batches.write(tx, this.#work));
     this.#endings.write(tx);
     this.#enqueue.run(tx, settlement.followUps);
     return "held";
@@ -213,7 +229,7 @@ export class Settle {
     if (outcome.kind !== "succeeded") return outcome;
     const refused = followUps === undefined ? undefined : this.#enqueue.refused(followUps);
     if (refused !== undefined) return untenable(refused);
-    return (this.#isItem(job) ? this.#flows.untenable(job, work) : undefined) ?? outcome;
+    return (this.#isItem(job) ? this.#work?.refusal(job, work) : undefined) ?? outcome;
   }
 
   /** The settlements from `start` on that can be written together; the order in which they were given is kept. */
@@ -228,15 +244,8 @@ export class Settle {
     return !says && !this.#isItem(job);
   }
 
-  /** Where no build has open work, nothing is asked. */
   #isItem(job: JobKey): boolean {
-    if (!this.#built) return false;
-    const lane = this.#lanes.lane(job);
-    return lane !== undefined && this.#isPipelines(lane);
-  }
-
-  #isPipelines(lane: number): boolean {
-    return isPipelineQueue(this.#catalog.lane(lane).queue);
+    return this.#work?.items.get(job) !== undefined;
   }
 
   /**
@@ -258,8 +267,8 @@ export class Settle {
 
   #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
     if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
-    const lane = this.#wellEnded(tx, job);
-    if (this.#built && this.#isPipelines(lane)) this.#next.push(...this.#flows.succeeded(tx.now, job, work));
+    this.#wellEnded(tx, job);
+    if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
     return true;
   }
 
@@ -270,7 +279,7 @@ export class Settle {
   }
 
   /** What a success means for everything around the job's row. */
-  #wellEnded(tx: Tx, job: JobKey): number {
+  #wellEnded(tx: Tx, job: JobKey): void {
     tx.wrote();
     const { lane, limits } = this.#lanes.take(job);
     this.#endings.add(job, lane, "succeeded");
@@ -279,7 +288,6 @@ export class Settle {
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
     if (this.#noted) this.#notes.dropCheckpoint(job);
-    return lane;
   }
 }
 

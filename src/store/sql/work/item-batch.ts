@@ -1,0 +1,271 @@
+import { type Amount, NOTHING } from "../../../core/pipelines/cost.ts";
+import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
+import { publicId } from "../../job-row.ts";
+import type { Enqueued, NewJob } from "../../store.ts";
+import type { NewWork } from "../../work.ts";
+import type { Reads, Tx } from "../access.ts";
+import type { Dialect } from "../dialect.ts";
+import { type Script, together } from "../script.ts";
+
+/** A work item that has not ended. */
+export interface WorkItem {
+  job: JobKey;
+  build: BuildKey;
+  kind: NewWork["kind"];
+  stage: string;
+  segment: number;
+  path: string;
+  /** Reserved for the attempt that runs. */
+  estimate: Amount;
+  /** What that attempt has reported so far. */
+  cost: Amount;
+  /** What the attempts before it have cost. */
+  charged: Amount;
+}
+
+/** What names a target within a build. */
+export type TargetInBuild = Pick<WorkItem, "build" | "segment" | "path">;
+
+type ItemColumns = Omit<WorkItem, "estimate" | "cost" | "charged"> &
+  Record<`${"estimate" | "cost" | "charged"}_${"micros" | "tokens"}`, number>;
+
+/**
+ * The rows of work items that have not ended. Statements find them by the given values themselves and not by a join with
+ * them: PostgreSQL's planner does not know how many values there are and would scan the table.
+ */
+export class ItemTable {
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = statements(dialect);
+  }
+
+  *byJob(tx: Reads, jobs: readonly JobKey[]): Script<WorkItem[]> {
+    return jobs.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.byJob, { jobs })).map(toItem);
+  }
+
+  /** All that these targets have, and perhaps more. */
+  *at(tx: Reads, targets: readonly TargetInBuild[]): Script<WorkItem[]> {
+    return targets.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.at, listsOf(targets))).map(toItem);
+  }
+
+  /** The jobs that these work items are already: each is open once. */
+  *existing(tx: Reads, jobs: readonly NewJob[]): Script<ExistingItems> {
+    type Row = NewWork & { key: JobKey; createdAt: number; id: string | null };
+    const items = jobs.flatMap(({ work }) => work ?? []);
+    const rows = items.length === 0 ? [] : yield* tx.all<Row>(this.#sql.existing, listsOf(items));
+    return new ExistingItems(rows.map((row) => [nameOf(row), publicId(row.id, row.createdAt, row.key)]));
+  }
+
+  /** The items of these leases that are held, with the leases' places. The locked jobs cannot end before the commit. */
+  *held(tx: Tx, leases: readonly LeaseRef[]): Script<{ place: number; item: WorkItem }[]> {
+    const asked = leases.map(({ job, fence }, place) => ({ place, job, fence }));
+    const params = { jobs: leases.map(({ job }) => job), leases: JSON.stringify(asked) };
+    const rows = yield* tx.all<ItemColumns & { place: number }>(this.#sql.held, params);
+    return rows.map((row) => ({ place: row.place, item: toItem(row) })).sort((a, b) => a.place - b.place);
+  }
+
+  reserve(tx: Tx, reserved: readonly { item: WorkItem; wanted: Amount }[]): Script<number> {
+    return tx.each(
+      this.#sql.reserve,
+      reserved.map(({ item, wanted }) => ({ job: item.job, micros: wanted.micros, tokens: wanted.tokens })),
+    );
+  }
+
+  /** Saves what attempts have reported, if their leases are held: the jobs of those. Of two reports of one job the later counts. */
+  *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<Set<JobKey>> {
+    const rows = reports.map(({ job, fence, cost }) => ({ key: job, fence, micros: cost.micros, tokens: cost.tokens }));
+    const latest = new Map(rows.map((row) => [`${row.key} ${row.fence}`, row]));
+    const saved = yield* tx.eachReturning<{ job: JobKey }>(this.#sql.saveCosts, [...latest.values()]);
+    return new Set(saved.map(({ job }) => job));
+  }
+
+  *write(tx: Tx, { removed, kept, added }: ItemChanges): Script<void> {
+    yield* together(
+      this.#remove(tx, removed),
+      tx.each(
+        this.#sql.keep,
+        kept.map(({ job, charged }) => ({ job, micros: charged.micros, tokens: charged.tokens })),
+      ),
+      tx.each(
+        this.#sql.add,
+        added.map(({ job, build, kind, stage, segment, path }) => ({ job, build, kind, stage, segment, path })),
+      ),
+    );
+  }
+
+  *#remove(tx: Tx, jobs: readonly JobKey[]): Script<void> {
+    if (jobs.length > 0) yield* tx.run(this.#sql.remove, { jobs });
+  }
+}
+
+function statements(dialect: Dialect) {
+  const { table, in: isIn, each } = dialect;
+  const work = table("work");
+  const columns = `work.job, work.build, work.kind, work.stage, work.segment, work.path, work.estimate_micros, work.estimate_tokens,
+    work.cost_micros, work.cost_tokens, work.charged_micros, work.charged_tokens`;
+  // By the index work_target; other items may match, too.
+  const among = `${isIn("work.build", "bigint", ":builds")} and ${isIn("work.segment", "bigint", ":segments")}
+    and ${isIn("work.path", "text", ":paths")}`;
+  const amount = { job: "bigint", micros: "bigint", tokens: "bigint" } as const;
+  const running = "coalesce(job.state, '') = 'running'";
+  return {
+    byJob: `select ${columns} from ${work} as work where ${isIn("job", "bigint", ":jobs")}`,
+    at: `select ${columns} from ${work} as work where ${among}`,
+    existing: `
+      select work.build, work.segment, work.path, work.stage, work.kind, job.key, job.created_at as "createdAt", job.id
+      from ${work} as work ${dialect.firstRow(table("jobs"), "job", "where one.key = work.job")} where ${among}`,
+    held: `
+      select asked.place, ${columns} from ${dialect.rows(":leases", { place: "bigint", job: "bigint", fence: "bigint" })} as asked
+      join ${table("jobs")} as job on job.key = asked.job and job.fence = asked.fence and ${running}
+      join ${work} as work on work.job = job.key
+      where ${isIn("job.key", "bigint", ":jobs")} and ${isIn("work.job", "bigint", ":jobs")}
+      order by job.key ${dialect.lockingOf("job")}`,
+    add: each(
+      { job: "bigint", build: "bigint", kind: "text", stage: "text", segment: "bigint", path: "text" },
+      (row) => `insert into ${work} (job, build, kind, stage, segment, path) select ${row.values} ${row.from()}`,
+    ),
+    keep: each(
+      amount,
+      (row) => `
+        update ${work} as work set estimate_micros = 0, estimate_tokens = 0, cost_micros = 0, cost_tokens = 0,
+          charged_micros = ${row.value("micros")}, charged_tokens = ${row.value("tokens")}
+        ${row.from()} where ${row.is("work", "job")}`,
+    ),
+    remove: `delete from ${work} where ${isIn("job", "bigint", ":jobs")}`,
+    reserve: each(
+      amount,
+      (row) => `
+        update ${work} as work set estimate_micros = ${row.value("micros")}, estimate_tokens = ${row.value("tokens")}
+        ${row.from()} where ${row.is("work", "job")}`,
+    ),
+    // The job's row is locked first, so that an attempt that ends meanwhile does not pass its cost on to the next one.
+    saveCosts: each(
+      { key: "bigint", fence: "bigint", micros: "bigint", tokens: "bigint" },
+      (row) => `
+        with held as materialized (
+          select job.key, job.fence ${row.from(`${table("jobs")} as job`)}
+          where ${row.is("job", "key", "fence")} and ${running}
+          order by job.key ${dialect.lockingOf("job")})
+        update ${work} as work set cost_micros = ${row.value("micros")}, cost_tokens = ${row.value("tokens")}
+        ${row.from()} where ${row.is("work", ["job", "key"])}
+          and exists (select 1 from held where held.key = work.job and held.fence = ${row.value("fence")})
+        returning job`,
+    ),
+  };
+}
+
+interface ItemChanges {
+  removed: JobKey[];
+  kept: WorkItem[];
+  added: WorkItem[];
+}
+
+/** The work items that an operation has loaded, and what it changes of them. */
+export class ItemBatch {
+  readonly #items = new Map<JobKey, WorkItem>();
+  readonly #byTarget = new Map<string, JobKey[]>();
+  #removed: JobKey[] = [];
+  #kept = new Map<JobKey, WorkItem>();
+  #added = new Map<JobKey, WorkItem>();
+
+  constructor(items: readonly WorkItem[]) {
+    for (const item of items) this.#know(item);
+  }
+
+  get(job: JobKey): WorkItem | undefined {
+    return this.#items.get(job);
+  }
+
+  add(job: JobKey, build: BuildKey, { kind, stage, segment, path }: NewWork): void {
+    const item = { job, build, kind, stage, segment, path, estimate: NOTHING, cost: NOTHING, charged: NOTHING };
+    this.#know(item);
+    this.#added.set(job, item);
+  }
+
+  /** The next attempt starts anew; those before it have cost this. */
+  keep(item: WorkItem, charged: Amount): void {
+    const kept = { ...item, estimate: NOTHING, cost: NOTHING, charged };
+    this.#items.set(item.job, kept);
+    this.#kept.set(item.job, kept);
+  }
+
+  remove({ job }: WorkItem): void {
+    this.#items.delete(job);
+    this.#kept.delete(job);
+    if (!this.#added.delete(job)) this.#removed.push(job);
+  }
+
+  /** The open items of a target that are of this kind. */
+  of(target: TargetInBuild, kind: WorkItem["kind"]): WorkItem[] {
+    const items = (this.#byTarget.get(targetName(target)) ?? []).flatMap((job) => this.#items.get(job) ?? []);
+    return items.filter((item) => item.kind === kind);
+  }
+
+  /** The changes since the last call. */
+  changes(): ItemChanges {
+    const changes = { removed: this.#removed, kept: [...this.#kept.values()], added: [...this.#added.values()] };
+    this.#removed = [];
+    this.#kept = new Map();
+    this.#added = new Map();
+    return changes;
+  }
+
+  #know(item: WorkItem): void {
+    this.#items.set(item.job, item);
+    const name = targetName(item);
+    const jobs = this.#byTarget.get(name);
+    if (jobs === undefined) this.#byTarget.set(name, [item.job]);
+    else if (!jobs.includes(item.job)) jobs.push(item.job);
+  }
+}
+
+/** The ids of the jobs that work items are already. */
+export class ExistingItems {
+  readonly #ids: Map<string, string>;
+
+  constructor(ids: readonly [name: string, id: string][]) {
+    this.#ids = new Map(ids);
+  }
+
+  of({ work }: NewJob): Enqueued | undefined {
+    const id = work && this.#ids.get(nameOf(work));
+    return id === undefined ? undefined : { id, duplicate: true };
+  }
+
+  add({ work }: NewJob, id: string): void {
+    if (work !== undefined) this.#ids.set(nameOf(work), id);
+  }
+}
+
+function nameOf({ build, segment, path, stage, kind }: NewWork): string {
+  return `${build} ${segment} ${kind} ${stage}\n${path}`;
+}
+
+function targetName({ build, segment, path }: TargetInBuild): string {
+  return `${build} ${segment} ${path}`;
+}
+
+function toItem(row: ItemColumns): WorkItem {
+  const { job, build, kind, stage, segment, path } = row;
+  return {
+    job,
+    build,
+    kind,
+    stage,
+    segment,
+    path,
+    estimate: { micros: row.estimate_micros, tokens: row.estimate_tokens },
+    cost: { micros: row.cost_micros, tokens: row.cost_tokens },
+    charged: { micros: row.charged_micros, tokens: row.charged_tokens },
+  };
+}
+
+function listsOf(targets: readonly Pick<NewWork, "build" | "segment" | "path">[]) {
+  return {
+    builds: [...new Set(targets.flatMap(({ build }) => build ?? []))],
+    segments: [...new Set(targets.map(({ segment }) => segment))],
+    paths: [...new Set(targets.map(({ path }) => path))],
+  };
+}

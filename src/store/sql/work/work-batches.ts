@@ -1,0 +1,211 @@
+import type { BuildKey, JobKey, ResultKey } from "../../../core/text/ids.ts";
+import type { JobState } from "../../../core/jobs/job.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
+import type { NewJob } from "../../store.ts";
+import type { ListedBatch, ListedTarget, WorkEnd } from "../../work.ts";
+import type { Tx } from "../access.ts";
+import type { Dialect } from "../dialect.ts";
+import type { Settings } from "../parts.ts";
+import { type Answer, type Script, together, wait } from "../script.ts";
+import { type BuildTotals, BuildTotalsTable } from "./build-totals.ts";
+import { type ExistingItems, ItemBatch, ItemTable, type WorkItem } from "./item-batch.ts";
+import { ResultBatch, type ResultOrigin, ResultTable } from "./result-batch.ts";
+import type { ResultGuard } from "./results.ts";
+import { TargetBatch, type TargetRef, TargetTable } from "./target-batch.ts";
+import type { TargetGuard } from "./targets.ts";
+import { ArtifactCheck, namedIn, WorkBatch } from "./work-batch.ts";
+
+/** A job that ends; its lane is known. */
+export interface EndingJob {
+  job: JobKey;
+  lane: number;
+  work?: WorkEnd | undefined;
+}
+
+/** What each database does in its own way before work items change. */
+export interface WorkDatabase {
+  /** The queue of a lane that is known. */
+  queueOf(lane: number): string;
+  /** Locks the queues of jobs that end. */
+  lockEnding(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
+  /** Keeps artifacts from being swept until the commit. */
+  lockArtifacts(tx: Tx): Answer<unknown>;
+  /** Keys that no result has. */
+  resultKeys(tx: Tx, count: number): Answer<ResultKey[]>;
+  /** The error after which the transaction runs again, because another one has added the same target. */
+  overtaken(): Error;
+}
+
+/**
+ * Loads the rows that an operation on work items needs before it decides, and writes what it has changed: a handful of
+ * statements, however many items there are.
+ *
+ * On PostgreSQL, a transaction that changes work items or the totals of their build holds the lock of their queue, which
+ * comes before any row: builds of several pipelines, touched by calls that share a transaction, are locked in one order, or
+ * the transaction runs again with all of them first. Then come the rows of builds, by key; then jobs, work items, targets,
+ * results. A transaction that moves a build from state to state holds the build's row, and takes no row of its work after that.
+ */
+export class WorkBatches {
+  readonly artifacts: ArtifactCheck;
+  readonly totals: BuildTotalsTable;
+  readonly items: ItemTable;
+  readonly targets: TargetTable;
+  readonly results: ResultTable;
+  readonly #database: WorkDatabase;
+
+  constructor(
+    dialect: Dialect,
+    parts: {
+      settings: Settings;
+      database: WorkDatabase;
+      guards: { targets: TargetGuard; results: ResultGuard };
+      artifacts?: ArtifactCheck;
+    },
+  ) {
+    this.artifacts = parts.artifacts ?? new ArtifactCheck();
+    const { settings, database, guards } = parts;
+    this.#database = database;
+    this.totals = new BuildTotalsTable(dialect, settings);
+    this.items = new ItemTable(dialect);
+    this.targets = new TargetTable(dialect, guards.targets);
+    this.results = new ResultTable(dialect, guards.results, (tx, count) => database.resultKeys(tx, count));
+  }
+
+  /** Whether the jobs of a lane are work items. */
+  isPipelines(lane: number): boolean {
+    return isPipelineQueue(this.#database.queueOf(lane));
+  }
+
+  /** Until the commit, no artifact that is looked up is swept. */
+  *lockArtifacts(tx: Tx): Script<void> {
+    yield* wait(this.#database.lockArtifacts(tx));
+  }
+
+  /** For attempts that end. Null: none of the jobs is a work item. */
+  *ending(tx: Tx, ends: readonly EndingJob[]): Script<WorkBatch | null> {
+    const ending = ends.filter(({ lane }) => this.isPipelines(lane));
+    if (ending.length === 0) return null;
+    const jobs = ending.map(({ job }) => job);
+    yield* wait(this.#database.lockEnding(tx, jobs, [...new Set(ending.map(({ lane }) => this.#database.queueOf(lane)))]));
+    const works = new Map(ending.flatMap(({ job, work }) => (work === undefined ? [] : [[job, work]])));
+    const namesAny = [...works.values()].some((end) => namedIn(end).length > 0);
+    const [totals, found] = yield* together(
+      this.totals.load(tx, [], jobs),
+      this.items.byJob(tx, jobs),
+      namesAny ? this.lockArtifacts(tx) : wait(undefined),
+    );
+    const forgotten = found.flatMap(({ job, build, segment }) => {
+      const forget = works.get(job)?.forget;
+      return forget === undefined ? [] : [{ build, segment, path: forget.path }];
+    });
+    const wanted = found.map((item) => wantedBy(item, works.get(item.job), totals));
+    const made = wanted.flatMap((one) => one.made);
+    const reused = wanted.flatMap((one) => one.reused);
+    const [besides, targets, results] = yield* together(
+      this.items.at(tx, forgotten),
+      this.targets.load(
+        tx,
+        wanted.flatMap((one) => one.refs),
+      ),
+      this.results.load(tx, resultsFor(made, reused, [])),
+    );
+    return this.#batch(totals, [...found, ...besides], targets, results);
+  }
+
+  /** For a batch of a listing. The lock of its queue is held. */
+  *listing(tx: Tx, batch: ListedBatch, totals: BuildTotals): Script<WorkBatch> {
+    const { build, pipeline, segment, gone = [] } = batch;
+    const changed = batch.targets.filter(({ flow }) => flow !== null);
+    const paths = [...new Set([...changed, ...gone].map(({ path }) => path))];
+    const [items, targets] = yield* together(
+      this.items.at(
+        tx,
+        paths.map((path) => ({ build, segment, path })),
+      ),
+      this.targets.load(
+        tx,
+        [...batch.targets, ...gone].map(({ path }) => ({ pipeline, segment, path })),
+      ),
+    );
+    const made = changed.flatMap((target) => failureOf(build, target));
+    const reused = [
+      ...changed.flatMap((target) => reusedBy(build, target)),
+      ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, stage, path, result: null }))),
+    ];
+    const failures = paths.flatMap((path) => targets.get({ pipeline, segment, path })?.failure ?? []);
+    return this.#batch(totals, items, targets, yield* this.results.load(tx, resultsFor(made, reused, failures)));
+  }
+
+  /** For new work items of these builds. */
+  *adding(tx: Tx, builds: readonly BuildKey[]): Script<WorkBatch> {
+    return this.#batch(yield* this.totals.load(tx, builds, []), [], new TargetBatch(), new ResultBatch());
+  }
+
+  existing(tx: Tx, jobs: readonly NewJob[]): Script<ExistingItems> {
+    return this.items.existing(tx, jobs);
+  }
+
+  /** Jobs were cancelled, from these states; the targets of those that are work items fail. */
+  *cancelled(tx: Tx, now: number, jobs: readonly (EndingJob & { was: JobState })[]): Script<void> {
+    const batch = yield* this.ending(tx, jobs);
+    if (batch === null) return;
+    for (const { job, was } of jobs) batch.cancelled(now, job, was);
+    yield* this.close(tx, batch);
+  }
+
+  /** Writes what has changed so far, but for the totals. */
+  *write(tx: Tx, batch: WorkBatch): Script<void> {
+    const [, , areWritten] = yield* together(
+      this.items.write(tx, batch.items.changes()),
+      this.results.write(tx, batch.results),
+      this.targets.write(tx, batch.targets),
+    );
+    if (!areWritten) throw this.#database.overtaken();
+  }
+
+  /** Writes the rest, and the totals. */
+  *close(tx: Tx, batch: WorkBatch): Script<void> {
+    yield* together(this.write(tx, batch), this.totals.write(tx, batch.totals));
+  }
+
+  #batch(totals: BuildTotals, items: readonly WorkItem[], targets: TargetBatch, results: ResultBatch): WorkBatch {
+    return new WorkBatch({ totals, items: new ItemBatch(items), targets, results }, this.artifacts);
+  }
+}
+
+/** A result that a target has from this build on without having run the stage. Null: it has none any more. */
+interface Reused extends ResultOrigin {
+  result: ResultKey | null;
+}
+
+function resultsFor(made: readonly ResultOrigin[], reused: readonly Reused[], failures: readonly ResultKey[]) {
+  const keys = [...failures, ...reused.flatMap(({ result }) => result ?? [])];
+  return { origins: [...made, ...reused], keys, most: made.length + reused.length };
+}
+
+/** The rows that the end of an item may change. `made`: where results may be put. */
+function wantedBy(
+  item: WorkItem,
+  end: WorkEnd | undefined,
+  totals: BuildTotals,
+): { refs: TargetRef[]; made: ResultOrigin[]; reused: Reused[] } {
+  const { build, segment, stage, path, kind } = item;
+  const { pipeline } = totals.of(build);
+  const target = end?.target ?? null;
+  const paths = new Set(kind === "listing" ? [] : [path]);
+  if (target !== null) paths.add(target.path);
+  if (end?.forget !== undefined) paths.add(end.forget.path);
+  return {
+    refs: Array.from(paths, (one) => ({ pipeline, segment, path: one })),
+    made: [{ build, stage, path }, ...(target === null ? [] : failureOf(build, target))],
+    reused: target === null ? [] : reusedBy(build, target),
+  };
+}
+
+function failureOf(build: BuildKey, { path, flow }: ListedTarget): ResultOrigin[] {
+  return flow?.to === "failed" ? [{ build, stage: flow.stage, path }] : [];
+}
+
+function reusedBy(build: BuildKey, { path, passed }: ListedTarget): Reused[] {
+  return passed.flatMap(({ stage, result }) => (result === undefined ? [] : [{ build, stage, path, result }]));
+}

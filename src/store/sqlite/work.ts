@@ -1,0 +1,83 @@
+import { damagedRow } from "../../core/text/errors.ts";
+import type { Fence, ResultKey } from "../../core/text/ids.ts";
+import type { ResultGuard } from "../sql/work/results.ts";
+import type { TargetGuard } from "../sql/work/targets.ts";
+import type { WorkDatabase } from "../sql/work/work-batches.ts";
+import type { WorkHooks } from "../sql/work/work.ts";
+import type { Access } from "./access.ts";
+import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
+import type { Connection } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+import type { Cancel } from "./jobs/cancel.ts";
+import type { Catalog } from "./jobs/catalog.ts";
+import type { Intake } from "./jobs/intake.ts";
+import type { Notes } from "./jobs/notes.ts";
+import type { Settle } from "./jobs/settle.ts";
+
+type CheckedTarget = CheckedRow<"holdfast_targets">;
+type CheckedResult = CheckedRow<"holdfast_results">;
+
+export const TARGET_GUARD: TargetGuard = {
+  columns: ", pipeline, checksum",
+  check(row) {
+    const checked = row as typeof row & CheckedTarget;
+    if (!isIntact("holdfast_targets", checked)) throw damagedRow(`The target ${row.path} of pipeline ${checked.pipeline}`);
+  },
+  checksum: (row) => rowChecksum("holdfast_targets", row),
+};
+
+export const RESULT_GUARD: ResultGuard = {
+  columns: ", result.pipeline, result.checksum",
+  found: [...CHECKED.holdfast_results, "checksum"].map((name) => `result.${name}`).join(", "),
+  isIntact: (row) => isIntact("holdfast_results", row as typeof row & CheckedResult),
+  check(row) {
+    if (!isIntact("holdfast_results", row as typeof row & CheckedResult))
+      throw damagedRow(`What stage ${row.stage} has made of ${row.target}`);
+  },
+  checksum: (row) => rowChecksum("holdfast_results", row as typeof row & CheckedResult),
+};
+
+/** SQLite has one writer at a time and needs no locks. */
+export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
+  const sequence = db.prepare("select seq from sqlite_sequence where name = 'holdfast_results'");
+  // An operation takes keys before it writes its rows, and another one of the same transaction may take some meanwhile.
+  let taken = { commit: 0 as Fence, key: 0 };
+  return {
+    queueOf: (lane) => catalog.lane(lane).queue,
+    lockEnding: () => {},
+    lockArtifacts: () => {},
+    resultKeys({ commit }: Tx, count) {
+      const written = Number(sequence.row()?.[0] ?? 0);
+      const last = taken.commit === commit ? Math.max(written, taken.key) : written;
+      taken = { commit, key: last + count };
+      return Array.from({ length: count }, (_, i) => (last + 1 + i) as ResultKey);
+    },
+    overtaken: () => new Error("Another transaction has added the same target."),
+  };
+}
+
+export function workHooks(
+  db: Connection,
+  parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; access: Access },
+): WorkHooks {
+  const { intake, settle, cancel, notes, access } = parts;
+  const { settings, enqueue } = intake;
+  // By holdfast_artifacts_hash.
+  const referenced = db.prepare(
+    "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
+  );
+  return {
+    settings,
+    cancel,
+    enqueue,
+    notes,
+    settle: { fates: (_, leases) => leases.map((lease) => settle.fate(lease)) },
+    prepare: () => {},
+    knowLanes: () => {},
+    claimedQueues: () => null,
+    lockQueues: () => {},
+    /** With the write lock: transactions that were under way are committed or undone by then. */
+    referenced: (hashes) =>
+      access.write("prune", () => new Set(referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string))),
+  };
+}
