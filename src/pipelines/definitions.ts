@@ -74,7 +74,7 @@ async function list(site: Worksite, attempt: Attempt, job: JobContext<unknown>):
   const cursor = (await job.checkpoint.load()) as string | null | undefined;
   const scope = site.scope(view.build);
   try {
-    const register = site.enlister(scope, attempt.claimed, site.reader);
+    const register = site.enlister(scope, attempt.claimed);
     const lister = new Lister({
       scope,
       register,

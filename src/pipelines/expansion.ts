@@ -126,9 +126,8 @@ export class Offspring {
 
   /** What was yielded; null: the expand has to run. */
   async find(): Promise<FoundResult | null> {
-    const { attempt, scope, place, context, row } = this.#task;
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    const found = await walker.lookUpChildren(place, context, row.trail, this.#isOwn);
+    const { writer, place, context, row } = this.#task;
+    const found = await writer.walker.lookUpChildren(place, context, row.trail, this.#isOwn);
     if (found === null || found.output.artifact === null) return found;
     try {
       await (await this.#site.artifacts()).path(found.output.artifact);
@@ -142,12 +141,11 @@ export class Offspring {
 
   /** All of them are known then, and their parent is at its end. */
   async enlist(found: FoundResult): Promise<void> {
-    const { attempt, scope, place, row, traveller, trail, context } = this.#task;
+    const { attempt, writer, place, row, traveller, trail, context } = this.#task;
     await this.#children(found);
     const stage = place.stage.name;
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
     const steps = [...trail, { stage, result: found.key, output: childrenOf(context.hash) }];
-    const walked = await walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    const walked = await writer.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
     const isOther = stepOf(row.trail, stage)?.result !== found.key;
     if (!this.#isOwn) walked.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
     attempt.work = { cost: NOTHING, result: null, target: listedTarget(traveller, row.rev, carryOn(attempt, walked)) };
@@ -155,18 +153,17 @@ export class Offspring {
 
   /** Those that were there before and are not among them are gone. */
   async #children({ output }: FoundResult): Promise<void> {
-    const { attempt, scope, traveller, trail } = this.#task;
+    const { attempt, writer, traveller, trail } = this.#task;
     const parent = asParent(traveller, trail);
     const segment = this.#site.model.segments[parent.segment + 1] as Segment;
-    const enlister = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
     const there = new Set<string>();
     for await (const found of childrenIn(output, parent, this.#site, this.#site.values)) {
       attempt.signal.throwIfAborted();
       for (const { id } of found) there.add(id);
       const paths = found.map(({ path }) => path);
-      await enlister.enlist(segment, found, await enlister.rows(segment, paths));
+      await writer.enlist(segment, found, await writer.rows(segment, paths));
     }
-    await enlister.goneBut(segment, parent.path, there);
+    await writer.goneBut(segment, parent.path, there);
   }
 }
 
@@ -218,15 +215,14 @@ export class Supersession {
   }
 
   async #as(fingerprint: Fingerprint | null, unrest: Unrest, when: { delay?: number; priority?: number }): Promise<ListedTarget> {
-    const { attempt, scope, row, place, traveller } = this.#task;
+    const { writer, row, place, traveller } = this.#task;
     if (fingerprint === null) {
       // It is gone; the next listing finds that, and has it removed.
       const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
       return listedTarget(traveller, row.rev, { flow, passed: [] });
     }
     const now = this.#site.targets.file(row.id, fingerprint);
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    const walked = await walker.walk(now, place.segment, 0, [], row.trail);
+    const walked = await writer.walker.walk(now, place.segment, 0, [], row.trail);
     return listedTarget(now, row.rev, withUnrest(walked, unrest, when));
   }
 

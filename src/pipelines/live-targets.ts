@@ -6,14 +6,18 @@ import {
   NO_VALUE,
   type ValueHash,
 } from "../core/pipelines/context-hash.ts";
-import type { ResultKey } from "../core/text/ids.ts";
-import { type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
+import type { BuildKey, ResultKey } from "../core/text/ids.ts";
+import { doneMark, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { stageKey } from "../core/pipelines/stage.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import type { TargetRow, WorkStore } from "../store/work.ts";
+import type { FoundResult, TargetRow, WorkStore } from "../store/work.ts";
 import type { BuildSettings, Model, Place } from "./model.ts";
+import { Batcher } from "./reader.ts";
+
+/** Results that are looked up in one statement. */
+const LOOKED_UP = 500;
 
 /** How a target that is a file is shown to a pipeline's functions. */
 type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
@@ -177,6 +181,8 @@ export class BuildScope {
   /** The last stage that is to be run; all of them, if nothing was said. */
   readonly #last: number;
   readonly #rerun: ReadonlySet<string>;
+  readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
+  readonly #marks = new Map<number, string | null>();
 
   constructor(store: Store, model: Model, build: BuildRow) {
     this.store = store;
@@ -186,6 +192,20 @@ export class BuildScope {
     const { stages } = this.settings.only;
     this.#last = stages.length === 0 ? Number.POSITIVE_INFINITY : Math.max(...stages.map((name) => model.place(name).position));
     this.#rerun = new Set(this.settings.rerun);
+    this.#found = new Batcher(LOOKED_UP, (keys) => store.work.lookUp(model.name, keys));
+  }
+
+  /** The newest success in this context; of a stage that is rerun, only one that this build has made. */
+  lookUp(stage: string, hash: string): Promise<FoundResult | null> {
+    return this.#found.get(this.reruns(stage) ? { stage, hash, build: this.build.key } : { stage, hash });
+  }
+
+  /** `doneMark`, computed once for the targets that inherit nothing, which are nearly all. */
+  doneMark(segment: Segment, inherited: Trail): string | null {
+    if (inherited.length > 0) return doneMark(segment, inherited);
+    let mark = this.#marks.get(segment.index);
+    if (mark === undefined) this.#marks.set(segment.index, (mark = doneMark(segment, inherited)));
+    return mark;
   }
 
   /** Whether all that there is, is built. */

@@ -15,7 +15,7 @@ import { outputOf } from "./values.ts";
 import { listedTarget, type Walked } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
-import { hasChildren, segmentBelow } from "./enlister.ts";
+import { type Enlister, hasChildren, segmentBelow } from "./enlister.ts";
 import { carryOn, Expansion, Offspring, Supersession, unrestOf } from "./expansion.ts";
 import { type BuildScope, type Context, contextOf, loadInput, type Parent, type Reader } from "./live-targets.ts";
 import type { Place } from "./model.ts";
@@ -35,6 +35,8 @@ export interface Task {
   /** What the target has gone through before this stage. */
   trail: Trail;
   context: Context;
+  /** Writes what the attempt finds of other targets. */
+  writer: Enlister;
 }
 
 /** Runs one stage for one target, and says what follows from it. */
@@ -88,22 +90,21 @@ export class StageRunner {
     try {
       const context = contextOf(place, traveller, trail, input);
       if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
-      return { attempt, scope, view, place, row, traveller, trail, context };
+      const writer = this.#site.enlister(scope, attempt.claimed);
+      return { attempt, scope, view, place, row, traveller, trail, context, writer };
     } catch (error) {
       throw new Ending(failForGood(toJobError(error)));
     }
   }
 
   /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes. */
-  async #isMade({ attempt, scope, place, context, row }: Task): Promise<boolean> {
+  async #isMade({ writer, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    return (await walker.lookUp(place, context, row.trail)) !== null;
+    return (await writer.walker.lookUp(place, context, row.trail)) !== null;
   }
 
-  async #reuse({ attempt, scope, place, row, traveller, trail }: Task): Promise<void> {
-    const { walker } = this.#site.enlister(scope, attempt.claimed, this.#site.reader);
-    const walked = await walker.walk(traveller, place.segment, place.index, trail, row.trail);
+  async #reuse({ attempt, writer, place, row, traveller, trail }: Task): Promise<void> {
+    const walked = await writer.walker.walk(traveller, place.segment, place.index, trail, row.trail);
     const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
     attempt.work = { cost: NOTHING, result: null, target };
   }
@@ -166,16 +167,15 @@ export class StageRunner {
   }
 
   /** Behind the stage, with what it has just made. */
-  #walkOn({ attempt, scope, place, row, traveller, trail }: Task, returned: unknown, output: KeptValue): Promise<Walked> {
+  #walkOn({ writer, place, row, traveller, trail }: Task, returned: unknown, output: KeptValue): Promise<Walked> {
     // What `match`, `key` and `by` see of it is what they would see of it later.
     const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
     const reader: Reader = {
       value: (value) => this.#site.reader.value(value),
       output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
     };
-    const { walker } = this.#site.enlister(scope, attempt.claimed, reader);
     const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
-    return walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    return writer.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail, reader);
   }
 
   /** The handler, here or in a process of its own; what an expand yields is in its list then. */
@@ -346,7 +346,7 @@ class Removal {
   /** From here on, as one of which this stage has made nothing. */
   async #walk(attempt: Attempt, traveller: Parent, row: TargetRow): Promise<Walked> {
     const { stage, segment, index } = this.#place;
-    const { walker } = this.#site.enlister(this.#scope, attempt.claimed, this.#site.reader);
+    const { walker } = this.#site.enlister(this.#scope, attempt.claimed);
     const trail = row.trail.filter((step) => !this.#site.model.isFrom(step.stage, this.#place));
     const walked = await walker.walk(traveller, segment, index, trail, this.#without(row));
     const [here, ...behind] = walked.passed;

@@ -1,18 +1,14 @@
 import { HoldfastError } from "../core/text/errors.ts";
-import type { BuildKey, ResultKey } from "../core/text/ids.ts";
+import type { ResultKey } from "../core/text/ids.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import { type KeptValue, memberHash } from "../core/pipelines/context-hash.ts";
-import { childrenOf, doneMark, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
+import { childrenOf, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
 import { groupOf } from "../core/pipelines/stage.ts";
 import type { NewJob } from "../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../store/work.ts";
 import { type BuildScope, type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./live-targets.ts";
 import type { Model, Place } from "./model.ts";
-import { Batcher } from "./reader.ts";
 import { isChildList } from "./values.ts";
-
-/** Looked up in one statement. */
-const LOOKED_UP = 500;
 
 /** How far a target came, and what that means for it. */
 export interface Walked {
@@ -36,8 +32,6 @@ export class Walker {
   readonly #reader: Reader;
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
-  readonly #marks = new Map<number, string | null>();
-  readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
 
   /** `looksOnly`: nothing will be run, so nobody goes on after something else. */
   constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
@@ -46,11 +40,17 @@ export class Walker {
     this.#reader = reader;
     this.#onExpanded = onExpanded;
     this.#looksOnly = looksOnly;
-    this.#found = new Batcher(LOOKED_UP, (keys) => scope.store.work.lookUp(this.#model.name, keys));
   }
 
   /** From the stage of this index on. `old`: what it went through the last time. */
-  async walk(traveller: Traveller, segment: Segment, from: number, trail: Trail, old: Trail): Promise<Walked> {
+  async walk(
+    traveller: Traveller,
+    segment: Segment,
+    from: number,
+    trail: Trail,
+    old: Trail,
+    reader = this.#reader,
+  ): Promise<Walked> {
     const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
     const steps: Step[] = [...trail];
     for (const stage of segment.stages.slice(from)) {
@@ -60,7 +60,7 @@ export class Walker {
         return walked;
       }
       try {
-        const went = await this.#step(traveller, place, steps, old, walked);
+        const went = await this.#step(traveller, place, steps, old, walked, reader);
         if (went !== null) {
           walked.flow = went;
           return walked;
@@ -76,7 +76,7 @@ export class Walker {
         return walked;
       }
     }
-    walked.flow = await this.#end(traveller, segment, steps);
+    walked.flow = await this.#end(traveller, segment, steps, reader);
     return walked;
   }
 
@@ -90,22 +90,21 @@ export class Walker {
     if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
     if (!this.#scope.isWhole || segment.ends === "expand") return false;
     if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
-    return row.done === this.#doneMark(segment, traveller.inherited);
-  }
-
-  /** Nearly all targets inherit nothing, and have the same. */
-  #doneMark(segment: Segment, inherited: Trail): string | null {
-    if (inherited.length > 0) return doneMark(segment, inherited);
-    let mark = this.#marks.get(segment.index);
-    if (mark === undefined) this.#marks.set(segment.index, (mark = doneMark(segment, inherited)));
-    return mark;
+    return row.done === this.#scope.doneMark(segment, traveller.inherited);
   }
 
   /** Null: on to the next. */
-  async #step(traveller: Traveller, place: Place, steps: Step[], old: Trail, walked: Walked): Promise<Flow | null> {
+  async #step(
+    traveller: Traveller,
+    place: Place,
+    steps: Step[],
+    old: Trail,
+    walked: Walked,
+    reader: Reader,
+  ): Promise<Flow | null> {
     const { stage } = place;
     const needed = typeof stage.match === "function" || typeof stage.key === "function";
-    let input = needed ? await loadInput(traveller, steps, this.#reader) : undefined;
+    let input = needed ? await loadInput(traveller, steps, reader) : undefined;
     if (!matches(place, traveller, input)) {
       const before = stepOf(old, stage.name);
       // It goes on when that is done: until then it is in its trail what there is to remove.
@@ -121,7 +120,7 @@ export class Walker {
     const found = waits ? null : await this.lookUp(place, context, old);
     const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
     if (found === null && other === null) {
-      if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, this.#reader);
+      if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, reader);
       const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
       const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
       return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
@@ -146,7 +145,7 @@ export class Walker {
    */
   async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
-    const found = await this.#find(stage.name, hash);
+    const found = await this.#scope.lookUp(stage.name, hash);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
     const before = stepOf(old, stage.name);
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
@@ -159,21 +158,22 @@ export class Walker {
   async lookUpChildren({ stage }: Place, { hash }: Context, old: Trail, isOwn = false): Promise<FoundResult | null> {
     const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
     if (stage.remove !== null && !areThere && !isOwn) return null;
-    const found = await this.#find(stage.name, hash);
+    const found = await this.#scope.lookUp(stage.name, hash);
     return found !== null && isChildList(found.output) ? found : null;
   }
 
-  #find(stage: string, hash: string): Promise<FoundResult | null> {
-    const build = this.#scope.reruns(stage) ? { build: this.#scope.build.key } : {};
-    return this.#found.get({ stage, hash, ...build });
-  }
-
-  async #end(traveller: Traveller, segment: Segment, steps: Step[]): Promise<Flow> {
-    const flow: Flow = { to: "end", trail: steps, done: this.#doneMark(segment, traveller.inherited), group: null, member: null };
+  async #end(traveller: Traveller, segment: Segment, steps: Step[], reader: Reader): Promise<Flow> {
+    const flow: Flow = {
+      to: "end",
+      trail: steps,
+      done: this.#scope.doneMark(segment, traveller.inherited),
+      group: null,
+      member: null,
+    };
     if (segment.gather === null) return flow;
     try {
       if (segment.gather.by !== null) {
-        flow.group = groupOf(segment.gather, traveller.target, await loadInput(traveller, steps, this.#reader));
+        flow.group = groupOf(segment.gather, traveller.target, await loadInput(traveller, steps, reader));
       }
     } catch (error) {
       return { to: "failed", trail: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };

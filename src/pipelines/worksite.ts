@@ -14,7 +14,7 @@ import type { BuildRow } from "../store/builds.ts";
 import type { WorkView } from "../store/work.ts";
 import { Enlister } from "./enlister.ts";
 import type { Folders } from "./lister.ts";
-import { BuildScope, LiveTargets, type Reader } from "./live-targets.ts";
+import { BuildScope, LiveTargets } from "./live-targets.ts";
 import type { Model } from "./model.ts";
 import { Purse } from "./purse.ts";
 import { Batcher, ResultReader } from "./reader.ts";
@@ -161,8 +161,8 @@ export class Worksite {
     });
   }
 
-  enlister(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader): Enlister {
-    return new Enlister(scope, lease, reader, this.targets);
+  enlister(scope: BuildScope, lease: LeaseRef & { id: string }): Enlister {
+    return new Enlister(scope, lease, this.reader, this.targets);
   }
 }
 
