@@ -211,8 +211,8 @@ export class Work implements WorkStore {
     if (starts.length === 0) return [];
     yield* wait(this.#hooks.prepare(tx));
     // The lock is sent ahead of the statements that lock rows, in one round trip with them.
-    const locked = wait(this.#hooks.lockQueues(tx, this.#hooks.claimedQueues(claimed) ?? []));
-    return (yield* together(locked, this.#ledger.begin(tx, starts)))[1];
+    const queues = this.#hooks.claimedQueues(claimed) ?? [];
+    return (yield* together(wait(this.#hooks.lockQueues(tx, queues)), this.#ledger.begin(tx, starts)))[1];
   }
 
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {
