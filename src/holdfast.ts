@@ -6,23 +6,28 @@ import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
 import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
 import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
-import type { EnqueueOptions, Enqueued } from "./engine/context.ts";
-import { type Definition, definitionOf, type JobDef } from "./engine/definition.ts";
+import type { EnqueueOptions, Enqueued } from "./core/pipelines/stage.ts";
+import { type Definition, definitionOf, type JobDef, newJob } from "./engine/definition.ts";
 import type { Engine } from "./engine/engine.ts";
 import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
-import { ProgressWriter } from "./engine/executor.ts";
-import { Jobs } from "./engine/jobs.ts";
-import { type Lock, lockOf } from "./engine/lock.ts";
+import { ProgressWriter } from "./engine/attempt.ts";
+import {
+  enqueueWithin,
+  Jobs,
+  type Lock,
+  lockOf,
+  type PostgresTx,
+  Queues,
+  readable,
+  type SqliteTx,
+  transact,
+} from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";
 import type { RecoveryStats, StaleStats } from "./engine/maintenance/janitor.ts";
-import { previewOf, recoveryPending, type RecoveryPlan } from "./engine/maintenance/preview.ts";
-import { newJob } from "./engine/new-job.ts";
-import { Queues } from "./engine/queues.ts";
-import { readable } from "./engine/readable.ts";
+import { previewOf, recoveryPending, type RecoveryPlan } from "./engine/maintenance/recovery.ts";
 import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";
 import { onSignals } from "./engine/shared-engine.ts";
-import { enqueueWithin, type PostgresTx, type SqliteTx, transact } from "./engine/transaction.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./engine/worker.ts";
 import { Builds } from "./pipelines/builds.ts";
 import { reportOf } from "./store/recoveries.ts";

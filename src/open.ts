@@ -5,15 +5,15 @@ import { HoldfastError } from "./core/text/errors.ts";
 import { checkStorable, DEFAULT_FILE_MODE, storable } from "./core/text/text.ts";
 import { describeValue, invalidOption } from "./core/text/options.ts";
 import { Engine } from "./engine/engine.ts";
-import { checkSinks } from "./engine/events/settings.ts";
+import { checkSinks } from "./engine/events/relays.ts";
 import { clockFrom } from "./engine/host.ts";
 import { ScheduledBackups } from "./engine/maintenance/backups.ts";
-import { recoveryPending } from "./engine/maintenance/preview.ts";
+import { recoveryPending } from "./engine/maintenance/recovery.ts";
 import { checkJournal, checkOpenOptions, logOf, type OpenOptions, planOf } from "./engine/open-options.ts";
 import { sharedEngine } from "./engine/shared-engine.ts";
 import { Holdfast } from "./holdfast.ts";
 import { locate } from "./store/open-store.ts";
-import { createFolder } from "./store/sqlite/modes.ts";
+import { createFolder } from "./store/sqlite/faults.ts";
 
 const DEFAULT_PATH = ".holdfast/work.db";
 

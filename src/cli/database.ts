@@ -10,7 +10,7 @@ import type { Log } from "../engine/log.ts";
 import type { OpenOptions } from "../engine/open-options.ts";
 import { open, openToLook as look, openToOperate } from "../open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
-import { createFolder } from "../store/sqlite/modes.ts";
+import { createFolder } from "../store/sqlite/faults.ts";
 import { definedOnly } from "./arguments.ts";
 import { configOf } from "./config.ts";
 import { workerLog } from "./render/output.ts";

@@ -12,10 +12,9 @@ import { refusePipelineName } from "../core/pipelines/work.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import type { LossReason } from "./leases.ts";
-import { outcomeOf, unreadable } from "./outcome.ts";
+import { abortReason, checkCommit, outcomeOf, unreadable } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
 import type { ClaimSource, Claimed, Fate } from "../store/store.ts";
-import { abortReason, checkCommit } from "./attempt.ts";
 
 const LEASE = 30_000;
 /** How long between looks while waiting, when nothing is heard. */

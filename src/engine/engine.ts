@@ -10,21 +10,18 @@ import { ArtifactFolder } from "./maintenance/artifact-folder.ts";
 import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
-import { logFailure, MEND, READ_ERRORS, said } from "./failure-log.ts";
-import { Holdings, Keeper, type Loss, type LossReason, type TimedOut } from "./leases.ts";
+import { type Log, logFailure, MEND, READ_ERRORS, said } from "./log.ts";
+import { Holdings, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
-import { KeeperFile } from "./keeper-file.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Leads } from "./maintenance/leads.ts";
-import type { Log } from "./log.ts";
-import { CHECKS, runChecks } from "./maintenance/recovery.ts";
-import { isLeftBehind, recoveryPending } from "./maintenance/preview.ts";
+import { CHECKS, isLeftBehind, recoveryPending, runChecks } from "./maintenance/recovery.ts";
 import { Relays } from "./events/relays.ts";
 import { Scheduler } from "./schedules.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
 import type { OwnThread } from "../store/own-file.ts";
 import type { Works } from "../store/processes.ts";
-import { modeLike } from "../store/sqlite/modes.ts";
+import { modeLike } from "../store/sqlite/faults.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 
 /** How often a process that only enqueues looks whether its store wants care. */

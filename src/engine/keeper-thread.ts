@@ -3,7 +3,7 @@ import type { ProcessId } from "../core/text/ids.ts";
 import type { WalView } from "../core/recovery/loss.ts";
 import { Holdings, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
 import { BEAT, type LeadMessage } from "./maintenance/leads.ts";
-import { type Said, said } from "./failure-log.ts";
+import { type Said, said } from "./log.ts";
 import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";

@@ -1,4 +1,9 @@
+import type { JobError } from "../core/jobs/job.ts";
+import type { Next, Outcome } from "../core/jobs/retry.ts";
+import { sayMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import type { Log } from "../core/text/text.ts";
+import type { Claimed } from "../store/store.ts";
 
 export type { Log };
 
@@ -46,4 +51,62 @@ export class JobLog implements Log {
 
 function line(level: string, message: string, data?: object): string {
   return `holdfast ${level}: ${message}${data === undefined ? "" : ` ${JSON.stringify(data)}`}\n`;
+}
+
+/**
+ * Logs an attempt that did not succeed, once its outcome is stored: a warning if the job is retried, an error if it has
+ * failed for good. An attempt that was given back, or asked to run later, is not a failure.
+ */
+export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided: Next | undefined): void {
+  if (decided === undefined || decided.error === null || outcome.kind === "later") return;
+  const { id: job, name, attempt, policy } = claimed;
+  const hint = `hf.jobs.get("${job}") has the stack.`;
+  const about = { job, name, attempt, ...describeError(decided.error) };
+  const failed = decided.error.code === "TIMEOUT" ? `timed out after ${sayMillis(policy.timeout)}` : "failed";
+  if (decided.state === "pending") {
+    const when = decided.delay === 0 ? "now" : `in ${sayMillis(decided.delay)}`;
+    return log.warn(`job "${name}" ${failed}; it is retried ${when}`, { ...about, hint });
+  }
+  log.error(`job "${name}" ${failed}${decided.state === "quarantined" ? ", and is quarantined" : ""}`, { ...about, hint });
+}
+
+function describeError({ name, message, stack }: JobError): { error: string; at?: string } {
+  const at = stack?.split("\n").find((line) => /^\s+at /.test(line));
+  return { error: `${name}: ${message}`, ...(at === undefined ? {} : { at: at.trim().slice(3) }) };
+}
+
+/** What a line of the log says of an error. */
+export interface Said {
+  error: string;
+  hint?: string;
+}
+
+/** With what can be done about it, where that is known. */
+export function said(error: unknown): Said {
+  return error instanceof HoldfastError ? { error: String(error), hint: error.hint } : { error: String(error) };
+}
+
+/** What to do about a database that is damaged. */
+export const MEND =
+  "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
+
+/** What to do after damage that a second read has not found. */
+export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
+
+/** What goes wrong at every try is told when it begins, and when it becomes another; an outage of an hour is not a log of it. */
+export class Trouble {
+  #told: string | null = null;
+
+  /** What to log of it, with what can be done about it; null: that was told already. */
+  news(error: unknown): Said | null {
+    const news = said(error);
+    if (news.error === this.#told) return null;
+    this.#told = news.error;
+    return news;
+  }
+
+  /** It went well: the same again is news. */
+  over(): void {
+    this.#told = null;
+  }
 }

@@ -13,7 +13,7 @@ import {
   invalidOption,
   refuseUnknown,
 } from "../core/text/options.ts";
-import type { SinkOptions } from "./events/settings.ts";
+import type { SinkOptions } from "./events/relays.ts";
 import { backupsFolder } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Durability } from "../store/store.ts";
@@ -169,7 +169,7 @@ export function planOf(location: StoreLocation, { backups }: OpenOptions): Backu
  * The default export of `holdfast.config.ts`: where the commands find the database and the definitions.
  *
  * ```ts
- * export default { db: "work.db", modules: ["./jobs.ts"] } satisfies Config;
+ * export default { db: "work.db", modules: ["./client.ts"] } satisfies Config;
  * ```
  */
 export interface Config extends OpenOptions {

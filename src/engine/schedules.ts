@@ -4,13 +4,11 @@ import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from ".
 import { type Missed, nextTick, type Schedule, ticksOf } from "../core/jobs/schedule.ts";
 import type { ScheduleDraft, StoredSchedule } from "../store/schedules.ts";
 import type { Store } from "../store/store.ts";
-import type { Enqueued } from "./context.ts";
-import { definitionOf } from "./definition.ts";
+import type { Enqueued } from "../core/pipelines/stage.ts";
+import { definitionOf, newJob } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { said, Trouble } from "./failure-log.ts";
-import type { Log } from "./log.ts";
-import { newJob } from "./new-job.ts";
-import { type ReadOptions, refuseMissing } from "./readable.ts";
+import { type Log, said, Trouble } from "./log.ts";
+import { type ReadOptions, refuseMissing } from "./client.ts";
 
 export interface ScheduleOptions<In = unknown> {
   /** One schedule of this key; default: the job's name. */

@@ -2,10 +2,9 @@ import { isPassing } from "../core/text/errors.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
-import type { Attempt } from "./attempt.ts";
+import { type Attempt, outcomeOf, unwritable } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
-import { MEND, said } from "./failure-log.ts";
-import { outcomeOf, unwritable } from "./outcome.ts";
+import { MEND, said } from "./log.ts";
 
 /** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
 const AGAIN = 250;

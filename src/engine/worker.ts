@@ -4,11 +4,10 @@ import { refuseUnknown } from "../core/text/options.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
 import type { Change, ClaimSource, Claimed, Declaration, Outlook } from "../store/store.ts";
-import { Attempt } from "./attempt.ts";
+import { Attempt, Executor, type ProgressWriter, Runnables } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { Executor, type ProgressWriter, Runnables } from "./executor.ts";
-import { logFailure, said, Trouble } from "./failure-log.ts";
+import { logFailure, said, Trouble } from "./log.ts";
 import { Settler } from "./settler.ts";
 
 const CONCURRENCY = 10;

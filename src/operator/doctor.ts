@@ -6,7 +6,7 @@ import { isProven } from "../core/jobs/lease.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import { bootId } from "../engine/host.ts";
 import { verifyAudit } from "../engine/maintenance/check.ts";
-import { readable } from "../engine/readable.ts";
+import { readable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { backupsFolder, backupsIn } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";

@@ -1,5 +1,5 @@
 import type { Facts } from "../core/recovery/metrics.ts";
-import { readable } from "../engine/readable.ts";
+import { readable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Life } from "../store/processes.ts";
 import { backupsOf, diskOf } from "./doctor.ts";

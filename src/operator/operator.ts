@@ -12,7 +12,7 @@ import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
 import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts";
 import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
-import { incompleteOf } from "../engine/readable.ts";
+import { incompleteOf } from "../engine/client.ts";
 import { unfinished } from "../pipelines/build-handle.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
@@ -26,7 +26,7 @@ import type { StoreLocation } from "../store/open-store.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import type { SinkView } from "../store/sinks.ts";
-import { createFolder, modeLike } from "../store/sqlite/modes.ts";
+import { createFolder, modeLike } from "../store/sqlite/faults.ts";
 import { factsOf } from "./metrics.ts";
 import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 

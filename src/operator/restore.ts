@@ -8,7 +8,7 @@ import { artifactsPath, backupsFolder, backupsIn, type OnProgress } from "../sto
 import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/maintenance/backup/restore.ts";
 import { damaged, type VerifiedBackup, verifyBackup } from "../store/sqlite/maintenance/backup/prepare.ts";
 import type { DriverName } from "../store/sqlite/driver.ts";
-import { modeLike } from "../store/sqlite/modes.ts";
+import { modeLike } from "../store/sqlite/faults.ts";
 import { canonicalPath } from "../store/sqlite/open.ts";
 import { salvage, type SalvagedDatabase, type SalvageRequest } from "../store/sqlite/maintenance/salvage/salvage.ts";
 

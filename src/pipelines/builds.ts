@@ -9,9 +9,8 @@ import { checkCount, checkOneOf, checkText, refuseUnknown } from "../core/text/o
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import type { Definition } from "../engine/definition.ts";
 import type { Engine } from "../engine/engine.ts";
-import { said } from "../engine/failure-log.ts";
-import type { Page } from "../engine/jobs.ts";
-import { incompleteOf, notReadable } from "../engine/readable.ts";
+import { said } from "../engine/log.ts";
+import { incompleteOf, notReadable, type Page } from "../engine/client.ts";
 import type { Worker } from "../engine/worker.ts";
 import { definitionsOf } from "./definitions.ts";
 import { exportBuild } from "./export.ts";

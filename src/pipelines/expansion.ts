@@ -5,9 +5,8 @@ import { type Fingerprint, type KeptValue, NO_VALUE } from "../core/pipelines/co
 import { CALM, toJobError, type Unrest, waitAfter } from "../core/jobs/job.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkTargetId, childrenOf, pathOf, type Segment, stepOf } from "../core/pipelines/work.ts";
-import { type Attempt, Ending } from "../engine/attempt.ts";
-import { said } from "../engine/failure-log.ts";
-import { failForGood } from "../engine/outcome.ts";
+import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
+import { said } from "../engine/log.ts";
 import { asParent, type Parent } from "./live-targets.ts";
 import type { Task } from "./stage-runner.ts";
 import { ChildListWriter, readChildList, type Values, type Yielded } from "./values.ts";

@@ -11,7 +11,7 @@ import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { gatherSegment } from "../core/pipelines/work.ts";
 import type { Engine } from "../engine/engine.ts";
-import { said } from "../engine/failure-log.ts";
+import { said } from "../engine/log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
 import type { BuildRow, LedBuild, LockToken } from "../store/builds.ts";

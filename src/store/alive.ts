@@ -2,8 +2,7 @@ import { hash, randomBytes } from "node:crypto";
 import { existsSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
-import { isBusy } from "./sqlite/faults.ts";
-import { createFile, createFolder } from "./sqlite/modes.ts";
+import { createFile, createFolder, isBusy } from "./sqlite/faults.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 
 /** Files without a process row that are younger than this may belong to a process that is just starting. */

@@ -1,12 +1,10 @@
 import { HoldfastError } from "../core/text/errors.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import { parse } from "../core/jobs/run-options.ts";
-import { addFollowUp, checkCommit } from "../engine/attempt.ts";
-import type { JobContext } from "../engine/context.ts";
-import { type Definition, definitionOf, type JobDef } from "../engine/definition.ts";
+import { addFollowUp, checkCommit, checkFraction } from "../engine/attempt.ts";
+import type { JobContext } from "../core/pipelines/stage.ts";
+import { type Definition, definitionOf, type JobDef, newJob } from "../engine/definition.ts";
 import { JobLog, quietLog } from "../engine/log.ts";
-import { newJob } from "../engine/new-job.ts";
-import { checkFraction } from "../engine/executor.ts";
 import type { NewJob } from "../store/store.ts";
 
 let calls = 0;

@@ -1,7 +1,6 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { JobDef } from "../../src/index.ts";
-import { definitionOf } from "../../src/engine/definition.ts";
-import { newJob } from "../../src/engine/new-job.ts";
+import { definitionOf, newJob } from "../../src/engine/definition.ts";
 import type { NewBuild } from "../../src/store/builds.ts";
 import { newBuild, newLead } from "../conformance/build-parts.ts";
 import type { WorkInput } from "./jobs.ts";

@@ -9,11 +9,10 @@ import { ClaimLocks } from "../../src/store/postgres/claims/claim-statements.ts"
 import { dialectOf, ScriptTx, Statements } from "../../src/store/postgres/scripts.ts";
 import type { Rows } from "../../src/store/postgres/connection/driver.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Access } from "../../src/store/sql/access.ts";
+import { type Access, runAsync } from "../../src/store/sql/script.ts";
 import { Audit } from "../../src/store/sql/audit.ts";
 import { Locks } from "../../src/store/sql/locks.ts";
 import { RecoveryLog } from "../../src/store/sql/recovery-log.ts";
-import { runAsync } from "../../src/store/sql/script.ts";
 import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";

@@ -10,7 +10,7 @@ import { open } from "../../src/open.ts";
 import type { OpenOptions } from "../../src/engine/open-options.ts";
 import { Engine } from "../../src/engine/engine.ts";
 import type { Log } from "../../src/engine/log.ts";
-import { checkSinks } from "../../src/engine/events/settings.ts";
+import { checkSinks } from "../../src/engine/events/relays.ts";
 import { clockFrom } from "../../src/engine/host.ts";
 import { locate } from "../../src/store/open-store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import { connect } from "../../src/store/sqlite/driver.ts";
-import { LockPatience } from "../../src/store/sqlite/maintenance/lock-patience.ts";
+import { LockPatience } from "../../src/store/sqlite/lock-patience.ts";
 
 function scene(t: TestContext) {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-patience-"));

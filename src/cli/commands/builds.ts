@@ -6,7 +6,7 @@ import { type Cost, sayCost, saySpent } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { number } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
-import type { Page } from "../../engine/jobs.ts";
+import type { Page } from "../../engine/client.ts";
 import { isLeft, type OpenBuild } from "../../operator/overview.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import type { BuildRow, LeadView } from "../../store/builds.ts";

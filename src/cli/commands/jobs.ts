@@ -4,7 +4,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { Job, JobState } from "../../core/jobs/job.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
-import type { Page } from "../../engine/jobs.ts";
+import type { Page } from "../../engine/client.ts";
 import { idsOrAll, stateOption } from "../arguments.ts";
 import { type Column, labelled, oneLine, paint, printable, stateStyle, tableOr } from "../render/table.ts";
 import { actOnJobs, addCommand, addPageOptions, noSuchJob, onDatabase } from "../verb.ts";

@@ -5,7 +5,7 @@ import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts
 import { number, plural } from "../../core/text/text.ts";
 import type { RecoveryStats } from "../../engine/maintenance/janitor.ts";
 import { Operator } from "../../operator/operator.ts";
-import { isOfCrash, type RecoveryPlan } from "../../engine/maintenance/preview.ts";
+import { isOfCrash, type RecoveryPlan } from "../../engine/maintenance/recovery.ts";
 import type { ReclaimTotals } from "../../store/recoveries.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
 import { isManual, openExisting } from "../database.ts";

@@ -1,11 +1,10 @@
 import type { Clock } from "../../core/text/duration.ts";
 import { type Event, HeldEvents, isAskedFor, redeliverAfter } from "../../core/jobs/event.ts";
 import type { Place } from "./place.ts";
-import { type Sink, SinkDown } from "./sink.ts";
+import { type Sink, SinkDown } from "./sinks.ts";
 import { passPoint } from "../../store/points.ts";
 import type { Store } from "../../store/store.ts";
-import { said } from "../failure-log.ts";
-import type { Log } from "../log.ts";
+import { type Log, said } from "../log.ts";
 
 /** Read at once. */
 const PAGE = 500;

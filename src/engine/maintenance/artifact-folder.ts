@@ -6,7 +6,7 @@ import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { Alive } from "../../store/alive.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
-import { modeLike } from "../../store/sqlite/modes.ts";
+import { modeLike } from "../../store/sqlite/faults.ts";
 import type { Store } from "../../store/store.ts";
 
 /** The artifacts of a database: opened when they are first needed, in a folder beside it, or where it was said. */

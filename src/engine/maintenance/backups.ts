@@ -15,9 +15,9 @@ import {
   type StagedBackup,
 } from "../../store/backups.ts";
 import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/prepare.ts";
-import { createFolder, modeLike } from "../../store/sqlite/modes.ts";
+import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
-import { said } from "../failure-log.ts";
+import { said } from "../log.ts";
 
 /** The lock of whoever makes one: of all processes with the same database, one at a time. */
 const LOCK = "holdfast.backups";

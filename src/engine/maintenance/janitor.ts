@@ -5,9 +5,8 @@ import { type Dead, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
-import { said, Trouble } from "../failure-log.ts";
+import { type Log, said, Trouble } from "../log.ts";
 import type { Holdings } from "../leases.ts";
-import type { Log } from "../log.ts";
 
 /** At most this many leases in one transaction. */
 const CHUNK = 10_000;

@@ -1,8 +1,7 @@
 import type { Clock } from "../../core/text/duration.ts";
 import type { LockToken } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
-import { said } from "../failure-log.ts";
-import type { Log } from "../log.ts";
+import { type Log, said } from "../log.ts";
 
 /** How often an orchestrator says that it lives. */
 export const BEAT = 5_000;

@@ -1,17 +1,20 @@
 import { existsSync } from "node:fs";
-import type { BuildReason } from "../../core/pipelines/build.ts";
-import type { Clock } from "../../core/text/duration.ts";
-import type { ProcessId } from "../../core/text/ids.ts";
+import { setTimeout as pause } from "node:timers/promises";
 import { endedBy, isProven } from "../../core/jobs/lease.ts";
-import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
-import { checkAll } from "./check.ts";
+import type { BuildReason } from "../../core/pipelines/build.ts";
+import { addFindings, type CrashedProcess, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import type { ProcessId } from "../../core/text/ids.ts";
 import type { Finding } from "../../store/findings.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
-import type { Left, StoredReport } from "../../store/recoveries.ts";
+import type { Left, RecoveryPreview, StoredReport } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
-import { said } from "../failure-log.ts";
-import type { Log } from "../log.ts";
+import { bootId } from "../host.ts";
+import { type Log, said } from "../log.ts";
+import { checkAll } from "./check.ts";
+import type { Janitor } from "./janitor.ts";
 
 /** At most this many jobs in one transaction. */
 const CHUNK = 10_000;
@@ -326,4 +329,63 @@ async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCirc
   // There is nothing to look for on a server where nobody has said where artifacts are.
   if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
   return { errors: await checkAll(engine, "quick", signal) };
+}
+
+/** How long, and how often, those who work are given the time to bury. In milliseconds. */
+const PATIENCE = 5_000;
+const PAUSE = 50;
+
+/** What there is to recover, and what a recovery would do about it. */
+export interface RecoveryPlan extends Omit<RecoveryPreview, "staleLocks"> {
+  /** Of holders that are not proven dead: running jobs whose lease has expired, and names of locks that are over. */
+  expired: { jobs: number; locks: string[] };
+  crashed: CrashedProcess[];
+  /** A recovery was killed itself, or left its report unended: it goes on with that. */
+  goesOn: boolean;
+}
+
+/** Null: there is nothing to recover. Nothing is written. `janitor`: the one that would do it. */
+export async function previewOf(store: Store, janitor: Pick<Janitor, "expired">): Promise<RecoveryPlan | null> {
+  const leases = await janitor.expired();
+  const { dead, ...crash } = await crashOf(store);
+  const { staleLocks, ...plan } = await store.recoveries.preview(dead, leases);
+  if (!isOfCrash(crash) && leases.length + staleLocks.length === 0) return null;
+  return { ...crash, ...plan, expired: { jobs: leases.length, locks: staleLocks } };
+}
+
+/** Whether a process has crashed, or a recovery was not ended: more than leases and locks whose time is over. */
+export function isOfCrash({ crashed, goesOn }: Pick<RecoveryPlan, "crashed" | "goesOn">): boolean {
+  return crashed.length > 0 || goesOn;
+}
+
+async function crashOf(store: Store): Promise<Pick<RecoveryPlan, "crashed" | "goesOn"> & { dead: ProcessId[] }> {
+  const probed = await store.processes.probe(bootId());
+  const dead = probed.filter(({ life }) => isProven(life)).map(({ process }) => process);
+  const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
+  const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
+  const goesOn = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
+  const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
+  return { dead: dead.map(({ id }) => id), crashed, goesOn };
+}
+
+/**
+ * Whether a crash has left something that waits for an operator. Whoever dies beside workers is buried by them, in a moment,
+ * so that is waited for: a worker that is started again at once would else be refused for nothing.
+ */
+export async function isLeftBehind(store: Store): Promise<boolean> {
+  for (let waited = 0; ; waited += PAUSE) {
+    if (!isOfCrash(await crashOf(store))) return false;
+    const others = await store.processes.probe(bootId());
+    const works = others.some(({ process, life }) => life === "alive" && process.works.length > 0);
+    if (!works || waited >= PATIENCE) return true;
+    await pause(PAUSE);
+  }
+}
+
+export function recoveryPending(name: string): HoldfastError {
+  return new HoldfastError(
+    "RECOVERY_PENDING",
+    `${name} was left behind by a crash, and is only read until somebody has it recovered.`,
+    "Run `holdfast recover` to see what that would do, `holdfast recover --apply` to do it, and open it again.",
+  );
 }

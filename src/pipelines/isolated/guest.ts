@@ -13,10 +13,9 @@ import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipe
 import type { Outcome } from "../../core/jobs/retry.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { StageDefinition } from "../../core/pipelines/stage.ts";
-import { addFollowUp, Ending } from "../../engine/attempt.ts";
+import { addFollowUp, Ending, failForGood, outcomeOf } from "../../engine/attempt.ts";
 import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
-import { failForGood, outcomeOf } from "../../engine/outcome.ts";
 import { SIGNALS } from "../../engine/shared-engine.ts";
 import type { Calls, FromGuest, Member, Tells, ToGuest, ToldTarget, ToldTask } from "./messages.ts";
 import { ClaimedFile } from "../sources/file-target.ts";

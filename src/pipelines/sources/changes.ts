@@ -4,8 +4,7 @@ import { join } from "node:path";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { SourceDefinition } from "../../core/pipelines/source.ts";
-import { said } from "../../engine/failure-log.ts";
-import type { Log } from "../../engine/log.ts";
+import { type Log, said } from "../../engine/log.ts";
 import { listFiles } from "./files.ts";
 import { listItems } from "./items.ts";
 

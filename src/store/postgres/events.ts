@@ -1,9 +1,8 @@
 import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
-import type { Reads } from "../sql/access.ts";
+import { type Reads, type Script, wait } from "../sql/script.ts";
 import type { EventNumbers } from "../sql/event-log.ts";
-import { type Script, wait } from "../sql/script.ts";
 import type { Catalog } from "./catalog.ts";
 import type { Reader } from "./connection/connections.ts";
 import { listOf } from "./connection/driver.ts";

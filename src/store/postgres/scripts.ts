@@ -1,7 +1,17 @@
 import type { Fence, JobKey } from "../../core/text/ids.ts";
-import type { Access, EachParams, Param, Params, Reads, Tx as AnyTx } from "../sql/access.ts";
-import { type Dialect, pairOf } from "../sql/dialect.ts";
-import { runAsync, type Script, wait } from "../sql/script.ts";
+import {
+  type Access,
+  type Dialect,
+  type EachParams,
+  pairOf,
+  type Param,
+  type Params,
+  type Reads,
+  runAsync,
+  type Script,
+  type Tx as AnyTx,
+  wait,
+} from "../sql/script.ts";
 import type { NewJob } from "../store.ts";
 import { listOf, type Rows, type Value } from "./connection/driver.ts";
 import type { Access as PostgresAccess, Tx } from "./transactions/transaction.ts";

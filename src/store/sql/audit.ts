@@ -21,10 +21,17 @@ import {
   toAuditEntry,
   toChecked,
 } from "../audit.ts";
-import type { Access, Params, Reads, Tx } from "./access.ts";
-import type { Dialect } from "./dialect.ts";
-import type { Events } from "./parts.ts";
-import { type Script, together, wait } from "./script.ts";
+import {
+  type Access,
+  type Dialect,
+  type Events,
+  type Params,
+  type Reads,
+  type Script,
+  together,
+  type Tx,
+  wait,
+} from "./script.ts";
 
 /** Selects, as `name`, each trigger protecting audit entries that is missing, disabled or changed. */
 export interface AuditGuards {

@@ -1,8 +1,6 @@
 import type { Event } from "../../core/jobs/event.ts";
 import { EVENT, type EventQuery, type EventRow, type EventStore, toEvent } from "../events.ts";
-import type { Access, Reads, Tx } from "./access.ts";
-import type { Dialect } from "./dialect.ts";
-import type { Script } from "./script.ts";
+import type { Access, Dialect, Reads, Script, Tx } from "./script.ts";
 
 /**
  * The numbers of events. SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are

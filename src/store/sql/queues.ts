@@ -1,9 +1,7 @@
 import type { Declaration } from "../../core/limits/settings.ts";
 import type { QueueStore } from "../queues.ts";
-import type { Access, Tx } from "./access.ts";
+import { type Access, type Script, type Settings, type Tx, wait } from "./script.ts";
 import type { Audit } from "./audit.ts";
-import type { Settings } from "./parts.ts";
-import { type Script, wait } from "./script.ts";
 
 /** Settings that programs declare for queues, and pausing by operators. */
 export class Queues implements QueueStore {

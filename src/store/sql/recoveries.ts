@@ -25,15 +25,25 @@ import {
   reportOf,
   type StoredReport,
 } from "../recoveries.ts";
-import type { Access, Reads, Tx } from "./access.ts";
+import {
+  type Access,
+  type Answer,
+  type Dialect,
+  type Events,
+  type Processes,
+  type Reads,
+  type ReclaimedLease,
+  type Script,
+  type Settle,
+  together,
+  type Tx,
+  wait,
+} from "./script.ts";
 import type { Audit } from "./audit.ts";
 import type { Builds } from "./builds/builds.ts";
-import type { Dialect } from "./dialect.ts";
 import type { Locks } from "./locks.ts";
-import type { Events, Processes, ReclaimedLease, Settle } from "./parts.ts";
 import type { RecoveryLog } from "./recovery-log.ts";
 import { Reports } from "./reports.ts";
-import { type Answer, type Script, together, wait } from "./script.ts";
 
 interface Parts {
   settle: Settle;

@@ -1,9 +1,6 @@
 import type { Reclaimed } from "../../core/jobs/retry.ts";
 import type { ReclaimTotals } from "../recoveries.ts";
-import type { Reads, Tx } from "./access.ts";
-import type { Dialect } from "./dialect.ts";
-import type { Events } from "./parts.ts";
-import { type Script, wait } from "./script.ts";
+import { type Dialect, type Events, type Reads, type Script, type Tx, wait } from "./script.ts";
 
 const KEPT_ROWS = 1_000;
 const SHOWN_ROWS = 50;

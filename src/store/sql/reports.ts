@@ -23,9 +23,7 @@ import {
   TOTALLED,
   toTotals,
 } from "../recoveries.ts";
-import type { Reads, Tx } from "./access.ts";
-import type { Dialect } from "./dialect.ts";
-import type { Script } from "./script.ts";
+import type { Dialect, Reads, Script, Tx } from "./script.ts";
 
 const NO_COUNTS = Object.fromEntries(Object.keys(COUNTED).map((name) => [name, 0])) as Record<keyof RecoveryCounts, number>;
 

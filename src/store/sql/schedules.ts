@@ -16,11 +16,8 @@ import {
   toSchedule,
 } from "../schedules.ts";
 import type { Enqueued } from "../store.ts";
-import type { Access, Params, Reads, Tx } from "./access.ts";
-import type { Dialect } from "./dialect.ts";
+import { type Access, type Dialect, type Enqueue, type Params, type Reads, type Script, type Tx, wait } from "./script.ts";
 import type { Audit } from "./audit.ts";
-import type { Enqueue } from "./parts.ts";
-import { type Script, wait } from "./script.ts";
 
 /** What a store adds to the rows of schedules so that damage to them is noticed. Names of columns begin with a comma. */
 export interface ScheduleGuard {

@@ -1,11 +1,9 @@
 import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import type { Delivery, SinkHold, SinkStore, SinkView } from "../sinks.ts";
-import type { Access, Tx } from "./access.ts";
+import type { Access, Dialect, Script, Tx } from "./script.ts";
 import type { Audit } from "./audit.ts";
-import type { Dialect } from "./dialect.ts";
 import { type EventNumbers, readNumbered } from "./event-log.ts";
-import type { Script } from "./script.ts";
 
 interface Claim {
   holder: ProcessId;

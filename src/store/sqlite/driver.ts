@@ -33,7 +33,7 @@ export interface Statement {
   rows(...params: Value[]): Value[][];
 }
 
-export interface ConnectOptions {
+interface ConnectOptions {
   /** How long SQLite itself may wait for a lock; it blocks the thread. */
   busyTimeout: number;
   readOnly?: boolean;
@@ -198,4 +198,19 @@ function loadBetter(): BetterConstructor {
       { cause },
     );
   }
+}
+
+/** By name: not those of SQLite itself, nor what only looks like a table. */
+export function tablesOf(db: Connection): string[] {
+  return db
+    .prepare(
+      "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
+    )
+    .rows()
+    .map(([name]) => name as string);
+}
+
+/** As it is written in a statement. */
+export function quoted(name: string): string {
+  return `"${name.replaceAll('"', '""')}"`;
 }

@@ -1,4 +1,6 @@
+import { chmodSync, closeSync, fchmodSync, mkdirSync, openSync, statSync } from "node:fs";
 import { HoldfastError } from "../../core/text/errors.ts";
+import { DEFAULT_FILE_MODE, fileModeOf, folderModeOf } from "../../core/text/text.ts";
 
 /** SQLite's primary result codes that mean something to a caller. */
 const CODES = {
@@ -14,7 +16,7 @@ const CODES = {
   20: "MISMATCH",
   26: "NOTADB",
 } as const;
-export type SqliteFault = (typeof CODES)[keyof typeof CODES] | "OTHER";
+type SqliteFault = (typeof CODES)[keyof typeof CODES] | "OTHER";
 
 /** The kind of a SQLite error, of either driver. */
 export function faultOf(error: unknown): SqliteFault | null {
@@ -154,4 +156,29 @@ export function explain(error: unknown, path: string): unknown {
         cause,
       );
   }
+}
+
+/** The mode of files beside a database, or in a folder, that has this path: like its own. */
+export function modeLike(path: string): number {
+  const found = statSync(path, { throwIfNoEntry: false });
+  return found === undefined ? DEFAULT_FILE_MODE : fileModeOf(found.mode);
+}
+
+/** Creates a file, whatever the umask is. False: it is there already, and stays as it is. */
+export function createFile(path: string, mode: number): boolean {
+  try {
+    const fd = openSync(path, "wx", mode);
+    fchmodSync(fd, mode);
+    closeSync(fd);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;
+    throw error;
+  }
+}
+
+/** Creates a folder for files of this mode, and what is missing above it, whatever the umask is. One that is there stays as it is. */
+export function createFolder(path: string, fileMode: number, { recursive = true } = {}): void {
+  const mode = folderModeOf(fileMode);
+  if (mkdirSync(path, { recursive, mode }) !== undefined || !recursive) chmodSync(path, mode);
 }

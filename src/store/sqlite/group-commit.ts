@@ -5,8 +5,8 @@ import { type Operation, passPoint } from "../points.ts";
 import type { Statements } from "./scripts.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { COMMITS } from "./maintenance/epoch.ts";
-import type { Tx as ScriptTx } from "../sql/access.ts";
-import { LockPatience } from "./maintenance/lock-patience.ts";
+import type { Tx as ScriptTx } from "../sql/script.ts";
+import { LockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 /** While other processes commit, a write waits for so many times the time that it waits for one transaction. */

@@ -7,11 +7,10 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { passPoint } from "../points.ts";
 import { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
-import { DIALECT } from "./dialect.ts";
+import { DIALECT, txOn } from "./scripts.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
 import { Events } from "./jobs/events.ts";
 import { faultOf } from "./faults.ts";
-import { txOn } from "./scripts.ts";
 
 interface Migration {
   name: string;

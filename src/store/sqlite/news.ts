@@ -3,7 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { aliveFolder } from "../alive.ts";
 import type { Change } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
-import { createFile, modeLike } from "./modes.ts";
+import { createFile, modeLike } from "./faults.ts";
 
 /** Who wants to hear of commits, this handle's own and, by watching the file, those of others. */
 export class News {

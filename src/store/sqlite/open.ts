@@ -21,10 +21,9 @@ import { syncFolder } from "./maintenance/backup/copy.ts";
 import { enter, untilRestored } from "./maintenance/backup/restore.ts";
 import { setJournal } from "./maintenance/changes/journal.ts";
 import { connect, type Connection, type DriverName } from "./driver.ts";
-import { explain, isBusy } from "./faults.ts";
-import { LockPatience } from "./maintenance/lock-patience.ts";
+import { createFile, explain, isBusy } from "./faults.ts";
+import { LockPatience } from "./lock-patience.ts";
 import { migrate, schemaVersion, versionOf } from "./migrate.ts";
-import { createFile } from "./modes.ts";
 import { mostSeen, readSlots } from "./maintenance/witness.ts";
 
 export interface OpenSqliteOptions {

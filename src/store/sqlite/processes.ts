@@ -17,7 +17,7 @@ import {
 import type { Alive } from "../alive.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
-import type { Access } from "./access.ts";
+import type { StoreAccess } from "./scripts.ts";
 import type { Connection, DriverName, Statement } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
@@ -33,7 +33,7 @@ interface Parts {
 
 /** Who has the database open. */
 export class Processes implements ProcessStore {
-  readonly #access: Access;
+  readonly #access: StoreAccess;
   readonly #audit: Audit;
   readonly #driver: DriverName;
   readonly #alive: Alive | null;
@@ -51,7 +51,7 @@ export class Processes implements ProcessStore {
   readonly #remove: Statement;
   readonly #isEntered: Statement;
 
-  constructor(db: Connection, parts: Parts, access: Access) {
+  constructor(db: Connection, parts: Parts, access: StoreAccess) {
     this.#access = access;
     this.#audit = parts.audit;
     this.#driver = parts.driver;

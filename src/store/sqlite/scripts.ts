@@ -1,9 +1,28 @@
+import { damagedRow } from "../../core/text/errors.ts";
 import type { Fence } from "../../core/text/ids.ts";
-import type { Access, EachParams, Param, Params, Reads, Tx as ScriptTx } from "../sql/access.ts";
-import { runSync, type Script, wait } from "../sql/script.ts";
-import type { Access as SqliteAccess } from "./access.ts";
-import type { Tx } from "./group-commit.ts";
+import type { BuildColumns } from "../builds.ts";
+import { isYes } from "../job-row.ts";
+import type { Operation } from "../points.ts";
+import type { AuditGuards } from "../sql/audit.ts";
+import type { BuildGuard } from "../sql/builds/runs.ts";
+import type { GuardedSchedule, ScheduleGuard } from "../sql/schedules.ts";
+import {
+  type Access,
+  type Dialect,
+  type EachParams,
+  pairOf,
+  type Param,
+  type Params,
+  type Reads,
+  runSync,
+  type Script,
+  type Tx as ScriptTx,
+  wait,
+} from "../sql/script.ts";
+import { isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection, Named, Statement, Value } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+import { GUARDS } from "./schema/audit.ts";
 
 /** What scripts need of a transaction beside what it tells others. */
 export type Statements = Pick<
@@ -83,7 +102,7 @@ export function statementsOn(db: Connection): Statements {
 }
 
 /** Lets scripts read and write through the store's group commit, where nothing may wait. */
-export function scriptAccess(statements: Statements, access: SqliteAccess): Access {
+export function scriptAccess(statements: Statements, access: StoreAccess): Access {
   return {
     read: (script) => access.read(() => runSync(script(readsAt(statements, access.now())))),
     write: (operation, script) => access.write(operation, (tx) => runSync(script(tx))),
@@ -130,3 +149,94 @@ function toValue(param: Param | undefined): Value {
   if (typeof param === "boolean") return param ? 1 : 0;
   return typeof param === "object" && param !== null ? JSON.stringify(param) : param;
 }
+
+/** How an area of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
+export interface StoreAccess {
+  now(): number;
+  read<T>(run: () => T): Promise<T>;
+  write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T>;
+}
+
+export const DIALECT: Dialect = {
+  table: (name) => `holdfast_${name}`,
+  in: (value, _, list) => `${value} in (select value from json_each(${list}))`,
+  items: (_, list) => `(select key as place, value from json_each(${list}))`,
+  rows: (json, columns) =>
+    `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
+  // Left to itself, SQLite reads a whole segment by its primary key.
+  indexed: (index) => ` indexed by holdfast_${index}`,
+  firstRow: (table, as, which) =>
+    `cross join ${table} as ${as} on ${as}.key = (select one.key from ${table} as one ${which} limit 1)`,
+  inOrder: (...statements) => ({ before: statements.slice(0, -1), last: statements.at(-1) as string }),
+  each: (columns, write) => {
+    const names = Object.keys(columns);
+    return write({
+      value: (name) => `:${name}`,
+      values: names.map((name) => `:${name}`).join(", "),
+      from: (tables) => (tables === undefined ? "" : `from ${tables}`),
+      using: "",
+      is: (table, ...same) =>
+        same
+          .map(pairOf)
+          .map(([column, name]) => `${table}.${column} = :${name}`)
+          .join(" and "),
+    });
+  },
+  fence: ":commit",
+  locking: "",
+  lockingOf: () => "",
+  // SQLite's own `max` is null if one of them is.
+  greatest: (a, b) => `max(${a}, coalesce(${b}, ${a}))`,
+  least: (a, b) => `min(${a}, ${b})`,
+  isFalse: (column) => `${column} = 0`,
+  byBytes: (text) => text,
+  jsonRows: (columns, from, order) =>
+    `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
+  overriding: "",
+  // What was removed is not given out again.
+  nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
+  running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
+  heldBy: (processes) => `(select count(*) from holdfast_jobs
+    where state = 'running' and holder in (select value from json_each(${processes})))`,
+};
+
+/** Each trigger is compared with the text that created it. */
+export const AUDIT_GUARDS: AuditGuards = {
+  sql: `
+    select guard.value ->> 'name' as name from json_each(:guards) as guard
+    where not exists (
+      select 1 from sqlite_master
+      where type = 'trigger' and name = guard.value ->> 'name' and sql = guard.value ->> 'sql')
+    order by guard.key`,
+  params: { guards: JSON.stringify(GUARDS) },
+};
+
+/** A checksum of what never changes in a build's row. */
+export const BUILD_GUARD: BuildGuard = {
+  columns: ", checksum",
+  check(row) {
+    if (!isIntact("holdfast_builds", row as BuildColumns & { checksum: number | null })) throw damagedRow(`Build ${row.id}`);
+  },
+  inserted: {
+    columns: ", checksum",
+    values: ", :checksum",
+    params: (row) => ({ checksum: rowChecksum("holdfast_builds", row) }),
+  },
+};
+
+function checksumOf(row: GuardedSchedule): number {
+  return rowChecksum("holdfast_schedules", { ...row, overlap: isYes(row.overlap) ? 1 : 0 });
+}
+
+export const SCHEDULE_GUARD: ScheduleGuard = {
+  columns: ", checksum",
+  check(row) {
+    if ((row as { checksum?: number | null }).checksum !== checksumOf(row)) throw damagedRow(`The schedule ${row.key}`);
+  },
+  saved: {
+    columns: ", checksum",
+    values: ", :checksum",
+    updates: ", checksum = excluded.checksum",
+    params: (row) => ({ checksum: checksumOf(row) }),
+  },
+};

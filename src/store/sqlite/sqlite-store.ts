@@ -21,20 +21,19 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { Areas } from "./areas.ts";
+import { Areas } from "./store-parts.ts";
 import type { AuditHead } from "../audit.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
-import { readsAt } from "./scripts.ts";
+import { readsAt, type StoreAccess } from "./scripts.ts";
 import { untilRestored } from "./maintenance/backup/restore.ts";
-import type { Access } from "./access.ts";
 import { Backups } from "./maintenance/backup/backups.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { CommitMarks, Drain } from "./maintenance/changes/journal.ts";
 import { Checkpoint } from "./maintenance/checkpoint.ts";
 import { onlyOne } from "../commit-rows.ts";
-import { settleWithRows } from "./jobs/commit-rows.ts";
+import { handleOf, settleWithRows } from "./user-transaction.ts";
 import {
   closeWithoutCheckpoint,
   DatabaseFiles,
@@ -46,15 +45,13 @@ import {
 import { knownIn } from "./maintenance/epoch.ts";
 import { UNNAMED } from "../../core/recovery/audit.ts";
 import { Damage } from "./maintenance/damage/damage.ts";
-import { arrive, openDamaged } from "./maintenance/damage/open.ts";
+import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
 import type { Connection, DriverName } from "./driver.ts";
-import { explain } from "./faults.ts";
+import { explain, modeLike } from "./faults.ts";
 import type { SqliteVitals } from "./maintenance/vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
-import { handleOf } from "./guest.ts";
-import type { Look } from "./look.ts";
+import type { Look } from "./queries.ts";
 import { News } from "./news.ts";
-import { modeLike } from "./modes.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { EventLog } from "../sql/event-log.ts";
 import type { Processes } from "./processes.ts";
@@ -195,7 +192,7 @@ export class SqliteStore implements Store {
     this.#alive = opened.alive;
     this.#news = new News(db, path);
     this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
-    const access: Access = {
+    const access: StoreAccess = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),

@@ -4,14 +4,14 @@ import type { ResultGuard } from "../sql/work/results.ts";
 import type { TargetGuard } from "../sql/work/targets.ts";
 import type { WorkDatabase } from "../sql/work/work-batches.ts";
 import type { WorkHooks } from "../sql/work/work.ts";
-import type { Access } from "./access.ts";
+import type { StoreAccess } from "./scripts.ts";
 import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import type { Cancel } from "./jobs/cancel.ts";
+import type { Cancel } from "./jobs/operate.ts";
 import type { Catalog } from "./jobs/catalog.ts";
-import type { Intake } from "./jobs/intake.ts";
-import type { Notes } from "./jobs/notes.ts";
+import type { Intake } from "./jobs/enqueue.ts";
+import type { Notes } from "./jobs/settle-effects.ts";
 import type { Settle } from "./jobs/settle.ts";
 
 type CheckedTarget = CheckedRow<"holdfast_targets">;
@@ -58,7 +58,7 @@ export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
 
 export function workHooks(
   db: Connection,
-  parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; access: Access },
+  parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; access: StoreAccess },
 ): WorkHooks {
   const { intake, settle, cancel, notes, access } = parts;
   const { settings, enqueue } = intake;

@@ -1,8 +1,7 @@
 import { appendFileSync } from "node:fs";
 import type { ProcessId } from "../../../src/core/text/ids.ts";
 import { type Holdfast, open } from "../../../src/index.ts";
-import { definitionOf } from "../../../src/engine/definition.ts";
-import { newJob } from "../../../src/engine/new-job.ts";
+import { definitionOf, newJob } from "../../../src/engine/definition.ts";
 import { crashAt } from "../../../src/testing/index.ts";
 import { ledBuild } from "../builds.ts";
 import { after, type WorkInput, workJob } from "../jobs.ts";

@@ -5,7 +5,7 @@ import { type Fate, fateOf, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
-import type { ReclaimedLease } from "../../sql/parts.ts";
+import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
 import type { Catalog } from "../catalog.ts";
@@ -19,7 +19,6 @@ import type { SettleEffects } from "./settle-effects.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
-import { runAsync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { WorkBatches } from "../../sql/work/work-batches.ts";
 

@@ -2,7 +2,7 @@ import type { Clock } from "../../../core/text/duration.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import type { Operation } from "../../points.ts";
-import type { Tx as AnyTx } from "../../sql/access.ts";
+import type { Tx as AnyTx } from "../../sql/script.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, Returned } from "../connection/epoch.ts";
 import { codeOf, isLost, Overtaken } from "../connection/faults.ts";

@@ -14,11 +14,8 @@ import type {
   ResumeBuild,
 } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
-import type { Access, Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
+import type { Access, Dialect, Enqueue, Events, Reads, Script, Settings, Tx } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Enqueue, Events, Settings } from "../parts.ts";
-import type { Script } from "../script.ts";
 import { type Known, Leads } from "./leads.ts";
 import { endedWithWork } from "./leftovers.ts";
 import { Moves } from "./moves.ts";

@@ -1,8 +1,6 @@
 import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import { LEAD_TTL, type LeadColumns, type LeadView, type LockToken, type NewLead, toLead } from "../../builds.ts";
-import type { Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
+import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
 /** What is known about processes. */
 export interface Known {

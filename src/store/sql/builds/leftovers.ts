@@ -1,4 +1,4 @@
-import type { Dialect } from "../dialect.ts";
+import type { Dialect } from "../script.ts";
 
 /** Builds that have ended and still have work items. Uses the index work_target to go from one build that has any to the next. */
 export function endedWithWork({ table }: Dialect): string {

@@ -20,10 +20,8 @@ import {
   tokenUse,
 } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
-import type { Tx } from "../access.ts";
+import { type Enqueue, type Script, type Tx, wait } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Enqueue } from "../parts.ts";
-import { type Script, wait } from "../script.ts";
 import type { Leads } from "./leads.ts";
 import type { MoveParts, Moves } from "./moves.ts";
 import type { Retries } from "./retries.ts";

@@ -1,8 +1,6 @@
 import type { BuildKey } from "../../../core/text/ids.ts";
 import { type BuildRow, retriedIn } from "../../builds.ts";
-import type { Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
+import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
 /**
  * Failures that a resumed build runs again. The resume takes them out of the counts, a listing of the build lists their

@@ -12,9 +12,7 @@ import {
   type StageCounts,
   toBuild,
 } from "../../builds.ts";
-import type { Params, Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import { type Script, together } from "../script.ts";
+import { type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
 
 /** What a store adds to the rows of builds so that damage to them is noticed. Names of columns begin with a comma. */
 export interface BuildGuard {

@@ -8,9 +8,7 @@ import {
   type StoredToken,
 } from "../../../core/pipelines/budget.ts";
 import { type Approval, type BuildRow, type MintedToken, type TokenColumns, toToken } from "../../builds.ts";
-import type { Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
+import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
 /** Confirmation tokens, of which only hashes are stored. Whoever uses them has locked the row of their build. */
 export class Tokens {

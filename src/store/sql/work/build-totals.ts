@@ -3,10 +3,7 @@ import type { BuildState } from "../../../core/pipelines/build.ts";
 import { type Amount, NOTHING, plus } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { BuildRow, StageCounts } from "../../builds.ts";
-import type { Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Settings } from "../parts.ts";
-import { type Script, together, wait } from "../script.ts";
+import { type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 
 type Count = Exclude<keyof StageCounts, "stage">;
 

@@ -4,9 +4,7 @@ import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";
-import type { Reads, Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import { type Script, together } from "../script.ts";
+import { type Dialect, type Reads, type Script, together, type Tx } from "../script.ts";
 
 /** A work item that has not ended. */
 export interface WorkItem {

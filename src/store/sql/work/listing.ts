@@ -3,9 +3,7 @@ import type { JobState } from "../../../core/jobs/job.ts";
 import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { NewJob } from "../../store.ts";
 import type { ListedBatch } from "../../work.ts";
-import type { Tx } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import { type Answer, type Script, together, wait } from "../script.ts";
+import { type Answer, type Dialect, type Script, together, type Tx, wait } from "../script.ts";
 import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
 

@@ -4,9 +4,7 @@ import type { JobError } from "../../../core/jobs/job.ts";
 import { type KeptValue, NO_VALUE } from "../../../core/pipelines/context-hash.ts";
 import { retriedIn } from "../../builds.ts";
 import type { NamedArtifact, OutputColumns } from "../../work.ts";
-import type { EachParams, Tx } from "../access.ts";
-import type { ColumnType, Dialect } from "../dialect.ts";
-import { type Answer, type Script, together, wait } from "../script.ts";
+import { type Answer, type ColumnType, type Dialect, type EachParams, type Script, together, type Tx, wait } from "../script.ts";
 import type { ResultGuard } from "./results.ts";
 
 /** The build, stage and target that a result belongs to. */

@@ -9,9 +9,7 @@ import {
   toOutput,
   toResult,
 } from "../../work.ts";
-import type { Params, Reads } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
+import type { Dialect, Params, Reads, Script } from "../script.ts";
 
 /** What a store adds to the rows of results so that damage to them is noticed. */
 export interface ResultGuard {

@@ -1,9 +1,7 @@
 import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import { GONE, type Trail, trailText } from "../../../core/pipelines/work.ts";
 import type { ListedTarget } from "../../work.ts";
-import type { EachParams, Reads, Tx } from "../access.ts";
-import type { ColumnType, Dialect } from "../dialect.ts";
-import { type Script, together } from "../script.ts";
+import { type ColumnType, type Dialect, type EachParams, type Reads, type Script, together, type Tx } from "../script.ts";
 import type { TargetGuard } from "./targets.ts";
 
 /** What names a target. */

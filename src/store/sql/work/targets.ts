@@ -1,7 +1,5 @@
 import { type MemberPage, TARGET, type TargetColumns, type TargetPage, type TargetRow, toTarget } from "../../work.ts";
-import type { Params, Reads } from "../access.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
+import type { Dialect, Params, Reads, Script } from "../script.ts";
 
 /** What a store adds to the rows of targets so that damage to them is noticed. */
 export interface TargetGuard {

@@ -1,9 +1,7 @@
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { Clearing } from "../../work.ts";
-import type { Reads } from "../access.ts";
+import type { Dialect, Reads, Script } from "../script.ts";
 import { endedWithWork } from "../builds/leftovers.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Script } from "../script.ts";
 
 /** Work items of builds that have ended. */
 export class UnfinishedWork {

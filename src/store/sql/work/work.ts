@@ -22,11 +22,18 @@ import {
   type WorkStore,
   type WorkView,
 } from "../../work.ts";
-import type { Access, Reads, Tx } from "../access.ts";
+import {
+  type Access,
+  type Answer,
+  type Dialect,
+  type Reads,
+  type Script,
+  type Settings,
+  together,
+  type Tx,
+  wait,
+} from "../script.ts";
 import { type BuildGuard, Runs } from "../builds/runs.ts";
-import type { Dialect } from "../dialect.ts";
-import type { Settings } from "../parts.ts";
-import { type Answer, type Script, together, wait } from "../script.ts";
 import { type ResultGuard, Results } from "./results.ts";
 import { type TargetGuard, Targets } from "./targets.ts";
 import { CostLedger } from "./cost-ledger.ts";

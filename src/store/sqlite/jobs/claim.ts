@@ -18,16 +18,14 @@ import {
 import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../../job-row.ts";
 import type { ClaimRequest, ClaimSource, Claimed, Outlook } from "../../store.ts";
-import type { Catalog } from "./catalog.ts";
+import type { Catalog, Settings } from "./catalog.ts";
 import { jobChecksum } from "../checksum.ts";
-import type { ClaimLocks } from "./claim-locks.ts";
+import type { ClaimLocks, Limits } from "./limits.ts";
 import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { JobEvents } from "./events.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Limits } from "./limits.ts";
-import type { Settings } from "./settings.ts";
 
 interface Head extends Candidate {
   row: HeadRow;

@@ -5,7 +5,7 @@ import type { JobError } from "../../../core/jobs/job.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Connection, Statement } from "../driver.ts";
-import type { Endings } from "./endings.ts";
+import type { Endings } from "./settle-effects.ts";
 import type { JobEvents } from "./events.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";

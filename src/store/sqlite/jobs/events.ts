@@ -2,13 +2,12 @@ import { damagedRow } from "../../../core/text/errors.ts";
 import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
-import type { Access } from "../../sql/access.ts";
+import type { Access } from "../../sql/script.ts";
 import type { EventGuard, EventNumbers } from "../../sql/event-log.ts";
-import type { Catalog } from "./catalog.ts";
+import type { Catalog, Settings } from "./catalog.ts";
 import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Settings } from "./settings.ts";
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {

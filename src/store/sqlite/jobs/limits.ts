@@ -1,12 +1,14 @@
 import type { Start } from "../../../core/jobs/claiming.ts";
-import type { Facts, Parked, Share, Stored, Turn } from "../../../core/limits/share.ts";
-import type { JobKey } from "../../../core/text/ids.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { LimitRule } from "../../../core/limits/limit.ts";
+import type { Facts, Parked, Share, Stored, Turn } from "../../../core/limits/share.ts";
 import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/limits/turnstile.ts";
-import type { Catalog } from "./catalog.ts";
+import type { JobKey } from "../../../core/text/ids.ts";
+import { isHeld } from "../../sql/locks.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Settings } from "./settings.ts";
+import { DIALECT } from "../scripts.ts";
+import type { Catalog, Settings } from "./catalog.ts";
 
 /** Counters whose rate lets something pass again, looked at in one transaction; the rest follows with the next claim. */
 const DUE = 200;
@@ -211,4 +213,39 @@ function toStored(row: unknown[]): Stored {
     number | null,
   ];
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
+}
+
+/** Locks as claims see them: they keep others away from queues. */
+export class ClaimLocks {
+  readonly #any: Statement;
+  readonly #held: Statement;
+  readonly #bind: Statement;
+
+  constructor(db: Connection) {
+    this.#any = db.prepare("select 1 from holdfast_locks limit 1");
+    this.#held = db.prepare(`select name from holdfast_locks as lock where ${isHeld(DIALECT)}`);
+    this.#bind = db.prepare(
+      `insert into holdfast_locks (name, holder, token, acquired_at, job, fence)
+       values (:name, :holder, :token, :now, :job, :fence)
+       on conflict (name) do update set
+         holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = null,
+         expires_at = null, job = excluded.job, fence = excluded.fence, process = null`,
+    );
+  }
+
+  any(): boolean {
+    return this.#any.row() !== undefined;
+  }
+
+  /** The names of locks that are held: queues that nobody may claim from. */
+  held(now: number): string[] {
+    if (!this.any()) return [];
+    return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);
+  }
+
+  /** Takes the lock for an exclusive claim, which has made sure in this transaction that it is free. */
+  bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): void {
+    this.#bind.runNamed({ name: claim.queue, holder, token, now: tx.now, job: claim.job, fence: claim.fence });
+    tx.wrote();
+  }
 }

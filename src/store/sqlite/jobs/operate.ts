@@ -1,21 +1,20 @@
+import { type FinishedState, type JobState, mayMove } from "../../../core/jobs/job.ts";
+import { BACKFILL, excesses, isMore, longer, type Over } from "../../../core/jobs/retention.ts";
+import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
-import { type FinishedState, type JobState, mayMove } from "../../../core/jobs/job.ts";
-import { isMore } from "../../../core/jobs/retention.ts";
-import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { jobsRemoved } from "../../job-row.ts";
 import type { Audit } from "../../sql/audit.ts";
 import { runSync } from "../../sql/script.ts";
+import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { PruneFilter } from "../../store.ts";
-import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
-import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Look } from "../look.ts";
-import type { Cancel } from "./cancel.ts";
-import type { Endings, Tally } from "./endings.ts";
-import type { Expiring } from "./expiring.ts";
+import type { Look } from "../queries.ts";
+import type { Catalog, Settings } from "./catalog.ts";
+import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
+import type { Endings, Tally, Waits } from "./settle-effects.ts";
 
 interface Row {
   key: JobKey;
@@ -182,5 +181,203 @@ export class Operate {
   #find(id: string): Row | undefined {
     const key = this.#look.keyOf(id);
     return key === null ? undefined : this.#row.get<Row>({ key });
+  }
+}
+
+interface CancelledRow {
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  fence: Fence;
+  gate: string | null;
+  priority: number;
+  limits: string | null;
+}
+
+/** Ends jobs that have not ended, whoever holds them. The caller then writes the endings. */
+export class Cancel {
+  readonly #catalog: Catalog;
+  readonly #endings: Endings;
+  readonly #waits: Waits;
+  readonly #limits: Limits;
+  readonly #events: JobEvents;
+  readonly #batches: WorkBatches;
+  readonly #row: Statement;
+  readonly #cancel: Statement;
+
+  constructor(
+    db: Connection,
+    parts: { catalog: Catalog; endings: Endings; waits: Waits; limits: Limits; events: JobEvents; batches: WorkBatches },
+  ) {
+    this.#catalog = parts.catalog;
+    this.#endings = parts.endings;
+    this.#waits = parts.waits;
+    this.#limits = parts.limits;
+    this.#events = parts.events;
+    this.#batches = parts.batches;
+    this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
+    this.#cancel = db.prepare(
+      `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
+       where key = :key`,
+    );
+  }
+
+  /** An operator's act: a work item has failed by it. False: it has ended already. */
+  run(tx: Tx, job: JobKey): boolean {
+    const row = this.#take(tx, job);
+    if (row === undefined) return false;
+    this.#events.always(tx, "job.cancelled", row.key);
+    runSync(this.#batches.cancelled(tx, tx.now, [{ job: row.key, lane: row.lane, was: row.state }]));
+    return true;
+  }
+
+  /** Cancels work items that a build does not need any more: those that had not ended, and their states before. */
+  quietly(tx: Tx, jobs: readonly JobKey[]): Map<JobKey, JobState> {
+    const cancelled = new Map<JobKey, JobState>();
+    for (const job of jobs) {
+      const row = this.#take(tx, job);
+      if (row === undefined) continue;
+      this.#events.tell(tx, "job.cancelled", row.lane, row.key);
+      cancelled.set(row.key, row.state);
+    }
+    this.#endings.write(tx);
+    return cancelled;
+  }
+
+  #take(tx: Tx, job: JobKey): CancelledRow | undefined {
+    const row = this.#row.get<CancelledRow>({ key: job });
+    if (row === undefined || !mayMove("cancel", row.state)) return undefined;
+    this.#cancel.runNamed({ key: row.key, now: tx.now });
+    this.#endings.add(row.key, row.lane, "cancelled");
+    if (row.state === "waiting") this.#waits.forget(row.key);
+    if (row.limits !== null && row.state === "pending") this.#limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
+    if (row.limits !== null && row.state === "running") this.#limits.end(tx, row.lane, row.limits, true);
+    if (row.state === "running") {
+      tx.ended(row.key, row.fence);
+      // It may have been an exclusive claim: its queue is open again.
+      tx.ready(this.#catalog.lane(row.lane).queue);
+    }
+    tx.wrote();
+    return row;
+  }
+}
+
+/**
+ * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
+ * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
+ */
+export class Expiring {
+  readonly #catalog: Catalog;
+  readonly #settings: Settings;
+  readonly #tally: Tally;
+  readonly #add: Statement;
+  readonly #oldest: Statement;
+  readonly #forget: Statement;
+  readonly #still: Statement;
+  readonly #unlisted: Statement;
+  readonly #allUnlisted: Statement;
+  readonly #ended: Statement;
+  readonly #endedUpTo: Statement;
+  readonly #goOn: Statement;
+
+  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
+    this.#catalog = parts.catalog;
+    this.#settings = parts.settings;
+    this.#tally = parts.tally;
+    this.#add = db.prepare(
+      "insert into holdfast_expiring (lane, state, finished_at, job) values (?, ?, ?, ?) on conflict do nothing",
+    );
+    this.#oldest = db.prepare(
+      `select job, finished_at from holdfast_expiring
+       where lane = ? and state = ? and finished_at < ? order by finished_at, job limit ?`,
+    );
+    this.#forget = db.prepare("delete from holdfast_expiring where lane = ? and state = ? and finished_at = ? and job = ?");
+    this.#still = db.prepare("select 1 from holdfast_jobs where key = ? and state = ? and finished_at = ?");
+    this.#unlisted = db.prepare("select name, backfill from holdfast_queues where backfill is not null limit 1");
+    this.#allUnlisted = db.prepare("select name from holdfast_queues where backfill is not null");
+    this.#endedUpTo = db.prepare(
+      `select max(key) from (select key from holdfast_jobs where key > ? order by key limit ${BACKFILL})`,
+    );
+    this.#ended = db.prepare(
+      "select key, lane, state, finished_at from holdfast_jobs where key > ? and key <= ? and finished_at is not null",
+    );
+    this.#goOn = db.prepare("update holdfast_queues set backfill = ? where name = ?");
+  }
+
+  /** Lists those of them that are not kept for ever. */
+  add(ended: readonly { job: JobKey; lane: number; state: FinishedState }[], finishedAt: number): void {
+    // A batch is of few lanes and states: each is looked up once.
+    const listed = new Map<string, boolean>();
+    for (const { job, lane, state } of ended) {
+      const what = `${lane} ${state}`;
+      let isListed = listed.get(what);
+      if (isListed === undefined) {
+        isListed = this.#settings.view.keep(this.#catalog.lane(lane).queue, state) !== undefined;
+        listed.set(what, isListed);
+      }
+      if (isListed) this.#add.run(lane, state, finishedAt, job);
+    }
+  }
+
+  /** Whether there is anything to do: reads only, since most of the time there is not. */
+  isDue(now: number, leastAge: number): boolean {
+    return this.#unlisted.row() !== undefined || this.#due(now, leastAge, 1).length > 0;
+  }
+
+  /** Takes jobs off the list whose time is over, at most so many. */
+  take(tx: Tx, limit: number, leastAge: number): { taken: number; over: Over[] } {
+    const due = this.#due(tx.now, leastAge, limit);
+    for (const { lane, state, finishedAt, job } of due) this.#forget.run(lane, state, finishedAt, job);
+    if (due.length > 0) tx.wrote();
+    // One that was retried since is listed anew when it ends again.
+    const over = due.filter(({ job, state, finishedAt }) => this.#still.row(job, state, finishedAt) !== undefined);
+    return { taken: due.length, over };
+  }
+
+  #due(now: number, leastAge: number, limit: number): Over[] {
+    const due: Over[] = [];
+    this.#catalog.reload();
+    const kept = {
+      set: this.#settings.view.queues,
+      lanes: this.#catalog.lanes(0),
+      finished: this.#tally.all(),
+      unlisted: new Set(this.#allUnlisted.rows().map(([name]) => name as string)),
+    };
+    for (const { lanes, state, count, countBefore, ageBefore } of excesses(kept, now, leastAge)) {
+      const left = limit - due.length;
+      const tooMany = count === 0 ? [] : this.#oldestOf(lanes, state, countBefore, Math.min(count, left));
+      const tooOld = ageBefore === null ? [] : this.#oldestOf(lanes, state, ageBefore, left);
+      due.push(...longer(tooMany, tooOld));
+      if (due.length >= limit) return due;
+    }
+    return due;
+  }
+
+  /** Lists what ended before; true while there is more to look through. */
+  backfill(tx: Tx): boolean {
+    const unlisted = this.#unlisted.row() as [string, number] | undefined;
+    if (unlisted === undefined) return false;
+    const [name, from] = unlisted;
+    const to = (this.#endedUpTo.row(from)?.[0] ?? null) as number | null;
+    if (to !== null) {
+      for (const row of this.#ended.rows(from, to)) {
+        const [job, lane, state, finishedAt] = row as [JobKey, number, FinishedState, number];
+        if (this.#catalog.lane(lane).queue === name) this.add([{ job, lane, state }], finishedAt);
+      }
+    }
+    this.#goOn.run(to, name);
+    tx.wrote();
+    return true;
+  }
+
+  #oldestOf(lanes: readonly number[], state: FinishedState, before: number, limit: number): Over[] {
+    return lanes
+      .flatMap((lane) =>
+        this.#oldest.rows(lane, state, before, limit).map(([job, finishedAt]): Over => {
+          return { job: job as JobKey, lane, state, finishedAt: finishedAt as number };
+        }),
+      )
+      .sort((a, b) => a.finishedAt - b.finishedAt || a.job - b.job)
+      .slice(0, limit);
   }
 }

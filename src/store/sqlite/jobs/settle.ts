@@ -4,9 +4,7 @@ import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
-import type { Tx as ScriptTx } from "../../sql/access.ts";
-import type { ReclaimedLease } from "../../sql/parts.ts";
-import { runSync } from "../../sql/script.ts";
+import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
@@ -15,12 +13,10 @@ import type { Catalog } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
-import type { ClaimLocks } from "./claim-locks.ts";
+import type { ClaimLocks, Limits } from "./limits.ts";
 import type { ClaimedLanes } from "./claim.ts";
-import type { Endings } from "./endings.ts";
+import type { Endings, Notes } from "./settle-effects.ts";
 import type { Enqueue } from "./enqueue.ts";
-import type { Limits } from "./limits.ts";
-import type { Notes } from "./notes.ts";
 
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;

@@ -3,7 +3,7 @@ import { isLong, type WalView } from "../../../core/recovery/loss.ts";
 import { publicId } from "../../job-row.ts";
 import type { Durability } from "../../store.ts";
 import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../../vitals.ts";
-import type { Access } from "../access.ts";
+import type { StoreAccess } from "../scripts.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { schemaVersion, versionOf } from "../migrate.ts";
 import { FRAME_HEADER } from "./wal.ts";
@@ -19,9 +19,9 @@ interface Parts {
 export class SqliteVitals implements VitalsStore {
   readonly #db: Connection;
   readonly #parts: Parts;
-  readonly #access: Pick<Access, "now" | "read">;
+  readonly #access: Pick<StoreAccess, "now" | "read">;
 
-  constructor(db: Connection, parts: Parts, access: Pick<Access, "now" | "read">) {
+  constructor(db: Connection, parts: Parts, access: Pick<StoreAccess, "now" | "read">) {
     this.#db = db;
     this.#parts = parts;
     this.#access = access;

@@ -3,7 +3,7 @@ import { closeSync, createReadStream, openSync, readSync, statSync } from "node:
 import { endianness } from "node:os";
 import { Readable } from "node:stream";
 import type { RecoveryStore } from "../../recoveries.ts";
-import type { Access } from "../access.ts";
+import type { StoreAccess } from "../scripts.ts";
 import type { Connection, DriverName } from "../driver.ts";
 import { runTask } from "./backup/tasks.ts";
 
@@ -281,7 +281,7 @@ const SHORT_BYTES = 1024 * 1024;
 /** How the write-ahead log of this file is copied into the database. */
 export function checkpointOf(
   db: Connection,
-  { path, driver, access }: { path: string; driver: DriverName; access: Access },
+  { path, driver, access }: { path: string; driver: DriverName; access: StoreAccess },
 ): RecoveryStore["checkpoint"] {
   const copy = db.prepare("pragma wal_checkpoint(passive)");
   return async (how) => {

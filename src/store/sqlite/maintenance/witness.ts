@@ -14,7 +14,7 @@ import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
 import type { AuditHead } from "../../../core/recovery/audit.ts";
 import type { Alive } from "../../alive.ts";
-import { createFile, createFolder, modeLike } from "../modes.ts";
+import { createFile, createFolder, modeLike } from "../faults.ts";
 import { syncFolder } from "./backup/copy.ts";
 import type { Known } from "./epoch.ts";
 

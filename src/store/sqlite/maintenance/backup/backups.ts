@@ -20,9 +20,8 @@ import {
 } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import type { Connection, DriverName } from "../../driver.ts";
-import { explain } from "../../faults.ts";
+import { createFolder, explain, modeLike } from "../../faults.ts";
 import { versionOf } from "../../migrate.ts";
-import { createFolder, modeLike } from "../../modes.ts";
 import { changesFolder, trimSegments } from "../changes/segments.ts";
 import { copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
 import { type Copied, runTask } from "./tasks.ts";

@@ -16,13 +16,11 @@ import { dirname } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../../../../core/text/text.ts";
 import type { BackupFacts } from "../../../backups.ts";
-import { connect, type Connection, copyPages, type DriverName } from "../../driver.ts";
-import { explain, faultOf } from "../../faults.ts";
+import { connect, type Connection, copyPages, type DriverName, quoted, tablesOf } from "../../driver.ts";
+import { createFile, explain, faultOf, modeLike } from "../../faults.ts";
 import { schemaVersion, versionOf } from "../../migrate.ts";
-import { createFile, modeLike } from "../../modes.ts";
 import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";
-import { quoted, tablesOf } from "../tables.ts";
 
 /** On a thread of its own it may wait for somebody who is just opening the file. */
 const PATIENCE = 5_000;

@@ -7,11 +7,10 @@ import { type BackupFacts, type Manifest, manifestPath, type OnProgress, parseMa
 import { RESTORED } from "../../../processes.ts";
 import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
-import { DIALECT } from "../../dialect.ts";
+import { DIALECT, txOn } from "../../scripts.ts";
 import { connect, type Connection, type DriverName } from "../../driver.ts";
 import { Events } from "../../jobs/events.ts";
 import { migrate, schemaVersion } from "../../migrate.ts";
-import { txOn } from "../../scripts.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, type Replayed, withoutRules } from "../changes/replay.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";

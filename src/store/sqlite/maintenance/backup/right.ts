@@ -2,8 +2,7 @@ import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { Alive, aliveFolder } from "../../../alive.ts";
 import { connect, type Connection, type DriverName } from "../../driver.ts";
-import { isBusy } from "../../faults.ts";
-import { createFile, createFolder, modeLike } from "../../modes.ts";
+import { createFile, createFolder, isBusy, modeLike } from "../../faults.ts";
 import { locksOn } from "../open-files.ts";
 import { syncFolder, writeSynced } from "./copy.ts";
 

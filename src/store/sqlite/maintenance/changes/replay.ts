@@ -1,7 +1,6 @@
 import { hash } from "node:crypto";
 import { HoldfastError } from "../../../../core/text/errors.ts";
-import type { Connection } from "../../driver.ts";
-import { quoted } from "../tables.ts";
+import { type Connection, quoted } from "../../driver.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 
 /** What a database that is there can still say of its journal ends with: `unseen`, that something was done which is not in it. */

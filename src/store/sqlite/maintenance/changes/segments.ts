@@ -14,7 +14,7 @@ import {
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
-import { modeLike } from "../../modes.ts";
+import { modeLike } from "../../faults.ts";
 import { syncFolder } from "../backup/copy.ts";
 
 /** One entry of the journal; of `commit`, `gap` and `drained` only the time is given. */

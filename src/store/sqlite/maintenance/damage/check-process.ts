@@ -2,8 +2,7 @@ import { statfsSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { type CheckedPages, checkFile, type CheckRequest } from "./check.ts";
 import { copyPages } from "../../driver.ts";
-import { isBusy } from "../../faults.ts";
-import { createFile, modeLike } from "../../modes.ts";
+import { createFile, isBusy, modeLike } from "../../faults.ts";
 import { fromThrown } from "../backup/tasks.ts";
 
 /** Checks a copy: in a process of its own, so that whatever SQLite meets in a damaged file ends nobody's work. */

@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import type { Finding, NewFinding } from "../../../findings.ts";
-import { createFolder, modeLike } from "../../modes.ts";
+import { createFolder, modeLike } from "../../faults.ts";
 import { syncFolder, writeSynced } from "../backup/copy.ts";
 
 /** The end of the name of a file that says which finding was cleared, until that stands in the audit. */

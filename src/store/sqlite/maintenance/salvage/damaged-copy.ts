@@ -2,8 +2,7 @@ import { closeSync, existsSync, fstatSync, ftruncateSync, openSync, readSync, wr
 import { dirname, join } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { connect, type Connection, type DriverName } from "../../driver.ts";
-import { isOfDamage } from "../../faults.ts";
-import { createFile } from "../../modes.ts";
+import { createFile, isOfDamage } from "../../faults.ts";
 import { copyFileSynced } from "../backup/copy.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, withoutRules } from "../changes/replay.ts";

@@ -1,8 +1,7 @@
-import { connect, type Connection, type DriverName, withoutGuard } from "../../driver.ts";
+import { connect, type Connection, type DriverName, quoted, tablesOf, withoutGuard } from "../../driver.ts";
 import { isOfDisk } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
 import { BACKUP, DAMAGED } from "./table-copy.ts";
-import { quoted, tablesOf } from "../tables.ts";
 import { readDamaged } from "./damaged-copy.ts";
 
 /** How long it waits for others that read the same backup, in milliseconds. */

@@ -1,6 +1,5 @@
-import type { Connection, Value } from "../../driver.ts";
+import { type Connection, quoted, type Value } from "../../driver.ts";
 import { isOfDamage } from "../../faults.ts";
-import { quoted } from "../tables.ts";
 
 /** The names under which the damaged database and the backup are attached to the new one. */
 export const DAMAGED = "damaged";

@@ -1,4 +1,4 @@
-import type { Connection } from "../driver.ts";
+import type { Connection } from "./driver.ts";
 
 /** How long opening waits while no other process commits, and how long at most, in milliseconds. */
 const STUCK_MS = 5_000;

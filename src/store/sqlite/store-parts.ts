@@ -1,5 +1,4 @@
 import type { Alive } from "../alive.ts";
-import type { Access } from "./access.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog } from "../sql/event-log.ts";
@@ -10,27 +9,32 @@ import { RecoveryLog } from "../sql/recovery-log.ts";
 import { Schedules } from "../sql/schedules.ts";
 import { Sinks } from "../sql/sinks.ts";
 import { Work } from "../sql/work/work.ts";
-import { AUDIT_GUARDS } from "./audit-guards.ts";
-import { BUILD_GUARD, SCHEDULE_GUARD } from "./build-guard.ts";
-import { Cancel } from "./jobs/cancel.ts";
-import { Claim, ClaimedLanes } from "./jobs/claim.ts";
-import { ClaimLocks } from "./jobs/claim-locks.ts";
-import type { Damage } from "./maintenance/damage/damage.ts";
-import { DamagedJobs } from "./jobs/damaged-jobs.ts";
-import { DIALECT } from "./dialect.ts";
 import type { DriverName } from "./driver.ts";
+import { Claim, ClaimedLanes } from "./jobs/claim.ts";
+import { DamagedJobs } from "./jobs/damaged-jobs.ts";
+import { Intake } from "./jobs/enqueue.ts";
 import { EVENT_GUARD, eventNumbers } from "./jobs/events.ts";
-import { Guests, OwnTransaction } from "./guest.ts";
-import { Intake } from "./jobs/intake.ts";
+import { ClaimLocks } from "./jobs/limits.ts";
+import { Cancel, Operate } from "./jobs/operate.ts";
+import { Notes } from "./jobs/settle-effects.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
-import { Look } from "./look.ts";
-import { Notes } from "./jobs/notes.ts";
-import type { OpenedSqlite } from "./open.ts";
-import { Operate } from "./jobs/operate.ts";
-import { Processes } from "./processes.ts";
-import { scriptAccess, type Statements, statementsOn } from "./scripts.ts";
+import type { Damage } from "./maintenance/damage/damage.ts";
 import { SqliteVitals } from "./maintenance/vitals.ts";
 import { checkpointOf, type LogAtOpening, walSize } from "./maintenance/wal.ts";
+import type { OpenedSqlite } from "./open.ts";
+import { Processes } from "./processes.ts";
+import { Look } from "./queries.ts";
+import {
+  AUDIT_GUARDS,
+  BUILD_GUARD,
+  DIALECT,
+  SCHEDULE_GUARD,
+  scriptAccess,
+  type Statements,
+  statementsOn,
+  type StoreAccess,
+} from "./scripts.ts";
+import { Guests, OwnTransaction } from "./user-transaction.ts";
 import { RESULT_GUARD, TARGET_GUARD, workHooks } from "./work.ts";
 
 interface Parts {
@@ -42,7 +46,7 @@ interface Parts {
   damage: Damage;
   /** Called with its token, before a process is entered. */
   beWitness: (token: string) => void;
-  access: Access;
+  access: StoreAccess;
 }
 
 /** The areas of SQL on one connection, and who of them needs whom. */

@@ -1,7 +1,7 @@
+import type { Lane } from "../../core/jobs/claiming.ts";
+import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
-import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
-import type { Lane } from "../../core/jobs/claiming.ts";
 import { ELSEWHERE, type JobRow, keyOfCursor, pageOf, publicId, toJob } from "../job-row.ts";
 import {
   countsOf,
@@ -14,15 +14,13 @@ import {
   type QueueOverview,
   queueOverviews,
 } from "../look.ts";
-import type { Access } from "./access.ts";
-import type { Catalog } from "./jobs/catalog.ts";
-import { jobChecksum } from "./checksum.ts";
-import { damagedError } from "./jobs/damaged-jobs.ts";
-import type { Connection, Statement, Value } from "./driver.ts";
-import type { Settings } from "./jobs/settings.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
-import { DIALECT } from "./dialect.ts";
-import type { Tally } from "./jobs/endings.ts";
+import { jobChecksum } from "./checksum.ts";
+import type { Connection, Statement, Value } from "./driver.ts";
+import type { Catalog, Settings } from "./jobs/catalog.ts";
+import { damagedError } from "./jobs/damaged-jobs.ts";
+import type { Tally } from "./jobs/settle-effects.ts";
+import { DIALECT, type StoreAccess } from "./scripts.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
@@ -46,7 +44,7 @@ const UNWANTED = `
 
 /** Reading, for people and programs. */
 export class Look implements LookStore {
-  readonly #access: Access;
+  readonly #access: StoreAccess;
   readonly #db: Connection;
   readonly #catalog: Catalog;
   readonly #settings: Settings;
@@ -58,7 +56,7 @@ export class Look implements LookStore {
   readonly #oldest: Statement;
   readonly #lists = new Map<string, Statement>();
 
-  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }, access: Access) {
+  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }, access: StoreAccess) {
     this.#access = access;
     this.#db = db;
     this.#catalog = parts.catalog;

@@ -1,0 +1,435 @@
+import { randomUUID } from "node:crypto";
+import {
+  type Finished,
+  isFinished,
+  type Job,
+  JOB_STATES,
+  type JobState,
+  type SqliteHandle,
+  type TransactionHandle,
+} from "../core/jobs/job.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import {
+  checkBoolean,
+  checkCount,
+  checkName,
+  checkOneOf,
+  checkSignal,
+  describeValue,
+  invalidOption,
+  refuseUnknown,
+} from "../core/text/options.ts";
+import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts";
+import type { DamageStore } from "../store/findings.ts";
+import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
+import type { Enqueued } from "../core/pipelines/stage.ts";
+import type { Engine } from "./engine.ts";
+
+/** A list's part, in creation order; `next` is an opaque cursor for `after`. */
+export interface Page<T> {
+  items: T[];
+  next?: string;
+  /** Why something may be missing: the database is damaged, or commits are known to be gone. Left out: nothing is known to be. */
+  incomplete?: string;
+}
+
+interface ListOptions {
+  queue?: string;
+  name?: string;
+  state?: JobState;
+  limit?: number;
+  after?: string | undefined;
+}
+
+/** Looking at jobs, and an operator's hand on them. */
+export class Jobs {
+  readonly #engine: Engine;
+  readonly #refuseClosed: () => void;
+  readonly #over: AbortSignal;
+
+  /** @internal `over` aborts when the handle's workers have stopped: what ended while they drained can still be waited for. */
+  constructor(engine: Engine, refuseClosed: () => void, over: AbortSignal) {
+    this.#engine = engine;
+    this.#refuseClosed = refuseClosed;
+    this.#over = over;
+  }
+
+  async get(id: string): Promise<Job | null> {
+    this.#refuseClosed();
+    checkId(id);
+    const job = await this.#engine.store.look.get(id);
+    const { damaged } = this.#engine.store.damage;
+    if (job === null && damaged !== null) throw notReadable(`Job ${id}`, damaged);
+    return job;
+  }
+
+  async list(options: ListOptions = {}): Promise<Page<Job>> {
+    this.#refuseClosed();
+    refuseUnknown(options, ["queue", "name", "state", "limit", "after"], "jobs.list");
+    const { limit = 100 } = options;
+    if (options.state !== undefined) checkOneOf(options.state, JOB_STATES, "state");
+    if (options.after !== undefined && !(typeof options.after === "string" && /^\d{1,16}$/.test(options.after))) {
+      throw invalidOption(
+        `\`after\` must be a cursor, got ${describeValue(options.after)}.`,
+        "Give the `next` of the page before.",
+      );
+    }
+    checkFilter(options);
+    const page = await this.#engine.store.look.list({
+      limit: checkCount(limit, "limit", 1),
+      ...(options.queue === undefined ? {} : { queue: options.queue }),
+      ...(options.name === undefined ? {} : { name: options.name }),
+      ...(options.state === undefined ? {} : { state: options.state }),
+      ...(options.after === undefined ? {} : { after: options.after }),
+    });
+    return { ...page, ...incompleteOf(this.#engine.store.damage) };
+  }
+
+  /**
+   * How many jobs are in each state. Rejects with `DAMAGED` where commits cannot be read, which would be missing in the
+   * numbers; with `incomplete: true`, what can be read is counted.
+   */
+  async counts(options: { queue?: string; name?: string } & ReadOptions = {}): Promise<Record<JobState, number>> {
+    this.#refuseClosed();
+    refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
+    const { queue, name, ...how } = options;
+    const filter = { ...(queue === undefined ? {} : { queue }), ...(name === undefined ? {} : { name }) };
+    checkFilter(filter);
+    const { damage, look } = this.#engine.store;
+    await refuseMissing(damage, how, "jobs.counts", "Jobs cannot be counted");
+    return look.counts(filter);
+  }
+
+  /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
+  async cancel(id: string): Promise<boolean> {
+    this.#refuseClosed();
+    checkId(id);
+    return this.#engine.store.cancel(id);
+  }
+
+  /** A failed or quarantined job starts anew, with fresh counts. */
+  async retry(id: string): Promise<boolean> {
+    this.#refuseClosed();
+    checkId(id);
+    const retried = await this.#engine.store.retry(id);
+    if (retried !== "key-taken") return retried;
+    throw new HoldfastError(
+      "KEY_TAKEN",
+      `Another unfinished job has the key of job ${id} by now.`,
+      "Let that one finish, or cancel it first.",
+    );
+  }
+
+  /** Resolves when the job has ended, however it ended. */
+  async wait<Out>(
+    job: Enqueued<Out> | string,
+    options: { timeout?: Duration; signal?: AbortSignal } = {},
+  ): Promise<Finished<Out>> {
+    const id = checkId(typeof job === "object" && job !== null ? job.id : job);
+    refuseUnknown(options, ["timeout", "signal"], "jobs.wait");
+    if (options.signal !== undefined) checkSignal(options.signal, "signal");
+    const timeout = options.timeout === undefined ? null : toMillis(options.timeout, "timeout");
+    const stop = new AbortController();
+    const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitedLong(id, timeout)));
+    const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal]);
+    try {
+      for await (const seen of this.#follow(id, signal)) if (isFinished(seen.state)) return seen as Finished<Out>;
+      throw signal.reason;
+    } finally {
+      cancel();
+    }
+  }
+
+  /** The job as it is, then each time it changes, until it has ended. */
+  async *watch(id: string, options: { signal?: AbortSignal } = {}): AsyncGenerator<Job> {
+    refuseUnknown(options, ["signal"], "jobs.watch");
+    if (options.signal !== undefined) checkSignal(options.signal, "signal");
+    for await (const seen of this.#follow(id, options.signal ?? new AbortController().signal)) {
+      yield seen;
+      if (isFinished(seen.state)) return;
+    }
+  }
+
+  async *#follow(id: string, signal: AbortSignal): AsyncGenerator<Job> {
+    this.#refuseClosed();
+    checkId(id);
+    const stop = AbortSignal.any([signal, this.#over]);
+    const news = new News(this.#engine, stop);
+    try {
+      let last = "";
+      while (!stop.aborted) {
+        const seen = await this.#engine.store.look.get(id);
+        if (seen === null) throw noSuchJob(id);
+        // A lease that was only renewed is no change of the job.
+        const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
+        if (text !== last) yield seen;
+        last = text;
+        await news.next();
+      }
+      if (!signal.aborted) throw this.#over.reason;
+    } finally {
+      news.close();
+    }
+  }
+}
+
+/** Up to here everybody who waits looks after each commit; more of them take their time, or they would do nothing else. */
+const EAGER = 50;
+const PER_MILLISECOND = 20;
+
+/** Tells once for any number of changes since it was last asked; it keeps the process alive while somebody waits. */
+class News {
+  static #open = 0;
+  readonly #stop: () => void;
+  #fresh = false;
+  #tell: (() => void) | null = null;
+
+  constructor(engine: Engine, signal: AbortSignal) {
+    News.#open++;
+    const heard = () => {
+      this.#fresh = true;
+      this.#tell?.();
+    };
+    const unlisten = engine.store.onChange(heard);
+    signal.addEventListener("abort", heard);
+    this.#stop = () => {
+      unlisten();
+      signal.removeEventListener("abort", heard);
+    };
+  }
+
+  async next(): Promise<void> {
+    if (News.#open > EAGER) await new Promise((resolve) => setTimeout(resolve, News.#open / PER_MILLISECOND));
+    if (!this.#fresh) {
+      const stay = setInterval(() => {}, 2 ** 30);
+      await new Promise<void>((resolve) => (this.#tell = resolve));
+      clearInterval(stay);
+    }
+    this.#fresh = false;
+    this.#tell = null;
+  }
+
+  close(): void {
+    News.#open--;
+    this.#stop();
+  }
+}
+
+function checkId(id: unknown): string {
+  if (typeof id === "string") return checkStorable(id, "The id");
+  throw invalidOption(`The id of a job must be a string, got ${describeValue(id)}.`, "Give the id that enqueue returned.");
+}
+
+function checkFilter({ queue, name }: { queue?: string; name?: string }): void {
+  if (queue !== undefined) checkStorable(queue, "The queue");
+  if (name !== undefined) checkStorable(name, "The name");
+}
+
+function noSuchJob(id: string): HoldfastError {
+  return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
+}
+
+function waitedLong(id: string, timeout: number): HoldfastError {
+  return new HoldfastError(
+    "WAIT_TIMEOUT",
+    `Job ${id} did not end within ${timeout} ms.`,
+    "Wait longer, or look at it with jobs.get; it goes on.",
+  );
+}
+
+interface QueueView {
+  name: string;
+  paused: boolean;
+  counts: Record<JobState, number>;
+  /** When the oldest job that could run now was made. */
+  oldestAt?: number;
+}
+
+/** An operator's hand on queues. */
+export class Queues {
+  readonly #engine: Engine;
+  readonly #refuseClosed: () => void;
+
+  /** @internal */
+  constructor(engine: Engine, refuseClosed: () => void) {
+    this.#engine = engine;
+    this.#refuseClosed = refuseClosed;
+  }
+
+  /** Nothing more is claimed from it, by anybody, until it is resumed. What runs goes on, what is enqueued waits. */
+  async pause(name: string): Promise<void> {
+    this.#refuseClosed();
+    await this.#engine.store.queues.setPaused(checkName(name, "The queue"), true);
+  }
+
+  async resume(name: string): Promise<void> {
+    this.#refuseClosed();
+    await this.#engine.store.queues.setPaused(checkName(name, "The queue"), false);
+  }
+
+  /** By name. */
+  async list(options: ReadOptions = {}): Promise<QueueView[]> {
+    this.#refuseClosed();
+    await refuseMissing(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
+    const queues = await this.#engine.store.look.queues();
+    return queues.map(({ name, paused, counts, oldestAt }) => {
+      return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };
+    });
+  }
+}
+
+/** Of a damaged database some of it cannot be read: null. The damage itself is known, or found by a check. */
+export async function readable<T>(look: () => Promise<T>): Promise<T | null> {
+  try {
+    return await look();
+  } catch (error) {
+    if (isDamage(error)) return null;
+    throw error;
+  }
+}
+
+export function isDamage(error: unknown): boolean {
+  return error instanceof HoldfastError && error.code === "DAMAGED";
+}
+
+/** Of calls whose result has no room to say that something may be missing. */
+export interface ReadOptions {
+  /** True: what can be read. Default: the call rejects with `DAMAGED` where commits of a damaged database cannot be read. */
+  incomplete?: boolean;
+}
+
+/** Checks the options of `call`, and rejects where commits cannot be read: a list that lacks rows looks like any other. */
+export async function refuseMissing(damage: DamageStore, options: ReadOptions, call: string, what: string): Promise<void> {
+  refuseUnknown(options, ["incomplete"], call);
+  const { incomplete = false } = options;
+  checkBoolean(incomplete, "`incomplete`");
+  if (incomplete || damage.damaged === null) return;
+  const missing = (await damage.findings()).find((one) => one.severity === "damage" && (one.commitsMissing ?? 0) > 0);
+  if (missing === undefined) return;
+  throw new HoldfastError(
+    "DAMAGED",
+    `${what}, because ${missing.commitsMissing} commits of the database cannot be read. ${missing.what}`,
+    `\`holdfast doctor --recheck\` looks again; \`holdfast salvage\` also reads what SQLite cannot. \`${call}({ incomplete: true })\` returns what can be read.`,
+  );
+}
+
+/** Of a damaged database it cannot be told whether `what` was there. */
+export function notReadable(what: string, damaged: string): HoldfastError {
+  return new HoldfastError(
+    "DAMAGED",
+    `${what} is not in what can be read of the database, which is damaged. ${damaged}`,
+    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot.",
+  );
+}
+
+/** The flag of a list on a database that may lack what was committed. */
+export function incompleteOf({ incomplete }: DamageStore): { incomplete?: string } {
+  return incomplete === null ? {} : { incomplete };
+}
+
+/** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */
+export interface Lock {
+  /** A token, or null while it is held. `ttl`: default "5m". */
+  acquire(holder: string, ttl?: Duration): Promise<string | null>;
+  /** From now, by the holder of the living token only. */
+  extend(token: string, ttl: Duration): Promise<boolean>;
+  release(token: string): Promise<boolean>;
+  /** Shows an expired lock too. */
+  get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
+  isStale(): Promise<boolean>;
+}
+
+const DEFAULT_TTL: Duration = "5m";
+
+export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
+  const name = checkName(given, "The lock's name");
+  const { store } = engine;
+  return {
+    async acquire(holder, ttl = DEFAULT_TTL) {
+      refuseClosed();
+      const token = randomUUID();
+      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
+    },
+    async extend(token, ttl) {
+      refuseClosed();
+      return store.locks.extend(name, checkStorable(token, "The token"), life(ttl));
+    },
+    async release(token) {
+      refuseClosed();
+      return store.locks.release(name, checkStorable(token, "The token"));
+    },
+    async get() {
+      refuseClosed();
+      const [lock] = await store.locks.list(name);
+      return lock === undefined ? null : { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
+    },
+    async isStale() {
+      refuseClosed();
+      return (await store.locks.list(name))[0]?.stale ?? false;
+    },
+  };
+}
+
+function life(ttl: Duration): number {
+  const millis = toMillis(ttl, "ttl");
+  if (millis >= 1) return millis;
+  throw new HoldfastError("DURATION_INVALID", "A lock for no time is no lock.", 'Give a ttl, e.g. "5m".');
+}
+
+/** A handle with an open write transaction, as it is or as `db`. */
+export type SqliteTx = { db: SqliteHandle } | SqliteHandle;
+
+/** Anything that can run a query in an open transaction: pg, postgres, any ORM in one line. */
+export type PostgresTx =
+  | { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }
+  | { unsafe(text: string, values?: never[]): PromiseLike<unknown> };
+
+/** Runs a user's callback as one transaction. What is asynchronous about it would happen after the commit. */
+export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
+  if (typeof run !== "function") {
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      "hf.transaction takes a function.",
+      "Give it what is to be done, e.g. ({ db }) => {…}.",
+    );
+  }
+  // Not even begun: what it does after its first await could not be undone any more.
+  if (isAsyncFunction(run)) throw asynchronous();
+  return store.transact((handle) => {
+    const value = run({ db: handle as TransactionHandle });
+    refuseLater(value);
+    return value;
+  });
+}
+
+/** Puts a checked job into the user's own transaction, at once. */
+export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<NewJob>): StoreEnqueued | Promise<StoreEnqueued> {
+  if (job instanceof Promise) {
+    // Nobody will ask how it ends.
+    job.catch(() => {});
+    throw new HoldfastError(
+      "SCHEMA_ASYNC",
+      "The input's schema is asynchronous, and a transaction cannot wait for it.",
+      "Check asynchronously before the transaction begins, and give the job a schema that is synchronous.",
+    );
+  }
+  const answers = store.enqueueWithin(tx, [job]);
+  return answers instanceof Promise ? answers.then(([one]) => one as StoreEnqueued) : (answers[0] as StoreEnqueued);
+}
+
+function refuseLater(value: unknown): void {
+  if (!isThenable(value)) return;
+  // Nobody will ask how it ends. Other thenables are left alone: an ORM's query runs when it is asked.
+  if (value instanceof Promise) value.catch(() => {});
+  throw asynchronous();
+}
+
+function asynchronous(): HoldfastError {
+  return new HoldfastError(
+    "TX_ASYNC",
+    "The callback of hf.transaction is asynchronous or returns a promise, so nothing of it was committed.",
+    "Do only what is synchronous in it, and end an ORM's queries with run(), get() or all(). " +
+      "For an asynchronous transaction open a handle of your own, and give that as `tx`.",
+  );
+}

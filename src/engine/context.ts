@@ -1,1 +1,0 @@
-export type { Enqueued, EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";

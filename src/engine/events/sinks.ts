@@ -1,0 +1,232 @@
+import { createHmac } from "node:crypto";
+import { type FileHandle, open } from "node:fs/promises";
+import { dirname } from "node:path";
+import type { Writable } from "node:stream";
+import type { Event } from "../../core/jobs/event.ts";
+import type { Clock } from "../../core/text/duration.ts";
+import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
+
+/** Where events go. */
+export interface Sink {
+  readonly kind: string;
+  /** How many it takes at once, at most. */
+  readonly atOnce: number;
+  /** Whether an event that it refuses holds back only later events of the same job or build. It then takes one at a time. */
+  readonly refusesOne?: boolean;
+  /** In their order. Resolves when all of them have arrived, and will not get lost there; rejects otherwise, and gets them again. */
+  deliver(events: readonly Event[], signal: AbortSignal): Promise<void>;
+}
+
+/** A delivery that failed. `isDown`: it says nothing about the one event, so the sink is left alone, for `after` at least. */
+export class SinkDown extends Error {
+  readonly after: number;
+  readonly isDown: boolean;
+
+  constructor(message: string, { after = 0, isDown = after > 0 }: { after?: number; isDown?: boolean } = {}) {
+    super(message);
+    this.name = "SinkDown";
+    this.after = after;
+    this.isDown = isDown;
+  }
+}
+
+/** One JSON line an event, on standard output. */
+export function consoleSink(output: Writable = process.stdout): Sink {
+  return {
+    kind: "console",
+    atOnce: 100,
+    deliver: (events) =>
+      new Promise((resolve, reject) => {
+        // A pipe whose reader is gone tells so by an "error" event, too: unheard, it would end the process.
+        output.on("error", heard);
+        output.write(events.map((event) => `${JSON.stringify(event)}\n`).join(""), (error) => {
+          setImmediate(() => output.off("error", heard));
+          if (error) reject(new SinkDown(`Standard output cannot be written: ${error.message}.`));
+          else resolve();
+        });
+      }),
+  };
+}
+
+function heard(): void {}
+
+/** How every line begins. */
+const BEGINNING = '{"seq":';
+const STEP = 65_536;
+
+/**
+ * One JSON line an event, at the end of a file. The lines are on the disk before the cursor moves. It is opened for each
+ * delivery, so that it may be renamed or removed in between, as programs that rotate logs do.
+ */
+export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
+  return {
+    kind: "file",
+    atOnce: 500,
+    async deliver(events) {
+      try {
+        await append(path, mode, events.map((event) => `${JSON.stringify(event)}\n`).join(""));
+      } catch (error) {
+        throw new SinkDown(`The file cannot be written: ${(error as Error).message}.`);
+      }
+    },
+  };
+}
+
+async function append(path: string, mode: number, lines: string): Promise<void> {
+  const file = await openToAppend(path, mode);
+  try {
+    const before = await file.stat();
+    const size = await mend(file, before.size);
+    try {
+      await file.appendFile(lines, "utf8");
+      await file.sync();
+    } catch (error) {
+      // A full disk takes half a line: it must not become the beginning of the next one.
+      await file.truncate(size).catch(() => {});
+      throw error;
+    }
+    if (before.size === 0) await syncFolder(dirname(path));
+  } finally {
+    await file.close();
+  }
+}
+
+/** A file that is there keeps its mode; a new one has this, whatever the umask is. */
+async function openToAppend(path: string, mode: number): Promise<FileHandle> {
+  try {
+    const created = await open(path, "ax+", mode);
+    await created.chmod(mode);
+    return created;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    return open(path, "a+");
+  }
+}
+
+/** Who was killed while writing has left a torn last line. Its event comes again, so what is there of it is cut off. */
+async function mend(file: FileHandle, size: number): Promise<number> {
+  const tail = await lastLine(file, size);
+  if (tail.length === 0) return size;
+  if (isOurs(tail)) {
+    await file.truncate(size - tail.length);
+    return size - tail.length;
+  }
+  // Somebody else's text without a line's end: it stays.
+  await file.appendFile("\n");
+  return size + 1;
+}
+
+/** A torn line of ours, or the zeros that a power cut may leave in its place. */
+function isOurs(tail: Buffer): boolean {
+  const start = tail.subarray(0, BEGINNING.length).toString("latin1");
+  return BEGINNING.startsWith(start) || tail.every((byte) => byte === 0);
+}
+
+/** What comes after the last line's end; nothing in a file that is whole. */
+async function lastLine(file: FileHandle, size: number): Promise<Buffer> {
+  let tail = Buffer.alloc(0);
+  for (let end = size; end > 0;) {
+    // One byte tells in nearly every case.
+    const length = Math.min(end, end === size ? 1 : STEP);
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, end - length);
+    const part = buffer.subarray(0, bytesRead);
+    const at = part.lastIndexOf(0x0a);
+    tail = Buffer.concat([part.subarray(at + 1), tail]);
+    if (at !== -1) break;
+    end -= length;
+  }
+  return tail;
+}
+
+/** A new file's name is on the disk only when its folder is. */
+async function syncFolder(path: string): Promise<void> {
+  // Windows has no such thing as opening a folder.
+  if (process.platform === "win32") return;
+  const folder = await open(path, "r");
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}
+
+/** Whoever has not answered by then is down. */
+const TIMEOUT = 15_000;
+/** Nobody is left alone for longer, whatever it says. */
+const LONGEST_WAIT = 86_400_000;
+
+/**
+ * One POST an event, those of a job or build in order, signed as Standard Webhooks (standardwebhooks.com) say. The id is the event's dedupe key,
+ * so the other side can tell a second delivery from a second event. Neither the secret nor what the address holds
+ * beyond the host is ever in an error.
+ */
+export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock: Clock): Sink {
+  return {
+    kind: "webhook",
+    atOnce: 1,
+    refusesOne: true,
+    async deliver(events, signal) {
+      for (const event of events) await post(event, signal);
+    },
+  };
+
+  async function post(event: Event, signal: AbortSignal): Promise<void> {
+    const body = bodyOf(event);
+    const timestamp = String(Math.floor(clock.now() / 1_000));
+    const late = new AbortController();
+    const inTime = clock.after(TIMEOUT, () => late.abort());
+    try {
+      const answer = await fetch(url, {
+        method: "POST",
+        body,
+        redirect: "manual",
+        signal: AbortSignal.any([signal, late.signal]),
+        headers: {
+          "content-type": "application/json",
+          "user-agent": "holdfast",
+          "webhook-id": event.dedupeKey,
+          "webhook-timestamp": timestamp,
+          "webhook-signature": `v1,${sign(secret, `${event.dedupeKey}.${timestamp}.${body}`)}`,
+        },
+      });
+      await answer.body?.cancel();
+      if (!answer.ok) {
+        const after = waitAsked(answer.headers.get("retry-after"), clock.now());
+        throw new SinkDown(`${url.origin} answered ${answer.status}.`, { after });
+      }
+    } catch (error) {
+      if (error instanceof SinkDown) throw error;
+      if (late.signal.aborted) throw new SinkDown(`${url.origin} did not answer within ${TIMEOUT / 1_000} s.`, { isDown: true });
+      throw new SinkDown(`${url.origin} cannot be reached: ${reasonOf(error, url)}.`);
+    } finally {
+      inTime();
+    }
+  }
+}
+
+function bodyOf({ seq, type, at, job, build, data }: Event): string {
+  return JSON.stringify({ type, timestamp: new Date(at).toISOString(), data, seq, job, build });
+}
+
+function sign(secret: Buffer, content: string): string {
+  return createHmac("sha256", secret).update(content).digest("base64");
+}
+
+/** `Retry-After`: seconds, or a date. */
+function waitAsked(header: string | null, now: number): number {
+  if (header === null) return 0;
+  const wait = /^\d+$/.test(header) ? Number(header) * 1_000 : Date.parse(header) - now;
+  return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), LONGEST_WAIT);
+}
+
+/**
+ * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a few words of its own ("bad port"). Words
+ * that quote what the address holds beyond the host are left out.
+ */
+function reasonOf(error: unknown, { pathname, search }: URL): string {
+  const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };
+  if (typeof cause?.code === "string") return cause.code;
+  const words = typeof cause?.message === "string" ? cause.message : "";
+  const isQuoted = [pathname, search].some((part) => part.length > 1 && words.includes(part));
+  return words === "" || isQuoted ? String(name ?? "unknown") : words;
+}
