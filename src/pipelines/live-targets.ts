@@ -6,7 +6,7 @@ import {
   NO_VALUE,
   type ValueHash,
 } from "../core/pipelines/context-hash.ts";
-import type { BuildKey, ResultKey } from "../core/text/ids.ts";
+import type { BuildKey } from "../core/text/ids.ts";
 import { doneMark, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { stageKey } from "../core/pipelines/stage.ts";
@@ -128,9 +128,12 @@ export interface Traveller {
 /** Where values are read. */
 export interface Reader {
   value(value: KeptValue): Promise<unknown>;
-  /** Null: of what is about to be written with this attempt. */
-  output(result: ResultKey | null): Promise<unknown>;
+  /** The key is null for what is about to be written with this attempt. */
+  output(step: OutputRef): Promise<unknown>;
 }
+
+/** Names the output of a stage. */
+export type OutputRef = Pick<Step, "result" | "output">;
 
 /** What a stage gets, and what its result depends on. */
 export interface Context {
@@ -147,7 +150,7 @@ export function inputHash({ value, inherited }: Traveller, trail: Trail): ValueH
 export async function loadInput(traveller: Traveller, trail: Trail, reader: Reader): Promise<unknown> {
   const step = lastStep(trail, traveller.inherited);
   if (step === undefined) return reader.value(traveller.value);
-  return step.output === "none" ? undefined : reader.output(step.result);
+  return step.output === "none" ? undefined : reader.output(step);
 }
 
 function contextParts({ stage }: Place, traveller: Traveller, trail: Trail, input: unknown): ContextParts {

@@ -3,7 +3,7 @@ import type { ResultKey } from "../core/text/ids.ts";
 import type { KeptValue } from "../core/pipelines/context-hash.ts";
 import type { Values } from "./values.ts";
 import type { StoredResult, WorkStore } from "../store/work.ts";
-import type { Reader } from "./live-targets.ts";
+import type { OutputRef, Reader } from "./live-targets.ts";
 
 /** Read in one statement. */
 const TOGETHER = 200;
@@ -25,7 +25,9 @@ export class ResultReader implements Reader {
     return this.#values.load(value);
   }
 
-  async output(key: ResultKey | null): Promise<unknown> {
+  async output({ result: key, output }: OutputRef): Promise<unknown> {
+    const recent = this.#values.recent(output);
+    if (recent !== undefined) return JSON.parse(recent);
     if (key === null) throw new Error("the output of an attempt is read before it is written");
     const result = await this.#results.get(key);
     if (result !== null) return this.#values.load(result.output);

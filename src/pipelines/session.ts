@@ -88,7 +88,7 @@ export async function stageContext(
   const outputs: Record<string, unknown> = {};
   for (const name of place.stage.uses) {
     const step = stepOf(trail, name);
-    if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await site.reader.output(step.result);
+    if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await site.reader.output(step);
   }
   const subject = await subjectOf(task, site);
   return {

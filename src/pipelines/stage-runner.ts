@@ -171,7 +171,7 @@ export class StageRunner {
     const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
     const reader: Reader = {
       value: (value) => this.#site.reader.value(value),
-      output: async (key) => (key === null ? made() : this.#site.reader.output(key)),
+      output: async (step) => (step.result === null ? made() : this.#site.reader.output(step)),
     };
     const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
     return writer.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail, reader);
@@ -251,7 +251,7 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
     const outputs: Record<string, unknown> = {};
     await Promise.all(
       row.trail.map(async ({ stage, result, output }) => {
-        outputs[stage] = output === "none" ? undefined : await this.#site.reader.output(result);
+        outputs[stage] = output === "none" ? undefined : await this.#site.reader.output({ result, output });
       }),
     );
     const last = row.trail.length > traveller.inherited.length ? row.trail.at(-1) : undefined;

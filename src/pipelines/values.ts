@@ -7,12 +7,23 @@ import { damagedRow } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import { sayPath } from "../core/pipelines/work.ts";
 
+/** In UTF-16 units, all values together. */
+const RECENT_LENGTH = 2_000_000;
+
 /** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
 export class Values {
   readonly #artifacts: () => Promise<Artifacts>;
+  /** JSON that was kept lately, by its hash: mostly, the same process runs the next stage soon. */
+  readonly #recent = new Map<ValueHash, string>();
+  #recentLength = 0;
 
   constructor(artifacts: () => Promise<Artifacts>) {
     this.#artifacts = artifacts;
+  }
+
+  /** The JSON of a value that was kept lately. */
+  recent(hash: ValueHash): string | undefined {
+    return this.#recent.get(hash);
   }
 
   /** A handler's output, durable where it is in an artifact. `what` names it in errors. */
@@ -24,7 +35,10 @@ export class Values {
 
   /** JSON text. */
   async keepText(text: string): Promise<KeptValue> {
-    return text.length <= INLINE ? inlineValue(text) : this.#store(text);
+    if (text.length > INLINE) return this.#store(text);
+    const value = inlineValue(text);
+    this.#remember(value.hash, text);
+    return value;
   }
 
   /** What an expand has yielded is no value of its own. */
@@ -38,6 +52,17 @@ export class Values {
     if (artifact === null) return undefined;
     const bytes = await (await this.#artifacts()).read(artifact);
     return hash.startsWith("bytes:") ? bytes : JSON.parse(new TextDecoder().decode(bytes));
+  }
+
+  #remember(hash: ValueHash, text: string): void {
+    if (this.#recent.has(hash)) return;
+    this.#recent.set(hash, text);
+    this.#recentLength += text.length;
+    for (const [oldest, { length }] of this.#recent) {
+      if (this.#recentLength <= RECENT_LENGTH) return;
+      this.#recent.delete(oldest);
+      this.#recentLength -= length;
+    }
   }
 
   async #store(data: string | Uint8Array): Promise<KeptValue> {

@@ -133,11 +133,10 @@ create table ${s}.results (
   micros       bigint not null default 0,
   tokens       bigint not null default 0,
   error        text,
-  at           bigint not null,
-  unique (build, stage, path)
+  at           bigint not null
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 create index results_hash on ${s}.results (hash, key) where state = 'SUCCESS';
-create index results_target on ${s}.results (pipeline, stage, path, build);
+create unique index results_target on ${s}.results (pipeline, stage, path, build);
 create index results_failed on ${s}.results (build, key) where state = 'FAILED';
 
 create table ${s}.artifacts (

@@ -50,6 +50,7 @@ interface ArtifactColumns extends ResultOrigin, NamedArtifact {}
 
 /** What an operation needs of results: those that it may replace, failures and sources by key, and keys for new ones. */
 export interface ResultsWanted {
+  pipelines: readonly string[];
   origins: readonly ResultOrigin[];
   keys: readonly ResultKey[];
   most: number;
@@ -68,8 +69,9 @@ export class ResultTable {
     this.#keys = keys;
   }
 
-  *load(tx: Tx, { origins, keys, most }: ResultsWanted): Script<ResultBatch> {
+  *load(tx: Tx, { pipelines, origins, keys, most }: ResultsWanted): Script<ResultBatch> {
     const asked = {
+      pipelines: [...new Set(pipelines)],
       builds: [...new Set(origins.map(({ build }) => build))],
       stages: [...new Set(origins.map(({ stage }) => stage))],
       paths: [...new Set(origins.map(({ path }) => path))],
@@ -156,7 +158,8 @@ function statements({ table, in: isIn, each, overriding }: Dialect, { checksum }
   return {
     // By the indexes; other results may match, too. A transaction that changes them holds the build's row.
     load: `
-      ${load} where ${isIn("build", "bigint", ":builds")} and ${isIn("stage", "text", ":stages")} and ${isIn("path", "text", ":paths")}
+      ${load} where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("stage", "text", ":stages")}
+        and ${isIn("path", "text", ":paths")} and ${isIn("build", "bigint", ":builds")}
       union all ${load} where ${isIn("key", "bigint", ":keys")}`,
     add: each(columns, (row) => `insert into ${results} (${names}) ${overriding} select ${row.values} ${row.from()}`),
     detach: each(

@@ -132,7 +132,7 @@ function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       select ${columns} from ${items("bigint", ":keys")} as asked join ${results} as result on result.key = asked.value
       ${andBuild} order by asked.place`,
     of: `
-      select * from (${read} where result.build = ${own} and result.stage = :stage and result.path = :path) as own
+      select * from (${read} where result.pipeline = ${pipeline} and result.stage = :stage and result.path = :path and result.build = ${own}) as own
       union all select * from (${before("FAILED")}) as earlier limit 1`,
     before: before("GONE"),
     ofStage: { first: ofStage(""), next: ofStage("and path > :after") },

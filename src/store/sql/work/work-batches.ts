@@ -104,7 +104,7 @@ export class WorkBatches {
         tx,
         wanted.flatMap((one) => one.refs),
       ),
-      this.results.load(tx, resultsFor(made, reused, [])),
+      this.results.load(tx, { pipelines: found.map(({ build }) => totals.of(build).pipeline), ...resultsFor(made, reused, []) }),
     );
     return this.#batch(totals, [...found, ...besides], targets, results);
   }
@@ -130,7 +130,12 @@ export class WorkBatches {
       ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, stage, path, result: null }))),
     ];
     const failures = paths.flatMap((path) => targets.get({ pipeline, segment, path })?.failure ?? []);
-    return this.#batch(totals, items, targets, yield* this.results.load(tx, resultsFor(made, reused, failures)));
+    return this.#batch(
+      totals,
+      items,
+      targets,
+      yield* this.results.load(tx, { pipelines: [pipeline], ...resultsFor(made, reused, failures) }),
+    );
   }
 
   /** For new work items of these builds. */

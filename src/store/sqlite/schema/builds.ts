@@ -124,11 +124,10 @@ create table holdfast_results (
   tokens       integer not null default 0,
   error        text,
   at           integer not null,
-  checksum     integer,
-  unique (build, stage, path)
+  checksum     integer
 );
 create index holdfast_results_hash on holdfast_results (hash, key) where state = 'SUCCESS';
-create index holdfast_results_target on holdfast_results (pipeline, stage, path, build);
+create unique index holdfast_results_target on holdfast_results (pipeline, stage, path, build);
 create index holdfast_results_failed on holdfast_results (build, key) where state = 'FAILED';
 
 create table holdfast_artifacts (
