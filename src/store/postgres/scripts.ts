@@ -232,7 +232,7 @@ export function dialectOf(s: string): Dialect {
       const rows = `unnest(${names.map(list).join(", ")}) as given (${names.join(", ")})`;
       return write({
         value: (name) => `given.${name}`,
-        values: names.map((name) => `given.${name}`).join(", "),
+        inserted: `select * from ${rows}`,
         from: (tables) => (tables === undefined ? `from ${rows}` : `from ${rows}, ${tables}`),
         using: `using ${rows}`,
         is: (table, ...same) => {

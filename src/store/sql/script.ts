@@ -179,8 +179,8 @@ export type ColumnType = "bigint" | "text" | "boolean";
 interface EachRow {
   /** The value of a column. */
   value(column: string): string;
-  /** The values of all columns, in their order. */
-  readonly values: string;
+  /** What an `insert` of all columns adds, in their order. */
+  readonly inserted: string;
   /** The clause that the rows come from, with more tables where they are named. */
   from(tables?: string): string;
   /** The same for a `delete`. */

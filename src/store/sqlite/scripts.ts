@@ -172,7 +172,8 @@ export const DIALECT: Dialect = {
     const names = Object.keys(columns);
     return write({
       value: (name) => `:${name}`,
-      values: names.map((name) => `:${name}`).join(", "),
+      // Half again as fast as `select`.
+      inserted: `values (${names.map((name) => `:${name}`).join(", ")})`,
       from: (tables) => (tables === undefined ? "" : `from ${tables}`),
       using: "",
       is: (table, ...same) =>

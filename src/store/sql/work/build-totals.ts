@@ -191,7 +191,7 @@ function statements({ table, in: isIn, items, each, least, greatest, locking }: 
     addCosts: each(
       { pipeline: "text", stage: "text", attempts: "bigint", micros: "bigint", tokens: "bigint" },
       (row) => `
-        insert into ${table("stage_costs")} as old (pipeline, stage, attempts, micros, tokens) select ${row.values} ${row.from()} where true
+        insert into ${table("stage_costs")} as old (pipeline, stage, attempts, micros, tokens) ${row.inserted}
         on conflict (pipeline, stage) do update set attempts = old.attempts + excluded.attempts,
           micros = ${capped("old.micros + excluded.micros")}, tokens = ${capped("old.tokens + excluded.tokens")}`,
     ),

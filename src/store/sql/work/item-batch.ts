@@ -122,7 +122,7 @@ function statements(dialect: Dialect) {
       order by job.key ${dialect.lockingOf("job")}`,
     add: each(
       { job: "bigint", build: "bigint", kind: "text", stage: "text", segment: "bigint", path: "text" },
-      (row) => `insert into ${work} (job, build, kind, stage, segment, path) select ${row.values} ${row.from()}`,
+      (row) => `insert into ${work} (job, build, kind, stage, segment, path) ${row.inserted}`,
     ),
     keep: each(
       amount,

@@ -161,7 +161,7 @@ function statements({ table, in: isIn, each, overriding }: Dialect, { checksum }
       ${load} where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("stage", "text", ":stages")}
         and ${isIn("path", "text", ":paths")} and ${isIn("build", "bigint", ":builds")}
       union all ${load} where ${isIn("key", "bigint", ":keys")}`,
-    add: each(columns, (row) => `insert into ${results} (${names}) ${overriding} select ${row.values} ${row.from()}`),
+    add: each(columns, (row) => `insert into ${results} (${names}) ${overriding} ${row.inserted}`),
     detach: each(
       { key: "bigint" },
       (row) => `update ${results} as result set build = -result.key ${row.from()} where ${row.is("result", "key")}`,
@@ -186,7 +186,7 @@ function statements({ table, in: isIn, each, overriding }: Dialect, { checksum }
     addArtifacts: each(
       { ...ORIGIN, name: "text", hash: "text", size: "bigint" },
       (row) => `
-        insert into ${artifacts} (build, stage, path, name, hash, size) select ${row.values} ${row.from()} where true ${replaced}`,
+        insert into ${artifacts} (build, stage, path, name, hash, size) ${row.inserted} ${replaced}`,
     ),
   };
 }

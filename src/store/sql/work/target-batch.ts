@@ -153,7 +153,7 @@ function statements({ table, in: isIn, each, locking }: Dialect, { checksum }: T
     put: each(
       { ...REF, ...put },
       (row) => `
-        insert into ${targets} as old (${Object.keys({ ...REF, ...put })}) select ${row.values} ${row.from()} where true
+        insert into ${targets} as old (${Object.keys({ ...REF, ...put })}) ${row.inserted}
         on conflict (pipeline, segment, path) do update set ${updated} where old.rev < excluded.rev`,
     ),
     move: each(
