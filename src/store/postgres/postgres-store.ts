@@ -206,7 +206,7 @@ export class PostgresStore implements Store {
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        call: (tx, requests, rows) => this.#areas.claim.sole(tx, requests, rows),
+        call: (tx, requests, rows) => this.#areas.claim.single(tx, requests, rows),
         recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
       },
     };
@@ -279,7 +279,7 @@ export class PostgresStore implements Store {
       return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
         wants: () => this.#areas.claim.wants(request),
         single: {
-          call: (tx, _, rows) => this.#areas.claim.sole(tx, [request], rows),
+          call: (tx, _, rows) => this.#areas.claim.single(tx, [request], rows),
           recall: (rows, outcome) => this.#single.claim.recall(rows, outcome, [request]),
         },
       });

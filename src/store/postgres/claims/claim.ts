@@ -1,4 +1,4 @@
-import { type LaneShare, onlyQueue, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/jobs/claiming.ts";
+import { type LaneShare, onlyQueue, outlookOf, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/jobs/claiming.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
@@ -6,14 +6,16 @@ import type { Catalog } from "../catalog.ts";
 import {
   byStartedTurn,
   type ClaimLocks,
+  claimSql,
   holdsSuspect,
   isSuspect,
   laneOf,
   LOCKED,
+  singleClaimSql,
+  singleLaneClaimSql,
+  type SingleStarted,
   STARTED,
   type Started,
-  takeManySql,
-  takeOneSql,
   toClaimed,
 } from "./claim-statements.ts";
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
@@ -23,11 +25,13 @@ import { LimitedClaim } from "../limits/limited-claim.ts";
 import type { Limits } from "../limits/limits.ts";
 import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import type { Settings } from "../settings.ts";
-import { SoleClaim } from "./sole-claim.ts";
-import type { Outcome } from "../transactions/receipts.ts";
+import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
 import type { SingleCall, Tx } from "../transactions/transaction.ts";
 
-/** Jobs out. */
+/** After one claim that a single statement could not make, so many go into a transaction without trying. */
+const CLAIMS_WITHOUT_TRY = 8;
+
+/** Claims jobs: by one statement where that will do, or in a transaction. */
 export class Claim {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
@@ -35,12 +39,13 @@ export class Claim {
   readonly #locks: ClaimLocks;
   readonly #limits: Limits;
   readonly #limited: LimitedClaim;
-  readonly #sole: SoleClaim;
+  readonly #single: Record<"lane" | "lanes", SingleStatement>;
+  #withoutTry = 0;
   readonly #ready: ReadyLanes;
   readonly #turns = new Turns();
   readonly #random: () => number;
   readonly #read: Rows;
-  readonly #sql: Record<"promote" | "outset" | "takeOne" | "takeMany" | "recall", string>;
+  readonly #sql: Record<"promote" | "outset" | "claim" | "recall", string>;
   #claims = 0;
 
   constructor(
@@ -62,7 +67,7 @@ export class Claim {
     this.#locks = parts.locks;
     this.#limits = parts.limits;
     this.#limited = new LimitedClaim(s, parts.limits);
-    this.#sole = new SoleClaim(s);
+    this.#single = { lane: singleLaneClaimSql(s), lanes: singleClaimSql(s) };
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longest });
     this.#random = parts.random;
     this.#read = parts.read;
@@ -81,8 +86,7 @@ export class Claim {
           select 1 from ${s}.jobs where suspect = 'pending' and gate is null and lane = any($1::integer[]))
           and ($2::bigint is null or not ${holdsSuspect(s, "$2::bigint")}),
           (select json_agg(lock.name)::text from ${s}.locks as lock, clock where lock.name = any($3::text[]) and ${LOCKED(s)})`,
-      takeOne: takeOneSql(s),
-      takeMany: takeManySql(s),
+      claim: claimSql(s),
       recall: `
         select ${STARTED} from ${s}.claims as claim join ${s}.jobs as job on job.key = any(claim.jobs)
         where claim.fence = $1::bigint and job.fence = claim.fence and job.state = 'running'`,
@@ -167,8 +171,8 @@ export class Claim {
     return rows;
   }
 
-  /** By one statement, after another that finds its lanes where there are many; null where it takes more, as several claims do. */
-  sole(
+  /** One statement, after another one that finds its lanes where there are many; null where it takes more, as several claims do. */
+  single(
     tx: Tx,
     [request, ...others]: ClaimRequest[],
     rows: Rows,
@@ -176,30 +180,61 @@ export class Claim {
     if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
     const matched = this.#catalog.matching(request.from);
     const shares = this.#shares();
-    if (!ReadyLanes.areMany(matched)) return this.#soleOf(tx, request, shares, allOf(matched));
+    if (!ReadyLanes.areMany(matched)) return this.#singleFrom(tx, request, shares, allOf(matched));
     const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
     // Where no lane has jobs, one of them stands for all: the statement also finds out whether all lanes are known.
     return found.then(({ lanes, ...rest }) =>
-      this.#soleOf(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
+      this.#singleFrom(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
     );
   }
 
-  #soleOf(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): SingleCall<Claimed[][]> | null {
+  #singleFrom(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): SingleCall<Claimed[][]> | null {
     const queues = this.#turns.order(shares.byQueue(found.lanes), this.#random);
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
+    const [only, ...more] = openShares(queues);
+    if (only === undefined || (this.#withoutTry > 0 && this.#withoutTry-- > 0)) return null;
     this.#settings.assumed(tx);
     tx.assume("lanes", this.#catalog.counted);
-    return this.#sole.of(tx, request, queues, found, async (rows) => {
-      const [first] = rows;
-      if (first === undefined) return [[]];
-      tx.wrote();
-      this.#ready.served(found);
-      this.#served(queues, first);
-      // Policies never change, so it does not matter when they are read.
-      return [await this.#claimed(this.#read, rows)];
-    });
+    const { max, holder } = request;
+    const read = (rows: readonly (readonly unknown[])[]) =>
+      this.#readSingle(tx, request, queues, found, rows as readonly SingleStarted[]);
+    if (more.length === 0) {
+      const { lane, lease, budget } = only;
+      const values = [tx.at, holder, storedWorker(request), Math.min(max, budget.left), lane.id, lane.queue, lease];
+      return { statement: this.#single.lane, values, read };
+    }
+    const quota = Math.max(1, Math.ceil(max / queues.length));
+    // One job more of each lane shows that there are more.
+    return { statement: this.#single.lanes, values: claimValues(tx, request, queues, { max, quota, most: quota + 1 }), read };
+  }
+
+  /** Null: nothing was claimed, and it takes a transaction. */
+  #readSingle(
+    tx: Tx,
+    { left }: ClaimRequest,
+    queues: LaneShare[][],
+    found: FoundLanes,
+    rows: readonly SingleStarted[],
+  ): Promise<Claimed[][]> | null {
+    const common = rows.find(([key]) => key === null) as SingleStarted;
+    const [now, isRefused, more, nextAt] = [common[10], common[11], common[12], common[13]];
+    if (isRefused) {
+      this.#withoutTry = CLAIMS_WITHOUT_TRY;
+      return null;
+    }
+    // Other lanes have jobs, which may be all that is left.
+    if (!found.isWhole && rows.length === 1) return null;
+    if (found.isWhole && more === false) left?.(outlookOf(false, [nextAt, found.nextAt], now));
+    const started = startedOf(rows, common, queues).sort(inTurn(queues));
+    const [first] = started;
+    if (first === undefined) return Promise.resolve([[]]);
+    tx.wrote();
+    this.#ready.served(found);
+    this.#served(queues, first);
+    // Policies never change, so it does not matter when they are read.
+    return Promise.resolve(this.#claimed(this.#read, started)).then((claimed) => [claimed]);
   }
 
   /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
@@ -309,44 +344,13 @@ export class Claim {
     max: number,
     suspects: boolean | null,
   ): Promise<Started[]> {
-    const shares = queues.flat().filter(({ budget }) => budget.left > 0);
-    const [only] = shares;
-    if (only === undefined) return [];
-    const most = ({ budget }: LaneShare) => Math.min(quota, max, budget.left);
-    const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
-    const common = [tx.at, request.holder, storedWorker(request), suspects] as const;
-    const rows =
-      shares.length === 1
-        ? await this.#takeOne(tx, only, ...common, most(only))
-        : await tx.rows<Started>(this.#sql.takeMany, ...common, max, ...this.#columns(shares, places, most, max), quota);
+    const shares = openShares(queues);
+    if (shares.length === 0) return [];
+    const values = claimValues(tx, request, queues, { max, quota, most: quota });
+    const rows = await tx.rows<Started>(this.#sql.claim, ...values, suspects);
     const byLane = new Map(shares.map((share) => [share.lane.id, share]));
     for (const row of rows) (byLane.get(laneOf(row)) as LaneShare).budget.left -= 1;
-    const place = (row: Started) => places.get(laneOf(row)) as number;
-    return rows.sort((a, b) => place(a) - place(b) || byStartedTurn(a, b));
-  }
-
-  async #takeOne(tx: Tx, { lane, lease }: LaneShare, ...common: Value[]): Promise<Started[]> {
-    const rows = await tx.rows<unknown[] & Started>(this.#sql.takeOne, ...common, lane.id, lane.queue, lease);
-    for (const row of rows) row.push(lane.id, lease);
-    return rows;
-  }
-
-  #columns(
-    shares: readonly LaneShare[],
-    places: ReadonlyMap<number, number>,
-    most: (share: LaneShare) => number,
-    max: number,
-  ): string[] {
-    const budgets = [...new Set(shares.map(({ budget }) => budget))];
-    return [
-      listOf(shares.map(({ lane }) => lane.id)),
-      listOf(shares.map(({ lane }) => lane.queue)),
-      listOf(shares.map(({ lease }) => lease)),
-      listOf(shares.map(most)),
-      listOf(shares.map(({ lane }) => places.get(lane.id) as number)),
-      listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
-      listOf(shares.map(({ budget }) => Math.min(budget.left, max))),
-    ];
+    return rows.sort(inTurn(queues));
   }
 
   #served(queues: LaneShare[][], started: Started): void {
@@ -354,6 +358,71 @@ export class Claim {
     const first = queues.find((shares) => shares.some((share) => share.lane.id === lane));
     if (first !== undefined) this.#turns.served(first, ++this.#claims);
   }
+}
+
+/** The lanes of these queues whose sources may give more. */
+function openShares(queues: readonly LaneShare[][]): LaneShare[] {
+  return queues.flat().filter(({ budget }) => budget.left > 0);
+}
+
+/** By queue, then by turn. */
+function inTurn(queues: readonly LaneShare[][]): (a: Started, b: Started) => number {
+  const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
+  const place = (row: Started): number => places.get(laneOf(row)) as number;
+  return (a, b) => place(a) - place(b) || byStartedTurn(a, b);
+}
+
+/** The values of both statements that claim. `most`: how many jobs of each lane are read. */
+function claimValues(
+  tx: Tx,
+  { holder, worker }: ClaimRequest,
+  queues: readonly LaneShare[][],
+  { max, quota, most }: { max: number; quota: number; most: number },
+): Value[] {
+  const shares = queues.flatMap((lanes, place) => openShares([lanes]).map((share) => ({ ...share, place })));
+  const budgets = [...new Set(shares.map(({ budget }) => budget))];
+  return [
+    tx.at,
+    holder,
+    storedWorker({ worker }),
+    max,
+    listOf(shares.map(({ lane }) => lane.id)),
+    listOf(shares.map(({ lane }) => lane.queue)),
+    listOf(shares.map(({ lease }) => lease)),
+    listOf(shares.map(({ budget }) => Math.min(most, max, budget.left))),
+    listOf(shares.map(({ place }) => place)),
+    listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
+    listOf(shares.map(({ budget }) => Math.min(max, budget.left))),
+    quota,
+  ];
+}
+
+/** Rows with a key are jobs; a single statement claims no suspects. */
+function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues: readonly LaneShare[][]): Started[] {
+  const [fence, now] = [common[9], common[10]];
+  const leases = new Map(queues.flat().map(({ lane, lease }) => [lane.id, lease]));
+  const started: Started[] = [];
+  for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
+    if (key === null) continue;
+    const lease = leases.get(lane) as number;
+    const expiresAt = now + lease;
+    started.push([
+      key,
+      priority ?? 0,
+      policy,
+      attempt ?? 1,
+      createdAt,
+      id,
+      input,
+      scheduledFor,
+      fence,
+      expiresAt,
+      false,
+      lane,
+      lease,
+    ]);
+  }
+  return started;
 }
 
 /** Whether some queues have a source in common that may not give as many as are wanted. */

@@ -101,25 +101,25 @@ export class Leases {
  * it. Whoever starts jobs, ends some of them or changes when their leases end keeps it right, in that very statement.
  */
 
-/** Part of a statement that starts jobs: `chosen` are their keys and leases; there is a `clock` and a `fence`. $2: the process. */
+/** Part of a statement that starts jobs: `chosen` are their keys and leases; `given` is the instant and the fence. $2: the process. */
 export function startedSql(s: string, chosen: string): string {
   return `
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
-    select (select fence from fence), $2::bigint, min(clock.now + ${chosen}.lease), count(*), array_agg(${chosen}.key)
-    from ${chosen}, clock having count(*) > 0`;
+    select (select fence from given), $2::bigint, min(given.now + ${chosen}.lease), count(*), array_agg(${chosen}.key)
+    from ${chosen}, given having count(*) > 0`;
 }
 
 /**
- * The same where what was chosen is found again by its place, and `job` are those that were. Whoever waited a moment for a
- * row gets its newest version, which somebody may have made after this statement began: there it cannot change it. Then
- * there would be a claim of a job that was never started, so all of it is done again.
+ * The same where `chosen` rows are found again by their places, and `job` are those that were. A statement that waited a moment
+ * for a row lock gets the row's newest version, which may be younger than the statement: it cannot change that one. The claim
+ * would then have a job that was never started, so the statement is refused and runs again.
  */
 export function startedBySpotSql(s: string): string {
   return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
 }
 
-/** The same where all of them have one lease, and `given` is the instant, the fence, and the places where they were found. */
-export function startedAlikeSql(s: string, lease: string): string {
+/** The same for a statement about one lane: all have one lease, and `given` also has the places where they were found. */
+export function startedInLaneSql(s: string, lease: string): string {
   return `
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
     select (select fence from given), $2::bigint, (select now from given) + ${lease}, count(*), array_agg(key)

@@ -67,11 +67,10 @@ export class LimitedClaim {
           select * from (${head(SUSPECT, "1")}) as suspect
           where $5 or ($5 is null and not ${holdsSuspect(s, "$6::bigint")})) as job`,
       start: `
-        with clock as materialized (select ${s}.clock($1) as now),
-        fence as materialized (select nextval('${s}.fence') as fence),
+        with given as materialized (select ${s}.clock($1) as now, nextval('${s}.fence') as fence),
         asked as (select * from unnest($4::bigint[], $5::bigint[]) as asked (key, lease)),
         started as (${startedSql(s, "asked")})
-        update ${s}.jobs as job set ${startSql(`($5::bigint[])[${placeIn("job.key", "$4")}]`, "(select now from clock)")}
+        update ${s}.jobs as job set ${startSql(`($5::bigint[])[${placeIn("job.key", "$4")}]`, "(select now from given)", "(select fence from given)")}
         where job.key = any($4::bigint[]) and coalesce(job.state, '') = 'pending'
         returning ${STARTED}`,
     };
