@@ -224,7 +224,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       );
       while ((await server.query("select 1 from pg_stat_activity where wait_event = 'PgSleep'", url)).length === 0)
         await passes(5);
-      await assert.rejects(settle(locked), says("BUSY", /locked by somebody else/, /transaction that stays open/));
+      await assert.rejects(settle(locked), says("BUSY", /locked by another transaction/, /transaction that stays open/));
       await lock;
       assert.deepEqual(await settle(locked), ["held"]);
 

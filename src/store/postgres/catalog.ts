@@ -238,16 +238,16 @@ export class Catalog {
   }
 }
 
-/** So often in a row somebody else may change what is known before a commit; then nobody does until it is done. */
+/** After so many conflicts in a row a transaction holds the counter from its beginning. */
 const MOST_MISSES = 3;
 
 /**
- * The row that counts lanes and settings. Whoever changes one of them holds it until the commit, so that they come one
+ * The row that counts lanes and settings. A transaction that changes one of them holds it until the commit, so that they come one
  * after the other. It comes after the locks of queues and before any other row.
  */
 export class Counter {
   readonly #sql: Record<"hold" | "tryHold", string>;
-  /** Somebody else had it when it was too late to wait: when the transaction runs again, it takes it first. */
+  /** Another transaction held it when it was too late to wait: the next try takes it first. */
   #wanted = false;
   #misses = 0;
 
@@ -260,7 +260,7 @@ export class Counter {
     const rows = await tx.rows(tx.isLate ? this.#sql.tryHold : this.#sql.hold);
     if (rows.length > 0) return;
     this.#wanted = true;
-    throw new Overtaken("Somebody else changes lanes or settings.", { soon: true });
+    throw new Overtaken("Another transaction changes lanes or settings.", { soon: true });
   }
 
   /** Before any other row; null when it is not wanted. */

@@ -43,8 +43,8 @@ export class Enqueue {
   readonly #events: JobEvents;
   readonly #batches: WorkBatches;
   /**
-   * In somebody else's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
-   * it due, or everybody who wants to claim there would wait for him.
+   * In a user's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
+   * it due, or all claims there would wait for that transaction.
    */
   readonly #patient: boolean;
   readonly #lookUp: LookUp;
@@ -113,7 +113,7 @@ export class Enqueue {
       wrote: "true",
       answer: (verdict) => `select key, created_at, ${verdict} from job`,
     };
-    // Keys are given in the order of the list. Where nobody else took one meanwhile, the first of them tells all.
+    // Keys are given in the order of the list. Where no other transaction took one meanwhile, the first of them tells all.
     this.#alike = {
       parts: `
         ${sole("input", `, string_to_table($7::text, E'\\u001e', '') as given (input)`)},
@@ -128,7 +128,7 @@ export class Enqueue {
     };
   }
 
-  /** Whether these can go in by one statement, without looking at anything: nobody needs to wait for it. */
+  /** Whether these can go in by one statement, without reading anything first. */
   isPlain(jobs: readonly NewJob[]): boolean {
     if (!this.#settings.isKnown) return false;
     // Jobs of one definition follow each other.
@@ -236,7 +236,7 @@ export class Enqueue {
   ): Promise<Enqueued[]> {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
-    // Both at once where there are work items, which never come with somebody else's transaction.
+    // Both at once where there are work items, which never come with a user's transaction.
     const [keys, existing] = await Promise.all([numbered, runAsync(this.#batches.existing(tx, jobs))]);
     const admission = new Admission(known);
     const rows: Row[] = [];
@@ -263,7 +263,7 @@ export class Enqueue {
     const awaited = new Set(waits.map(({ upstream }) => upstream));
     for (const row of rows) {
       row.lane = this.#catalog.laneOf(row.job);
-      // Somebody in this very batch waits for it.
+      // Another job of this batch waits for it.
       if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
@@ -369,7 +369,7 @@ export class Enqueue {
     await this.#limits.lock(tx, this.#limits.queuesOf(needed));
   }
 
-  /** Also where it has to wait for somebody else's transaction, which has the same id or key. */
+  /** Also where it waits for another transaction that has the same id or key. */
   get #isPatient(): boolean {
     return this.#patient || this.#limits.yields;
   }

@@ -76,7 +76,7 @@ export interface Happened {
 
 /**
  * What happens to jobs, told where their queue asks for it. Payloads are not in it: they may be large, and secret.
- * The jobs' rows are read after the change, so that nobody else pays for carrying their ids about.
+ * The jobs' rows are read after the change, so that changes without events need not carry the ids.
  */
 export class JobEvents {
   readonly #catalog: Catalog;
@@ -117,20 +117,20 @@ export class JobEvents {
   }
 }
 
-/** How many are numbered in one step, so that nobody waits long for another's. */
+/** How many are numbered in one step, so that no reader waits long for another. */
 const STEP = 1_000;
 /** How long `low` is believed, in milliseconds: a server that took over from another may know less than was known here. */
 const BELIEVED = 60_000;
 
 /**
- * Events get their numbers after their commit, from whoever wants to read them first: all that can be seen by then, in the
+ * Events get their numbers after their commit, from the first reader: all that can be seen by then, in the
  * order in which they were written, one reader at a time. So
  *
- * - nobody is passed over: what is committed later gets a higher number, however early it was written;
+ * - no event is passed over: what is committed later gets a higher number, however early it was written;
  * - of two events of one job the later has the higher number. Its transaction could change the job only after the other
- *   one's was committed, and wrote its event after that: whoever sees the later one sees the earlier one too, and its id
+ *   one's was committed, and wrote its event after that: a reader that sees the later one sees the earlier one too, and its id
  *   is lower. So it has its number already, or gets a lower one in the same step;
- * - nobody waits for anybody else's transaction, however long it stays open.
+ * - no reader waits for a writer's transaction, however long it stays open.
  *
  * Numbers of transactions (xid) would give another order: one that wrote something else first has the lower number, and
  * may still come second to a job.
@@ -154,7 +154,7 @@ export class Numbering implements EventNumbers {
     this.isBehind = `(select id from ${s}.outbox where id > :low order by id limit 1) is not null`;
     this.newest = `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
     this.#sql = {
-      // What was read by somebody must not be gone after a crash of the server, or its number would be another's then.
+      // An event that was read must survive a crash of the server, or another event would get its number.
       // So this is on disk whatever the durability is, and everything that was committed before is, too.
       lock: `
         select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
@@ -170,8 +170,8 @@ export class Numbering implements EventNumbers {
   }
 
   /**
-   * At least so many, or all there are. It is sent as a whole: whoever is stopped in the middle keeps nobody else from
-   * going on, and whoever dies after it has done no harm.
+   * At least so many, or all there are. It is sent as a whole: a process that is stopped in the middle does not
+   * block other readers, and one that dies after it has done no harm.
    */
   async number(atLeast: number): Promise<void> {
     for (let sum = 0, n = STEP; n === STEP && sum < atLeast; sum += n) {
@@ -234,8 +234,8 @@ export class Numbering implements EventNumbers {
   }
 
   /**
-   * What was numbered stays in the index until it is vacuumed, and while somebody looks at the database as it was an hour
-   * ago, it is not: looking for what is new would take longer and longer. But whoever took an id up to `last` had a
+   * What was numbered stays in the index until it is vacuumed, and while a transaction looks at the database as it was an hour
+   * ago, it is not: looking for what is new would take longer and longer. But a transaction that took an id up to `last` had a
    * number of its transaction by then, and a lower one than the transaction that looked. When all of these are over,
    * and what can be seen of them is numbered, nothing will come there any more.
    */

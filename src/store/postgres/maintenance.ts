@@ -21,7 +21,7 @@ const SETTINGS: Record<string, string | null> = {
 /** A transaction that is open for longer is named. */
 const LONG = "1 minute";
 
-/** How a database on a server stands, as far as whoever connects may see. */
+/** The health of a database on a server, as far as its role may see it. */
 export class PostgresVitals implements VitalsStore {
   readonly #rows: Rows;
   readonly #at: () => number | null;
@@ -94,7 +94,7 @@ export class PostgresVitals implements VitalsStore {
     }));
   }
 
-  /** Those of others are shown to whoever may see them. */
+  /** Those of other roles are visible to some roles only. */
   async #transactions(): Promise<Vitals["transactions"]> {
     const rows = await this.#rows<[number, string | null, number | string]>(
       `select pid, nullif(application_name, ''), floor(extract(epoch from xact_start) * 1000) from pg_stat_activity

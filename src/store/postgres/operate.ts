@@ -127,7 +127,7 @@ export class Operate {
     return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
   }
 
-  /** That it happened is told among the events of jobs. */
+  /** It is among the events of jobs. */
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Locked, after: JobState): Promise<void> {
     const of = this.#catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
@@ -186,7 +186,7 @@ interface Expired {
   more: boolean;
 }
 
-/** A job that nobody else can change until the commit. */
+/** A job that no other transaction can change until the commit. */
 interface Locked {
   key: JobKey;
   state: JobState;
@@ -209,7 +209,7 @@ type Row = [
   limits: string | null,
 ];
 
-/** Ends jobs that have not ended, whoever holds them. The locks of their queues are held, where they have limits or are work items. */
+/** Cancels jobs that have not ended, whichever process holds them. The locks of their queues are held, where they have limits or are work items. */
 export class Cancel {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
@@ -233,7 +233,7 @@ export class Cancel {
       lock: `
         select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs
         where key = any($1::bigint[]) order by key for update`,
-      // How many there are of these, and how many of them nobody else has locked.
+      // How many there are of these, and how many of them no other transaction has locked.
       claims: `
         select (select count(*) from ${s}.claims where fence = any($1::bigint[])), count(*)
         from (select 1 from ${s}.claims where fence = any($1::bigint[]) order by fence for update skip locked) as held`,
@@ -277,7 +277,7 @@ export class Cancel {
 
   async #end(tx: Tx, jobs: readonly Locked[], tell: () => Promise<void>): Promise<void> {
     const running = jobs.filter(({ state }) => state === "running");
-    // Whoever settles others of their claims may wait for their rows: nobody waits for him meanwhile.
+    // A transaction that settles other jobs of their claims may wait for these rows: nothing waits for it meanwhile.
     if (running.length > 0 && !(await this.#haveClaims(tx, running))) throw new Stalled();
     await this.#settings.at(tx);
     const now = await tx.now();

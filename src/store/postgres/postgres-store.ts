@@ -60,7 +60,7 @@ export interface PostgresStoreOptions {
   random: () => number;
   /** Who acts through it, for the audit; left out: that is not said. */
   actor?: string;
-  /** How long a server that is gone is waited for before its caller is told, in milliseconds. */
+  /** How long calls wait for a server that cannot be reached, in milliseconds. */
   patience?: number;
   /** Whether it is waited for already now. */
   waits?: boolean;
@@ -229,7 +229,7 @@ export class PostgresStore implements Store {
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
     const { enqueue, limits } = this.#areas.intake;
-    // None of these can be refused, so nobody has to ask whether all of them can be.
+    // None of these can be refused, so `whole` need not be checked.
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
           rows: jobs.length,
@@ -261,7 +261,7 @@ export class PostgresStore implements Store {
     });
   }
 
-  /** Somebody else's synchronous work cannot wait for a server. */
+  /** A user's synchronous callback cannot wait for a server. */
   transact<T>(): Promise<T> {
     return Promise.reject(
       new HoldfastError(
@@ -292,7 +292,7 @@ export class PostgresStore implements Store {
     );
   }
 
-  /** Without a connection for whoever renews them, leases would run out one after the other. */
+  /** Without a connection for the keeper, which renews them, leases would expire one after the other. */
   async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
     await this.#allowance.look(this.#reader.rows);
     const few = this.#allowance.refusal("worker");
@@ -345,7 +345,7 @@ export class PostgresStore implements Store {
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
     const { due, soon, unlisted } = await this.#areas.intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
     if (due) return this.#write("expire", (tx) => this.#areas.operate.expire(tx, { limit, leastAge, unlisted }));
-    // Others have to commit first, and nobody tells when: real time has to pass, whatever clock is injected.
+    // Other transactions have to commit first, without a notification: wait in real time, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
     return { removed: 0, more: soon };
   }

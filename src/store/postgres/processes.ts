@@ -24,7 +24,7 @@ import type { Session } from "./connection/session.ts";
 
 /** A process whose life nothing proves says this often that it is there; in milliseconds, like what follows. */
 const SAY = 20_000;
-/** Whoever has said so within this time is not struck off by others. */
+/** A process that was seen within this time is not removed by others. */
 const HEARD = 60_000;
 /** Who lives elsewhere is asked this often: nothing follows from it at once. */
 const ELSEWHERE = 2_000;
@@ -45,7 +45,7 @@ type Row = [
 
 type Placed = RegisteredProcess & { place: string };
 
-/** What is written of this process, and written again should somebody have struck it off. */
+/** The row of this process, written again if another process has removed it. */
 interface Entry {
   process: NewProcess;
   alive: string;
@@ -198,7 +198,7 @@ export class Processes implements ProcessStore {
     if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#readConnected();
     return {
       others: others.map(({ process, here }) => {
-        // A lock file that is free may be a copy, in the image of a disk. Only both together prove that nobody is there.
+        // A lock file that is free may be a copy, in the image of a disk. Only both together prove that the process is dead.
         const proof = here !== "alive" && this.#connected.ids.has(process.id) ? "alive" : here;
         return { process, life: lifeOf(proof, { its: process.boot, ours }) };
       }),
@@ -206,7 +206,7 @@ export class Processes implements ProcessStore {
     };
   }
 
-  /** Written down anew, should somebody have struck it off for want of signs of life. */
+  /** Written again, if another process has removed it for want of signs of life. */
   async #sayAgain(tx: Tx): Promise<void> {
     const entry = this.#entry;
     if (entry === null) return;
@@ -247,7 +247,7 @@ export class Processes implements ProcessStore {
     return this.#access.write("unregister", (tx) => this.remove(tx, id));
   }
 
-  /** Strikes it off, in a transaction of somebody who does more. */
+  /** Removes it, in a transaction of the caller. */
   async remove(tx: Tx, id: ProcessId): Promise<boolean> {
     const [row] = await tx.rows<[string]>(this.#sql.remove, id, this.#self, this.#place?.id ?? "", tx.at);
     if (row === undefined) return false;
@@ -264,7 +264,7 @@ export class Processes implements ProcessStore {
     try {
       if (this.#place !== null) rmdirSync(this.#place.folder);
     } catch {
-      // Somebody else is there, or nobody ever was.
+      // Another process is there, or none ever was.
     }
   }
 

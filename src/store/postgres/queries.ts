@@ -49,7 +49,7 @@ type Row = [
 
 type CountedRow = [lane: number, state: JobState, n: number, ended: number, since: number, fresh: number, before: number];
 
-/** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
+/** Work of builds that have ended is about to be cleared away: it belongs to no build any more. */
 function unwanted(s: string): string {
   return `
     select job.lane, job.state, -count(*) from (${endedWithWork(dialectOf(s))}) as ended
@@ -102,7 +102,7 @@ export class Look implements LookStore {
         union all
         select lane, state, n, ended, since, fresh, before from ${s}.tally`,
       set: `select name, paused, ${s}.clock($1) from ${s}.queues right join (select) as always on true`,
-      // What is due but still marked as delayed could run now, too: nobody may have claimed there yet.
+      // What is due but still marked as delayed could run now, too: no claim may have looked there yet.
       oldest: `
         with recursive clock as materialized (select ${s}.clock($1) as now), ${levels(s, "$2")},
         oldest as (

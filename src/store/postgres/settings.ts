@@ -101,7 +101,7 @@ export class Settings {
     this.#words.forget();
   }
 
-  /** Called first by whoever relies on it; everything that it then says holds for this transaction. */
+  /** Called first; everything that the settings then say holds for this transaction. */
   async at(tx: Tx): Promise<SettingsView> {
     if (!this.isKnown) await this.load(tx.rows);
     tx.assume("settings", this.#seen);
@@ -153,7 +153,7 @@ export class Settings {
     const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
     if (changes.length > 0) {
       const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
-      // Nobody parks a job by the old limits without being seen by those who wake what is parked.
+      // No job is parked by the old limits unseen by the wake-up of parked jobs.
       if (wakes) await this.#locks.take(tx, [declaration.queue]);
       // First, so that two who declare at once do it one after the other.
       await this.#count(tx);
@@ -217,7 +217,7 @@ export class Settings {
     }
   }
 
-  /** Nobody else can change anything from here to the end of the transaction. */
+  /** No other transaction can change settings from here to the commit. */
   async #count(tx: Tx): Promise<void> {
     await this.#counter.hold(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];

@@ -93,7 +93,7 @@ export class Claim {
     };
   }
 
-  /** Whether it is one statement, which nobody needs to wait for. */
+  /** Whether it sends all its statements at once. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
     const matched = this.#catalog.matching(from);
@@ -309,7 +309,7 @@ export class Claim {
     return rows;
   }
 
-  /** The lock of each queue, with the first of its claims. Somebody may have been faster, and then nothing was free. */
+  /** The lock of each queue, with the first of its claims. Another claim may have been faster, and then nothing was free. */
   async #lock(tx: Tx, claimed: readonly Claimed[], worker: string, token: string): Promise<void> {
     const queues = new Set<string>();
     for (const claim of claimed) {
@@ -379,7 +379,8 @@ function claimValues(
   queues: readonly LaneShare[][],
   { max, quota, most }: { max: number; quota: number; most: number },
 ): Value[] {
-  const shares = queues.flatMap((lanes, place) => openShares([lanes]).map((share) => ({ ...share, place })));
+  const shares = openShares(queues);
+  const places = new Map(queues.flatMap((lanes, place) => lanes.map((share) => [share, place])));
   const budgets = [...new Set(shares.map(({ budget }) => budget))];
   return [
     tx.at,
@@ -390,7 +391,7 @@ function claimValues(
     listOf(shares.map(({ lane }) => lane.queue)),
     listOf(shares.map(({ lease }) => lease)),
     listOf(shares.map(({ budget }) => Math.min(most, max, budget.left))),
-    listOf(shares.map(({ place }) => place)),
+    listOf(shares.map((share) => places.get(share) as number)),
     listOf(shares.map(({ budget }) => budgets.indexOf(budget))),
     listOf(shares.map(({ budget }) => Math.min(max, budget.left))),
     quota,

@@ -13,12 +13,12 @@ import type { Tx } from "../transactions/transaction.ts";
  */
 export const HELD = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
 
-/** Locks the rows of those of a list that are still held, in the order of their keys: nobody else can end them before the commit. */
+/** Locks the rows of those of a list that are still held, in the order of their keys: no other transaction can end them before the commit. */
 export const held = (s: string, asked: string): string => `
   select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
   order by job.key for no key update of job`;
 
-/** So often a lease is tried whose row somebody has locked; after so many milliseconds, then twice as many, and so on. */
+/** How often a lease is tried whose row is locked: after so many milliseconds, then twice as many, and so on. */
 const TRIES = 6;
 const PAUSE = 10;
 
@@ -32,7 +32,7 @@ export class Leases {
 
   constructor(s: string, settle: Settle) {
     this.#settle = settle;
-    // Only a lease that is still the job's; an expired one that nobody took yet may be renewed. A row that is locked is
+    // Only a lease that is still the job's; an expired one that was not reclaimed yet may be renewed. A row that is locked is
     // stepped over: it may be so for as long as a user's own transaction takes, and the others must not expire for it.
     this.#renew = `
       with clock as materialized (select ${s}.clock($1) as now),
@@ -98,7 +98,7 @@ export class Leases {
 
 /**
  * Which jobs run is kept by claim, in a row for all that one statement started: `${s}.claims`, and the view `running` upon
- * it. Whoever starts jobs, ends some of them or changes when their leases end keeps it right, in that very statement.
+ * it. Every statement that starts jobs, ends some of them or changes when their leases expire updates it as well.
  */
 
 /** Part of a statement that starts jobs: `chosen` are their keys and leases; `given` is the instant and the fence. $2: the process. */

@@ -161,7 +161,7 @@ export class Outlooks {
     this.#catalog = parts.catalog;
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => Number.POSITIVE_INFINITY });
     const some = (which: string) => `(select true from ${s}.jobs where lane = lane.id and ${which} limit 1)`;
-    // Whoever claims looks at the limits of his own queues only.
+    // A claim looks at the limits of its own queues only.
     const limitsDue = `
       (select min(counter.due_at) from ${s}.limits as rule cross join lateral (
          select due_at from ${s}.counters where counters.rule = rule.id and due_at is not null order by due_at limit 1) as counter

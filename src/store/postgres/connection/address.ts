@@ -140,7 +140,7 @@ function withinOf(seconds: string | undefined): number {
   const within = Number(seconds) * 1_000;
   // 0 is, as everywhere, as long as it takes: here, the longest a timer can be.
   if (within >= 0) return within === 0 ? 2 ** 31 - 1 : within;
-  return refuse("connect_timeout", "is no number", "Give a number of seconds.");
+  return refuse("connect_timeout", "is not a number", "Give a number of seconds.");
 }
 
 function decode(text: string): string {

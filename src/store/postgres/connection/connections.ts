@@ -18,7 +18,7 @@ interface Seat {
   last: Promise<void>;
 }
 
-/** Reads, each by itself, over connections of their own: nobody who looks waits for those who write. */
+/** Reads, each by itself, over connections of their own: no query waits for a write. */
 export class Reader {
   readonly #server: Server;
   readonly #options: ReaderOptions;
@@ -35,8 +35,8 @@ export class Reader {
     this.#patiently((session) => session.rows<Row>(text, values));
 
   /**
-   * Statements without values as one transaction, which nobody has to hold open: the server runs it through by itself,
-   * also when whoever sent it dies or is stopped. The rows of each. It must do no harm to run it twice.
+   * Statements without values as one transaction, which no process has to hold open: the server runs it through by itself,
+   * also when the process that sent it dies or is stopped. The rows of each. It must do no harm to run it twice.
    */
   script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
     return this.#patiently((session) => session.script<Row>(statements.join(";")));
@@ -74,7 +74,7 @@ export class Reader {
     if (this.#closed) throw closedError();
     const seat = this.#seat();
     seat.reads++;
-    // A pooler hands a connection on with each answer: what was sent before that is answered to nobody, ever.
+    // A pooler hands a connection on with each answer: what was sent before that is never answered.
     const turn = this.#server.address.pooled ? seat.last : undefined;
     const read = Promise.resolve(turn).then(async () => send(await seat.session));
     const over = () => void seat.reads--;
@@ -82,7 +82,7 @@ export class Reader {
     return read;
   }
 
-  /** One that nobody sits on, or another, or the one that is waited for the least. */
+  /** A free one, or another, or the one that is waited for the least. */
   #seat(): Seat {
     const free = this.#seats.find(({ reads }) => reads === 0);
     if (free !== undefined) return free;

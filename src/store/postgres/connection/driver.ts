@@ -17,7 +17,7 @@ export type Rows = <Row extends readonly unknown[]>(text: string, ...values: Val
 export interface Server {
   driver: typeof postgres;
   address: Address;
-  /** For how long no answer may come before somebody looks whether one will, in milliseconds. */
+  /** How long an answer may take before another connection checks whether one will come, in milliseconds. */
   silence: number;
 }
 
@@ -56,7 +56,7 @@ export async function loadDriver(): Promise<typeof postgres> {
 
 /**
  * Nothing is connected yet: that happens with the first statement, once and never again. The driver would connect anew by
- * itself, with what it remembers of the lost connection: it then waits for answers that nobody will give, sends what was
+ * itself, with what it remembers of the lost connection: it then waits for answers that will never come, sends what was
  * left of a transaction to a server that knows nothing of it, or tries for ever without saying so. A driver that has lost
  * its connection is of no more use, and a new one costs little.
  */
@@ -66,7 +66,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     if (socket !== null) throw new ConnectionLost();
     socket = dial(host.host === undefined ? { path: host.path } : { ...host, noDelay: true });
     return dialled(socket, host).then((made) => {
-      // The driver goes on as if it had been granted, and what fails then says nothing about the reason.
+      // The driver continues as if it had been granted, and what fails then says nothing about the reason.
       if (address.ssl !== false && address.ssl !== "prefer")
         made.once("data", (answer) => answer[0] === NOT_ENCRYPTED && options.onClose(tlsRefused()));
       return made;
@@ -80,7 +80,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     ssl: address.ssl as "require",
     max: 1,
     prepare: !address.pooled,
-    // Lists are sent as text, so nobody needs the types. Nobody could catch what goes wrong while the driver asks for them.
+    // Lists are sent as text, so the types are not needed. Errors while the driver asks for them could not be caught.
     fetch_types: false,
     max_lifetime: null,
     idle_timeout: 0,
@@ -126,7 +126,7 @@ function textOr(serialize: (value: unknown) => string) {
   return (value: unknown) => (typeof value === "string" ? value : serialize(value));
 }
 
-/** A server's answer to whoever wants to talk in private. */
+/** A server's answer to a request for TLS. */
 const NOT_ENCRYPTED = "N".charCodeAt(0);
 
 function tlsRefused(): Error {

@@ -16,8 +16,8 @@ export class Returned extends Overtaken {
 /**
  * A database can go back: a server that crashes loses what it had not synced, a replica that takes over may lag, a backup
  * is as old as it is. Processes live on meanwhile, and hold numbers that would be given to others now. A table that is
- * not logged tells: after each of these it is empty. Whoever finds it so moves all numbers on and draws a new epoch; who
- * knew another one forgets what he knew. Each transaction looks at its end, so none of before is committed after.
+ * not logged tells: after each of these it is empty. The process that finds it so moves all numbers on and draws a new epoch; a
+ * process that knew another one forgets what it knew. Each transaction looks at its end, so none of before is committed after.
  */
 export class Epoch {
   /** Whether the row of the counter tells of another one than is known. */
@@ -39,13 +39,13 @@ export class Epoch {
         select ${on("fence", FAR)}, ${on("job", FAR_JOBS)}, ${on("outbox_id_seq", FAR)}, ${on("processes_id_seq", FAR_PROCESSES)}`,
       // At random: one that was lost with the rest must not come again.
       draw: `update ${s}.counter set epoch = floor(random() * 9007199254740991)::bigint where id = 1`,
-      // Whoever delivers may be further than the sink is now.
+      // A process that delivers may be further than the sink is now.
       depose: `update ${s}.sinks set holder = null, expires_at = null, token = nextval('${s.replaceAll("'", "''")}.fence')`,
       read: `select epoch, ${isAwake} from ${s}.counter where id = 1`,
     };
   }
 
-  /** What a transaction notes at its beginning: somebody else may learn of another one before its end. */
+  /** What a transaction notes at its beginning: another transaction may learn of another one before its end. */
   get known(): number {
     return this.#known;
   }

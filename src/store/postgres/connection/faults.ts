@@ -9,7 +9,7 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** Somebody else was faster, which is seen only now: everything is undone and decided again. */
+/** Another transaction was faster, which is seen only now: everything is undone and decided again. */
 export class Overtaken extends Error {
   /** What was in the way is waited for next time: there is no need to wait before. */
   readonly soon: boolean;
@@ -75,7 +75,7 @@ export function isRefused(error: unknown): boolean {
   return error instanceof Error && typeof (error as { severity?: unknown }).severity === "string";
 }
 
-/** Whether the same again may well succeed: it was chosen to end a deadlock, or somebody else was faster. */
+/** Whether the same again may well succeed: it was chosen to end a deadlock, or another transaction was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);
   return error instanceof Overtaken || code === "40P01" || code === "40001" || isTaken(error);
@@ -94,7 +94,7 @@ function constraintOf(error: unknown): string {
 
 const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 
-/** What a caller is told; errors that are not the database's pass as they are. */
+/** The error for a caller; errors that are not the database's pass as they are. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
   const [said, code] = [wordsOf(error), codeOf(error)];
@@ -168,8 +168,8 @@ const DENIED: Explanation = [
 
 const DROPPED: Explanation = [
   "NO_DATABASE",
-  "Tables of Holdfast are missing in the database at ADDRESS (SAID): somebody has dropped them, or the whole schema.",
-  "Restore a backup, or start again: whoever opens it next makes them anew, empty.",
+  "Tables of Holdfast are missing in the database at ADDRESS (SAID): they, or the whole schema, were dropped.",
+  "Restore a backup, or start again: the next process that opens it creates them, empty.",
 ];
 
 const CERTIFICATE: Explanation = [
@@ -240,7 +240,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   ],
   "57014": [
     "STATEMENT_CANCELLED",
-    "Somebody had the PostgreSQL server at ADDRESS cancel a statement (SAID), so nothing was changed.",
+    "A statement was cancelled on the PostgreSQL server at ADDRESS (SAID), so nothing was changed.",
     "Try again; look for an operator or a program that calls `pg_cancel_backend`.",
   ],
   "26000": POOLED,
@@ -256,7 +256,7 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   ],
   "55P03": [
     "BUSY",
-    "Rows in the database at ADDRESS were locked by somebody else for too long (SAID), so nothing was changed.",
+    "Rows in the database at ADDRESS were locked by another transaction for too long (SAID), so nothing was changed.",
     "Look for a transaction that stays open; try again when it is done.",
   ],
   "53300": [

@@ -42,7 +42,7 @@ export interface OpenedPostgres {
   allowance: Allowance;
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
-  /** Makes a connection to be told of others' commits; null where there is no such thing. */
+  /** Opens a connection for notifications; null behind a pooler. */
   listen: ((options: SessionOptions) => Promise<Session>) | null;
 }
 
@@ -61,7 +61,7 @@ const READERS = 2;
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, random, patience } = options;
   const address = parseAddress(url);
-  // Soon enough that whoever waits can still be served over another connection.
+  // Soon enough that calls that wait can still be served over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
   const [writer, second] = [new Writer(server), new Writer(server)];
   if (!address.pooled)

@@ -26,13 +26,13 @@ export interface Place {
   folder: string;
 }
 
-/** What is in the first outlives a reboot, so that whoever comes after one can tell that there was one. */
+/** What is in the first outlives a reboot, so that a process can tell that there was one. */
 const BASES = process.platform === "win32" ? [tmpdir()] : ["/var/tmp", tmpdir()];
 
 /**
  * A host's name does not say which host it is: containers share names, and paths, but not what is under them. So the
- * folder itself holds a name that was drawn for it. Another user's files could not be locked, so each has a folder of
- * his own, and is to the others like somebody on another host. Null where there is no folder that can be trusted.
+ * folder itself holds a name that was drawn for it. Another user's files could not be locked, so each user has a
+ * folder, and is to the others like a user on another host. Null where there is no folder that can be trusted.
  */
 export function findPlace(databaseId: string, bases: readonly string[] = basesOf(process.env)): Place | null {
   for (const base of bases) {
@@ -40,7 +40,7 @@ export function findPlace(databaseId: string, bases: readonly string[] = basesOf
     try {
       if (!existsSync(own)) mkdirSync(own, { mode: 0o700 });
     } catch {
-      // Somebody else made it just now, or nobody may.
+      // Another process made it just now, or none may.
     }
     try {
       if (isOurs(own) && networkFileSystem(own) === null) return { id: identityOf(own), folder: join(own, databaseId) };
@@ -56,17 +56,17 @@ function basesOf({ HOLDFAST_ALIVE: given }: NodeJS.ProcessEnv): readonly string[
   return given ? [resolve(given)] : BASES;
 }
 
-/** Databases that nobody has come to or left for so long are forgotten, in milliseconds. */
+/** Folders of databases that no process has opened or closed for so long are removed, in milliseconds. */
 const FORGOTTEN = 30 * 86_400_000;
 
-/** Of other databases: the last who died there had nobody to clear up after them, and many of those are gone, too. */
+/** Removes folders of other databases, whose last processes died: no other process cleans up after them. */
 export function sweepOld(place: Place, now: number): void {
   const here = dirname(place.folder);
   for (const name of readdirSync(here)) {
     try {
       if (name !== basename(place.folder) && isForgotten(join(here, name), now)) rmSync(join(here, name), { recursive: true });
     } catch {
-      // Somebody else is at it, and it is no matter.
+      // Another process removes it at this instant.
     }
   }
 }
@@ -81,7 +81,7 @@ function isForgotten(folder: string, now: number): boolean {
   return isLeft;
 }
 
-/** Everybody can make a folder of that name there. Whoever can write into it could make others look dead. */
+/** Every user can make a folder of that name there. A user who can write into it could make processes look dead. */
 function isOurs(folder: string): boolean {
   const stat = lstatSync(folder);
   if (process.getuid === undefined) return stat.isDirectory();

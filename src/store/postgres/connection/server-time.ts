@@ -5,7 +5,7 @@ const KEEP = 1_000;
 
 /**
  * The database's time, as far as it can be told from here without asking. What is written is written in that time, so
- * whoever decides by what he has read must not use the clock of his own host, which may be an hour off.
+ * decisions about what was read must not use the clock of this host, which may be an hour off.
  */
 export class ServerTime {
   readonly #sql: string;

@@ -34,7 +34,7 @@ export const USERS_LOCALLY = PLANNED.map(([name]) => `set local ${name} to defau
 
 /**
  * Between two statements of a transaction, in milliseconds; then the server undoes it all. A process that is stopped, or
- * whose handler blocks the event loop, holds locks that everybody else may wait for. It does it again when it goes on.
+ * whose handler blocks the event loop, holds locks that other processes may wait for. It runs the transaction again when it continues.
  */
 const LONGEST_SILENCE = 5_000;
 
@@ -74,7 +74,7 @@ export function beginning(durability: Durability, pooled: boolean): string[] {
 /** As they are now: columns of a select, each under its setting's name. */
 export const RELIED_READ = RELIED.map(([name]) => `current_setting('${name}') as ${name}`).join(", ");
 
-/** What it takes to have them in somebody else's transaction, and to leave them as they were; nothing where they are right. */
+/** What sets them in a user's transaction, and restores what was there; nothing where they are right. */
 export function borrowed(found: Readonly<Record<string, unknown>>): { take: string | null; giveBack: string | null } {
   const other = RELIED.filter(([name, value]) => found[name] !== value);
   if (other.length === 0) return { take: null, giveBack: null };
@@ -91,7 +91,7 @@ export const REFUSED = {
   returned: "HF001",
   /** What was known of lanes or settings has changed. */
   stale: "HF002",
-  /** Somebody was told that it was not committed. */
+  /** A caller had the answer that it was not committed. */
   closed: "HF003",
   /** A job was changed while it was being claimed. */
   moved: "HF004",

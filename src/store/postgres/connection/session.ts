@@ -20,7 +20,7 @@ export class Session {
   readonly #server: Server;
   readonly #host: Host;
   readonly #pulse: Pulse;
-  /** Nobody has it yet. */
+  /** Set once the connection is handed out. */
   #onLost: () => void = () => {};
   readonly #open = new Set<(error: Error) => void>();
   /** The names of statements that were prepared, by their texts. */
@@ -32,7 +32,7 @@ export class Session {
   #lost: ConnectionLost | null = null;
   readonly #madeAt = performance.now();
   #refusesWrites = false;
-  /** Whoever ends it waits for that. */
+  /** `end` was called, and is awaited. */
   #ending = false;
 
   /** On the first of the server's hosts that will do. */
@@ -196,7 +196,7 @@ export class Session {
       const rows = await other.rows(AT_WORK, [this.#backend]);
       return this.#server.address.pooled || rows.length > 0;
     } catch (error) {
-      // Whoever refuses is there.
+      // A server that refuses is there.
       return !isLost(error) || isRefused(error);
     } finally {
       await other?.end();
@@ -207,7 +207,7 @@ export class Session {
     const lost = this.#lost;
     if (lost !== null) return Promise.reject(lost);
     return new Promise<T>((resolve, reject) => {
-      // A program that has nothing more to do ends, also when nobody closed what it opened; an answer is waited for.
+      // A program that has nothing more to do ends, also when it closed nothing; an answer is awaited.
       if (this.#open.size === 0) this.#connection.keep(true);
       this.#open.add(reject);
       this.#pulse.watch();
@@ -241,7 +241,7 @@ export class Session {
   }
 }
 
-/** All that there are, for whoever finds that they are with the wrong one. */
+/** All open sessions of a server, for when it turns out to be the wrong one. */
 const OPEN = new WeakMap<Server, Set<Session>>();
 
 /** So long a connection that refuses writes is kept all the same, in milliseconds: many may be told so in that time. */
@@ -266,15 +266,15 @@ function literal(value: Value): string {
 interface Patient {
   /** Whether an answer is waited for; and a number that grows with all that is heard. */
   signs(): { waits: boolean; heard: number };
-  /** Whether it lives, as far as somebody else can tell. */
+  /** Whether the server still serves it, asked over another connection. */
   examine(): Promise<boolean>;
   bury(): void;
 }
 
 /**
  * A server whose host has lost its power, or a firewall that has forgotten a connection, says nothing: the system would
- * wait for a quarter of an hour. So when no answer has come for a while, somebody else is asked. It may as well be that
- * the statement takes its time, which is nobody's business.
+ * wait for a quarter of an hour. So when no answer has come for a while, another connection asks the server. A statement may
+ * also just take its time.
  */
 class Pulse {
   readonly #patient: Patient;

@@ -80,7 +80,7 @@ export class LimitedClaim {
   async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<boolean> {
     const shares = queues.flat();
     const names = [...new Set(shares.map(({ lane }) => lane.queue))];
-    // All are sent at once; what is read behind the lock is as whoever had it has left it.
+    // All are sent at once; what is read behind the lock is what the last holder committed.
     const [, jobs, counters] = await Promise.all([
       this.#limits.lock(tx, names),
       tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id))),

@@ -77,15 +77,15 @@ export class Limits {
         union
         select job.lane from unnest($2::bigint[]) as ended (key) join ${s}.waits on waits.upstream = ended.key
         cross join lateral (select lane, limits from ${s}.jobs where key = waits.job offset 0) as job where job.limits is not null`,
-      // By counters_due. No rate is used up for longer than it lasts: whoever wrote an instant further away than that has
-      // a clock that was set back since.
+      // By counters_due. No rate is used up for longer than it lasts: an instant further away than that was written by a clock
+      // that was set back since.
       due: `
         with clock as materialized (select ${s}.clock($2) as now)
         ${due("<= clock.now")} union all ${due("> clock.now + $3")}`,
     };
   }
 
-  /** Before any row of their jobs is locked: nobody else decides about the limits of these queues until the commit. */
+  /** Before any row of their jobs is locked: no other transaction decides about the limits of these queues until the commit. */
   lock(tx: Tx, queues: Iterable<string>): Promise<void> {
     return this.#locks.take(tx, queues);
   }
@@ -280,7 +280,7 @@ export class Limits {
   }
 
   /**
-   * Sends the changes, and who has made them; what they lead to is remembered. Nobody waits for the answers: if one of them
+   * Sends the changes and their version, and caches what they lead to. The answers are not awaited: if one of them
    * fails, so does whatever comes behind it, to the end of the transaction.
    */
   #store(
@@ -321,7 +321,7 @@ interface Known {
 }
 
 /**
- * Whether somebody else has decided about the limits of a queue since this handle last did. If not, its counters are as
+ * Whether another store has decided about the limits of a queue since this one last did. If not, its counters are as
  * they were left then, and nothing has to be read again. Each decision has a name of its own, so one that was undone is
  * never taken for another.
  */

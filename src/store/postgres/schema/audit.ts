@@ -15,7 +15,7 @@ create table ${s}.audit (
 );
 create index audit_subject on ${s}.audit (subject, seq);
 
--- The last entry's number and hash: what the next is chained to, and how a tail that was cut off shows. Whoever writes
+-- The last entry's number and hash: what the next is chained to, and how a tail that was cut off shows. Who writes
 -- entries locks it, last of all.
 create table ${s}.audit_head (
   id    integer primary key check (id = 1),
@@ -59,7 +59,7 @@ create trigger audit_head_stays before truncate on ${s}.audit_head
   for each statement execute function ${s}.refuse_audit_change();
 `;
 
-/** The triggers that let nobody change entries, by their names. */
+/** The triggers that reject changes of entries, by their names. */
 export const GUARDS = [
   "audit_unchanged",
   "audit_kept",

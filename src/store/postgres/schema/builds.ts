@@ -150,7 +150,7 @@ create table ${s}.artifacts (
 );
 create index artifacts_hash on ${s}.artifacts (hash);
 
--- Work items that have not ended: jobs of builds. estimate: set aside while it runs. cost: what the running attempt has
+-- Work items that have not ended: jobs of builds. estimate: reserved while it runs. cost: what the running attempt has
 -- reported. charged: what its earlier attempts have cost.
 create table ${s}.work (
   job              bigint primary key,

@@ -13,7 +13,7 @@ create table ${s}.database (
 );
 
 -- One row, changed seldom: how many lanes there are, and how often queues' settings and limits have changed, so that
--- nobody has to read them again before.
+-- they are not read again before.
 -- epoch: another one whenever the database has gone back, which the next table tells.
 create table ${s}.counter (
   id        integer primary key check (id = 1),
@@ -153,7 +153,7 @@ create table ${s}.notes (
   message     text
 );
 
--- How many finished jobs there are, so that nobody has to count history. Each handle adds in a share of its own, or
+-- How many finished jobs there are, so that no query counts history. Each handle adds in a share of its own, or
 -- all of them would wait for one row; the sum counts. since, fresh, before: how many there were in the current minute
 -- and in the one before it, for the rate.
 create table ${s}.tally (

@@ -55,7 +55,7 @@ create table ${s}.parked (
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
 create unique index parked_turn on ${s}.parked (counter, priority desc, job);
 
--- Jobs with limits that came with somebody's own transaction and were to run at once: the next claim lets them in. Not by
+-- Jobs with limits that came with a user's transaction and may run at once: the next claim lets them in. Not by
 -- their time, since the clock may have been set back.
 create index jobs_unseen on ${s}.jobs (lane) where gate = 'time' and fence = 0 and run_at <= created_at;
 

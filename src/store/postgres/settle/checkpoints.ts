@@ -8,7 +8,7 @@ import type { Settle } from "./settle.ts";
 
 /**
  * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked
- * first: whoever ends the attempt at the same instant comes before, and is seen, or after, and sees what was saved.
+ * first: a transaction that ends the attempt at the same instant comes before, and is seen, or after, and sees what was saved.
  */
 export class Notes {
   readonly #settle: Settle;

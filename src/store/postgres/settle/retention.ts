@@ -99,7 +99,7 @@ export class Expiring {
     return { due, soon: unlisted.length > 0, unlisted: unlisted.map(({ name }) => name) };
   }
 
-  /** Whether nobody else takes anything off the list, until the commit. */
+  /** Whether no other transaction takes jobs off the list until the commit. */
   async alone(tx: Tx): Promise<boolean> {
     return (await tx.rows(this.#sql.alone)).length > 0;
   }
@@ -110,7 +110,7 @@ export class Expiring {
     const due = await this.#due(tx.rows, queues, now, leastAge, limit);
     if (due.length === 0) return { taken: 0, over: [] };
     const held = new Set(await this.#keys(tx, this.#sql.hold, due));
-    // Somebody has one in hand just now, e.g. to let another come after it: that one's turn is with the next step.
+    // Another transaction has locked one, e.g. to let another job wait for it: its turn is with the next step.
     const busy = new Set(await this.#keys(tx, this.#sql.still, due));
     // One that was retried since is listed anew when it ends again.
     const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
@@ -120,8 +120,8 @@ export class Expiring {
   }
 
   /**
-   * Lists what ended before its queue said how long to keep it; true while there is more to look through. Whoever did
-   * not know what the queue said when a job ended may still be about to commit that: the look begins when every
+   * Lists what ended before its queue said how long to keep it; true while there is more to look through. A settle that did
+   * not know what the queue said when a job ended may not be committed yet: the look begins when every
    * transaction is over that began before this one. The queues in `unlisted` were seen before it began.
    */
   async backfill(tx: Tx, unlisted: readonly string[]): Promise<boolean> {

@@ -79,7 +79,7 @@ export class SettleEffects {
     }
   }
 
-  /** Whether anybody waits for one of these. */
+  /** Whether a job waits for one of these. */
   areAwaited(tx: Tx, jobs: readonly JobKey[]): Promise<boolean> {
     return this.#waits.areAny(tx, jobs);
   }
@@ -181,13 +181,13 @@ export class Waits {
     await tx.rows(this.#sql.add, listOf(waits.map(({ job }) => job)), listOf(waits.map(({ upstream }) => upstream)));
   }
 
-  /** Whether anybody waits for one of these. */
+  /** Whether a job waits for one of these. */
   async areAny(tx: Tx, upstreams: readonly JobKey[]): Promise<boolean> {
     const [row] = await tx.rows<[boolean]>(this.#sql.areAny, listOf(upstreams));
     return (row as [boolean])[0];
   }
 
-  /** Those that wait for one of these, in the order in which they were made; nobody else can change them now. */
+  /** Those that wait for one of these, in the order in which they were made; no other transaction can change them now. */
   async behind(tx: Tx, ended: readonly JobKey[]): Promise<Wait[]> {
     const waits = await tx.rows<[JobKey, JobKey]>(this.#sql.behind, listOf(ended));
     if (waits.length === 0) return [];

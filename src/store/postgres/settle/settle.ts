@@ -92,8 +92,8 @@ export class Settle {
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
-      // A row that somebody has locked is about to be settled or renewed, or is so for as long as a user's transaction takes:
-      // its lease is judged again later, and nobody waits.
+      // A locked row is about to be settled or renewed, or is locked for as long as a user's transaction takes: its lease is
+      // judged again later, without waiting.
       judged: `${history} skip locked`,
       move: `
         with moved as (
@@ -161,12 +161,12 @@ export class Settle {
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
-  /** Successes of jobs whose limits are known, and for which nobody waits: which of them it has ended. */
+  /** Settles successes of jobs whose limits are known, and for which no job waits; returns those that it has settled. */
   async #settleLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
     if (limited.length === 0) return new Set();
     const jobs = limited.map(({ job }) => job);
     const ending = this.#successes.settle(tx, limited, "limited");
-    // Somebody may have begun to wait for one of them, unseen by that statement.
+    // Another job may have begun to wait for one of them, unseen by that statement.
     const [ended, areAwaited] = await Promise.all([ending, this.#effects.areAwaited(tx, jobs), locked, tx.now()]);
     for (const queue of this.#limits.claimedIn([...ended])) tx.ready(queue);
     await this.#limits.free(tx, ended);

@@ -165,7 +165,7 @@ export class GroupCommit {
     let session: Session;
     try {
       session = this.#writer.current ?? (await this.#writer.session());
-      // Not before: nobody is in the middle of anything now that he knew.
+      // Not before: now no transaction is under way that relies on what was known.
       if (this.#hasReturned) {
         await this.#options.epoch.enter(session, this.#options.onReturn);
         this.#hasReturned = false;
@@ -293,7 +293,7 @@ export class GroupCommit {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
     this.#underWay = [];
-    // The listeners first: whoever is answered goes on with what has changed.
+    // The subscribers first: callers continue with what has changed.
     if (state.hasWritten) this.#options.changes.committed(state.news, isNotified);
     const answerAll = (): void => answers.forEach((answer) => answer());
     // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
@@ -353,7 +353,7 @@ export class GroupCommit {
     }
   }
 
-  /** What became of a transaction whose commit had no answer, and what that would have been. Asked until somebody can tell. */
+  /** What became of a transaction whose commit had no answer, and what that would have been. Asked until the server can tell. */
   async #resolve(
     receipt: number,
     lost: unknown,

@@ -28,21 +28,21 @@ export function tryLockMutex(s: string, id: number): string {
 }
 
 /**
- * How long whoever holds the lock of a queue waits for anything else, in milliseconds. What others do takes a few; a
- * user's own transaction may stay open for hours, and nobody could claim from the queue meanwhile.
+ * How long the holder of a queue's lock waits for any other lock. Transactions of stores take a few milliseconds; a user's
+ * may stay open for hours, and no store could claim from the queue meanwhile.
  */
 const LONGEST_WAIT = 250;
 
-/** Somebody else has what it needs, and may well be waiting for what it holds: it lets go, and tries again until it can. */
+/** Another transaction holds what this one needs, and may wait for what it holds: it is rolled back and tried again. */
 export class Stalled extends Overtaken {
   constructor() {
-    super("Somebody else's transaction has it locked.");
+    super("Another transaction has it locked.");
   }
 }
 
 /**
  * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
- * other row, and those of several queues come in the order of their mutexes: so nobody waits in a circle. Whoever finds
+ * other row, and those of several queues come in the order of their mutexes: so no two wait for each other. One that finds
  * out later that he needs one does not wait for it.
  */
 export class QueueLocks {
@@ -74,7 +74,7 @@ export class QueueLocks {
     const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
     if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
-    throw new Overtaken("Somebody else has the lock of a queue that comes first.", { soon: true });
+    throw new Overtaken("Another transaction has the lock of a queue that comes first.", { soon: true });
   }
 
   /** Before anything else, with others that are known to be needed; null when it is none. */
@@ -100,13 +100,13 @@ export class QueueLocks {
 }
 
 /**
- * Whoever moves builds, or does anything else to them that is written down, has the turn until the commit: these acts are few,
+ * A transaction that moves builds, or writes anything else about them, has the turn until the commit: there are few,
  * and come one after the other. So of two who want to lead a pipeline the second finds the first. It comes after the locks
  * of queues and before any row.
  */
 export class Turn {
   readonly #sql: Record<"take" | "tryTake", string>;
-  /** Somebody else had it when it was too late to wait: when the transaction runs again, it takes it first. */
+  /** Another transaction had it when it was too late to wait: the next try takes it first. */
   #wanted = false;
 
   constructor(s: string) {
@@ -131,6 +131,6 @@ export class Turn {
     const taken = await tx.rows(tx.isLate ? this.#sql.tryTake : this.#sql.take);
     if (taken.length > 0) return;
     this.#wanted = true;
-    throw new Overtaken("Somebody else moves builds.", { soon: true });
+    throw new Overtaken("Another transaction moves builds.", { soon: true });
   }
 }

@@ -6,9 +6,9 @@ import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import { carriedSql } from "../notifier.ts";
 
-/** Nobody asks for one that is as old as this: whoever left it has its answer, or is no more. */
+/** Older receipts are deleted: their stores have their answers, or are gone. */
 const KEPT = "1 day";
-/** So long whoever asks waits for a transaction of which nobody knows yet how it ends, in milliseconds. */
+/** How long one question about a lost commit waits for a transaction that has not ended, in milliseconds. */
 const WAIT = 1_000;
 
 /** What a transaction has relied on; null: not on that. */
@@ -50,7 +50,7 @@ export interface Outcome extends Made {
 
 /**
  * Every transaction that writes leaves a receipt in the database: one row for each handle, with the number of its last one.
- * When a commit had no answer because the connection was lost, the row tells whether it took effect. Whoever asks also
+ * When a commit had no answer because the connection was lost, the row tells whether it took effect. The question also
  * closes the number: the server may still have the lost transaction before it, and must not commit it later. The server's
  * own word for it will not do: after a crash it may give the number of a transaction that it has lost to another one, and
  * then says what became of that.
@@ -75,7 +75,7 @@ export class Receipts {
         set batch = excluded.batch, made = excluded.made, made_at = excluded.made_at, keys = excluded.keys, at = excluded.at
         where old.closed < excluded.batch
         returning 1)`;
-    // It was said once for the connection, which behind a pooler that nobody told us of is somebody else's by now.
+    // It was set once for the connection, which an undeclared pooler may have given to another client by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
     const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[], last = "") => `case ${unsynced}

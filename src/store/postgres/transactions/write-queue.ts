@@ -7,7 +7,7 @@ import type { SingleCall, Transaction, Tx } from "./transaction.ts";
 /** What is called, by one or several. */
 export interface Item {
   operation: Operation;
-  /** All its statements are sent at once: nobody needs to wait for it before the next begins. */
+  /** All its statements are sent at once: the next item need not wait for it. */
   quick: boolean;
   /** Whether more calls may join it: one statement for all of them. */
   open: boolean;
@@ -53,7 +53,7 @@ export interface Call {
  */
 const MOST_ROWS = 1_000;
 
-/** Calls that nobody has begun with yet, in the order in which they were made. */
+/** Calls that have not begun, in the order in which they were made. */
 export class Waiting {
   #items: Item[] = [];
 
@@ -116,12 +116,12 @@ const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
 /**
  * The queues whose lock they need; and, where they are about several rows of users' names, those rows like queues, named so
  * that they come before all of them. Calls come in any order, and two transactions that take such rows one by one would
- * wait for each other. Whoever takes a single one waits for nobody while he has it.
+ * wait for each other. A transaction with a single one waits for nothing while it has it.
  */
 export function wantedBy(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
   const names = [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
-  // Under such a name nothing can be stored: whoever has it is refused, and the others are not.
+  // Under such a name nothing can be stored: that call is refused, and the others are not.
   return names.filter((name) => !name.includes("\0"));
 }
 
