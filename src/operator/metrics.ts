@@ -19,7 +19,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     readable(() => counted),
-    readable(() => store.builds.newestBuilds()),
+    readable(async () => (await store.builds.list({ newest: true })).items),
     readable(() => store.schedules.list()),
     readable(() => store.sinks.list()),
     readable(() => hf.recovery.stats()),

@@ -17,7 +17,7 @@ import { unfinished } from "../pipelines/build-handle.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
-import { type BuildRow, LEAD_TTL, type LeadView, noSuchBuild } from "../store/builds.ts";
+import { buildById, type BuildRow, LEAD_TTL, leadOf, type LeadView, newestBuild, noSuchBuild } from "../store/builds.ts";
 import type { EventQuery } from "../store/events.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/locks.ts";
@@ -188,7 +188,7 @@ export class Operator {
 
   /** The orchestrator lock of this build; null if its pipeline has none, or it is another build's. */
   async orchestratorLockOf(build: string, pipeline: string): Promise<LeadView | null> {
-    const lock = await this.#engine.store.builds.getLead(pipeline);
+    const lock = await leadOf(this.#engine.store.builds, pipeline);
     return lock?.build === build ? lock : null;
   }
 
@@ -209,13 +209,13 @@ export class Operator {
 
   /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */
   async build(id: string): Promise<BuildRow> {
-    const row = await this.#engine.store.builds.getBuild(id);
+    const row = await buildById(this.#engine.store.builds, id);
     if (row === null) throw noSuchBuild(id);
     return row;
   }
 
   newestBuild(pipeline: string): Promise<BuildRow | null> {
-    return this.#engine.store.builds.newestBuild(pipeline);
+    return newestBuild(this.#engine.store.builds, pipeline);
   }
 
   /** The pipeline's build that is paused for its budget, or else the one that crashed. */

@@ -209,10 +209,10 @@ const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, probed, newest] = await Promise.all([
+  const [leads, probed, { items: newest }] = await Promise.all([
     builds.leads(),
     hf.engine.store.processes.probe(bootId()),
-    builds.newestBuilds(),
+    builds.list({ newest: true }),
   ]);
   const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
   return Promise.all(

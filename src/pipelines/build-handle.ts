@@ -5,7 +5,7 @@ import type { Orchestrator } from "./orchestrator.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";
 import type { Worksite } from "./worksite.ts";
 import { SourceChanges } from "./sources/changes.ts";
-import type { BuildRow, BuildStore } from "../store/builds.ts";
+import { type BuildRow, type BuildStore, newestBuild } from "../store/builds.ts";
 
 /** Seen no more often than this, in milliseconds: a picture for people. */
 const FRAME = 100;
@@ -138,6 +138,6 @@ async function next({ site, signal, start, resume }: WatchParts, isFirst: boolea
 }
 
 /** The build of a pipeline that could be gone on with: there is one at most. */
-export async function unfinished(builds: BuildStore, pipeline: string): ReturnType<BuildStore["newestBuild"]> {
-  return (await builds.newestBuild(pipeline, "BUDGET_PAUSE")) ?? builds.newestBuild(pipeline, "CRASHED");
+export async function unfinished(builds: BuildStore, pipeline: string): Promise<BuildRow | null> {
+  return (await newestBuild(builds, pipeline, "BUDGET_PAUSE")) ?? newestBuild(builds, pipeline, "CRASHED");
 }

@@ -21,7 +21,7 @@ import { programHash } from "./program.ts";
 import { Values } from "./values.ts";
 import { Worksite } from "./worksite.ts";
 import type { SourceChanges } from "./sources/changes.ts";
-import type { BuildRow, LeadView, LedBuild, LockConflict, NewLead } from "../store/builds.ts";
+import { buildById, type BuildRow, type LeadView, type LedBuild, type LockConflict, type NewLead } from "../store/builds.ts";
 import { BuildHandle, sourceChanges, watchBuilds } from "./build-handle.ts";
 import { type BuildOptions, type BuildSettings, checkBuildOptions, type CheckedOptions, checkNames, Model } from "./model.ts";
 
@@ -143,7 +143,7 @@ export class Builds {
   async get(id: string): Promise<Build | null> {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
-    const row = await this.#engine.store.builds.getBuild(id);
+    const row = await buildById(this.#engine.store.builds, id);
     const { damaged } = this.#engine.store.damage;
     if (row === null && damaged !== null) throw notReadable(`Build ${id}`, damaged);
     return row === null ? null : this.#view(row);
@@ -157,7 +157,7 @@ export class Builds {
     if (pipeline !== undefined) checkText(pipeline, "pipeline");
     if (state !== undefined) checkOneOf(state, BUILD_STATES, "state");
     if (after !== undefined) checkText(after, "after");
-    const page = await this.#engine.store.builds.listBuilds({ ...options, limit: checkCount(limit, "limit", 1) });
+    const page = await this.#engine.store.builds.list({ ...options, limit: checkCount(limit, "limit", 1) });
     const items = await Promise.all(page.items.map((row) => this.#view(row)));
     return { items, ...(page.next === undefined ? {} : { next: page.next }), ...incompleteOf(this.#engine.store.damage) };
   }
@@ -286,7 +286,7 @@ export class Builds {
 
   async #need(id: string): Promise<BuildRow> {
     checkText(id, "The id of a build");
-    const row = await this.#engine.store.builds.getBuild(id);
+    const row = await buildById(this.#engine.store.builds, id);
     if (row === null) throw noBuild(id);
     return row;
   }

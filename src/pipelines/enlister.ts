@@ -5,7 +5,7 @@ import { GONE, type Segment, type Step, type Trail } from "../core/pipelines/wor
 import { asParent, type BuildScope, type LiveTargets, type Reader, type Traveller } from "./live-targets.ts";
 import { listedTarget, Walker } from "./walker.ts";
 import type { NewJob } from "../store/store.ts";
-import type { ListedBatch, ListedTarget, NamedArtifact, Retry, TargetPage, TargetRow } from "../store/work.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetPage, TargetRow } from "../store/work.ts";
 import type { Model } from "./model.ts";
 
 /** Targets that are written down in one commit. */
@@ -51,7 +51,7 @@ export class Enlister implements Register {
   }
 
   async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+    const rows = await this.#scope.store.work.targets({ pipeline: this.#scope.model.name, segment: segment.index, paths });
     return new Map(rows.map((row) => [row.path, row]));
   }
 
@@ -88,20 +88,20 @@ export class Enlister implements Register {
     const { store, build, model } = this.#scope;
     for (let after: ResultKey | 0 = 0; ;) {
       proceed();
-      const retries: Retry[] = await store.work.retries(build.key, { after, limit: BATCH });
+      const retries: StoredResult[] = await store.work.results({ retried: build.key, after, limit: BATCH });
       if (retries.length === 0) return;
-      after = (retries.at(-1) as Retry).key;
+      after = (retries.at(-1) as StoredResult).key;
       for (const segment of model.segments) if (segment.round === round) await this.#retry(segment, retries);
     }
   }
 
-  async #retry(segment: Segment, retries: readonly Retry[]): Promise<void> {
+  async #retry(segment: Segment, retries: readonly StoredResult[]): Promise<void> {
     // The `by` of the gather behind a segment fails for targets of the segment.
     const stages = new Set([...segment.stages, ...(segment.gather === null ? [] : [segment.gather])].map(({ name }) => name));
     const own = retries.filter(({ stage }) => stages.has(stage));
     const paths = [...new Set(own.map(({ path }) => path))];
     const rows = paths.length === 0 ? new Map<string, TargetRow>() : await this.rows(segment, paths);
-    const isNamed = ({ key, path }: Retry) => rows.get(path)?.failure === key;
+    const isNamed = ({ key, path }: StoredResult) => rows.get(path)?.failure === key;
     const failed = own.filter(isNamed).map(({ stage, path }) => ({ stage, row: rows.get(path) as TargetRow }));
     const gone = failed.filter(({ row }) => row.done === GONE).map(({ row }) => row);
     if (gone.length > 0) await this.#forget(segment, gone);
@@ -152,7 +152,7 @@ export class Enlister implements Register {
     }
     if (paths.length === 0) return others;
     for (;;) {
-      const rows = await this.#scope.store.work.targets(this.#scope.model.name, segment.index, paths);
+      const rows = await this.#scope.store.work.targets({ pipeline: this.#scope.model.name, segment: segment.index, paths });
       const open = rows.filter(({ done }) => done !== GONE);
       if (open.length === 0) return [...others, ...rows];
       const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
@@ -207,7 +207,7 @@ export class Enlister implements Register {
 
   async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
     for (let page: TargetPage = { ...which, pipeline: this.#scope.model.name, segment: index, limit: BATCH }; ;) {
-      const rows = await this.#scope.store.work.targetPage(page);
+      const rows = await this.#scope.store.work.targets(page);
       if (rows.length === 0) return;
       yield rows;
       page = { ...page, after: (rows.at(-1) as TargetRow).path };
@@ -235,6 +235,6 @@ export function segmentBelow({ segments }: Model, { index, ends }: Segment): Seg
 
 /** Whether a target has children that are not forgotten. Their stages remove what they made of them with their parent at hand. */
 export async function hasChildren({ store, model }: BuildScope, parent: string, below: Segment): Promise<boolean> {
-  const page = await store.work.targetPage({ pipeline: model.name, segment: below.index, parent, limit: 1 });
+  const page = await store.work.targets({ pipeline: model.name, segment: below.index, parent, limit: 1 });
   return page.length > 0;
 }

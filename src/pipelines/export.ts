@@ -11,7 +11,7 @@ import { viewBuild } from "./outputs.ts";
 import { isChildList } from "./values.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import type { NamedArtifact, StoredResult } from "../store/work.ts";
+import { OUTPUT, type NamedArtifact, type StoredResult } from "../store/work.ts";
 
 const PAGE = 200;
 
@@ -72,7 +72,7 @@ export async function exportBuild(
 
 async function foundOf(store: Store, result: StoredResult): Promise<Found> {
   const { key, stage, path, build, hash, cost, output } = result;
-  const artifacts = await store.work.artifactsOf(result);
+  const artifacts = (await store.work.artifacts(result)).filter(({ name }) => name !== OUTPUT);
   // What an expand has yielded are targets, whose outputs are exported.
   const isNone = output.hash === "none" || isChildList(output);
   const kept = output.artifact !== null;
@@ -108,7 +108,7 @@ async function* entriesOf(store: Store, build: BuildRow, files: readonly File[])
   for (let at = 0; at < files.length; at += PAGE) {
     const page = files.slice(at, at + PAGE);
     const keys = page.flatMap((file) => ("result" in file ? [file.result] : []));
-    const results = keys.length === 0 ? [] : await store.work.results(keys);
+    const results = keys.length === 0 ? [] : await store.work.results({ keys: keys });
     const texts = new Map(results.map(({ key, output }) => [key, output.text]));
     for (const file of page) {
       if ("hash" in file) yield file;
@@ -119,7 +119,7 @@ async function* entriesOf(store: Store, build: BuildRow, files: readonly File[])
 
 async function* resultsOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult> {
   for (let after: string | undefined; ;) {
-    const page = await store.work.resultsOf(build.id, stage, { limit: PAGE, ...(after === undefined ? {} : { after }) });
+    const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
     yield* page;
     after = page.at(-1)?.path;
     if (after === undefined) return;

@@ -167,7 +167,7 @@ export class Lister {
     for (let last: TargetRow | undefined; ;) {
       this.refuseLeaving();
       const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
-      const page = await scope.store.work.members({ pipeline: scope.model.name, segment, limit: 1_000, ...after });
+      const page = await scope.store.work.targets({ members: true, pipeline: scope.model.name, segment, limit: 1_000, ...after });
       yield* page;
       last = page.at(-1);
       if (last === undefined) return;

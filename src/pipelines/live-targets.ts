@@ -65,7 +65,7 @@ export class LiveTargets {
   async #traveller(row: TargetRow): Promise<Traveller> {
     const segment = this.#model.segments[row.segment] as Segment;
     if (row.parent !== null) {
-      const [above] = await this.#store.targets(this.#model.name, row.segment - 1, [row.parent]);
+      const [above] = await this.#store.targets({ pipeline: this.#model.name, segment: row.segment - 1, paths: [row.parent] });
       if (above !== undefined) return this.child(row, await this.of(above));
     }
     if (row.fingerprint !== null) return this.file(row.id, JSON.parse(row.fingerprint) as Fingerprint, row.fingerprint);

@@ -14,7 +14,7 @@ import type { Engine } from "../engine/engine.ts";
 import { said } from "../engine/log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
-import type { BuildRow, LedBuild, LockToken } from "../store/builds.ts";
+import { buildById, type BuildRow, type LedBuild, type LockToken } from "../store/builds.ts";
 import { BuildScope } from "./live-targets.ts";
 import type { Model } from "./model.ts";
 
@@ -112,7 +112,7 @@ export class Orchestrator {
       row: { id },
     } = this.#parts;
     try {
-      const row = await engine.store.builds.getBuild(id);
+      const row = await buildById(engine.store.builds, id);
       if (row !== null) {
         this.#parts.onRow(row);
         await this.#lead(row);
@@ -229,6 +229,6 @@ export class Orchestrator {
 
   async #read(): Promise<BuildRow> {
     const { engine, row } = this.#parts;
-    return (await engine.store.builds.getBuild(row.id)) ?? row;
+    return (await buildById(engine.store.builds, row.id)) ?? row;
   }
 }

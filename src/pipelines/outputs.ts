@@ -6,9 +6,9 @@ import { editedStages, type PipelineDescription } from "../core/pipelines/pipeli
 import { GONE, sayPath } from "../core/pipelines/work.ts";
 import { readMembers } from "./stage-runner.ts";
 import type { Values } from "./values.ts";
-import type { BuildRow } from "../store/builds.ts";
+import { buildById, type BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import type { StoredResult } from "../store/work.ts";
+import { resultOf, type StoredResult } from "../store/work.ts";
 import type { BuildSettings } from "./model.ts";
 
 const PAGE = 200;
@@ -33,7 +33,7 @@ export class Outputs {
   async one(build: BuildRow, stage: string, target?: string): Promise<unknown> {
     const kind = kindOf(build, stage);
     if (target !== undefined && kind !== "expand") {
-      const exact = await this.#store.work.resultOf(build.id, stage, target);
+      const exact = await resultOf(this.#store.work, build.id, stage, target);
       if (exact !== null) return this.#load(exact, stage);
     }
     const found: (() => Promise<unknown>)[] = [];
@@ -62,7 +62,7 @@ export class Outputs {
     for (let after: string | undefined; ;) {
       const page = { limit: PAGE, ...(after === undefined ? {} : { after }) };
       if (kind === "expand") {
-        const rows = await this.#store.work.targetPage({
+        const rows = await this.#store.work.targets({
           pipeline: build.pipeline,
           segment: childSegment(build, stage),
           ...page,
@@ -70,7 +70,7 @@ export class Outputs {
         for (const { path, id, value, done } of rows) if (done !== GONE) yield { path, id, load: () => this.#values.load(value) };
         after = rows.at(-1)?.path;
       } else {
-        const results = await this.#store.work.resultsOf(build.id, stage, page);
+        const results = await this.#store.work.results({ build: build.id, stage, ...page });
         for (const result of results) yield { path: result.path, id: result.target, load: () => this.#load(result, stage) };
         after = results.at(-1)?.path;
       }
@@ -133,10 +133,11 @@ function severalOutputs(stage: string, target: string | undefined): HoldfastErro
 /** Why a stage ran for a target in a build, or did not, input by input. */
 export async function explainBuild(store: Store, build: BuildRow, stage: string, target: string): Promise<Why> {
   const nearest = new Nearest(target);
-  const after = (await store.work.resultOf(build.id, stage, target)) ?? (await resultNamed(store, build, stage, target, nearest));
+  const after =
+    (await resultOf(store.work, build.id, stage, target)) ?? (await resultNamed(store, build, stage, target, nearest));
   if (after === null) throw noResult(build, stage, target, nearest.found);
   const ran = after.build === build.id && after.state !== "REUSED";
-  const before = ran ? await store.work.resultBefore(build.id, stage, after.path) : after;
+  const before = ran ? await resultOf(store.work, build.id, stage, after.path, { before: true }) : after;
   return why({
     ran,
     before: partsOf(before),
@@ -174,9 +175,9 @@ async function resultNamed(
   nearest: Nearest,
 ): Promise<StoredResult | null> {
   const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || sayPath(one.path) === target);
-  const found = (await store.work.failures(build.id, FAILURES)).filter(isIt);
+  const found = (await store.work.results({ build: build.id, failed: true, limit: FAILURES })).filter(isIt);
   for (let after: string | undefined; ;) {
-    const page = await store.work.resultsOf(build.id, stage, { limit: PAGE, ...(after === undefined ? {} : { after }) });
+    const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
     found.push(...page.filter(isIt));
     for (const { path } of page) nearest.look(sayPath(path));
     after = page.at(-1)?.path;
@@ -212,7 +213,7 @@ function partsOf(result: StoredResult | null): (ContextParts & { members?: strin
 /** Whether its code is not that of the result before, under the same version. */
 async function isEdited(store: Store, build: BuildRow, before: StoredResult | null, stage: string): Promise<boolean> {
   if (before === null || before.build === build.id) return false;
-  const earlier = await store.builds.getBuild(before.build);
+  const earlier = await buildById(store.builds, before.build);
   if (earlier === null) return false;
   return editedStages(described(earlier), described(build)).includes(stage);
 }
@@ -225,7 +226,8 @@ function described({ description }: BuildRow): PipelineDescription {
 const ERRORS = 20;
 
 export async function viewBuild(store: Store, row: BuildRow, token?: string): Promise<Build> {
-  const failures = row.failed > 0 || row.listing === "failed" ? await store.work.failures(row.id, ERRORS) : [];
+  const failures =
+    row.failed > 0 || row.listing === "failed" ? await store.work.results({ build: row.id, failed: true, limit: ERRORS }) : [];
   const errors = failures.map(({ stage, path, error }) => ({
     stage,
     // Children of different targets may have the same id.

@@ -9,7 +9,7 @@ import { Values } from "./values.ts";
 import { Walker } from "./walker.ts";
 import type { Worksite } from "./worksite.ts";
 import { describeSkipped, type SkippedFile } from "./sources/databases.ts";
-import type { BuildRow } from "../store/builds.ts";
+import { type BuildRow, newestBuild } from "../store/builds.ts";
 import type { TargetRow } from "../store/work.ts";
 import type { Found, Register } from "./enlister.ts";
 import { childrenIn } from "./expansion.ts";
@@ -58,7 +58,7 @@ const FIRST = 10;
 /** Lists as a build would, and writes nothing. */
 export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
   for (const { stage } of site.model.places) fixedEstimate(stage);
-  const newest = await site.engine.store.builds.newestBuild(site.model.name);
+  const newest = await newestBuild(site.engine.store.builds, site.model.name);
   const skipped: string[] = [];
   const { scope, counter, lister } = dryRun(site, options, signal, (file) => skipped.push(describeSkipped(file)));
   await lister.source(undefined);
@@ -162,7 +162,7 @@ class Counter implements Register {
   #found = 0;
 
   async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#site.engine.store.work.targets(this.#site.model.name, segment.index, paths);
+    const rows = await this.#site.engine.store.work.targets({ pipeline: this.#site.model.name, segment: segment.index, paths });
     return new Map(rows.map((row) => [row.path, row]));
   }
 
@@ -280,7 +280,7 @@ class Counter implements Register {
   async *#pagesBelow(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
     for (let after: string | undefined; ;) {
       const page = { pipeline: this.#site.model.name, segment: segment.index, parent, limit: PAGE };
-      const rows = await this.#site.engine.store.work.targetPage({ ...page, ...(after === undefined ? {} : { after }) });
+      const rows = await this.#site.engine.store.work.targets({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
       yield rows.filter(({ done }) => done !== GONE);
       after = rows.at(-1)?.path;

@@ -16,7 +16,7 @@ export class ResultReader implements Reader {
   constructor(store: WorkStore, values: Values) {
     this.#values = values;
     this.#results = new Batcher(TOGETHER, async (keys) => {
-      const byKey = new Map((await store.results([...new Set(keys)])).map((result) => [result.key, result]));
+      const byKey = new Map((await store.results({ keys: [...new Set(keys)] })).map((result) => [result.key, result]));
       return keys.map((key) => byKey.get(key) ?? null);
     });
   }

@@ -230,7 +230,8 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
     const group = place.stage.by === null ? null : row.id;
     for (let last: TargetRow | undefined; ;) {
       attempt.signal.throwIfAborted();
-      const page = await this.#site.engine.store.work.members({
+      const page = await this.#site.engine.store.work.targets({
+        members: true,
         pipeline: this.#site.model.name,
         segment: place.segment.index - 1,
         group,
@@ -284,7 +285,8 @@ async function* membersOf({ engine, model }: Worksite, { place, row, attempt }: 
   for (let last: TargetRow | undefined; ;) {
     attempt.signal.throwIfAborted();
     const after = last === undefined ? {} : { after: { group, path: last.path } };
-    const page = await engine.store.work.members({
+    const page = await engine.store.work.targets({
+      members: true,
       pipeline: model.name,
       segment: index - 1,
       group,
@@ -329,7 +331,7 @@ class Removal {
     if (gone && row.done !== GONE) return;
     const traveller = await this.#site.targets.of(row);
     const { id, hash, parent } = traveller.target;
-    const [made] = await this.#site.engine.store.work.results([result]);
+    const [made] = await this.#site.engine.store.work.results({ keys: [result] });
     await this.#place.stage.remove?.({
       target: { id, hash, ...(parent === undefined ? {} : { parent }) },
       output: made === undefined ? undefined : await this.#site.values.load(made.output),

@@ -54,19 +54,13 @@ export interface BuildStore {
    * nothing of a later round is open. False: the build is not ready for it, not ACTIVE, or the token is not the lock's.
    */
   nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean>;
-  getBuild(id: string): Promise<BuildRow | null>;
-  /** In creation order. */
-  listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
-  /** The newest of a pipeline, whatever its state; of one state, if given. */
-  newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null>;
-  /** The newest of each pipeline, by its name: whatever has not ended is among them. It costs what there are pipelines, not builds. */
-  newestBuilds(): Promise<BuildRow[]>;
+  list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
 
   // ── the orchestrator's lock ──
   /** Says that the holder lives. False: the token is not the lock's any more. */
   beat(lock: LockToken): Promise<boolean>;
-  getLead(pipeline: string): Promise<LeadView | null>;
-  leads(): Promise<LeadView[]>;
+  /** Of all pipelines, if none is named. */
+  leads(pipeline?: string): Promise<LeadView[]>;
   /**
    * Removes the lock whoever holds it, and its ACTIVE build is CRASHED: an operator's act. `holder`: only that one's, for who
    * has found it dead: somebody else may have taken the lock since.
@@ -203,11 +197,26 @@ export interface StageCounts {
   open: number;
 }
 
-export interface BuildFilter {
-  pipeline?: string;
-  state?: BuildState;
-  limit: number;
-  after?: string;
+/** Which builds are listed. */
+export type BuildFilter =
+  | { id: string }
+  /** In creation order. */
+  | { pipeline?: string; state?: BuildState; limit: number; after?: string }
+  /** The newest of a pipeline, whatever its state; of one state, if given. */
+  | { pipeline: string; state?: BuildState; newest: true }
+  /** The newest of each pipeline, by its name; every build that has not ended is among them. It costs what there are pipelines, not builds. */
+  | { newest: true };
+
+export async function buildById(builds: Pick<BuildStore, "list">, id: string): Promise<BuildRow | null> {
+  return (await builds.list({ id })).items[0] ?? null;
+}
+
+export async function newestBuild(builds: BuildStore, pipeline: string, state?: BuildState): Promise<BuildRow | null> {
+  return (await builds.list({ pipeline, newest: true, ...(state === undefined ? {} : { state }) })).items[0] ?? null;
+}
+
+export async function leadOf(builds: BuildStore, pipeline: string): Promise<LeadView | null> {
+  return (await builds.leads(pipeline))[0] ?? null;
 }
 
 /** What is read of a build. */

@@ -18,30 +18,16 @@ import type { NewJob } from "./store.ts";
  */
 export interface WorkStore {
   // ── targets ──
-  /** Of one segment, by path; those that are not there are left out. */
-  targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]>;
-  /** In the order of their paths' UTF-8 bytes. `unseen`: only those that this build has not listed. `parent`: only its children. */
-  targetPage(page: TargetPage): Promise<TargetRow[]>;
+  /** The targets of one segment; those that are not there are left out. */
+  targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
   countTargets(pipeline: string, segment: number): Promise<number>;
-  /** Those that have come to the end of their segment, in the order of (group, path), null first. */
-  members(page: MemberPage): Promise<TargetRow[]>;
   /** Writes down a batch of a listing, if its job is still held. Targets whose `rev` is not what was read are left alone. */
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate>;
 
   // ── results ──
   /** The newest SUCCESS for each context hash, if there is one. `build`: only of that build (a rerun's). */
   lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]>;
-  results(keys: readonly ResultKey[]): Promise<StoredResult[]>;
-  /** The result that a build had for a target: its own, else what the newest build before it had that did not fail. */
-  resultOf(build: string, stage: string, path: string): Promise<StoredResult | null>;
-  /** The one before that, for `why`: the newest of that stage and target from an earlier build. */
-  resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null>;
-  /** All results that a build had for a stage, other than failures, in the order of paths. */
-  resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]>;
-  /** The first of what failed in a build, in the order in which it did. */
-  failures(build: string, limit: number): Promise<StoredResult[]>;
-  /** Failures from before the build was resumed whose targets are still to be listed again, by key. */
-  retries(build: BuildKey, page: { after: ResultKey | 0; limit: number }): Promise<Retry[]>;
+  results(query: ResultQuery): Promise<StoredResult[]>;
 
   // ── work ──
   /** Cancels open work items of builds that have ended; answers how many. Until then they count as nobody's pending work. */
@@ -60,9 +46,33 @@ export interface WorkStore {
   watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void;
   /** Which of these are referenced, by all that is committed, and by whatever was under way when it was asked. */
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
-  artifacts(build: string, page: { after?: string; limit: number }): Promise<ArtifactRef[]>;
-  /** Those that a stage has kept of a target under names of its own. */
-  artifactsOf(result: Pick<StoredResult, "build" | "stage" | "path">): Promise<NamedArtifact[]>;
+  /** Those that a build refers to, or only what it has of a stage and target. */
+  artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;
+}
+
+/** Which results are read. */
+export type ResultQuery =
+  | { keys: readonly ResultKey[] }
+  /**
+   * The result that a build had for a target: its own, else what the newest build before it had that did not fail. `before`:
+   * the one before that, for `why`: the newest of that stage and target from an earlier build.
+   */
+  | { build: string; stage: string; path: string; before?: boolean }
+  /** All results that a build had for a stage, other than failures, in the order of paths. */
+  | { build: string; stage: string; after?: string; limit: number }
+  /** The first of what failed in a build, in the order in which it did. */
+  | { build: string; failed: true; limit: number }
+  /** Failures from before the build was resumed whose targets are still to be listed again, by key. */
+  | { retried: BuildKey; after: ResultKey | 0; limit: number };
+
+export async function resultOf(
+  work: Pick<WorkStore, "results">,
+  build: string,
+  stage: string,
+  path: string,
+  { before = false } = {},
+): Promise<StoredResult | null> {
+  return (await work.results({ build, stage, path, before }))[0] ?? null;
 }
 
 /** A target of one segment of a pipeline: what lies between source, expands and gathers. */
@@ -92,6 +102,13 @@ export interface TargetRow {
   rev: number;
 }
 
+export interface TargetPaths {
+  pipeline: string;
+  segment: number;
+  paths: readonly string[];
+}
+
+/** In the order of their paths' UTF-8 bytes. `unseen`: only those that this build has not listed. `parent`: only its children. */
 export interface TargetPage {
   pipeline: string;
   segment: number;
@@ -101,7 +118,9 @@ export interface TargetPage {
   unseen?: BuildKey;
 }
 
+/** Those that have come to the end of their segment, in the order of (group, path), null first. */
 export interface MemberPage {
+  members: true;
   pipeline: string;
   segment: number;
   after?: { group: string | null; path: string };
@@ -250,13 +269,6 @@ export interface StoredResult {
   at: number;
 }
 
-/** A failure from before the resume of its build. */
-export interface Retry {
-  key: ResultKey;
-  stage: string;
-  path: string;
-}
-
 export type Beginning =
   | "start"
   /** Not while so much is set aside for others. */
@@ -318,20 +330,6 @@ export function toOutput(row: OutputColumns): KeptValue {
 
 /** Under this name, which no user can give, a result refers to the artifact that its output is kept in. */
 export const OUTPUT = "";
-
-/** As it is read from whichever database. */
-export function toArtifactRef({ build, stage, path, name, hash, size }: ArtifactRef): ArtifactRef {
-  return { build, stage, path, name, hash, size };
-}
-
-/** Where a page of a build's artifacts ended: what is given as `after` for the next. */
-export function artifactCursor({ stage, path, name }: Pick<ArtifactRef, "stage" | "path" | "name">): string {
-  return JSON.stringify([stage, path, name]);
-}
-
-export function parseArtifactCursor(cursor: string | undefined): [stage: string, path: string, name: string] {
-  return cursor === undefined ? ["", "", ""] : (JSON.parse(cursor) as [string, string, string]);
-}
 
 /** A target as it is read from whichever database. */
 export interface TargetColumns {

@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
@@ -126,7 +127,7 @@ test("a token is good for an hour: after that it changes nothing, and another ca
   // A budget that is too small is refused after the token was found good.
   await assert.rejects(hf.builds.approve(paused.id, { token, budget: { usd: 1 } }), refusal("BUDGET_TOO_SMALL"));
   await clock.advance("1m");
-  const seen = async () => [await hf.builds.get(paused.id), await hf.engine.store.builds.getBuild(paused.id)];
+  const seen = async () => [await hf.builds.get(paused.id), await buildById(hf.engine.store.builds, paused.id)];
   const before = await seen();
   await assert.rejects(hf.builds.resume(docs, paused.id, given), refusal("TOKEN_EXPIRED", /expired/));
   await assert.rejects(hf.builds.approve(paused.id, given), refusal("TOKEN_EXPIRED"));
@@ -318,7 +319,7 @@ test("nothing is set aside any more when a build has ended, however it did", asy
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs, { concurrency: 8 });
-  const row = () => here.hf.engine.store.builds.getBuild(id);
+  const row = () => buildById(here.hf.engine.store.builds, id);
   assert.deepEqual((await row())?.reserved, { micros: 0, tokens: 0 });
   await (await here.hf.builds.resume(docs, id, { token, budget: { usd: 10 } })).done();
   assert.deepEqual((await row())?.reserved, { micros: 0, tokens: 0 });

@@ -57,7 +57,7 @@ test("a file that is rewritten after it was read has no output of what it was, a
   const built = await here.succeed(docs);
   assert.deepEqual(here.ran, ["old", "new"]);
   assert.deepEqual(await outputsOf(built, "read"), { a: "new" });
-  const { results } = { results: await here.hf.engine.store.work.resultsOf(built.id, "read", { limit: 9 }) };
+  const { results } = { results: await here.hf.engine.store.work.results({ build: built.id, stage: "read", limit: 9 }) };
   assert.equal(results.length, 1);
 });
 

@@ -1,3 +1,4 @@
+import { resultOf } from "../../src/store/work.ts";
 import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
 import { files, items, pipeline } from "../../src/index.ts";
@@ -170,7 +171,7 @@ test("an expand that fails for what its parent is by now leaves the children of 
   here.taken();
   assert.equal((await here.build(lines(here, { split: ONCE }))).state, "FAILED");
   assert.deepEqual(here.taken(), ["read a", "split a"]);
-  const children = await here.hf.engine.store.work.targetPage({ pipeline: "lines", segment: 1, limit: 10 });
+  const children = await here.hf.engine.store.work.targets({ pipeline: "lines", segment: 1, limit: 10 });
   assert.deepEqual(
     children.map(({ id, value }) => [id, value.text]),
     [
@@ -185,7 +186,7 @@ test("a long list of children is an artifact; where that is lost, the expand run
   here.write({ a: LONG });
   const built = await here.succeed(lines(here));
   assert.deepEqual(counts(built, "say"), [550, 0, 0, 0]);
-  const result = await here.hf.engine.store.work.resultOf(built.id, "split", "a");
+  const result = await resultOf(here.hf.engine.store.work, built.id, "split", "a");
   const list = result?.output.artifact as string;
   assert.deepEqual(await here.hf.engine.store.work.referenced([list]), new Set([list]), "no sweep takes it");
   here.write({ a: "x=one" });

@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
 import { files, items, NonRetryableError, pipeline, type Pipeline, RetryAfterError } from "../../src/index.ts";
@@ -269,10 +270,10 @@ test("of an output that is no JSON nothing is kept, but what its attempt has cos
   assert.deepEqual(built.spent, { usd: 2, tokens: 7 });
   assert.deepEqual([here.ran, counts(built, "make"), counts(built, "more")], [[], [0, 0, 1, 0], [0, 0, 0, 0]]);
   const { work, builds } = here.hf.engine.store;
-  assert.deepEqual((await builds.getBuild(built.id))?.reserved, { micros: 0, tokens: 0 });
-  assert.deepEqual(await work.artifacts(built.id, { limit: 10 }), []);
+  assert.deepEqual((await buildById(builds, built.id))?.reserved, { micros: 0, tokens: 0 });
+  assert.deepEqual(await work.artifacts({ build: built.id }), []);
   assert.deepEqual(await work.referenced([kept]), new Set(), "the sweep may take it");
-  assert.deepEqual(await work.resultsOf(built.id, "make", { limit: 10 }), []);
+  assert.deepEqual(await work.results({ build: built.id, stage: "make", limit: 10 }), []);
 });
 
 for (const [what, estimate, says] of WRONG_ESTIMATES) {

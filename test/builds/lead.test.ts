@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
-import type { LeadView } from "../../src/store/builds.ts";
+import { buildById, leadOf, type LeadView } from "../../src/store/builds.ts";
 import { counts, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Numbers of which those from three on wait to be let go. */
@@ -53,7 +53,7 @@ test("a build that is stopped lets what runs end, is left CRASHED, stopped, and 
   const left = await stopping;
   assert.deepEqual([left.state, left.reason], ["CRASHED", "stopped"]);
   assert.deepEqual(await handle.done(), left);
-  assert.equal(await here.hf.engine.store.builds.getLead("slow"), null);
+  assert.equal(await leadOf(here.hf.engine.store.builds, "slow"), null);
   const built = await (await here.hf.builds.resume(docs, handle.id)).done();
   assert.equal(built.state, "SUCCESS", built.reason);
   assert.deepEqual(counts(built, "second"), [40, 0, 0, 0]);
@@ -255,14 +255,14 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
   const handle = await hf.builds.start(docs);
   while (ran.filter((one) => one.startsWith("second")).length < 6) await clock.advance(1);
   const { builds, audit } = hf.engine.store;
-  const { hash, description } = (await builds.getBuild(handle.id)) as { hash: string; description: string };
-  const { pipeline: _, build: __, acquiredAt: ___, beatAt: ____, ...lead } = (await builds.getLead("slow")) as LeadView;
+  const { hash, description } = (await buildById(builds, handle.id)) as { hash: string; description: string };
+  const { pipeline: _, build: __, acquiredAt: ___, beatAt: ____, ...lead } = (await leadOf(builds, "slow")) as LeadView;
   assert.equal(await builds.breakLead("slow", "operator"), true);
-  const broken = await builds.getBuild(handle.id);
+  const broken = await buildById(builds, handle.id);
   assert.deepEqual([broken?.state, broken?.reason], ["CRASHED", "orchestrator_lost"], "in the transaction that broke the lock");
   await builds.resume({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
   const seen = async () => [
-    await builds.getBuild(handle.id),
+    await buildById(builds, handle.id),
     await builds.leads(),
     await audit.page({ after: 0, limit: 99, subject: handle.id }),
   ];

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { buildById, type BuildRow } from "../../src/store/builds.ts";
 import { items, pipeline } from "../../src/index.ts";
 import { counts, ONCE, test, type Yard, yard } from "./parts.ts";
 
@@ -62,7 +62,7 @@ test("what runs when its build is abandoned ends, and what it made is kept, and 
 });
 
 async function rowOf({ hf }: Yard, id: string): Promise<BuildRow> {
-  return (await hf.engine.store.builds.getBuild(id)) as BuildRow;
+  return (await buildById(hf.engine.store.builds, id)) as BuildRow;
 }
 
 async function isClear(here: Yard, id: string): Promise<void> {

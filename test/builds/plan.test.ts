@@ -40,10 +40,8 @@ async function compare(here: Yard, of: Pipeline, options: BuildOptions = {}): Pr
 
 async function everything({ hf }: Yard): Promise<string> {
   const { store } = hf.engine;
-  const targets = await Promise.all(
-    [0, 1, 2].map((segment) => store.work.targetPage({ pipeline: "docs", segment, limit: 1_000 })),
-  );
-  const { items: builds } = await store.builds.listBuilds({ limit: 100 });
+  const targets = await Promise.all([0, 1, 2].map((segment) => store.work.targets({ pipeline: "docs", segment, limit: 1_000 })));
+  const { items: builds } = await store.builds.list({ limit: 100 });
   return JSON.stringify([targets, builds, await store.look.counts({}), await store.audit.page({ after: 0, limit: 1_000 })]);
 }
 

@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { renameSync, utimesSync } from "node:fs";
 import { join } from "node:path";
@@ -202,7 +203,7 @@ test("a secret in a key counts, and is nowhere to be read", async (t) => {
   );
   const { builds } = here.hf.engine.store;
   assert.doesNotMatch(
-    JSON.stringify([why, await builds.getBuild(built.id), await here.hf.engine.store.audit.page({ after: 0, limit: 99 })]),
+    JSON.stringify([why, await buildById(builds, built.id), await here.hf.engine.store.audit.page({ after: 0, limit: 99 })]),
     /hunter/,
   );
 });

@@ -1,3 +1,4 @@
+import { resultOf } from "../../src/store/work.ts";
 import assert from "node:assert/strict";
 import { UNLIMITED } from "../../src/core/pipelines/budget.ts";
 import type { Amount } from "../../src/core/pipelines/cost.ts";
@@ -174,7 +175,7 @@ export function budgetCases(check: Check): void {
     pass(clock, 1_000);
     const [third] = (await claimOf(store, at.build)) as [Claimed];
     await settleItem(store, third, ended({ cost: dollars(11) }));
-    assert.deepEqual((await store.work.resultOf(at.build.id, "parse", "a"))?.cost, dollars(23));
+    assert.deepEqual((await resultOf(store.work, at.build.id, "parse", "a"))?.cost, dollars(23));
     assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 2, spent: dollars(18) } }, "the crash tells nothing");
     assert.deepEqual(await money(store, at.build), { spent: 230_000, reserved: 0 });
   });

@@ -1,3 +1,4 @@
+import { leadOf } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import type { Store } from "../../src/store/store.ts";
 import {
@@ -35,7 +36,7 @@ export function buildFactCases(check: Check): void {
     await settleItem(store, at.lister, LISTED);
     const done = made(await store.builds.move(build.id, SUCCEED, lock));
     assert.deepEqual([done.state, done.reason, done.finishedAt], ["SUCCESS", "all_targets_done", clock.now()]);
-    assert.equal(await store.builds.getLead("docs"), null);
+    assert.equal(await leadOf(store.builds, "docs"), null);
     assert.equal(await rests(store, build), true);
     assert.equal(made(await store.builds.start(newBuild(at.lead))).seq, 1, "and the next one starts");
   });

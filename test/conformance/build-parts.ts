@@ -5,7 +5,16 @@ import type { ProcessId } from "../../src/core/text/ids.ts";
 import { describePipeline, pipeline, pipelineHash, pipelineOf } from "../../src/core/pipelines/pipeline.ts";
 import { files } from "../../src/core/pipelines/source.ts";
 import { listingJobName, pipelineQueue } from "../../src/core/pipelines/work.ts";
-import type { Approval, BuildRow, LedBuild, LockToken, NewBuild, NewLead, ResumeBuild } from "../../src/store/builds.ts";
+import {
+  type Approval,
+  buildById,
+  type BuildRow,
+  type LedBuild,
+  type LockToken,
+  type NewBuild,
+  type NewLead,
+  type ResumeBuild,
+} from "../../src/store/builds.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { claimIds, LEASE, newJob, register } from "./parts.ts";
 
@@ -111,13 +120,13 @@ export function made(answer: object | null): BuildRow {
 }
 
 export async function seeBuild(store: Store, { id }: { id: string }): Promise<BuildRow> {
-  return made(await store.builds.getBuild(id));
+  return made(await buildById(store.builds, id));
 }
 
 /** Everything that there is to see of builds. */
 export async function everything(store: Store): Promise<object> {
   return {
-    builds: await store.builds.listBuilds({ limit: 100 }),
+    builds: await store.builds.list({ limit: 100 }),
     leads: await store.builds.leads(),
     audit: await store.audit.page({ after: 0, limit: 1_000 }),
     events: await store.events.page({ after: 0, limit: 1_000 }),

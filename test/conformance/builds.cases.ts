@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/pipelines/build.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import { pipelineQueue } from "../../src/core/pipelines/work.ts";
-import type { LedBuild, NewBuild } from "../../src/store/builds.ts";
-import type { Retry } from "../../src/store/work.ts";
+import { buildById, leadOf, type LedBuild, type NewBuild, newestBuild } from "../../src/store/builds.ts";
+import type { StoredResult } from "../../src/store/work.ts";
 import {
   BUDGET,
   bytes,
@@ -70,7 +70,7 @@ export function buildCases(check: Check): void {
       finishedAt: null,
       stages: ["parse", "index"].map((stage) => ({ stage, ran: 0, cached: 0, failed: 0, passed: 0, open: 0 })),
     });
-    assert.deepEqual(await store.builds.getBuild(build.id), build);
+    assert.deepEqual(await buildById(store.builds, build.id), build);
     assert.equal(await rests(store, build), false);
     assert.equal(await claimable(store, build), 1, "the listing");
   });
@@ -116,7 +116,7 @@ export function buildCases(check: Check): void {
     const leads = await Promise.all(stores.map(async (one, i) => newLead(await register(one), `token-${i}`)));
     const answers = await Promise.all(stores.map((one, i) => one.builds.start(newBuild(leads[i] as (typeof leads)[0]))));
     assert.equal(answers.filter((answer) => "conflict" in answer).length, 2);
-    assert.equal((await store.builds.listBuilds({ limit: 10 })).items.length, 1);
+    assert.equal((await store.builds.list({ limit: 10 })).items.length, 1);
   });
 
   check("two pipelines are led at the same time", async ({ store }) => {
@@ -176,7 +176,7 @@ export function buildCases(check: Check): void {
     ]);
     assert.equal(failed.status, "rejected");
     assert.equal(blog.status, "fulfilled");
-    assert.equal((await store.builds.newestBuild("blog"))?.state, "ACTIVE");
+    assert.equal((await newestBuild(store.builds, "blog"))?.state, "ACTIVE");
     assert.equal((await seeBuild(store, build)).state, "ACTIVE");
   });
 
@@ -189,16 +189,16 @@ export function buildCases(check: Check): void {
       await store.builds.move(id, STOPPED, led.lock);
       assert.equal(await rests(store, led.build), true);
       assert.equal(await claimable(store, led.build), 0);
-      assert.equal(await store.builds.getLead("docs"), null, "the lock is let go");
+      assert.equal(await leadOf(store.builds, "docs"), null, "the lock is let go");
       const resumed = made(await store.builds.resume(resuming(led)));
       assert.deepEqual([resumed.state, resumed.reason, resumed.seq], ["ACTIVE", "resumed", 3]);
-      assert.equal((await store.builds.getLead("docs"))?.build, id);
+      assert.equal((await leadOf(store.builds, "docs"))?.build, id);
       assert.equal(await rests(store, led.build), false);
       pass(clock, 5_000);
       const failed = made(await store.builds.move(id, SOURCE_FAILED, { pipeline: "docs", token: "token-2" }));
       assert.deepEqual([failed.state, failed.reason, failed.seq, failed.finishedAt], ["FAILED", "source_failed", 4, clock.now()]);
       assert.equal(await rests(store, led.build), true);
-      assert.equal(await store.builds.getLead("docs"), null);
+      assert.equal(await leadOf(store.builds, "docs"), null);
       const rest = { pipeline: "docs", spent: { usd: 0, tokens: 0 }, budget: { usd: 5 }, note: null };
       assert.deepEqual(await toldOf(store, led.build), [
         { type: "build.started", data: { ...rest, seq: 1, from: "PENDING", to: "ACTIVE", reason: "started" } },
@@ -267,7 +267,7 @@ export function buildCases(check: Check): void {
 
   check("a build that somebody leads is not resumed by another", async ({ store }) => {
     const led = await started(store);
-    const conflict = await store.builds.getLead("docs");
+    const conflict = await leadOf(store.builds, "docs");
     assert.equal(conflict?.build, led.build.id);
     await changesNothing(store, { conflict }, () => store.builds.resume(resuming(led)));
   });
@@ -318,14 +318,14 @@ export function buildCases(check: Check): void {
       // Stopped before anything was listed again: they have failed, as before.
       await store.builds.move(at.build.id, STOPPED, lock);
       assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
-      assert.equal((await store.work.failures(at.build.id, 9)).length, 2);
+      assert.equal((await store.work.results({ build: at.build.id, failed: true, limit: 9 })).length, 2);
       await store.builds.resume(resuming(at, { token: "token-3" }));
       const own = { pipeline: "docs", token: "token-3" };
       assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), true);
       assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), false, "while it is listed");
       const lister = await claimOne(store, { from: [{ queue: at.build.queue, lease: LEASE }] });
-      const page = await store.work.retries(at.build.key, { after: 0, limit: 1 });
-      const rest = await store.work.retries(at.build.key, { after: (page[0] as Retry).key, limit: 9 });
+      const page = await store.work.results({ retried: at.build.key, after: 0, limit: 1 });
+      const rest = await store.work.results({ retried: at.build.key, after: (page[0] as StoredResult).key, limit: 9 });
       assert.deepEqual(
         [...page, ...rest].map(({ stage, path }) => [stage, path]),
         [
@@ -337,7 +337,7 @@ export function buildCases(check: Check): void {
       assert.equal(row.failure, page[0]?.key);
       const targets = [again(row, toWork(at.build, "parse", "a"))];
       await list(store, { ...at, lister }, { targets, retried: page.map(({ key }) => key) });
-      assert.deepEqual(await store.work.retries(at.build.key, { after: 0, limit: 9 }), rest);
+      assert.deepEqual(await store.work.results({ retried: at.build.key, after: 0, limit: 9 }), rest);
       assert.equal((await seeTarget(store, "a")).failure, null);
       assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
       await store.builds.abandon(at.build.id, "enough", "operator");
@@ -358,7 +358,7 @@ export function buildCases(check: Check): void {
       if (hasDied) await store.builds.orphan({ dead: [at.lead.holder], alive: [] }, LOST);
       else await store.builds.move(at.build.id, STOPPED, at.lock);
       await store.builds.resume(resuming(at));
-      const retried = await store.work.retries(at.build.key, { after: 0, limit: 9 });
+      const retried = await store.work.results({ retried: at.build.key, after: 0, limit: 9 });
       assert.deepEqual(
         retried.map(({ path }) => path),
         hasDied ? ["b"] : ["a", "b"],
@@ -381,7 +381,7 @@ export function buildCases(check: Check): void {
     await add({ pipeline: "wiki", queue: pipelineQueue("wiki", "here") });
     assert.deepEqual(ids, ids.toSorted());
     const list = async (filter: object) => {
-      const { items, next } = await store.builds.listBuilds({ limit: 2, ...filter });
+      const { items, next } = await store.builds.list({ limit: 2, ...filter });
       return [items.map(({ id }) => ids.indexOf(id)), next];
     };
     assert.deepEqual(await list({ limit: 10 }), [[0, 1, 2, 3], undefined]);
@@ -392,22 +392,23 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await list({ state: "ACTIVE" }), [[1, 3], undefined]);
     assert.deepEqual(await list({ pipeline: "docs", state: "ACTIVE" }), [[], undefined]);
     await assert.rejects(list({ after: "nonsense" }), { code: "OPTION_INVALID" });
-    const newest = async (...of: Parameters<typeof store.builds.newestBuild>) => (await store.builds.newestBuild(...of))?.id;
+    const newest = async (of: string, state?: Parameters<typeof newestBuild>[2]) =>
+      (await newestBuild(store.builds, of, state))?.id;
     assert.equal(await newest("docs"), ids[2]);
     assert.equal(await newest("docs", "ABANDONED"), ids[0]);
     assert.equal(await newest("docs", "SUCCESS"), undefined);
     assert.equal(await newest("nothing"), undefined);
-    assert.equal(await store.builds.getBuild("nothing"), null);
+    assert.equal(await buildById(store.builds, "nothing"), null);
   });
 
   check("one look finds the newest build of each pipeline, and so whatever has not ended", async ({ store }) => {
-    assert.deepEqual(await store.builds.newestBuilds(), []);
+    assert.deepEqual((await store.builds.list({ newest: true })).items, []);
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog" });
     await store.builds.abandon(docs.build.id, "enough", "anna");
     const again = await started(store);
     await store.builds.abandon(blog.build.id, "enough", "anna");
-    const found = await store.builds.newestBuilds();
+    const { items: found } = await store.builds.list({ newest: true });
     assert.deepEqual(
       found.map(({ id, pipeline, state }) => [id, pipeline, state]),
       [

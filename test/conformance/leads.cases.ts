@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { LEAD_TTL } from "../../src/store/builds.ts";
+import { LEAD_TTL, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
@@ -35,9 +35,9 @@ export function leadCases(check: Check): void {
     assert.equal(await store.builds.beat(lock), true);
     const { token: _, ...known } = lead;
     const view = { ...known, pipeline: "docs", build: build.id, acquiredAt, beatAt: clock.now() };
-    assert.deepEqual(await store.builds.getLead("docs"), view);
+    assert.deepEqual(await leadOf(store.builds, "docs"), view);
     assert.deepEqual(await store.builds.leads(), [view]);
-    assert.equal(await store.builds.getLead("blog"), null);
+    assert.equal(await leadOf(store.builds, "blog"), null);
     await changesNothing(store, false, () => store.builds.beat({ pipeline: "docs", token: "another" }));
     await changesNothing(store, false, () => store.builds.beat({ pipeline: "blog", token: lock.token }));
   });
@@ -53,7 +53,7 @@ export function leadCases(check: Check): void {
       const led = { build, lead: next, lock };
       made(await (state === "CRASHED" ? store.builds.resume(resuming(led)) : store.builds.start(newBuild(next))));
       await zombie(store, build.id, lock);
-      await zombie(store, (await store.builds.getLead("docs"))?.build ?? "", lock);
+      await zombie(store, (await leadOf(store.builds, "docs"))?.build ?? "", lock);
     });
   }
 
@@ -68,7 +68,7 @@ export function leadCases(check: Check): void {
   check("an operator breaks a lock whoever holds it: its build is CRASHED, and all is told and written down", async (ground) => {
     const { store } = ground;
     const { build, lock, lead } = await started(store);
-    const view = await store.builds.getLead("docs");
+    const view = await leadOf(store.builds, "docs");
     // Not the one whom she has found dead: somebody else has taken it since.
     const other = await register(store);
     await changesNothing(store, false, () => store.builds.breakLead("docs", "alice", other));
@@ -78,7 +78,7 @@ export function leadCases(check: Check): void {
       [crashed.state, crashed.reason, crashed.note, crashed.seq],
       ["CRASHED", LOST, "the lock was broken by alice", 2],
     );
-    assert.equal(await store.builds.getLead("docs"), null);
+    assert.equal(await leadOf(store.builds, "docs"), null);
     assert.equal(await rests(store, build), true);
     const told = await toldOf(store, build);
     assert.deepEqual(
@@ -112,7 +112,7 @@ export function leadCases(check: Check): void {
         ["build.abandoned", "abandoned"],
       ],
     );
-    assert.equal((await store.builds.getLead("docs"))?.build, second.build.id);
+    assert.equal((await leadOf(store.builds, "docs"))?.build, second.build.id);
     await clearedFor(store, second);
     assert.equal(await rests(store, second.build), false);
   });
@@ -127,7 +127,7 @@ export function leadCases(check: Check): void {
       (await toldOf(store, build)).map(({ data }) => data["reason"]),
       ["started", LOST, "resumed"],
     );
-    assert.equal((await store.builds.getLead("docs"))?.holder, lead.holder);
+    assert.equal((await leadOf(store.builds, "docs"))?.holder, lead.holder);
   });
 
   check("a build whose orchestrator lives is no orphan", async ({ store, clock }) => {
@@ -184,7 +184,7 @@ export function leadCases(check: Check): void {
 
   check("only ACTIVE builds are orphans", async ({ store }) => {
     const { lead } = await stopped(store);
-    await store.builds.abandon((await store.builds.newestBuild("docs"))?.id ?? "", "done with", "operator");
+    await store.builds.abandon((await newestBuild(store.builds, "docs"))?.id ?? "", "done with", "operator");
     const resting = await paused(store, { lead: { ...lead, token: "token-2" } });
     await store.processes.unregister(lead.holder);
     await changesNothing(store, [], () => store.builds.orphan({ dead: [lead.holder], alive: [] }, AT_STARTUP));

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import type { Amount } from "../../src/core/pipelines/cost.ts";
 import type { BuildKey, ResultKey } from "../../src/core/text/ids.ts";
 import { inlineValue, type KeptValue } from "../../src/core/pipelines/context-hash.ts";
-import { artifactCursor, type ArtifactRef, type NewResult, type StoredResult } from "../../src/store/work.ts";
+import { type ArtifactRef, type NewResult, resultOf, type StoredResult } from "../../src/store/work.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { started } from "./build-parts.ts";
 import { ERROR, see } from "./parts.ts";
@@ -55,7 +55,7 @@ export function resultCases(check: Check): void {
     const at = await site(store);
     const a = await make(store, at, "a");
     const b = await make(store, at, "b");
-    assert.deepEqual(await store.work.results([b.key, 99 as ResultKey, a.key]), [b, a]);
+    assert.deepEqual(await store.work.results({ keys: [b.key, 99 as ResultKey, a.key] }), [b, a]);
   });
 
   check("a build had its own result for a target, else the newest success from before it", async ({ store }) => {
@@ -67,17 +67,18 @@ export function resultCases(check: Check): void {
     const b2 = await fail(store, second, "b");
     const third = await next(store, second);
     const a3 = await make(store, third, "a");
-    const of = (at: Site, path: string) => store.work.resultOf(at.build.id, "parse", path);
+    const of = (at: Site, path: string) => resultOf(store.work, at.build.id, "parse", path);
     assert.deepEqual(await Promise.all([first, second, third].map((at) => of(at, "a"))), [a1, a2, a3]);
     assert.deepEqual(await of(first, "b"), b1);
     assert.deepEqual(await of(second, "b"), b2, "what failed has failed");
     assert.deepEqual(await of(third, "b"), b1);
     assert.equal(await of(third, "c"), null);
-    assert.equal(await store.work.resultOf("b00000000000000000", "parse", "a"), null);
-    const before = (at: Site, path: string) => store.work.resultBefore(at.build.id, "parse", path);
+    assert.equal(await resultOf(store.work, "b00000000000000000", "parse", "a"), null);
+    const before = (at: Site, path: string) => resultOf(store.work, at.build.id, "parse", path, { before: true });
     assert.deepEqual(await Promise.all([first, second, third].map((at) => before(at, "a"))), [null, a1, a2]);
     assert.deepEqual(await before(third, "b"), b2);
-    const all = async (at: Site) => (await store.work.resultsOf(at.build.id, "parse", { limit: 10 })).map(({ key }) => key);
+    const all = async (at: Site) =>
+      (await store.work.results({ build: at.build.id, stage: "parse", limit: 10 })).map(({ key }) => key);
     assert.deepEqual(await all(first), [a1.key, b1.key]);
     assert.deepEqual(await all(second), [a2.key]);
     assert.deepEqual(await all(third), [a3.key, b1.key]);
@@ -93,17 +94,20 @@ export function resultCases(check: Check): void {
       await list(store, second, {
         targets: [target("b", toEnd("b"), { passed: [{ stage: "parse", as: "cached", result: a.key }] })],
       });
-      const b = (await store.work.resultOf(second.build.id, "parse", "b")) as StoredResult;
+      const b = (await resultOf(store.work, second.build.id, "parse", "b")) as StoredResult;
       const taken = { build: second.build.id, path: "b", target: "b", state: "REUSED" as const, cost: FREE };
       assert.deepEqual(b, { ...a, key: b.key, at: b.at, ...taken });
-      assert.deepEqual(await store.work.resultsOf(second.build.id, "parse", { limit: 10 }), [a, b]);
-      assert.deepEqual(await store.work.resultsOf(first.build.id, "parse", { limit: 10 }), [a]);
-      assert.deepEqual(await store.work.artifactsOf(b), artifacts);
+      assert.deepEqual(await store.work.results({ build: second.build.id, stage: "parse", limit: 10 }), [a, b]);
+      assert.deepEqual(await store.work.results({ build: first.build.id, stage: "parse", limit: 10 }), [a]);
+      assert.deepEqual(
+        (await store.work.artifacts(b)).map(({ name, hash, size }) => ({ name, hash, size })),
+        [{ name: "", hash: "o", size: 3 }, ...artifacts],
+      );
       const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash }]);
       assert.equal(found[0]?.key, a.key, "only what was made is found");
       const made = await make(store, second, "b", { hash: "context-2" });
-      assert.deepEqual(await store.work.resultOf(second.build.id, "parse", "b"), made, "what is made takes its place");
-      assert.deepEqual(await store.work.artifactsOf(made), []);
+      assert.deepEqual(await resultOf(store.work, second.build.id, "parse", "b"), made, "what is made takes its place");
+      assert.deepEqual(await store.work.artifacts(made), []);
       assert.deepEqual((await counts(store, second.build)).slice(0, 2), [0, 0]);
     },
   );
@@ -116,7 +120,7 @@ export function resultCases(check: Check): void {
     const third = await next(store, second);
     const passed = [{ stage: "parse", as: "cached" as const, result: old.key }];
     await list(store, third, { targets: [again(await seeTarget(store, "a"), toEnd("a"), { passed })] });
-    const of = async (at: Site) => (await store.work.resultOf(at.build.id, "parse", "a"))?.output;
+    const of = async (at: Site) => (await resultOf(store.work, at.build.id, "parse", "a"))?.output;
     assert.deepEqual(await Promise.all([first, second, third].map(of)), [old.output, other.output, old.output]);
     const fourth = await next(store, third);
     assert.deepEqual(await of(fourth), old.output);
@@ -135,14 +139,14 @@ export function resultCases(check: Check): void {
         targets: [again(await seeTarget(store, "b"), toEnd("b"), { passed })],
         gone: [{ path: "a", rev, removals: [], had: ["parse"] }],
       });
-      const all = async (at: Site) => store.work.resultsOf(at.build.id, "parse", { limit: 10 });
+      const all = async (at: Site) => store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
       assert.deepEqual(await all(second), []);
       assert.deepEqual(await all(first), [a, b]);
-      assert.equal(await store.work.resultOf(second.build.id, "parse", "a"), null);
-      assert.deepEqual(await store.work.resultOf(first.build.id, "parse", "a"), a);
+      assert.equal(await resultOf(store.work, second.build.id, "parse", "a"), null);
+      assert.deepEqual(await resultOf(store.work, first.build.id, "parse", "a"), a);
       const third = await next(store, second);
       assert.deepEqual(await all(third), []);
-      assert.deepEqual(await store.work.resultBefore(third.build.id, "parse", "a"), a);
+      assert.deepEqual(await resultOf(store.work, third.build.id, "parse", "a", { before: true }), a);
       const made = await make(store, third, "a");
       assert.deepEqual(await all(third), [made]);
     },
@@ -154,7 +158,12 @@ export function resultCases(check: Check): void {
     for (const path of paths.toReversed()) await make(store, at, path);
     const seen: string[] = [];
     for (let after: string | undefined; ;) {
-      const page = await store.work.resultsOf(at.build.id, "parse", { limit: 2, ...(after !== undefined && { after }) });
+      const page = await store.work.results({
+        build: at.build.id,
+        stage: "parse",
+        limit: 2,
+        ...(after !== undefined && { after }),
+      });
       seen.push(...page.map(({ path }) => path));
       after = page.at(-1)?.path;
       if (after === undefined) break;
@@ -178,27 +187,27 @@ export function resultCases(check: Check): void {
     const at = await site(store);
     const [c, a, b] = [await fail(store, at, "c"), await fail(store, at, "a"), await fail(store, at, "b")];
     await make(store, at, "d");
-    assert.deepEqual(await store.work.failures(at.build.id, 10), [c, a, b]);
-    assert.deepEqual(await store.work.failures(at.build.id, 2), [c, a]);
+    assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 10 }), [c, a, b]);
+    assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 2 }), [c, a]);
   });
 
   check("a result that is made again in its build takes the place of the one before", async ({ store }) => {
     const at = await site(store);
     const old = await make(store, at, "a", { hash: "context-1", output: file("old", 3) });
     await fail(store, at, "a");
-    const failed = await store.work.resultOf(at.build.id, "parse", "a");
+    const failed = await resultOf(store.work, at.build.id, "parse", "a");
     assert.equal(failed?.state, "FAILED");
     assert.deepEqual((await counts(store, at.build)).slice(0, 2), [0, 1]);
     const made = await make(store, at, "a", { hash: "context-2", output: file("new", 3) });
-    assert.deepEqual(await store.work.resultOf(at.build.id, "parse", "a"), made);
-    assert.deepEqual(await store.work.resultsOf(at.build.id, "parse", { limit: 10 }), [made]);
+    assert.deepEqual(await resultOf(store.work, at.build.id, "parse", "a"), made);
+    assert.deepEqual(await store.work.results({ build: at.build.id, stage: "parse", limit: 10 }), [made]);
     assert.deepEqual((await counts(store, at.build)).slice(0, 2), [0, 0]);
-    assert.deepEqual(await store.work.failures(at.build.id, 10), []);
+    assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 10 }), []);
     // Another target may have reused what it was, and goes on with it.
-    assert.deepEqual(await store.work.results([old.key]), [{ ...old, build: "" }]);
+    assert.deepEqual(await store.work.results({ keys: [old.key] }), [{ ...old, build: "" }]);
     assert.deepEqual(await store.work.referenced(["old", "new"]), new Set(["old", "new"]));
     assert.deepEqual(
-      (await store.work.artifacts(at.build.id, { limit: 10 })).map(({ hash }) => hash),
+      (await store.work.artifacts({ build: at.build.id })).map(({ hash }) => hash),
       ["new"],
     );
   });
@@ -221,10 +230,9 @@ export function resultCases(check: Check): void {
       ref("parse", "", "o", 3),
       ref("parse", "page.html", "p", 7),
     ];
-    assert.deepEqual(await store.work.artifacts(at.build.id, { limit: 10 }), all);
-    const first = await store.work.artifacts(at.build.id, { limit: 3 });
-    const after = artifactCursor(first.at(-1) as ArtifactRef);
-    assert.deepEqual([...first, ...(await store.work.artifacts(at.build.id, { limit: 3, after }))], all);
+    assert.deepEqual(await store.work.artifacts({ build: at.build.id }), all);
+    assert.deepEqual(await store.work.artifacts({ build: at.build.id, stage: "parse", path: "a" }), all.slice(2));
+    assert.deepEqual(await store.work.artifacts({ build: at.build.id, stage: "parse", path: "b" }), []);
     assert.deepEqual(await store.work.referenced(["p", "x", "s", "o"]), new Set(["p", "s", "o"]));
     assert.deepEqual(await store.work.referenced([]), new Set());
   });
@@ -243,7 +251,7 @@ export function resultCases(check: Check): void {
     const job = await see(store, lease.id);
     assert.deepEqual([job.state, job.error?.code], ["pending", "ARTIFACT_MISSING"]);
     assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
-    assert.deepEqual(await store.work.artifacts(at.build.id, { limit: 10 }), []);
+    assert.deepEqual(await store.work.artifacts({ build: at.build.id }), []);
     assert.deepEqual((await store.work.costs("docs")).parse?.spent, dollars(2), "which has cost what it has");
   });
 
@@ -283,18 +291,18 @@ async function make(
   const lease = await run(store, at, path);
   const end = ended({ cost, result: result(given), target: again(await seeTarget(store, path), toEnd(path)) });
   await settleItem(store, lease, end);
-  return (await store.work.resultOf(at.build.id, "parse", path)) as StoredResult;
+  return (await resultOf(store.work, at.build.id, "parse", path)) as StoredResult;
 }
 
 async function fail(store: Store, at: Site, path: string): Promise<StoredResult> {
   const lease = await run(store, at, path);
   const work = ended({ result: null, context: { hash: "of a failure", parts: "{}" } });
   await settleItem(store, lease, work, { kind: "error", error: ERROR, retry: false });
-  return (await store.work.resultOf(at.build.id, "parse", path)) as StoredResult;
+  return (await resultOf(store.work, at.build.id, "parse", path)) as StoredResult;
 }
 
 async function run(store: Store, at: Site, path: string): Promise<Claimed> {
-  const [row] = await store.work.targets("docs", 0, [path]);
+  const [row] = await store.work.targets({ pipeline: "docs", segment: 0, paths: [path] });
   const flow = toWork(at.build, "parse", path);
   await list(store, at, { targets: [row === undefined ? target(path, flow) : again(row, flow)] });
   const [lease] = await claimOf(store, at.build);

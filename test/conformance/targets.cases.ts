@@ -3,7 +3,7 @@ import type { ResultKey } from "../../src/core/text/ids.ts";
 import { GONE, type Trail } from "../../src/core/pipelines/work.ts";
 import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
-import type { MemberPage, TargetPage, TargetRow } from "../../src/store/work.ts";
+import { type MemberPage, resultOf, type TargetPage, type TargetRow } from "../../src/store/work.ts";
 import { seeBuild } from "./build-parts.ts";
 import { changesDuring, claim, ERROR, LEASE, see, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
@@ -55,9 +55,13 @@ export function targetCases(check: Check): void {
       failure: null,
       rev: 1,
     };
-    assert.deepEqual(await store.work.targets("docs", 0, ["other", "p/ä☃"]), [row], "those that are not there are left out");
-    assert.deepEqual(await store.work.targets("docs", 1, ["p/ä☃"]), []);
-    assert.deepEqual(await store.work.targets("blog", 0, ["p/ä☃"]), []);
+    assert.deepEqual(
+      await store.work.targets({ pipeline: "docs", segment: 0, paths: ["other", "p/ä☃"] }),
+      [row],
+      "those that are not there are left out",
+    );
+    assert.deepEqual(await store.work.targets({ pipeline: "docs", segment: 1, paths: ["p/ä☃"] }), []);
+    assert.deepEqual(await store.work.targets({ pipeline: "blog", segment: 0, paths: ["p/ä☃"] }), []);
   });
 
   check("a batch is one with the job's checkpoint, and nothing of it is there when the lease is gone", async ({ store }) => {
@@ -75,7 +79,7 @@ export function targetCases(check: Check): void {
     const [next] = await claimOf(store, at.build);
     await store.cancel((next as Claimed).id);
     assert.equal(await store.work.listed(next as Claimed, batch), "cancelled");
-    assert.deepEqual(await store.work.targets("docs", 0, ["c"]), []);
+    assert.deepEqual(await store.work.targets({ pipeline: "docs", segment: 0, paths: ["c"] }), []);
   });
 
   check("an item of a stage lists, too, under its own lease", async ({ store }) => {
@@ -83,7 +87,7 @@ export function targetCases(check: Check): void {
     const lease = await parsingOne(store, at);
     const children = ["a/1", "a/2"].map((path) => target(path, toWork(at.build, "index", path, { segment: 1 }), { parent: "a" }));
     await list(store, { ...at, lister: lease }, { segment: 1, targets: children, cursor: "1" });
-    assert.equal((await store.work.targetPage({ pipeline: "docs", segment: 1, parent: "a", limit: 10 })).length, 2);
+    assert.equal((await store.work.targets({ pipeline: "docs", segment: 1, parent: "a", limit: 10 })).length, 2);
     assert.equal((await claimOf(store, at.build)).length, 2);
   });
 
@@ -92,13 +96,13 @@ export function targetCases(check: Check): void {
     const paths = Array.from({ length: 50 }, (_, i) => `t${String(i).padStart(2, "0")}`);
     await list(store, first, { targets: paths.map((path) => target(path, toEnd(path))) });
     const second = await next(store, first);
-    const rows = await store.work.targets("docs", 0, paths);
+    const rows = await store.work.targets({ pipeline: "docs", segment: 0, paths });
     const passed = [
       { stage: "parse", as: "cached" },
       { stage: "index", as: "passed" },
     ] as const;
     await list(store, second, { targets: rows.map((row) => again(row, null, { passed })) });
-    const seen = await store.work.targets("docs", 0, paths);
+    const seen = await store.work.targets({ pipeline: "docs", segment: 0, paths });
     for (const row of rows) row.seen = second.build.key;
     assert.deepEqual(seen, rows);
     assert.deepEqual(await counts(store, second.build), [0, 0, { parse: [0, 50, 0, 0, 0], index: [0, 0, 0, 50, 0] }]);
@@ -107,7 +111,7 @@ export function targetCases(check: Check): void {
   check("a target that is not as it was read is left alone, whatever is said of it", async ({ store }) => {
     const at = await site(store);
     await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
-    const rows = await store.work.targets("docs", 0, ["a", "b", "c"]);
+    const rows = await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b", "c"] });
     const [a, b, c] = rows.map((row) => ({ ...row, rev: 5 })) as [TargetRow, TargetRow, TargetRow];
     const passed = [{ stage: "parse", as: "cached" }] as const;
     await list(store, at, {
@@ -121,7 +125,7 @@ export function targetCases(check: Check): void {
         { path: c.path, rev: c.rev, removals: [] },
       ],
     });
-    assert.deepEqual(await store.work.targets("docs", 0, ["a", "b", "c"]), rows);
+    assert.deepEqual(await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b", "c"] }), rows);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
@@ -129,10 +133,14 @@ export function targetCases(check: Check): void {
     const at = await site(store);
     await list(store, at, { targets: ["a", "b", "c"].map((path) => target(path, toEnd(path))) });
     const second = await next(store, at);
-    const [a, b, c] = (await store.work.targets("docs", 0, ["a", "b", "c"])) as [TargetRow, TargetRow, TargetRow];
+    const [a, b, c] = (await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b", "c"] })) as [
+      TargetRow,
+      TargetRow,
+      TargetRow,
+    ];
     const passed = [{ stage: "parse", as: "cached" }] as const;
     await list(store, second, { targets: [a, { ...b, rev: 2 }, c].map((row) => again(row, null, { passed })) });
-    const seen = await store.work.targets("docs", 0, ["a", "b", "c"]);
+    const seen = await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b", "c"] });
     assert.deepEqual(
       seen.map((row) => row.seen),
       [second.build.key, at.build.key, second.build.key],
@@ -173,14 +181,18 @@ export function targetCases(check: Check): void {
       gone: [{ path: "b", rev: 2, removals: [] }],
     });
     assert.deepEqual(await counts(store, at.build), [1, 1, { parse: [0, 0, 1, 0, 1], index: [0, 0, 0, 0, 0] }]);
-    const failures = await store.work.failures(at.build.id, 10);
+    const failures = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
     assert.deepEqual(
       failures.map(({ path }) => path),
       ["c"],
     );
     const second = await next(store, at);
     await list(store, second, { targets: [again(await seeTarget(store, "c"), toWork(second.build, "parse", "c"))] });
-    assert.equal((await store.work.failures(at.build.id, 10)).length, 1, "but not in the record of an earlier build");
+    assert.equal(
+      (await store.work.results({ build: at.build.id, failed: true, limit: 10 })).length,
+      1,
+      "but not in the record of an earlier build",
+    );
     assert.equal((await seeBuild(store, second.build)).failed, 0);
   });
 
@@ -190,7 +202,7 @@ export function targetCases(check: Check): void {
       targets: [target("a", { to: "failed", trail: [], stage: "parse", hash: "context-1", error: ERROR })],
     });
     assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
-    const [failure] = await store.work.failures(at.build.id, 10);
+    const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
     assert.deepEqual([failure?.path, failure?.hash, failure?.error], ["a", "context-1", ERROR]);
   });
 
@@ -205,10 +217,18 @@ export function targetCases(check: Check): void {
     await list(store, at, { gone });
     await list(store, at, { gone });
     assert.deepEqual(
-      (await store.work.targets("docs", 0, ["a", "b"])).map(({ path, done, member }) => [path, done, member]),
+      (await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a", "b"] })).map(({ path, done, member }) => [
+        path,
+        done,
+        member,
+      ]),
       [["a", GONE, null]],
     );
-    assert.deepEqual(await store.work.members({ pipeline: "docs", segment: 0, limit: 10 }), [], "it is of no group any more");
+    assert.deepEqual(
+      await store.work.targets({ members: true, pipeline: "docs", segment: 0, limit: 10 }),
+      [],
+      "it is of no group any more",
+    );
     const [removal, ...more] = await claimOf(store, at.build);
     assert.deepEqual([(await store.work.works([(removal as Claimed).job]))[0]?.kind, more.length], ["remove", 0]);
     assert.equal((await seeBuild(store, at.build)).open, 1);
@@ -222,7 +242,7 @@ export function targetCases(check: Check): void {
       await list(store, at, { gone: [{ path: "a", rev: 1, removals: [], keep: true }] });
       const { rev } = await seeTarget(store, "a");
       await list(store, at, { gone: [{ path: "a", rev, removals: [] }] });
-      assert.equal((await store.work.targets("docs", 0, ["a"])).length, 0);
+      assert.equal((await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a"] })).length, 0);
     },
   );
 
@@ -253,10 +273,10 @@ export function targetCases(check: Check): void {
       assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
       const removals = [item({ build: at.build, kind: "remove" })];
       await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });
-      const had = await store.work.resultsOf(at.build.id, "parse", { limit: 10 });
-      assert.deepEqual([had.map(({ path }) => path), await store.work.resultOf(at.build.id, "parse", "a")], [["b"], null]);
+      const had = await store.work.results({ build: at.build.id, stage: "parse", limit: 10 });
+      assert.deepEqual([had.map(({ path }) => path), await resultOf(store.work, at.build.id, "parse", "a")], [["b"], null]);
       assert.deepEqual(
-        (await store.work.results([made])).map(({ key, output }) => [key, output.text]),
+        (await store.work.results({ keys: [made] })).map(({ key, output }) => [key, output.text]),
         [[made, '"text"']],
       );
       const views = await store.work.works((await claimOf(store, at.build)).map(({ job }) => job));
@@ -274,14 +294,14 @@ export function targetCases(check: Check): void {
     assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 0, limit: 2 }), ordered);
     assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 1, limit: 2, parent: "a" }), ["a/1", "a/2", "a/3"]);
     const second = await next(store, at);
-    const seen = await store.work.targets("docs", 0, ["B", "z"]);
+    const seen = await store.work.targets({ pipeline: "docs", segment: 0, paths: ["B", "z"] });
     await list(store, second, { targets: seen.map((row) => again(row, null)) });
     const unseen = second.build.key;
     assert.deepEqual(
       await pathsOf(store, { pipeline: "docs", segment: 0, limit: 2, unseen }),
       ordered.filter((path) => path !== "B" && path !== "z"),
     );
-    const [child] = await store.work.targets("docs", 1, ["a/2"]);
+    const [child] = await store.work.targets({ pipeline: "docs", segment: 1, paths: ["a/2"] });
     await list(store, second, { segment: 1, targets: [again(child as TargetRow, null)] });
     assert.deepEqual(await pathsOf(store, { pipeline: "docs", segment: 1, limit: 1, unseen, parent: "a" }), ["a/1", "a/3"]);
   });
@@ -298,7 +318,7 @@ export function targetCases(check: Check): void {
     ];
     await list(store, at, { targets: grouped.map(([path, group]) => target(path, toEnd(path, { group }))) });
     await list(store, at, { targets: [target("on its way", toWork(at.build, "parse", "on its way"))] });
-    const page: MemberPage = { pipeline: "docs", segment: 0, limit: 2 };
+    const page: MemberPage = { members: true, pipeline: "docs", segment: 0, limit: 2 };
     assert.deepEqual(await membersOf(store, page), ["a", "c", "f", "b", "d", "e"]);
     assert.deepEqual(await membersOf(store, { ...page, limit: 1 }), ["a", "c", "f", "b", "d", "e"]);
     assert.deepEqual(await membersOf(store, { ...page, limit: 100 }), ["a", "c", "f", "b", "d", "e"]);
@@ -314,26 +334,26 @@ export function targetCases(check: Check): void {
     await store.enqueue([item({ build })]);
     const [lease] = await claim(store, { from: [{ queue: build.queue, lease: LEASE }] });
     await settleItem(store, lease as Claimed, undefined, { kind: "error", error: ERROR, retry: false });
-    assert.deepEqual(await membersOf(store, { pipeline: "docs", segment: 0, limit: 10 }), []);
+    assert.deepEqual(await membersOf(store, { members: true, pipeline: "docs", segment: 0, limit: 10 }), []);
   });
 }
 
 /** Page by page. */
 async function pathsOf(store: Store, page: TargetPage): Promise<string[]> {
   const paths: string[] = [];
-  for (let rows = await store.work.targetPage(page); rows.length > 0;) {
+  for (let rows = await store.work.targets(page); rows.length > 0;) {
     paths.push(...rows.map(({ path }) => path));
-    rows = await store.work.targetPage({ ...page, after: paths.at(-1) as string });
+    rows = await store.work.targets({ ...page, after: paths.at(-1) as string });
   }
   return paths;
 }
 
 async function membersOf(store: Store, page: MemberPage): Promise<string[]> {
   const members: TargetRow[] = [];
-  for (let rows = await store.work.members(page); rows.length > 0;) {
+  for (let rows = await store.work.targets(page); rows.length > 0;) {
     members.push(...rows);
     const { group, path } = rows.at(-1) as TargetRow;
-    rows = await store.work.members({ ...page, after: { group, path } });
+    rows = await store.work.targets({ ...page, after: { group, path } });
   }
   return members.map(({ path }) => path);
 }

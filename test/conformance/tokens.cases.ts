@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { hashToken, TOKEN_LIFE } from "../../src/core/pipelines/budget.ts";
-import type { Approval } from "../../src/store/builds.ts";
+import { type Approval, leadOf } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
@@ -37,7 +37,7 @@ export function tokenCases(check: Check): void {
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, PAUSED, lock));
     const rest = made(await store.builds.move(build.id, PAUSED, lock, { bytes: bytes(1) }));
     assert.deepEqual([rest.state, rest.reason, rest.seq, rest.finishedAt], ["BUDGET_PAUSE", "budget_precheck_block", 2, null]);
-    assert.equal(await store.builds.getLead("docs"), null);
+    assert.equal(await leadOf(store.builds, "docs"), null);
     assert.equal(await rests(store, build), true);
     assert.equal(await claimable(store, build), 0);
     const [, told] = await toldOf(store, build);
@@ -49,7 +49,7 @@ export function tokenCases(check: Check): void {
     const build = made(await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: TEN } })));
     assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "budget_approved", 3]);
     assert.deepEqual([build.budget, build.approved, build.blocked], [{ micros: 10_000_000, tokens: null }, false, null]);
-    assert.equal((await store.builds.getLead("docs"))?.build, build.id);
+    assert.equal((await leadOf(store.builds, "docs"))?.build, build.id);
     assert.equal(await claimable(store, build), 1);
     const told = (await toldOf(store, build)).at(-1);
     assert.deepEqual([told?.type, told?.data["budget"]], ["build.resumed", TEN]);

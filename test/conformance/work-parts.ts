@@ -103,7 +103,7 @@ export async function parsed(store: Store, at: Site, lease: LeaseRef, path: stri
 }
 
 export async function seeTarget(store: Store, path: string, segment = 0): Promise<TargetRow> {
-  const [row] = await store.work.targets("docs", segment, [path]);
+  const [row] = await store.work.targets({ pipeline: "docs", segment, paths: [path] });
   assert.ok(row, `target ${path} is there`);
   return row;
 }
@@ -123,12 +123,12 @@ export async function money(store: Store, build: BuildRow): Promise<{ spent: num
 /** Everything that there is to see of a build's work. */
 export async function everyWork(store: Store, build: BuildRow): Promise<object> {
   const page = { pipeline: build.pipeline, limit: 100 };
-  const of = async (stage: string) => store.work.resultsOf(build.id, stage, { limit: 100 });
+  const of = async (stage: string) => store.work.results({ build: build.id, stage, limit: 100 });
   return {
     build: await seeBuild(store, build),
-    targets: await Promise.all([0, 1].map((segment) => store.work.targetPage({ ...page, segment }))),
-    results: [await of("parse"), await of("index"), await store.work.failures(build.id, 100)],
-    artifacts: await store.work.artifacts(build.id, { limit: 100 }),
+    targets: await Promise.all([0, 1].map((segment) => store.work.targets({ ...page, segment }))),
+    results: [await of("parse"), await of("index"), await store.work.results({ build: build.id, failed: true, limit: 100 })],
+    artifacts: await store.work.artifacts({ build: build.id }),
     costs: await store.work.costs(build.pipeline),
     jobs: await store.look.list({ limit: 100 }),
   };

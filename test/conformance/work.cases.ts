@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import type { LedBuild } from "../../src/store/builds.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
-import type { Flow } from "../../src/store/work.ts";
+import { type Flow, resultOf } from "../../src/store/work.ts";
 import { made, resuming, seeBuild, started, STOPPED } from "./build-parts.ts";
 import { addOne, changesDuring, claimOne, ERROR, LEASE, pass, see, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
@@ -68,7 +68,7 @@ export function workCases(check: Check): void {
     pass(clock, 50);
     await parsed(store, at, lease, "a", { cost: dollars(3) });
     assert.equal((await see(store, lease.id)).state, "succeeded");
-    const made = await store.work.resultOf(at.build.id, "parse", "a");
+    const made = await resultOf(store.work, at.build.id, "parse", "a");
     const { output, hash, parts } = result();
     assert.deepEqual(made, {
       key: made?.key,
@@ -125,7 +125,7 @@ export function workCases(check: Check): void {
     const at = await site(store);
     const lease = await parsingOne(store, at);
     await parsed(store, at, lease, "a", { result: null });
-    assert.equal(await store.work.resultOf(at.build.id, "parse", "a"), null);
+    assert.equal(await resultOf(store.work, at.build.id, "parse", "a"), null);
     assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
     assert.deepEqual(await store.work.costs("docs"), {}, "and says nothing about what the stage costs");
   });
@@ -146,7 +146,7 @@ export function workCases(check: Check): void {
     const row = { ...(await seeTarget(store, "a")), rev: 7 };
     const passed = [{ stage: "index", as: "passed" }] as const;
     await settleItem(store, lease, ended({ target: again(row, toWork(at.build, "index", "a"), { passed }) }));
-    assert.equal((await store.work.resultOf(at.build.id, "parse", "a"))?.state, "SUCCESS");
+    assert.equal((await resultOf(store.work, at.build.id, "parse", "a"))?.state, "SUCCESS");
     assert.equal((await seeTarget(store, "a")).rev, 1);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
@@ -157,7 +157,7 @@ export function workCases(check: Check): void {
     const flow = { to: "failed", trail: [], stage: "index", hash: "", error: ERROR } as const;
     await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), flow) }));
     assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [1, 0, 0, 0, 0], index: [0, 0, 1, 0, 0] }]);
-    const [failure] = await store.work.failures(at.build.id, 10);
+    const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
     assert.deepEqual([failure?.stage, failure?.path, failure?.error], ["index", "a", ERROR]);
   });
 
@@ -174,7 +174,7 @@ export function workCases(check: Check): void {
       const lease = await parsingOne(store, at, "a", { crashes: 1 });
       await act(store, lease);
       assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
-      const [failure] = await store.work.failures(at.build.id, 10);
+      const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
       const { error } = await see(store, lease.id);
       assert.deepEqual([failure?.state, failure?.path, failure?.target], ["FAILED", "a", "a"]);
       if (way === "cancelled") assert.equal(failure?.error?.code, "CANCELLED");
@@ -192,7 +192,7 @@ export function workCases(check: Check): void {
     const lease = await parsingOne(store, at);
     const work = { cost: FREE, result: null, target: null, context: { hash: "context-9", parts: '{"version":9}' } };
     await settleItem(store, lease, work, { kind: "error", error: ERROR, retry: false });
-    const [failure] = await store.work.failures(at.build.id, 10);
+    const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
     assert.deepEqual([failure?.hash, failure?.parts], ["context-9", '{"version":9}']);
   });
 
@@ -225,7 +225,7 @@ export function workCases(check: Check): void {
     await settleItem(store, first as Claimed, work);
     await seeTarget(store, "a");
     await settleItem(store, second as Claimed, work);
-    assert.deepEqual(await store.work.targets("docs", 0, ["a"]), []);
+    assert.deepEqual(await store.work.targets({ pipeline: "docs", segment: 0, paths: ["a"] }), []);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
   });
 
@@ -278,7 +278,7 @@ export function workCases(check: Check): void {
     const told = changes.flatMap(({ ended: leasesEnded }) => leasesEnded.map(({ job }) => job));
     assert.deepEqual(new Set(told), new Set([at.lister, ...leases].map(({ job }) => job)), "their holders are told");
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
-    assert.deepEqual(await store.work.failures(at.build.id, 10), []);
+    assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 10 }), []);
     for (const { id } of leases) assert.equal((await see(store, id)).state, "cancelled");
     assert.equal((await see(store, other.lister.id)).state, "running");
   });
@@ -309,7 +309,7 @@ export function workCases(check: Check): void {
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1, "its listing");
     await parsed(store, at, first, "a");
     assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [1, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);
-    assert.notEqual(await store.work.resultOf(at.build.id, "parse", "a"), null);
+    assert.notEqual(await resultOf(store.work, at.build.id, "parse", "a"), null);
     assert.equal((await seeTarget(store, "a")).done, null, "the next build takes it from there");
     await settleItem(store, second, undefined, { kind: "error", error: ERROR, retry: true });
     await takeBack(store, "crashed", third);

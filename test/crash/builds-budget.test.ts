@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Build, Holdfast } from "../../src/index.ts";
@@ -100,7 +101,7 @@ wherever(
 async function isRight(hf: Holdfast, scene: Scene, site: Site, { id, spent }: Build, kills: number): Promise<void> {
   const attempts = summarised(scene) + 4 * kills;
   assert.ok(spent.usd >= MANY * PRICE - 1e-9 && spent.usd <= attempts * PRICE + 1e-9, `${spent.usd} for ${attempts}`);
-  const row = await hf.engine.store.builds.getBuild(id);
+  const row = await buildById(hf.engine.store.builds, id);
   assert.deepEqual([row?.reserved, row?.open], [{ micros: 0, tokens: 0 }, 0]);
   assert.equal(await madeBy(hf, id), await site.expected());
 }

@@ -1,3 +1,4 @@
+import { buildById, newestBuild } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Build } from "../../src/index.ts";
@@ -97,7 +98,7 @@ wherever(
 /** Whatever is left of it is done: the bad ones have failed, each was paid for, and the others are where they can come to. */
 async function endsFailed(scene: Scene, root: string, kills: number): Promise<void> {
   const hf = await scene.open({ artifacts: `${root}-artifacts` });
-  const newest = await hf.engine.store.builds.newestBuild("docs");
+  const newest = await newestBuild(hf.engine.store.builds, "docs");
   const id = newest?.id as string;
   if (newest?.state !== "FAILED") await (await hf.builds.resume(documents(root, scene.effects, { bad: BAD }), id)).done();
   const { state, reason, errors, stages, spent } = (await hf.builds.get(id)) as Build;
@@ -109,7 +110,7 @@ async function endsFailed(scene: Scene, root: string, kills: number): Promise<vo
   const good = MANY - BAD.length;
   assert.deepEqual([stages["summarise"]?.ran, stages["lines"]?.ran, stages["index"]?.ran], [good, good, 2 * good]);
   assert.deepEqual([stages["summarise"]?.failed, stages["book"]?.ran], [BAD.length, 0]);
-  const row = await hf.engine.store.builds.getBuild(id);
+  const row = await buildById(hf.engine.store.builds, id);
   assert.deepEqual([row?.open, row?.reserved], [0, { micros: 0, tokens: 0 }]);
   // Each that was summarised, well or badly, has cost its price, and so has each attempt that a kill has cut off: four at most,
   // of which some may not have come to their handlers.

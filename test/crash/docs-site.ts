@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { hash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
@@ -40,7 +41,7 @@ export async function documentsOf(scene: Scene, many: number): Promise<Site> {
       "and nothing is run twice",
     );
     assert.equal(await madeBy(hf, id), await expected(), "the outputs are those of an undisturbed build");
-    const row = await hf.engine.store.builds.getBuild(id);
+    const row = await buildById(hf.engine.store.builds, id);
     assert.deepEqual([row?.reserved, row?.open], [{ micros: 0, tokens: 0 }, 0]);
     return spent.usd;
   };

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { hasEnded } from "../../src/core/pipelines/build.ts";
 import { Outputs } from "../../src/pipelines/outputs.ts";
 import { Values } from "../../src/pipelines/values.ts";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { buildById, type BuildRow, newestBuild } from "../../src/store/builds.ts";
 import { type Build, files, type Holdfast, NonRetryableError, pipeline, type Pipeline } from "../../src/index.ts";
 
 /** What it costs to summarise one file, as is known before. */
@@ -95,7 +95,7 @@ export function ranSoFar(effects: string): Ran[] {
 /** Everything that a build has made, as text. */
 export async function madeBy(hf: Holdfast, id: string): Promise<string> {
   const outputs = new Outputs(hf.engine.store, new Values(() => hf.engine.artifacts()));
-  const build = (await hf.engine.store.builds.getBuild(id)) as BuildRow;
+  const build = (await buildById(hf.engine.store.builds, id)) as BuildRow;
   const made: unknown[] = [];
   for (const stage of STAGES) {
     for await (const { target, output } of outputs.all(build, stage)) {
@@ -107,7 +107,7 @@ export async function madeBy(hf: Holdfast, id: string): Promise<string> {
 
 /** Goes on with the newest build, if it has not ended, else starts one; until it is over. */
 export async function goOn(hf: Holdfast, docs: Pipeline): Promise<Build> {
-  const newest = await hf.engine.store.builds.newestBuild("docs");
+  const newest = await newestBuild(hf.engine.store.builds, "docs");
   const handle =
     newest === null || hasEnded(newest.state) ? await hf.builds.start(docs) : await hf.builds.resume(docs, newest.id);
   return handle.done();

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import type { Holdfast, Job } from "../../src/index.ts";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { type BuildRow, newestBuild } from "../../src/store/builds.ts";
 import { schemaVersion as ON_SERVER } from "../../src/store/postgres/migrate.ts";
 import { schemaVersion as IN_FILE } from "../../src/store/sqlite/migrate.ts";
 import { newLead } from "../conformance/build-parts.ts";
@@ -135,7 +135,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   async build({ hf, before, committed }) {
     const { builds } = hf.engine.store;
     assert.equal(before.length, committed ? 1 : 0, "the job that lists its source is there with the build");
-    const found = await builds.newestBuild("docs");
+    const found = await newestBuild(builds, "docs");
     assert.deepEqual([found?.state, found?.seq], committed ? ["ACTIVE", 1] : [undefined, undefined]);
     assert.equal((await builds.leads()).length, committed ? 1 : 0);
     assert.deepEqual(await audited(hf), committed ? ["build.started"] : []);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { type BuildRow, newestBuild } from "../../src/store/builds.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Store } from "../../src/store/store.ts";
 import type { Scene } from "./scene.ts";
@@ -54,9 +54,9 @@ wherever((stage, place) => {
 
 async function found(scene: Scene, store: Store): Promise<Omit<Found, "charged">> {
   await checkBooks(scene);
-  const build = (await store.builds.newestBuild("docs")) as BuildRow;
-  const targets = await store.work.targetPage({ pipeline: "docs", segment: 0, limit: 10 });
-  const results = await store.work.resultsOf(build.id, "parse", { limit: 10 });
+  const build = (await newestBuild(store.builds, "docs")) as BuildRow;
+  const targets = await store.work.targets({ pipeline: "docs", segment: 0, limit: 10 });
+  const results = await store.work.results({ build: build.id, stage: "parse", limit: 10 });
   const { open, reserved, spent } = build;
   return {
     targets: targets.length,

@@ -1,3 +1,4 @@
+import { buildById } from "../../src/store/builds.ts";
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -133,18 +134,18 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const damage = (sql: string) => damaged(path, driver, sql);
       {
         using _ = damage("update holdfast_builds set description = replace(description, 'shout', 'shoot')");
-        await assert.rejects(store.builds.getBuild(id), DAMAGED);
+        await assert.rejects(buildById(store.builds, id), DAMAGED);
       }
       {
         using _ = damage("update holdfast_builds set checksum = checksum + 1");
-        await assert.rejects(store.builds.getBuild(id), DAMAGED);
+        await assert.rejects(buildById(store.builds, id), DAMAGED);
       }
       {
         using _ = damage("update holdfast_targets set value_text = replace(value_text, 'a', 'c')");
-        await assert.rejects(store.work.targets("docs", 0, ["a"]), DAMAGED);
-        assert.equal((await store.work.targets("docs", 0, ["b"])).length, 1);
+        await assert.rejects(store.work.targets({ pipeline: "docs", segment: 0, paths: ["a"] }), DAMAGED);
+        assert.equal((await store.work.targets({ pipeline: "docs", segment: 0, paths: ["b"] })).length, 1);
       }
-      const [result] = await store.work.resultsOf(id, "shout", { limit: 1 });
+      const [result] = await store.work.results({ build: id, stage: "shout", limit: 1 });
       const asked = [{ stage: "shout", hash: result?.hash as string }];
       assert.notEqual((await store.work.lookUp("docs", asked))[0], null);
       for (const change of [
@@ -153,7 +154,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         "output_hash = replace(output_hash, 'json', 'jton')",
       ]) {
         using _ = damage(`update holdfast_results set ${change} where key = ${result?.key as number}`);
-        await assert.rejects(store.work.resultsOf(id, "shout", { limit: 1 }), DAMAGED);
+        await assert.rejects(store.work.results({ build: id, stage: "shout", limit: 1 }), DAMAGED);
         assert.deepEqual(await store.work.lookUp("docs", asked), [null]);
       }
       assert.equal(made, 2);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { mint, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
 import { listingJobName } from "../../src/core/pipelines/work.ts";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { buildById, type BuildRow, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import { listing, made, newBuild, newLead, PAUSED, resuming, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -20,7 +20,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => store.builds.start(newBuild(lead, { pipeline })),
       async (answer: object) => {
         const build = await isTrue(direct, answer);
-        assert.equal((await direct.builds.getLead(pipeline))?.build, build.id);
+        assert.equal((await leadOf(direct.builds, pipeline))?.build, build.id);
         assert.equal(await direct.builds.beat({ pipeline, token: lead.token }), true);
         await hasTold(direct, crashed.build, ["build.started", "build.crashed", "build.abandoned"]);
         await hasTold(direct, build, ["build.started"]);
@@ -38,7 +38,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
       async (answer: object | null) => {
         const build = await isTrue(direct, answer);
         assert.deepEqual([build.state, build.seq], ["BUDGET_PAUSE", 2]);
-        assert.equal(await direct.builds.getLead(pipeline), null);
+        assert.equal(await leadOf(direct.builds, pipeline), null);
         await hasTold(direct, build, ["build.started", "build.paused"]);
         const resumed = await direct.builds.resume(resuming(led, { approval: approvalOf(n) }));
         assert.equal(made(resumed).seq, 3, "the token is good");
@@ -63,7 +63,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
       async ([answer, next, beats]: [object, boolean, boolean]) => {
         const { state, seq, budget } = made(answer);
         assert.deepEqual([state, seq, budget.micros, next, beats], ["ACTIVE", 3, 9_000_000, true, true]);
-        assert.equal((await direct.builds.getBuild(led.build.id))?.round, 1);
+        assert.equal((await buildById(direct.builds, led.build.id))?.round, 1);
         await hasTold(direct, led.build, ["build.started", "build.paused", "build.resumed"]);
         assert.equal((await idsOf(direct, listingJobName(pipeline))).length, before.length + 1, "the round is listed once");
       },
@@ -72,13 +72,13 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
 };
 
 async function endLast(direct: Store, pipeline: string): Promise<void> {
-  const last = await direct.builds.newestBuild(pipeline);
+  const last = await newestBuild(direct.builds, pipeline);
   if (last !== null && last.finishedAt === null) await direct.builds.abandon(last.id, "the next one", "test");
 }
 
 async function isTrue(direct: Store, answer: object | null): Promise<BuildRow> {
   const build = made(answer);
-  assert.partialDeepStrictEqual(build, await direct.builds.getBuild(build.id));
+  assert.partialDeepStrictEqual(build, await buildById(direct.builds, build.id));
   return build;
 }
 

@@ -5,7 +5,7 @@ import { HoldfastError } from "../../src/core/text/errors.ts";
 import { sql } from "../../src/store/postgres/schema/builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/schema/builds.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
-import type { BuildRow, LedBuild } from "../../src/store/builds.ts";
+import { type BuildRow, leadOf, type LedBuild, newestBuild } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { listing, newBuild, newLead, resuming, seeBuild, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -96,10 +96,10 @@ describe("builds of several processes", { skip: noServer }, () => {
       const [build] = builds as [LedBuild];
       for (const answer of answers) if ("conflict" in answer) assert.equal(answer.conflict.build, build.id);
       const { token, i } = tries[answers.indexOf(build)] as (typeof tries)[number];
-      assert.equal((await first().builds.getLead("docs"))?.holder, holders[i]);
+      assert.equal((await leadOf(first().builds, "docs"))?.holder, holders[i]);
       assert.notEqual(await first().builds.move(build.id, STOPPED, { pipeline: "docs", token }), null);
     }
-    assert.equal((await first().builds.listBuilds({ limit: 100 })).items.length, ROUNDS);
+    assert.equal((await first().builds.list({ limit: 100 })).items.length, ROUNDS);
   });
 
   test("of many that find an orphan, resume it and start another, one leads a build, and each transition is there once", async () => {
@@ -116,10 +116,10 @@ describe("builds of several processes", { skip: noServer }, () => {
         ]),
       );
       areRefusedByCore(answers);
-      const { items } = await first().builds.listBuilds({ limit: 100 });
+      const { items } = await first().builds.list({ limit: 100 });
       const active = items.filter(({ state }) => state === "ACTIVE");
       assert.equal(active.length, 1, `round ${round}`);
-      assert.equal((await first().builds.getLead("docs"))?.build, active[0]?.id);
+      assert.equal((await leadOf(first().builds, "docs"))?.build, active[0]?.id);
       for (const build of items) await isNumbered(build);
       await first().builds.abandon(active[0]?.id as string, "the next round", "test");
     }
@@ -195,7 +195,7 @@ describe("builds of several processes", { skip: noServer }, () => {
         followed.map(({ seq }) => seq),
         all.map(({ seq }) => Number(seq)),
       );
-      const { items } = await first().builds.listBuilds({ limit: 10_000 });
+      const { items } = await first().builds.list({ limit: 10_000 });
       for (const build of items) await isNumbered(build);
       const [row] = await handles.query("select count(*)::int as n from builds group by pipeline order by 1 limit 1");
       assert.ok(Number(row?.["n"]) > 1, "each pipeline has had builds");
@@ -222,7 +222,7 @@ async function anything(
   lead: ReturnType<typeof newLead>,
   random: Random,
 ): Promise<unknown> {
-  const last = (await store.builds.newestBuild(pipeline)) as BuildRow;
+  const last = (await newestBuild(store.builds, pipeline)) as BuildRow;
   const lock = { pipeline, token: lead.token };
   switch (random.int(0, 5)) {
     case 0:

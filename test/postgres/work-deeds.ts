@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { Claimed, Fate, Store } from "../../src/store/store.ts";
-import type { Beginning } from "../../src/store/work.ts";
+import { type Beginning, resultOf } from "../../src/store/work.ts";
 import { claim, ERROR, LEASE, SUCCEEDED } from "../conformance/parts.ts";
 import {
   again,
@@ -23,7 +23,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
   "ends of work items, one well and one badly": async (direct, n) => {
     const { at, leases } = await items(direct, `ended ${n}`, ["a", "b"]);
     const [first, second] = leases as [Claimed, Claimed];
-    const [row] = await direct.work.targets(at.build.pipeline, 0, ["a"]);
+    const [row] = await direct.work.targets({ pipeline: at.build.pipeline, segment: 0, paths: ["a"] });
     assert.ok(row);
     const step = { stage: "parse", result: null, output: result().output.hash };
     const work = ended({ cost: dollars(3), target: again(row, toWork(at.build, "index", "a", { trail: [step] })) });
@@ -37,10 +37,10 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual(fates, ["held", "held"]);
         assert.deepEqual(await counts(direct, at.build), [1, 1, { parse: [1, 0, 1, 0, 0], index: [0, 0, 0, 0, 1] }]);
         assert.deepEqual(await money(direct, at.build), { spent: dollars(3).micros, reserved: 0 });
-        const made = await direct.work.resultOf(at.build.id, "parse", "a");
-        const [there] = await direct.work.targets(at.build.pipeline, 0, ["a"]);
+        const made = await resultOf(direct.work, at.build.id, "parse", "a");
+        const [there] = await direct.work.targets({ pipeline: at.build.pipeline, segment: 0, paths: ["a"] });
         assert.deepEqual([there?.rev, there?.trail[0]?.result], [2, made?.key]);
-        assert.equal((await direct.work.failures(at.build.id, 10)).length, 1);
+        assert.equal((await direct.work.results({ build: at.build.id, failed: true, limit: 10 })).length, 1);
       },
     );
   },
@@ -64,7 +64,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => store.work.listed(at.lister, { build: build.key, pipeline: build.pipeline, segment: 0, targets, cursor: "b" }),
       async (fate: Fate) => {
         assert.equal(fate, "held");
-        const rows = await direct.work.targetPage({ pipeline: build.pipeline, segment: 0, limit: 10 });
+        const rows = await direct.work.targets({ pipeline: build.pipeline, segment: 0, limit: 10 });
         assert.deepEqual(
           rows.map(({ path, rev }) => [path, rev]),
           [

@@ -146,7 +146,7 @@ async function work(store: PostgresStore, sites: readonly Site[], random: Random
       },
       async () => {
         const at = random.pick(sites);
-        const page = await store.work.targetPage({ pipeline: at.build.pipeline, segment: 0, limit: 200 });
+        const page = await store.work.targets({ pipeline: at.build.pipeline, segment: 0, limit: 200 });
         if (page.length === 0) return;
         const row = random.pick(page);
         // It has changed: what is under way for it is dropped.

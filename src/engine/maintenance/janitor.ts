@@ -169,7 +169,7 @@ export class Janitor {
     const leads = await builds.leads();
     const lives = (holder: ProcessId) => holder === this.#self || this.#lives.get(holder) === "alive";
     if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return;
-    if (leads.length === 0 && (await builds.listBuilds({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
+    if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
     if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
     // Those of the dead are crashed with their burial.

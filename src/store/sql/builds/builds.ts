@@ -1,4 +1,4 @@
-import type { BuildReason, BuildState, WantedMove } from "../../../core/pipelines/build.ts";
+import type { BuildReason, WantedMove } from "../../../core/pipelines/build.ts";
 import type { ProcessId } from "../../../core/text/ids.ts";
 import type {
   Approval,
@@ -90,32 +90,16 @@ export class Builds implements BuildStore {
     return this.#write((tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock), [listing]);
   }
 
-  getBuild(id: string): Promise<BuildRow | null> {
-    return this.#access.read((db) => this.#runs.find(db, id));
-  }
-
-  listBuilds(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
+  list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
     return this.#access.read((db) => this.#runs.list(db, filter));
-  }
-
-  newestBuild(pipeline: string, state?: BuildState): Promise<BuildRow | null> {
-    return this.#access.read((db) => this.#runs.newest(db, pipeline, state ?? null));
-  }
-
-  newestBuilds(): Promise<BuildRow[]> {
-    return this.#access.read((db) => this.#runs.newestOfEach(db));
   }
 
   beat(lock: LockToken): Promise<boolean> {
     return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
   }
 
-  getLead(pipeline: string): Promise<LeadView | null> {
-    return this.#access.read((db) => this.#leads.find(db, pipeline));
-  }
-
-  leads(): Promise<LeadView[]> {
-    return this.#access.read((db) => this.#leads.all(db));
+  leads(pipeline?: string): Promise<LeadView[]> {
+    return this.#access.read((db) => this.#leads.list(db, pipeline));
   }
 
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {

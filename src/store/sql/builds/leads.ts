@@ -34,8 +34,10 @@ export class Leads {
     return row === undefined || row.token !== token || row.key !== build ? null : toLead(row);
   }
 
-  *all(db: Reads): Script<LeadView[]> {
-    return (yield* db.all<LeadColumns>(this.#sql.all)).map(toLead);
+  /** Of one pipeline, if it is named. */
+  *list(db: Reads, pipeline?: string): Script<LeadView[]> {
+    if (pipeline === undefined) return (yield* db.all<LeadColumns>(this.#sql.all)).map(toLead);
+    return (yield* db.all<LeadColumns>(this.#sql.find, { pipeline })).map(toLead);
   }
 
   /** What a process leads. */

@@ -1,5 +1,5 @@
 import type { Budget } from "../../../core/pipelines/budget.ts";
-import { type BuildState, type BuildTransition, hasEnded } from "../../../core/pipelines/build.ts";
+import { type BuildTransition, hasEnded } from "../../../core/pipelines/build.ts";
 import { buildId, type BuildKey } from "../../../core/text/ids.ts";
 import {
   BUILD,
@@ -71,15 +71,13 @@ export class Runs {
     return this.#locked(tx, this.#sql.lockUnended, this.#sql.unended, { pipeline });
   }
 
-  newest(db: Reads, pipeline: string, state: BuildState | null): Script<BuildRow | null> {
-    return this.#first(db, this.#sql.newest, { pipeline, state });
-  }
-
-  newestOfEach(db: Reads): Script<BuildRow[]> {
-    return this.#all(db, this.#sql.newestOfEach);
-  }
-
   *list(db: Reads, filter: BuildFilter): Script<{ items: BuildRow[]; next?: string }> {
+    if ("id" in filter) return { items: yield* this.#all(db, this.#sql.byId, { id: filter.id }) };
+    if ("newest" in filter) {
+      if (!("pipeline" in filter)) return { items: yield* this.#all(db, this.#sql.newestOfEach) };
+      const { pipeline, state = null } = filter;
+      return { items: yield* this.#all(db, this.#sql.newest, { pipeline, state }) };
+    }
     const { pipeline = null, state = null, limit } = filter;
     const params = { after: keyOfBuildCursor(filter.after), pipeline, state, limit: limit + 1 };
     return buildPage(yield* this.#all(db, this.#sql.list, params), limit);

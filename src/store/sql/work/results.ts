@@ -4,7 +4,7 @@ import {
   type FoundResult,
   type OutputColumns,
   type ResultColumns,
-  type Retry,
+  type ResultQuery,
   type StoredResult,
   toOutput,
   toResult,
@@ -51,31 +51,21 @@ export class Results {
     return found;
   }
 
-  byKey(db: Reads, keys: readonly ResultKey[]): Script<StoredResult[]> {
-    return this.#read(db, this.#sql.byKey, { keys });
-  }
-
-  *of(db: Reads, build: string, stage: string, path: string): Script<StoredResult | null> {
-    const [result] = yield* this.#read(db, this.#sql.of, { build, stage, path });
-    return result === undefined || (result.state as string) === "GONE" ? null : result;
-  }
-
-  *before(db: Reads, build: string, stage: string, path: string): Script<StoredResult | null> {
-    return (yield* this.#read(db, this.#sql.before, { build, stage, path }))[0] ?? null;
-  }
-
-  ofStage(db: Reads, build: string, stage: string, page: { after?: string; limit: number }): Script<StoredResult[]> {
-    const { after = null, limit } = page;
-    return this.#read(db, after === null ? this.#sql.ofStage.first : this.#sql.ofStage.next, { build, stage, after, limit });
-  }
-
-  failures(db: Reads, build: string, limit: number): Script<StoredResult[]> {
-    return this.#read(db, this.#sql.failures, { build, limit });
-  }
-
-  *retries(db: Reads, build: BuildKey, { after, limit }: { after: ResultKey | 0; limit: number }): Script<Retry[]> {
-    const rows = yield* db.all<Retry>(this.#sql.retries, { build: retriedIn(build), after, limit });
-    return rows.map((row) => Object.assign({}, row));
+  *read(db: Reads, query: ResultQuery): Script<StoredResult[]> {
+    const sql = this.#sql;
+    if ("keys" in query) return yield* this.#read(db, sql.byKey, { keys: query.keys });
+    if ("retried" in query) {
+      const { retried, after, limit } = query;
+      return yield* this.#read(db, sql.retried, { build: retriedIn(retried), after, limit });
+    }
+    if ("failed" in query) return yield* this.#read(db, sql.failures, { build: query.build, limit: query.limit });
+    const { build, stage } = query;
+    if ("path" in query) {
+      const found = yield* this.#read(db, query.before ? sql.before : sql.of, { build, stage, path: query.path });
+      return found.filter(({ state }) => (state as string) !== "GONE");
+    }
+    const { after = null, limit } = query;
+    return yield* this.#read(db, after === null ? sql.ofStage.first : sql.ofStage.next, { build, stage, after, limit });
   }
 
   *#read(db: Reads, sql: string, params: Params): Script<StoredResult[]> {
@@ -138,8 +128,7 @@ function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
     ofStage: { first: ofStage(""), next: ofStage("and path > :after") },
     // By the index results_failed.
     failures: `${read} where result.build = ${own} and result.state = 'FAILED' order by result.key limit :limit`,
-    retries: `
-      select key, stage, path from ${results} where build = :build and state = 'FAILED' and key > :after
-      order by key limit :limit`,
+    // By the index results_failed.
+    retried: `${read} where result.build = :build and result.state = 'FAILED' and result.key > :after order by result.key limit :limit`,
   };
 }

@@ -1,4 +1,12 @@
-import { type MemberPage, TARGET, type TargetColumns, type TargetPage, type TargetRow, toTarget } from "../../work.ts";
+import {
+  type MemberPage,
+  TARGET,
+  type TargetColumns,
+  type TargetPage,
+  type TargetPaths,
+  type TargetRow,
+  toTarget,
+} from "../../work.ts";
 import type { Dialect, Params, Reads, Script } from "../script.ts";
 
 /** What a store adds to the rows of targets so that damage to them is noticed. */
@@ -26,6 +34,12 @@ export class Targets {
     this.#sql = statements(dialect, guard);
   }
 
+  read(db: Reads, query: TargetPaths | TargetPage | MemberPage): Script<TargetRow[]> {
+    if ("paths" in query) return this.byPath(db, query.pipeline, query.segment, query.paths);
+    if ("members" in query) return this.#members(db, query);
+    return this.#page(db, query);
+  }
+
   byPath(db: Reads, pipeline: string, segment: number, paths: readonly string[]): Script<TargetRow[]> {
     return this.#read(db, this.#sql.byPath, { pipeline, segment, paths });
   }
@@ -34,7 +48,7 @@ export class Targets {
     return ((yield* db.get<{ n: number }>(this.#sql.count, { pipeline, segment })) as { n: number }).n;
   }
 
-  page(db: Reads, { pipeline, segment, after, limit, parent, unseen }: TargetPage): Script<TargetRow[]> {
+  #page(db: Reads, { pipeline, segment, after, limit, parent, unseen }: TargetPage): Script<TargetRow[]> {
     const { page, children } = this.#sql;
     const { all, unseen: others } = (parent === undefined ? page : children)[after === undefined ? "first" : "next"];
     const params = { pipeline, segment, limit, after: after ?? null, parent: parent ?? null, unseen: unseen ?? null };
@@ -42,7 +56,7 @@ export class Targets {
   }
 
   /** First the targets without a group, then group by group. */
-  *members(db: Reads, { pipeline, segment, after, group, limit }: MemberPage): Script<TargetRow[]> {
+  *#members(db: Reads, { pipeline, segment, after, group, limit }: MemberPage): Script<TargetRow[]> {
     const { ungrouped, grouped, groups } = this.#sql;
     const first = group === undefined ? (after?.group ?? null) : group;
     const within = (first === null ? ungrouped : grouped)[after === undefined ? "first" : "next"];

@@ -1,6 +1,6 @@
 import type { CostHistory } from "../../../core/pipelines/budget.ts";
 import type { Amount } from "../../../core/pipelines/cost.ts";
-import type { BuildKey, JobKey, ResultKey } from "../../../core/text/ids.ts";
+import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { BuildRow } from "../../builds.ts";
 import { type Flag, isYes } from "../../job-row.ts";
@@ -11,14 +11,12 @@ import {
   type FoundResult,
   type ListedBatch,
   type MemberPage,
-  type NamedArtifact,
   type NewWork,
-  parseArtifactCursor,
-  type Retry,
+  type ResultQuery,
   type StoredResult,
   type TargetPage,
+  type TargetPaths,
   type TargetRow,
-  toArtifactRef,
   type WorkStore,
   type WorkView,
 } from "../../work.ts";
@@ -87,20 +85,12 @@ export class Work implements WorkStore {
     this.#sql = statements(dialect);
   }
 
-  targets(pipeline: string, segment: number, paths: readonly string[]): Promise<TargetRow[]> {
-    return this.#access.read((db) => this.#targets.byPath(db, pipeline, segment, paths));
-  }
-
-  targetPage(page: TargetPage): Promise<TargetRow[]> {
-    return this.#access.read((db) => this.#targets.page(db, page));
+  targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]> {
+    return this.#access.read((db) => this.#targets.read(db, query));
   }
 
   countTargets(pipeline: string, segment: number): Promise<number> {
     return this.#access.read((db) => this.#targets.count(db, pipeline, segment));
-  }
-
-  members(page: MemberPage): Promise<TargetRow[]> {
-    return this.#access.read((db) => this.#targets.members(db, page));
   }
 
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
@@ -123,28 +113,8 @@ export class Work implements WorkStore {
     return this.#access.read((db) => this.#results.lookUp(db, pipeline, keys));
   }
 
-  results(keys: readonly ResultKey[]): Promise<StoredResult[]> {
-    return this.#access.read((db) => this.#results.byKey(db, keys));
-  }
-
-  resultOf(build: string, stage: string, path: string): Promise<StoredResult | null> {
-    return this.#access.read((db) => this.#results.of(db, build, stage, path));
-  }
-
-  resultBefore(build: string, stage: string, path: string): Promise<StoredResult | null> {
-    return this.#access.read((db) => this.#results.before(db, build, stage, path));
-  }
-
-  resultsOf(build: string, stage: string, page: { after?: string; limit: number }): Promise<StoredResult[]> {
-    return this.#access.read((db) => this.#results.ofStage(db, build, stage, page));
-  }
-
-  failures(build: string, limit: number): Promise<StoredResult[]> {
-    return this.#access.read((db) => this.#results.failures(db, build, limit));
-  }
-
-  retries(build: BuildKey, page: { after: ResultKey | 0; limit: number }): Promise<Retry[]> {
-    return this.#access.read((db) => this.#results.retries(db, build, page));
+  results(query: ResultQuery): Promise<StoredResult[]> {
+    return this.#access.read((db) => this.#results.read(db, query));
   }
 
   /** Called again and again, mostly for nothing: then nothing is written. */
@@ -243,14 +213,9 @@ export class Work implements WorkStore {
     return this.#hooks.referenced(hashes);
   }
 
-  async artifacts(build: string, { after, limit }: { after?: string; limit: number }): Promise<ArtifactRef[]> {
-    const [stage, path, name] = parseArtifactCursor(after);
-    const params = { build, stage, path, name, limit };
-    return (await this.#access.read((db) => db.all<ArtifactRef>(this.#sql.artifacts, params))).map(toArtifactRef);
-  }
-
-  async artifactsOf({ build, stage, path }: Pick<StoredResult, "build" | "stage" | "path">): Promise<NamedArtifact[]> {
-    const rows = await this.#access.read((db) => db.all<NamedArtifact>(this.#sql.artifactsOf, { build, stage, path }));
+  async artifacts({ build, stage, path }: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]> {
+    const params = { build, stage: stage ?? null, path: path ?? null };
+    const rows = await this.#access.read((db) => db.all<ArtifactRef>(this.#sql.artifacts, params));
     return rows.map((row) => Object.assign({}, row));
   }
 }
@@ -269,10 +234,7 @@ function statements({ table, in: isIn }: Dialect) {
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
     artifacts: `
       select cast(:build as text) as build, stage, path, name, hash, size from ${artifacts}
-      where build = ${build} and (stage, path, name) > (:stage, :path, :name) order by stage, path, name limit :limit`,
-    // An output's own artifact has no name.
-    artifactsOf: `
-      select name, hash, size from ${artifacts}
-      where build = ${build} and stage = :stage and path = :path and name <> '' order by name`,
+      where build = ${build} and (cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)
+      order by stage, path, name`,
   };
 }
