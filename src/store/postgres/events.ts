@@ -81,13 +81,13 @@ export interface Happened {
 export class JobEvents {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
-  readonly #events: Events;
+  readonly #outbox: Events;
   readonly #rows: string;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; events: Events }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; outbox: Events }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
-    this.#events = parts.events;
+    this.#outbox = parts.outbox;
     this.#rows = `select key, lane, fence, attempt, created_at, id, error from ${s}.jobs where key = any($1::bigint[])`;
   }
 
@@ -106,7 +106,7 @@ export class JobEvents {
       rows.map((row) => row[1]),
     );
     const byKey = new Map(rows.map((row) => [row[0], row]));
-    await this.#events.add(
+    await this.#outbox.add(
       tx,
       happened.map(({ type, job }) => {
         const [, lane, fence, attempt, createdAt, id, error] = byKey.get(job) as Row;

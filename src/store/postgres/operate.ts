@@ -16,7 +16,7 @@ import type { JobEvents } from "./events.ts";
 import { idValues, keyOf } from "./queries.ts";
 import type { Settings } from "./settings.ts";
 import type { FinishedJob, SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
-import type { Expiring } from "./settle/retention.ts";
+import type { Retention } from "./settle/retention.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { WorkBatches } from "../sql/work/work-batches.ts";
 
@@ -29,7 +29,7 @@ export class Operate {
   readonly #cancel: Cancel;
   readonly #batches: WorkBatches;
   readonly #limits: Limits;
-  readonly #expiring: Expiring;
+  readonly #retention: Retention;
   readonly #events: JobEvents;
   readonly #audit: Audit;
   readonly #sql: Record<"find" | "holderOf" | "retry" | "keysOf" | "drop", string>;
@@ -43,7 +43,7 @@ export class Operate {
       cancel: Cancel;
       batches: WorkBatches;
       limits: Limits;
-      expiring: Expiring;
+      retention: Retention;
       events: JobEvents;
       audit: Audit;
     },
@@ -55,7 +55,7 @@ export class Operate {
     this.#cancel = parts.cancel;
     this.#batches = parts.batches;
     this.#limits = parts.limits;
-    this.#expiring = parts.expiring;
+    this.#retention = parts.retention;
     this.#events = parts.events;
     this.#audit = parts.audit;
     this.#sql = {
@@ -120,9 +120,9 @@ export class Operate {
    * for too many what only one of them may remove; who comes second has nothing to do.
    */
   async expire(tx: Tx, step: { limit: number; leastAge: number; unlisted: readonly string[] }): Promise<Expired> {
-    if (!(await this.#expiring.alone(tx))) return { removed: 0, more: false };
-    const listing = await this.#expiring.backfill(tx, step.unlisted);
-    const { taken, over } = await this.#expiring.take(tx, step.limit, step.leastAge);
+    if (!(await this.#retention.alone(tx))) return { removed: 0, more: false };
+    const listing = await this.#retention.backfill(tx, step.unlisted);
+    const { taken, over } = await this.#retention.take(tx, step.limit, step.leastAge);
     await this.#drop(tx, over);
     return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
   }

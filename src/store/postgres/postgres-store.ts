@@ -20,7 +20,7 @@ import type {
   Store,
 } from "../store.ts";
 import { type Allowance, type OpenedPostgres, openPostgres } from "./connection/open.ts";
-import { Areas } from "./store-parts.ts";
+import { StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
@@ -95,7 +95,7 @@ export class PostgresStore implements Store {
   readonly #writer: Writer;
   readonly #reader: Reader;
   readonly #allowance: Allowance;
-  readonly #areas: Areas;
+  readonly #parts: StoreParts;
   readonly #group: GroupCommit;
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
@@ -117,7 +117,7 @@ export class PostgresStore implements Store {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
     try {
       const { rows } = store.#reader;
-      const share = store.#areas.intake.tally.chooseShare(rows, options.random);
+      const share = store.#parts.jobParts.tally.chooseShare(rows, options.random);
       [store.#tallyShare] = await Promise.all([share, store.#time.ask(rows)]);
     } catch (error) {
       await store.close();
@@ -151,7 +151,7 @@ export class PostgresStore implements Store {
       write: (...how) => this.#write(...how),
       readInTurn: (operation, run) => this.#group.submit(operation, run),
     };
-    const areas = (this.#areas = new Areas(opened, { random, actor: options.actor ?? null, time, access }));
+    const areas = (this.#parts = new StoreParts(opened, { random, actor: options.actor ?? null, time, access }));
     writer.onSession((session) => areas.processes.connected(session));
     this.audit = areas.auditLog;
     this.look = areas.look;
@@ -167,8 +167,8 @@ export class PostgresStore implements Store {
     this.sinks = areas.sinks;
     this.backups = new Backups(writer.address, options.schema ?? "holdfast");
     this.damage = new Damage(reader.rows, s);
-    const { audit, intake } = areas;
-    const { catalog, limits, enqueue } = intake;
+    const { audit, jobParts } = areas;
+    const { catalog, limits, enqueue } = jobParts;
     this.#guests = new Guests({
       s,
       address: writer.address,
@@ -193,9 +193,9 @@ export class PostgresStore implements Store {
       changes: this.#changes,
       epoch: opened.epoch,
       tallyShare: () => this.#tallyShare,
-      onStale: () => intake.forget(),
-      onReturn: () => intake.forgetAll(),
-      first: (tx, queues) => intake.first(tx, queues),
+      onStale: () => jobParts.forget(),
+      onReturn: () => jobParts.forgetAll(),
+      first: (tx, queues) => jobParts.first(tx, queues),
       last: (tx, entries) => runAsync(audit.write(tx, entries)),
       onStall: () => limits.stalled(),
     };
@@ -206,8 +206,8 @@ export class PostgresStore implements Store {
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {
-        call: (tx, requests, rows) => this.#areas.claim.single(tx, requests, rows),
-        recall: async (rows, outcome) => [await this.#areas.claim.recall(rows, outcome)],
+        call: (tx, requests, rows) => this.#parts.claim.single(tx, requests, rows),
+        recall: async (rows, outcome) => [await this.#parts.claim.recall(rows, outcome)],
       },
     };
     const settleQueue = (this.#settleQueue = new SettleQueue(
@@ -218,7 +218,7 @@ export class PostgresStore implements Store {
       s,
       makeWriter: opened.makeWriter,
       group: how,
-      intake,
+      jobParts,
       random,
       declare: (jobs) => this.#declare(jobs),
       settle: (settlements) => settleQueue.run(settlements),
@@ -228,7 +228,7 @@ export class PostgresStore implements Store {
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    const { enqueue, limits } = this.#areas.intake;
+    const { enqueue, limits } = this.#parts.jobParts;
     // None of these can be refused, so `whole` need not be checked.
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
@@ -253,7 +253,7 @@ export class PostgresStore implements Store {
    * transaction; and rows that everybody shares are not locked for as long as it stays open.
    */
   async #declare(jobs: readonly NewJob[]): Promise<void> {
-    const { settings, catalog } = this.#areas.intake;
+    const { settings, catalog } = this.#parts.jobParts;
     if (jobs.every((job) => settings.isSilent(job)) && catalog.isKnown(jobs)) return;
     await this.#write("declare", async (own) => {
       await settings.limitsOf(own, jobs);
@@ -275,11 +275,11 @@ export class PostgresStore implements Store {
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
     if (request.holder !== null && this.#allowance.refusal("worker") !== null) return this.#claimIfAllowed(request);
-    if (!this.#areas.claim.isQuick(request)) {
-      return this.#group.submit("claim", (tx) => this.#areas.claim.run(tx, request), {
-        wants: () => this.#areas.claim.wants(request),
+    if (!this.#parts.claim.isQuick(request)) {
+      return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
+        wants: () => this.#parts.claim.wants(request),
         single: {
-          call: (tx, _, rows) => this.#areas.claim.single(tx, [request], rows),
+          call: (tx, _, rows) => this.#parts.claim.single(tx, [request], rows),
           recall: (rows, outcome) => this.#single.claim.recall(rows, outcome, [request]),
         },
       });
@@ -287,7 +287,7 @@ export class PostgresStore implements Store {
     return this.#group.submitQuick(
       "claim",
       request,
-      (tx, requests) => Promise.all(requests.map((one) => this.#areas.claim.run(tx, one))),
+      (tx, requests) => Promise.all(requests.map((one) => this.#parts.claim.run(tx, one))),
       { single: this.#single.claim },
     );
   }
@@ -301,7 +301,7 @@ export class PostgresStore implements Store {
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return this.#areas.leases.renew((run) => this.#write("renew", run), leases);
+    return this.#parts.leases.renew((run) => this.#write("renew", run), leases);
   }
 
   async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
@@ -311,40 +311,40 @@ export class PostgresStore implements Store {
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
-    return this.#write("checkpoint", (tx) => this.#areas.notes.saveCheckpoint(tx, lease, value));
+    return this.#write("checkpoint", (tx) => this.#parts.notes.saveCheckpoint(tx, lease, value));
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#areas.notes.checkpoint(this.#reader.rows, job);
+    return this.#parts.notes.checkpoint(this.#reader.rows, job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
-    return this.#write("progress", (tx) => this.#areas.notes.saveProgress(tx, reports));
+    return this.#write("progress", (tx) => this.#parts.notes.saveProgress(tx, reports));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
-    return this.#areas.settle.fates(this.#reader.rows, leases);
+    return this.#parts.settle.fates(this.#reader.rows, leases);
   }
 
   outlook(from: readonly ClaimSource[]): Promise<Outlook> {
-    return this.#areas.outlooks.of(this.#at(), from);
+    return this.#parts.outlooks.of(this.#at(), from);
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
+    return this.#write("cancel", (tx) => this.#parts.operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#areas.operate.retry(tx, id));
+    return this.#write("retry", (tx) => this.#parts.operate.retry(tx, id));
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
+    return this.#write("prune", (tx) => this.#parts.operate.prune(tx, filter));
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { due, soon, unlisted } = await this.#areas.intake.expiring.outstanding(this.#reader.rows, this.#at(), leastAge);
-    if (due) return this.#write("expire", (tx) => this.#areas.operate.expire(tx, { limit, leastAge, unlisted }));
+    const { due, soon, unlisted } = await this.#parts.jobParts.retention.outstanding(this.#reader.rows, this.#at(), leastAge);
+    if (due) return this.#write("expire", (tx) => this.#parts.operate.expire(tx, { limit, leastAge, unlisted }));
     // Other transactions have to commit first, without a notification: wait in real time, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
     return { removed: 0, more: soon };

@@ -13,7 +13,7 @@ import { limitsText } from "../../core/limits/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { Counter } from "./catalog.ts";
-import type { Decisions } from "./limits/limits.ts";
+import type { LimitCache } from "./limits/limits.ts";
 import type { Rows, Value } from "./connection/driver.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { QueueLocks } from "./transactions/mutexes.ts";
@@ -32,14 +32,14 @@ export class Settings {
   >;
   readonly #words: Words;
   readonly #locks: QueueLocks;
-  readonly #decisions: Decisions;
+  readonly #decisions: LimitCache;
   readonly #counter: Counter;
   #seen = -1;
   #view: SettingsView = NOTHING_SET;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; decisions: Decisions; counter: Counter }) {
+  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; decisions: LimitCache; counter: Counter }) {
     this.#words = new Words(options);
     this.#locks = options.locks;
     this.#decisions = options.decisions;

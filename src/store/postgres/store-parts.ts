@@ -23,7 +23,7 @@ import type { OpenedPostgres } from "./connection/open.ts";
 import type { ServerTime } from "./connection/server-time.ts";
 import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
-import { Decisions, Limits } from "./limits/limits.ts";
+import { LimitCache, Limits } from "./limits/limits.ts";
 import { Look } from "./queries.ts";
 import { PostgresVitals } from "./maintenance.ts";
 import { Events, JobEvents, Numbering } from "./events.ts";
@@ -32,8 +32,8 @@ import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
 import { Settings } from "./settings.ts";
 import { SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
-import { Expiring } from "./settle/retention.ts";
-import { Notes } from "./settle/checkpoints.ts";
+import { Retention } from "./settle/retention.ts";
+import { Checkpoints } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import { workDatabase, workHooks } from "./work.ts";
@@ -47,14 +47,14 @@ const NO_FILE: FileFacts = {
   checkpoint: async () => {},
 };
 
-/** The areas of SQL of one schema, and who of them needs whom. */
-export class Areas {
+/** All parts of a store, and what each of them needs. */
+export class StoreParts {
   readonly statements: Statements;
-  readonly intake: Intake;
+  readonly jobParts: JobParts;
   readonly claim: Claim;
   readonly settle: Settle;
   readonly leases: Leases;
-  readonly notes: Notes;
+  readonly notes: Checkpoints;
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly look: Look;
@@ -75,23 +75,23 @@ export class Areas {
   constructor(opened: OpenedPostgres, parts: { random: () => number; actor: string | null; time: ServerTime; access: Access }) {
     const { s, reader, databaseId } = opened;
     const { random, actor, time, access } = parts;
-    const intake = (this.intake = new Intake(s, { speaks: true, random }));
-    const { catalog, settings, limits, effects, enqueue, batches, jobEvents: events } = intake;
+    const jobParts = (this.jobParts = new JobParts(s, { speaks: true, random }));
+    const { catalog, settings, enqueue, batches, outbox } = jobParts;
     const dialect = dialectOf(s);
     const statements = (this.statements = new Statements(s));
-    const scripts = scriptAccess(statements, access, intake);
-    const audit = (this.audit = new Audit(dialect, { actor, events: intake.events }));
-    const recoveryLog = new RecoveryLog(dialect, intake.events);
+    const scripts = scriptAccess(statements, access, jobParts);
+    const audit = (this.audit = new Audit(dialect, { actor, events: outbox }));
+    const recoveryLog = new RecoveryLog(dialect, outbox);
     this.processes = new Processes(s, { ...opened, audit, time }, access);
     this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
-    this.claim = new Claim(s, { catalog, settings, limits, events, locks: new ClaimLocks(s), random, read: reader.rows });
-    this.settle = new Settle(s, { catalog, settings, limits, events, effects, enqueue, batches, random });
+    this.claim = new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows });
+    this.settle = new Settle(s, { ...jobParts, random });
     this.leases = new Leases(s, this.settle);
-    this.notes = new Notes(s, this.settle);
+    this.notes = new Checkpoints(s, this.settle);
     this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.look = new Look(s, catalog, access);
-    const cancel = new Cancel(s, { ...intake, events });
-    this.operate = new Operate(s, { ...intake, cancel, events, audit });
+    const cancel = new Cancel(s, jobParts);
+    this.operate = new Operate(s, { ...jobParts, cancel, audit });
     this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
     this.queues = new Queues({ settings, audit }, scripts);
     const numbers = new Numbering(s, reader, access);
@@ -99,12 +99,12 @@ export class Areas {
     this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
     this.vitals = new PostgresVitals(s, access);
-    this.builds = new Builds(dialect, { settings, events: intake.events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    const hooks = workHooks(s, { intake, settle: this.settle, cancel, notes: this.notes, reader, access });
+    this.builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    const hooks = workHooks(s, { jobParts, settle: this.settle, cancel, notes: this.notes, reader, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(dialect, { batches, hooks, guards }, scripts);
     const { settle, leases, locks, processes, builds } = this;
-    const recovered = { settle, leases, events: intake.events, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
+    const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
     this.recoveries = new Recoveries(dialect, recovered, scripts);
   }
 }
@@ -148,16 +148,16 @@ const RESULT_GUARD: ResultGuard = {
   checksum: null,
 };
 
-/** What it takes to put jobs in: over the store's own connection, or a user's. */
-export class Intake {
+/** The parts that enqueue and settle jobs: over the store's own connection, or in a user's transaction. */
+export class JobParts {
   readonly catalog: Catalog;
   readonly settings: Settings;
   readonly tally: Tally;
-  readonly events: Events;
+  readonly outbox: Events;
   readonly waits: Waits;
-  readonly jobEvents: JobEvents;
+  readonly events: JobEvents;
   readonly limits: Limits;
-  readonly expiring: Expiring;
+  readonly retention: Retention;
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
   readonly turn: Turn;
@@ -169,20 +169,20 @@ export class Intake {
   constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
     const counter = (this.#counter = new Counter(s));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
-    const decisions = new Decisions(s);
+    const decisions = new LimitCache(s);
     const locks = new QueueLocks(s, decisions);
     this.turn = new Turn(s);
     const settings = (this.settings = new Settings(s, { ...options, locks, decisions, counter }));
     const tally = (this.tally = new Tally(s));
-    this.events = new Events(s);
+    const outbox = (this.outbox = new Events(s));
     const waits = (this.waits = new Waits(s));
-    const events = (this.jobEvents = new JobEvents(s, { catalog, settings, events: this.events }));
+    const events = (this.events = new JobEvents(s, { catalog, settings, outbox }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
-    const expiring = (this.expiring = new Expiring(s, { catalog, settings, tally }));
+    const retention = (this.retention = new Retention(s, { catalog, settings, tally }));
     const database = workDatabase(s, { catalog, limits });
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
-    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, expiring, events, batches }));
+    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
     const parts = { catalog, settings, limits, waits, effects, events, batches };
     this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
   }

@@ -6,9 +6,9 @@ import { Overtaken } from "./connection/faults.ts";
 import { listOf } from "./connection/driver.ts";
 import type { Limits } from "./limits/limits.ts";
 import type { Cancel } from "./operate.ts";
-import type { Notes } from "./settle/checkpoints.ts";
+import type { Checkpoints } from "./settle/checkpoints.ts";
 import type { Settle } from "./settle/settle.ts";
-import type { Intake } from "./store-parts.ts";
+import type { JobParts } from "./store-parts.ts";
 import type { Reader } from "./connection/connections.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
@@ -33,10 +33,10 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
 
 export function workHooks(
   s: string,
-  parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; reader: Reader; access: Access },
+  parts: { jobParts: JobParts; settle: Settle; cancel: Cancel; notes: Checkpoints; reader: Reader; access: Access },
 ): WorkHooks {
-  const { intake, settle, cancel, notes, reader, access } = parts;
-  const { settings, limits, enqueue, catalog } = intake;
+  const { jobParts, settle, cancel, notes, reader, access } = parts;
+  const { settings, limits, enqueue, catalog } = jobParts;
   return {
     settings,
     cancel,

@@ -53,14 +53,14 @@ export class Limits {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #locks: QueueLocks;
-  readonly #decisions: Decisions;
+  readonly #decisions: LimitCache;
   readonly #rows: CounterRows;
   readonly #sql: Record<"lanes" | "due", string>;
   /** Each job with limits, or work item, that was claimed through this store. */
   readonly #claimed = new Map<JobKey, ClaimedHere>();
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; decisions: Decisions }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; decisions: LimitCache }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#locks = parts.locks;
@@ -325,7 +325,7 @@ interface Known {
  * they were left then, and nothing has to be read again. Each decision has a name of its own, so one that was undone is
  * never taken for another.
  */
-export class Decisions {
+export class LimitCache {
   readonly #sql: Record<"last" | "made", string>;
   readonly #handle = randomUUID();
   readonly #queues = new Map<string, Known>();

@@ -10,7 +10,7 @@ import type { Settle } from "./settle.ts";
  * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked
  * first: a transaction that ends the attempt at the same instant comes before, and is seen, or after, and sees what was saved.
  */
-export class Notes {
+export class Checkpoints {
   readonly #settle: Settle;
   readonly #sql: Record<"checkpoint" | "progress" | "load", string>;
 

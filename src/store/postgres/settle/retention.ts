@@ -31,7 +31,7 @@ export interface Outstanding {
  * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
  * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
  */
-export class Expiring {
+export class Retention {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #tally: Tally;

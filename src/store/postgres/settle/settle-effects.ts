@@ -6,7 +6,7 @@ import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
 import type { JobEvents } from "../events.ts";
 import type { Limits } from "../limits/limits.ts";
-import type { Expiring } from "./retention.ts";
+import type { Retention } from "./retention.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { runAsync } from "../../sql/script.ts";
 import type { WorkBatches } from "../../sql/work/work-batches.ts";
@@ -30,7 +30,7 @@ export class SettleEffects {
   readonly #tally: Tally;
   readonly #waits: Waits;
   readonly #limits: Limits;
-  readonly #expiring: Expiring;
+  readonly #retention: Retention;
   readonly #events: JobEvents;
   readonly #batches: WorkBatches;
   readonly #sql: Record<"waiting" | "unblock" | "cancel" | "idsOf", string>;
@@ -42,7 +42,7 @@ export class SettleEffects {
       tally: Tally;
       waits: Waits;
       limits: Limits;
-      expiring: Expiring;
+      retention: Retention;
       events: JobEvents;
       batches: WorkBatches;
     },
@@ -51,7 +51,7 @@ export class SettleEffects {
     this.#tally = parts.tally;
     this.#waits = parts.waits;
     this.#limits = parts.limits;
-    this.#expiring = parts.expiring;
+    this.#retention = parts.retention;
     this.#events = parts.events;
     this.#batches = parts.batches;
     this.#sql = {
@@ -73,7 +73,7 @@ export class SettleEffects {
     await this.#tally.add(tx, now, ended);
     // What is cancelled on the way has ended, too, and is looked at in the next round.
     for (let round = ended; round.length > 0;) {
-      await this.#expiring.add(tx, round, now);
+      await this.#retention.add(tx, round, now);
       round = await this.#tellBehind(tx, now, round);
       await this.#tally.add(tx, now, round);
     }

@@ -7,7 +7,7 @@ import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";
 import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
 import type { Writer } from "../connection/connections.ts";
-import { Intake } from "../store-parts.ts";
+import { JobParts } from "../store-parts.ts";
 import { longShare } from "../settle/settle-effects.ts";
 import { Settle } from "../settle/settle.ts";
 import { GroupCommit, type GroupCommitOptions } from "./group-commit.ts";
@@ -28,7 +28,7 @@ interface Parts {
   makeWriter: () => Writer;
   group: GroupCommitOptions;
   /** What the store's first connection knows; a fresh copy for each attempt, because their transactions overlap. */
-  intake: Intake;
+  jobParts: JobParts;
   random: () => number;
   /** Records the definitions of jobs over the first connection. */
   declare: (jobs: readonly NewJob[]) => Promise<void>;
@@ -39,18 +39,18 @@ interface Parts {
 }
 
 /** One connection, and what is known while an attempt is settled over it. */
-interface Lane {
+interface CommitConnection {
   writer: Writer;
   group: GroupCommit;
-  intake: Intake;
+  jobParts: JobParts;
 }
 
 /** Settles attempts with `commit` callbacks: each in a transaction of its own that also contains the callbacks' statements. */
 export class RowCommits {
   readonly #parts: Parts;
-  readonly #lanes: Lane[] = [];
-  #free: Lane[] = [];
-  readonly #waiting: ((lane: Lane) => void)[] = [];
+  readonly #connections: CommitConnection[] = [];
+  #free: CommitConnection[] = [];
+  readonly #waiting: ((connection: CommitConnection) => void)[] = [];
   readonly #underWay = new Set<Promise<Fate[]>>();
   #closing: NodeJS.Timeout | null = null;
 
@@ -72,19 +72,19 @@ export class RowCommits {
   async close(): Promise<void> {
     await Promise.allSettled(this.#underWay);
     if (this.#closing !== null) clearTimeout(this.#closing);
-    await Promise.all(this.#lanes.map(({ group, writer }) => group.close().then(() => writer.close())));
+    await Promise.all(this.#connections.map(({ group, writer }) => group.close().then(() => writer.close())));
   }
 
   async #run(settlement: Settlement): Promise<Fate[]> {
-    const { s, intake, random, declare, settle } = this.#parts;
+    const { s, jobParts, random, declare, settle } = this.#parts;
     if (settlement.followUps !== undefined) await declare(settlement.followUps);
-    const lane = await this.#take();
+    const connection = await this.#take();
     try {
-      lane.intake = new Intake(s, { speaks: false, random, knows: intake.catalog, artifacts: intake.batches.artifacts });
+      connection.jobParts = new JobParts(s, { speaks: false, random, knows: jobParts.catalog, artifacts: jobParts.batches.artifacts });
       const until = performance.now() + this.#parts.limit;
-      const run = (tx: unknown) => this.#settle(tx as Transaction, lane.intake, settlement, until);
-      const fate = await lane.group.submit("settle", run, { owed: true });
-      intake.limits.unclaimed([settlement.job]);
+      const run = (tx: unknown) => this.#settle(tx as Transaction, connection.jobParts, settlement, until);
+      const fate = await connection.group.submit("settle", run, { owed: true });
+      jobParts.limits.unclaimed([settlement.job]);
       return [fate];
     } catch (error) {
       if (!(error instanceof RolledBack)) throw error;
@@ -94,13 +94,13 @@ export class RowCommits {
       settlement.decided = withoutRows.decided;
       return fates;
     } finally {
-      this.#give(lane);
+      this.#give(connection);
     }
   }
 
-  async #settle(tx: Transaction, intake: Intake, settlement: Settlement, until: number): Promise<Fate> {
+  async #settle(tx: Transaction, jobParts: JobParts, settlement: Settlement, until: number): Promise<Fate> {
     const { s, random } = this.#parts;
-    const settle = new Settle(s, { ...intake, events: intake.jobEvents, random });
+    const settle = new Settle(s, { ...jobParts, random });
     const [before] = await settle.fates(tx.rows, [settlement]);
     if (before !== "held") return before as Fate;
     await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));
@@ -113,32 +113,32 @@ export class RowCommits {
     return fate;
   }
 
-  #take(): Promise<Lane> {
+  #take(): Promise<CommitConnection> {
     const free = this.#free.pop();
     if (free !== undefined) return Promise.resolve(free);
-    if (this.#lanes.length === MAX_CONNECTIONS) return new Promise((resolve) => this.#waiting.push(resolve));
-    const { makeWriter, group, intake, random } = this.#parts;
+    if (this.#connections.length === MAX_CONNECTIONS) return new Promise((resolve) => this.#waiting.push(resolve));
+    const { makeWriter, group, jobParts, random } = this.#parts;
     const writer = makeWriter();
-    const lane: Lane = { writer, intake, group: undefined as unknown as GroupCommit };
-    lane.group = new GroupCommit(writer, {
+    const connection: CommitConnection = { writer, jobParts, group: undefined as unknown as GroupCommit };
+    connection.group = new GroupCommit(writer, {
       ...group,
       tallyShare: () => longShare(random),
-      first: (tx, queues) => lane.intake.first(tx, queues),
-      onStale: () => lane.intake.forget(),
-      onStall: () => lane.intake.limits.stalled(),
+      first: (tx, queues) => connection.jobParts.first(tx, queues),
+      onStale: () => connection.jobParts.forget(),
+      onStall: () => connection.jobParts.limits.stalled(),
       onReturn: () => {
         group.onReturn();
-        lane.intake.forgetAll();
+        connection.jobParts.forgetAll();
       },
     });
-    this.#lanes.push(lane);
-    return Promise.resolve(lane);
+    this.#connections.push(connection);
+    return Promise.resolve(connection);
   }
 
-  #give(lane: Lane): void {
+  #give(connection: CommitConnection): void {
     const next = this.#waiting.shift();
-    if (next !== undefined) return next(lane);
-    this.#free.push(lane);
+    if (next !== undefined) return next(connection);
+    this.#free.push(connection);
     this.#closing ??= setTimeout(() => this.#closeIdle(), IDLE_MS).unref();
     this.#closing.refresh();
   }

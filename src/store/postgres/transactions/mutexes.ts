@@ -1,7 +1,7 @@
 import { crc32 } from "node:zlib";
 import { listOf } from "../connection/driver.ts";
 import { Overtaken } from "../connection/faults.ts";
-import type { Decisions } from "../limits/limits.ts";
+import type { LimitCache } from "../limits/limits.ts";
 import type { Tx } from "./transaction.ts";
 
 /**
@@ -46,13 +46,13 @@ export class Stalled extends Overtaken {
  * out later that he needs one does not wait for it.
  */
 export class QueueLocks {
-  readonly #decisions: Decisions;
+  readonly #decisions: LimitCache;
   readonly #sql: Record<"lock" | "tryLock", string>;
   /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
   #yields = false;
 
-  constructor(s: string, decisions: Decisions) {
+  constructor(s: string, decisions: LimitCache) {
     this.#decisions = decisions;
     const taking = (skipLocked: string) => `
       with locked as materialized (

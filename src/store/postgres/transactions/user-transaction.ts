@@ -7,7 +7,7 @@ import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts
 import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
 import { longShare } from "../settle/settle-effects.ts";
 import { ScriptTx, Statements } from "../scripts.ts";
-import { Intake } from "../store-parts.ts";
+import { JobParts } from "../store-parts.ts";
 import type { Counted, Tx } from "./transaction.ts";
 
 /** The store whose database the guests write to. */
@@ -74,8 +74,8 @@ export class Guests {
     if (take !== null) await query(take, []);
     const { s, random, catalog, wake } = this.#host;
     const tx = new GuestTx(query, this.#host);
-    const intake = new Intake(s, { speaks: false, random, knows: catalog });
-    const answers = await intake.enqueue.whole(tx, jobs);
+    const jobParts = new JobParts(s, { speaks: false, random, knows: catalog });
+    const answers = await jobParts.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
     if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);
     await tx.end();
