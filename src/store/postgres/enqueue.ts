@@ -2,19 +2,15 @@ import { Admission, isEarly, refusal, type Refusal, refusedWhole, type Standing,
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
-import type { Catalog } from "./catalog.ts";
 import { listOf } from "./connection/driver.ts";
-import type { SettleEffects, Waits } from "./settle/settle-effects.ts";
-import { splitAnswers } from "./transactions/write-queue.ts";
 import type { SingleCall, Tx } from "./transactions/transaction.ts";
-import type { Happened, JobEvents } from "./events.ts";
-import type { Limits } from "./limits/limits.ts";
+import type { Happened } from "./events.ts";
 import type { Made, SingleStatement } from "./transactions/receipts.ts";
 import { type LookedUp, LookUp } from "./existing-jobs.ts";
-import type { Settings } from "./settings.ts";
 import { runAsync } from "../sql/script.ts";
 import type { WorkBatch } from "../sql/work/work-batch.ts";
-import type { WorkBatches } from "../sql/work/work-batches.ts";
+import type { JobParts } from "./store-parts.ts";
+import { splitAnswers } from "./transactions/write-queue.ts";
 
 /** What no JSON text has in it. */
 const BETWEEN = "\u001e";
@@ -33,46 +29,24 @@ interface Row {
   limits: string | null;
 }
 
-/** Jobs in. */
-export class Enqueue {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #limits: Limits;
-  readonly #waits: Waits;
-  readonly #effects: SettleEffects;
-  readonly #events: JobEvents;
-  readonly #batches: WorkBatches;
+type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "waits" | "effects" | "events" | "batches"> & {
   /**
-   * In a user's transaction, which may stay open for long: a job with limits is left to the next claim, which finds
-   * it due, or all claims there would wait for that transaction.
+   * In a user's transaction, which may stay open for long: a job with limits is left to the next claim, which finds it due,
+   * or all claims there would wait for that transaction.
    */
-  readonly #patient: boolean;
+  patient: boolean;
+};
+
+/** Enqueues jobs. */
+export class Enqueue {
+  readonly #parts: EnqueueParts;
   readonly #lookUp: LookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
   readonly #one: SingleStatement;
   readonly #alike: SingleStatement;
 
-  constructor(
-    s: string,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      limits: Limits;
-      waits: Waits;
-      effects: SettleEffects;
-      events: JobEvents;
-      batches: WorkBatches;
-      patient: boolean;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#limits = parts.limits;
-    this.#waits = parts.waits;
-    this.#effects = parts.effects;
-    this.#events = parts.events;
-    this.#batches = parts.batches;
-    this.#patient = parts.patient;
+  constructor(s: string, parts: EnqueueParts) {
+    this.#parts = parts;
     this.#lookUp = new LookUp(s, parts.catalog);
     this.#sql = {
       // Keys are given in the order of the list.
@@ -100,14 +74,14 @@ export class Enqueue {
       // From now on more follows from their end than their own row.
       awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
     };
-    const sole = (inputs: string, from: string) => `
+    const enqueueSql = (inputs: string, from: string) => `
         clock as materialized (select now, coalesce($5::bigint, now + $6::bigint) as run_at from (select ${s}.clock($1) as now) as one),
         job as (
           insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
           select 'pending', case when run_at > now then 'time' end, $2::integer, $3::integer, $4::integer, run_at, now, ${inputs}
           from clock${from} returning key, created_at)`;
     this.#one = {
-      parts: sole("$7::text", ""),
+      parts: enqueueSql("$7::text", ""),
       values: 7,
       made: "key, created_at, null from job",
       wrote: "true",
@@ -116,7 +90,7 @@ export class Enqueue {
     // Keys are given in the order of the list. Where no other transaction took one meanwhile, the first of them tells all.
     this.#alike = {
       parts: `
-        ${sole("input", `, string_to_table($7::text, E'\\u001e', '') as given (input)`)},
+        ${enqueueSql("input", `, string_to_table($7::text, E'\\u001e', '') as given (input)`)},
         added as materialized (
           select min(key) as first, min(created_at) as created_at, case when max(key) - min(key) + 1 <> count(*) then (
             select json_agg(key order by key)::text from job) end as keys
@@ -130,13 +104,13 @@ export class Enqueue {
 
   /** Whether these can go in by one statement, without reading anything first. */
   isPlain(jobs: readonly NewJob[]): boolean {
-    if (!this.#settings.isKnown) return false;
+    if (!this.#parts.settings.isKnown) return false;
     // Jobs of one definition follow each other.
     let last: NewJob | null = null;
     for (const job of jobs) {
       if (!isBare(job)) return false;
       if (last !== null && isKin(job, last)) continue;
-      if (this.#hasMore(job) || !this.#settings.isSilent(job) || !this.#catalog.isKnown([job])) return false;
+      if (this.#hasMore(job) || !this.#parts.settings.isSilent(job) || !this.#parts.catalog.isKnown([job])) return false;
       last = job;
     }
     return true;
@@ -150,13 +124,13 @@ export class Enqueue {
   }
 
   async plain(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    this.#settings.assumed(tx);
+    this.#parts.settings.assumed(tx);
     const made = tx.rows<[JobKey, number]>(
       this.#sql.plain,
       tx.at,
-      listOf(jobs.map((job) => this.#catalog.laneOf(job))),
+      listOf(jobs.map((job) => this.#parts.catalog.laneOf(job))),
       listOf(jobs.map(({ priority }) => priority)),
-      listOf(jobs.map(({ policy }) => this.#catalog.policyIdOf(policy))),
+      listOf(jobs.map(({ policy }) => this.#parts.catalog.policyIdOf(policy))),
       listOf(jobs.map(({ runAt }) => runAt ?? null)),
       listOf(jobs.map(({ delay }) => delay)),
       listOf(jobs.map(({ input }) => input)),
@@ -167,20 +141,20 @@ export class Enqueue {
   }
 
   /** Jobs that differ in nothing but their inputs by one statement; null where it takes more. */
-  sole(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
+  single(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
     const jobs = batches.flat();
     const [job] = jobs;
     // Something may have been said since.
     if (job === undefined || !this.isPlain(jobs) || !areAlike(jobs)) return null;
     const inputs = jobs.length === 1 ? job.input : linesOf(jobs);
     if (inputs === undefined) return null;
-    this.#settings.assumed(tx);
+    this.#parts.settings.assumed(tx);
     tx.wrote();
     tx.ready(job.queue);
     const { priority, policy, runAt = null, delay } = job;
     return {
       statement: jobs.length === 1 ? this.#one : this.#alike,
-      values: [tx.at, this.#catalog.laneOf(job), priority, this.#catalog.policyIdOf(policy), runAt, delay, inputs],
+      values: [tx.at, this.#parts.catalog.laneOf(job), priority, this.#parts.catalog.policyIdOf(policy), runAt, delay, inputs],
       read: (rows) => {
         const [made, madeAt, keys] = rows[0] as [number, number, string | null];
         return this.recall({ made, madeAt, keys }, batches);
@@ -204,11 +178,11 @@ export class Enqueue {
   /** `batch`: the caller writes what is counted of work items with it. */
   async run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
-    await this.#settings.at(tx);
+    await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
-    const limits = await this.#settings.limitsOf(tx, jobs);
+    const limits = await this.#parts.settings.limitsOf(tx, jobs);
     if (limits === null && jobs.every((job) => isBare(job) && !this.#hasMore(job))) {
-      await this.#catalog.know(tx, jobs);
+      await this.#parts.catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
     return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, batch);
@@ -216,7 +190,7 @@ export class Enqueue {
 
   /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    await this.#settings.at(tx);
+    await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
     const refused = await this.refused(tx, jobs);
     return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
@@ -237,7 +211,7 @@ export class Enqueue {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
     // Both at once where there are work items, which never come with a user's transaction.
-    const [keys, existing] = await Promise.all([numbered, runAsync(this.#batches.existing(tx, jobs))]);
+    const [keys, existing] = await Promise.all([numbered, runAsync(this.#parts.batches.existing(tx, jobs))]);
     const admission = new Admission(known);
     const rows: Row[] = [];
     const waits: Wait[] = [];
@@ -256,25 +230,25 @@ export class Enqueue {
       return { id, duplicate: false };
     });
     if (rows.length === 0) return answers;
-    await this.#catalog.know(
+    await this.#parts.catalog.know(
       tx,
       rows.map(({ job }) => job),
     );
     const awaited = new Set(waits.map(({ upstream }) => upstream));
     for (const row of rows) {
-      row.lane = this.#catalog.laneOf(row.job);
+      row.lane = this.#parts.catalog.laneOf(row.job);
       // Another job of this batch waits for it.
       if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
     await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, batch)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
-    await this.#waits.add(tx, waits);
+    await this.#parts.waits.add(tx, waits);
     await this.#tell(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     const ended = cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" }) as const);
-    await runAsync(this.#batches.cancelled(tx, now, ended));
-    await this.#effects.follow(
+    await runAsync(this.#parts.batches.cancelled(tx, now, ended));
+    await this.#parts.effects.follow(
       tx,
       now,
       cancelled.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),
@@ -304,9 +278,9 @@ export class Enqueue {
     const items = rows.flatMap(({ key, job: { work } }) => (work === undefined ? [] : [{ key, work }]));
     if (items.length === 0) return;
     const builds = [...new Set(items.flatMap(({ work }) => work.build ?? []))];
-    const batch = given ?? (await runAsync(this.#batches.adding(tx, builds)));
+    const batch = given ?? (await runAsync(this.#parts.batches.adding(tx, builds)));
     for (const { key, work } of items) batch.add(key, work);
-    await runAsync(given === undefined ? this.#batches.close(tx, batch) : this.#batches.write(tx, batch));
+    await runAsync(given === undefined ? this.#parts.batches.close(tx, batch) : this.#parts.batches.write(tx, batch));
   }
 
   async #admit(tx: Tx, rows: readonly Row[]): Promise<void> {
@@ -320,7 +294,7 @@ export class Enqueue {
       for (const { row } of limited) row.gate = "time";
       return;
     }
-    const gates = await this.#limits.admit(tx, limited);
+    const gates = await this.#parts.limits.admit(tx, limited);
     for (const [i, { row }] of limited.entries()) row.gate = gates[i] ?? null;
   }
 
@@ -344,7 +318,7 @@ export class Enqueue {
       listOf(rows.map(({ quiet }) => quiet)),
       listOf(rows.map(({ lane }) => lane)),
       listOf(rows.map(({ job }) => job.priority)),
-      listOf(rows.map(({ job }) => this.#catalog.policyIdOf(job.policy))),
+      listOf(rows.map(({ job }) => this.#parts.catalog.policyIdOf(job.policy))),
       listOf(rows.map(({ runAt }) => runAt)),
       listOf(rows.map(({ job }) => job.scheduledFor ?? null)),
       listOf(rows.map(({ limits }) => limits)),
@@ -360,23 +334,23 @@ export class Enqueue {
       const enqueued: Happened = { type: "job.enqueued", job: key, lane };
       return standing.state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
     });
-    await this.#events.tell(tx, happened);
+    await this.#parts.events.tell(tx, happened);
   }
 
   /** Of queues that have limits, unless it can do without; and of those whose jobs are work items. */
   async #lock(tx: Tx, jobs: readonly NewJob[]): Promise<void> {
     const needed = this.#isPatient ? jobs.filter(({ work }) => work !== undefined) : jobs;
-    await this.#limits.lock(tx, this.#limits.queuesOf(needed));
+    await this.#parts.limits.lock(tx, this.#parts.limits.queuesOf(needed));
   }
 
   /** Also where it waits for another transaction that has the same id or key. */
   get #isPatient(): boolean {
-    return this.#patient || this.#limits.yields;
+    return this.#parts.patient || this.#parts.limits.yields;
   }
 
   /** Something is looked up in its queue, or follows from it. */
   #hasMore({ queue }: NewJob): boolean {
-    return this.#settings.tells(queue) || this.#settings.limits(queue);
+    return this.#parts.settings.tells(queue) || this.#parts.settings.limits(queue);
   }
 }
 

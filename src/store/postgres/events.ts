@@ -3,13 +3,12 @@ import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
 import type { EventNumbers } from "../sql/event-log.ts";
-import type { Catalog } from "./catalog.ts";
 import type { Reader } from "./connection/connections.ts";
 import { listOf } from "./connection/driver.ts";
-import type { Settings } from "./settings.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
 import { MUTEX } from "./transactions/mutexes.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
+import type { JobParts } from "./store-parts.ts";
 
 /** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
@@ -74,26 +73,24 @@ export interface Happened {
   lane: number;
 }
 
+type JobEventsParts = Pick<JobParts, "catalog" | "settings" | "outbox">;
+
 /**
  * What happens to jobs, told where their queue asks for it. Payloads are not in it: they may be large, and secret.
  * The jobs' rows are read after the change, so that changes without events need not carry the ids.
  */
 export class JobEvents {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #outbox: Events;
+  readonly #parts: JobEventsParts;
   readonly #rows: string;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; outbox: Events }) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#outbox = parts.outbox;
+  constructor(s: string, parts: JobEventsParts) {
+    this.#parts = parts;
     this.#rows = `select key, lane, fence, attempt, created_at, id, error from ${s}.jobs where key = any($1::bigint[])`;
   }
 
   /** Told only where it is asked for. */
   async tell(tx: Tx, happened: readonly Happened[]): Promise<void> {
-    const asked = happened.filter(({ lane }) => this.#settings.tells(this.#catalog.lane(lane).queue));
+    const asked = happened.filter(({ lane }) => this.#parts.settings.tells(this.#parts.catalog.lane(lane).queue));
     await this.always(tx, asked);
   }
 
@@ -101,17 +98,17 @@ export class JobEvents {
   async always(tx: Tx, happened: readonly Omit<Happened, "lane">[]): Promise<void> {
     if (happened.length === 0) return;
     const rows = await tx.rows<Row>(this.#rows, listOf(happened.map(({ job }) => job)));
-    await this.#catalog.knowLanes(
+    await this.#parts.catalog.knowLanes(
       tx.rows,
       rows.map((row) => row[1]),
     );
     const byKey = new Map(rows.map((row) => [row[0], row]));
-    await this.#outbox.add(
+    await this.#parts.outbox.add(
       tx,
       happened.map(({ type, job }) => {
         const [, lane, fence, attempt, createdAt, id, error] = byKey.get(job) as Row;
         const told = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
-        return jobEvent(type, told, this.#catalog.lane(lane));
+        return jobEvent(type, told, this.#parts.catalog.lane(lane));
       }),
     );
   }

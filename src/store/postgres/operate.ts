@@ -7,57 +7,29 @@ import { jobsRemoved } from "../job-row.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { PruneFilter } from "../store.ts";
-import type { Catalog } from "./catalog.ts";
 import { endedSql } from "./claims/leases.ts";
 import { listOf, type Value } from "./connection/driver.ts";
-import type { LimitedJob, Limits } from "./limits/limits.ts";
+import type { LimitedJob } from "./limits/limits.ts";
 import { Stalled } from "./transactions/mutexes.ts";
-import type { JobEvents } from "./events.ts";
 import { idValues, keyOf } from "./queries.ts";
-import type { Settings } from "./settings.ts";
-import type { FinishedJob, SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
-import type { Retention } from "./settle/retention.ts";
+import type { FinishedJob } from "./settle/settle-effects.ts";
 import type { Tx } from "./transactions/transaction.ts";
-import type { WorkBatches } from "../sql/work/work-batches.ts";
+import type { JobParts } from "./store-parts.ts";
+
+type OperateParts = Pick<JobParts, "catalog" | "settings" | "tally" | "batches" | "limits" | "retention" | "events"> & {
+  cancel: Cancel;
+  audit: Audit;
+};
 
 /** What an operator does to jobs. A row is locked first, and then read as it is. */
 export class Operate {
+  readonly #parts: OperateParts;
   readonly #s: string;
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #tally: Tally;
-  readonly #cancel: Cancel;
-  readonly #batches: WorkBatches;
-  readonly #limits: Limits;
-  readonly #retention: Retention;
-  readonly #events: JobEvents;
-  readonly #audit: Audit;
   readonly #sql: Record<"find" | "holderOf" | "retry" | "keysOf" | "drop", string>;
 
-  constructor(
-    s: string,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      tally: Tally;
-      cancel: Cancel;
-      batches: WorkBatches;
-      limits: Limits;
-      retention: Retention;
-      events: JobEvents;
-      audit: Audit;
-    },
-  ) {
+  constructor(s: string, parts: OperateParts) {
+    this.#parts = parts;
     this.#s = s;
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#tally = parts.tally;
-    this.#cancel = parts.cancel;
-    this.#batches = parts.batches;
-    this.#limits = parts.limits;
-    this.#retention = parts.retention;
-    this.#events = parts.events;
-    this.#audit = parts.audit;
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
@@ -81,9 +53,9 @@ export class Operate {
   async cancel(tx: Tx, id: string): Promise<boolean> {
     const row = await this.#lock(tx, id);
     if (row === undefined || !mayMove("cancel", row.state)) return false;
-    await this.#cancel.run(tx, row);
+    await this.#parts.cancel.run(tx, row);
     const { key, lane, state } = row;
-    await runAsync(this.#batches.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]));
+    await runAsync(this.#parts.batches.cancelled(tx, await tx.now(), [{ job: key, lane, was: state }]));
     await this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
@@ -93,15 +65,15 @@ export class Operate {
     if (row === undefined || !mayMove("retry", row.state)) return false;
     const { key, lane, state, slot, limited } = row;
     // A work item that has ended is none any more: the next build does it again.
-    if (this.#batches.isPipelines(lane)) return false;
+    if (this.#parts.batches.isPipelines(lane)) return false;
     if (slot !== null && (await tx.rows(this.#sql.holderOf, slot)).length > 0) return "key-taken";
-    await this.#settings.at(tx);
-    const [gate = null] = limited === null ? [] : await this.#limits.admit(tx, [limited]);
+    await this.#parts.settings.at(tx);
+    const [gate = null] = limited === null ? [] : await this.#parts.limits.admit(tx, [limited]);
     await tx.rows(this.#sql.retry, key, await tx.now(), gate);
-    await this.#events.always(tx, [{ type: "job.retried", job: key }]);
-    await this.#tally.subtract(tx, [{ lane, state: state as FinishedState }]);
+    await this.#parts.events.always(tx, [{ type: "job.retried", job: key }]);
+    await this.#parts.tally.subtract(tx, [{ lane, state: state as FinishedState }]);
     await this.#wasDone(tx, "job.retried", id, row, "pending");
-    tx.ready(this.#catalog.lane(lane).queue);
+    tx.ready(this.#parts.catalog.lane(lane).queue);
     tx.wrote();
     return true;
   }
@@ -111,7 +83,7 @@ export class Operate {
     if (!FINISHED_STATES.includes(state)) return 0;
     const jobs = await this.#prunable(tx, filter);
     await this.#drop(tx, jobs);
-    if (jobs.length > 0) await runAsync(this.#audit.record(tx, ...jobsRemoved(jobs.length, filter)));
+    if (jobs.length > 0) await runAsync(this.#parts.audit.record(tx, ...jobsRemoved(jobs.length, filter)));
     return jobs.length;
   }
 
@@ -120,18 +92,18 @@ export class Operate {
    * for too many what only one of them may remove; who comes second has nothing to do.
    */
   async expire(tx: Tx, step: { limit: number; leastAge: number; unlisted: readonly string[] }): Promise<Expired> {
-    if (!(await this.#retention.alone(tx))) return { removed: 0, more: false };
-    const listing = await this.#retention.backfill(tx, step.unlisted);
-    const { taken, over } = await this.#retention.take(tx, step.limit, step.leastAge);
+    if (!(await this.#parts.retention.alone(tx))) return { removed: 0, more: false };
+    const listing = await this.#parts.retention.backfill(tx, step.unlisted);
+    const { taken, over } = await this.#parts.retention.take(tx, step.limit, step.leastAge);
     await this.#drop(tx, over);
     return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
   }
 
   /** It is among the events of jobs. */
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Locked, after: JobState): Promise<void> {
-    const of = this.#catalog.lane(lane);
+    const of = this.#parts.catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
-    return runAsync(this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
+    return runAsync(this.#parts.audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
   }
 
   /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */
@@ -139,10 +111,10 @@ export class Operate {
     const [found] = await tx.rows<[JobKey, number, boolean]>(this.#sql.find, ...idValues(id));
     if (found === undefined) return undefined;
     const [key, lane, hasLimits] = found;
-    await this.#catalog.knowLanes(tx.rows, [lane]);
-    const { queue } = this.#catalog.lane(lane);
-    if (hasLimits || isPipelineQueue(queue)) await this.#limits.lock(tx, [queue]);
-    const [locked] = await this.#cancel.lock(tx, [key]);
+    await this.#parts.catalog.knowLanes(tx.rows, [lane]);
+    const { queue } = this.#parts.catalog.lane(lane);
+    if (hasLimits || isPipelineQueue(queue)) await this.#parts.limits.lock(tx, [queue]);
+    const [locked] = await this.#parts.cancel.lock(tx, [key]);
     return locked;
   }
 
@@ -153,8 +125,8 @@ export class Operate {
     if (finishedBefore !== undefined) where.push(`finished_at < $${values.push(finishedBefore)}`);
     if (ids !== undefined) where.push(`key = any($${values.push(listOf(await this.#keysOf(tx, ids)))}::bigint[])`);
     if (queue !== undefined) {
-      await this.#catalog.reload(tx.rows);
-      const lanes = [...this.#catalog.lanes()].filter((lane) => lane.queue === queue);
+      await this.#parts.catalog.reload(tx.rows);
+      const lanes = [...this.#parts.catalog.lanes()].filter((lane) => lane.queue === queue);
       where.push(`lane = any($${values.push(listOf(lanes.map(({ id }) => id)))}::integer[])`);
     }
     const text = `select key, lane from ${this.#s}.jobs where ${where.join(" and ")} order by key limit $1 for update`;
@@ -176,7 +148,7 @@ export class Operate {
   async #drop(tx: Tx, jobs: readonly FinishedJob[]): Promise<void> {
     if (jobs.length === 0) return;
     await tx.rows(this.#sql.drop, listOf(jobs.map(({ job }) => job)));
-    await this.#tally.subtract(tx, jobs);
+    await this.#parts.tally.subtract(tx, jobs);
     tx.wrote();
   }
 }
@@ -209,26 +181,15 @@ type Row = [
   limits: string | null,
 ];
 
+type CancelParts = Pick<JobParts, "catalog" | "settings" | "effects" | "waits" | "limits" | "events">;
+
 /** Cancels jobs that have not ended, whichever process holds them. The locks of their queues are held, where they have limits or are work items. */
 export class Cancel {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #effects: SettleEffects;
-  readonly #waits: Waits;
-  readonly #limits: Limits;
-  readonly #events: JobEvents;
+  readonly #parts: CancelParts;
   readonly #sql: Record<"lock" | "claims" | "cancel", string>;
 
-  constructor(
-    s: string,
-    parts: { catalog: Catalog; settings: Settings; effects: SettleEffects; waits: Waits; limits: Limits; events: JobEvents },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#effects = parts.effects;
-    this.#waits = parts.waits;
-    this.#limits = parts.limits;
-    this.#events = parts.events;
+  constructor(s: string, parts: CancelParts) {
+    this.#parts = parts;
     this.#sql = {
       lock: `
         select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs
@@ -251,7 +212,7 @@ export class Cancel {
   async lock(tx: Tx, jobs: readonly JobKey[]): Promise<Locked[]> {
     if (jobs.length === 0) return [];
     const rows = await tx.rows<Row>(this.#sql.lock, listOf(jobs));
-    await this.#catalog.knowLanes(
+    await this.#parts.catalog.knowLanes(
       tx.rows,
       rows.map((row) => row[2]),
     );
@@ -262,7 +223,7 @@ export class Cancel {
 
   /** An operator's act. The caller has seen that it may be cancelled. */
   async run(tx: Tx, job: Locked): Promise<void> {
-    await this.#end(tx, [job], () => this.#events.always(tx, [{ type: "job.cancelled", job: job.key }]));
+    await this.#end(tx, [job], () => this.#parts.events.always(tx, [{ type: "job.cancelled", job: job.key }]));
   }
 
   /** Work items that are not wanted any more: those that had not ended, and what they were. */
@@ -270,7 +231,7 @@ export class Cancel {
     const open = (await this.lock(tx, jobs)).filter(({ state }) => mayMove("cancel", state));
     if (open.length > 0) {
       const told = open.map(({ key, lane }) => ({ type: "job.cancelled", job: key, lane }) as const);
-      await this.#end(tx, open, () => this.#events.tell(tx, told));
+      await this.#end(tx, open, () => this.#parts.events.tell(tx, told));
     }
     return new Map(open.map(({ key, state }) => [key, state]));
   }
@@ -279,19 +240,19 @@ export class Cancel {
     const running = jobs.filter(({ state }) => state === "running");
     // A transaction that settles other jobs of their claims may wait for these rows: nothing waits for it meanwhile.
     if (running.length > 0 && !(await this.#haveClaims(tx, running))) throw new Stalled();
-    await this.#settings.at(tx);
+    await this.#parts.settings.at(tx);
     const now = await tx.now();
     await tx.rows(this.#sql.cancel, listOf(jobs.map(({ key }) => key)), now);
     await tell();
-    for (const { key } of jobs.filter(({ state }) => state === "waiting")) await this.#waits.forget(tx, key);
+    for (const { key } of jobs.filter(({ state }) => state === "waiting")) await this.#parts.waits.forget(tx, key);
     const of = (which: JobState) =>
       jobs.flatMap(({ state, gate, limited }) =>
         limited === null || state !== which ? [] : [{ ...limited, gate, began: true }],
       );
     const pending = of("pending");
-    if (pending.length > 0) await this.#limits.withdraw(tx, pending);
-    await this.#limits.end(tx, of("running"));
-    await this.#effects.follow(
+    if (pending.length > 0) await this.#parts.limits.withdraw(tx, pending);
+    await this.#parts.limits.end(tx, of("running"));
+    await this.#parts.effects.follow(
       tx,
       now,
       jobs.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),
@@ -299,7 +260,7 @@ export class Cancel {
     for (const { key, fence, lane } of running) {
       tx.ended(key, fence);
       // It may have been an exclusive claim: its queue is open again.
-      tx.ready(this.#catalog.lane(lane).queue);
+      tx.ready(this.#parts.catalog.lane(lane).queue);
     }
     tx.wrote();
   }

@@ -202,7 +202,7 @@ export class PostgresStore implements Store {
     this.#group = new GroupCommit(writer, how);
     this.#single = {
       enqueue: {
-        call: (tx, batches) => enqueue.sole(tx, batches),
+        call: (tx, batches) => enqueue.single(tx, batches),
         recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
       },
       claim: {

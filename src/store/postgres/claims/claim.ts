@@ -2,7 +2,6 @@ import { type LaneShare, onlyQueue, outlookOf, PROMOTED, queueOf, quotas, Shares
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
-import type { Catalog } from "../catalog.ts";
 import {
   byStartedTurn,
   type ClaimLocks,
@@ -20,57 +19,37 @@ import {
 } from "./claim-statements.ts";
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
 import { Overtaken } from "../connection/faults.ts";
-import type { JobEvents } from "../events.ts";
 import { LimitedClaim } from "../limits/limited-claim.ts";
-import type { Limits } from "../limits/limits.ts";
 import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
-import type { Settings } from "../settings.ts";
 import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
 import type { SingleCall, Tx } from "../transactions/transaction.ts";
+import type { JobParts } from "../store-parts.ts";
 
 /** After one claim that a single statement could not make, so many go into a transaction without trying. */
 const CLAIMS_WITHOUT_TRY = 8;
 
+type ClaimParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events"> & {
+  locks: ClaimLocks;
+  random: () => number;
+  read: Rows;
+};
+
 /** Claims jobs: by one statement where that will do, or in a transaction. */
 export class Claim {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #events: JobEvents;
-  readonly #locks: ClaimLocks;
-  readonly #limits: Limits;
+  readonly #parts: ClaimParts;
   readonly #limited: LimitedClaim;
   readonly #single: Record<"lane" | "lanes", SingleStatement>;
   #withoutTry = 0;
   readonly #ready: ReadyLanes;
   readonly #turns = new Turns();
-  readonly #random: () => number;
-  readonly #read: Rows;
   readonly #sql: Record<"promote" | "outset" | "claim" | "recall", string>;
   #claims = 0;
 
-  constructor(
-    s: string,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      limits: Limits;
-      events: JobEvents;
-      locks: ClaimLocks;
-      random: () => number;
-      /** Outside of any transaction. */
-      read: Rows;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#events = parts.events;
-    this.#locks = parts.locks;
-    this.#limits = parts.limits;
+  constructor(s: string, parts: ClaimParts) {
+    this.#parts = parts;
     this.#limited = new LimitedClaim(s, parts.limits);
     this.#single = { lane: singleLaneClaimSql(s), lanes: singleClaimSql(s) };
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longest });
-    this.#random = parts.random;
-    this.#read = parts.read;
     this.#sql = {
       // The instant as a value of its own: compared with a function, each delayed job would be looked at.
       promote: `
@@ -96,15 +75,15 @@ export class Claim {
   /** Whether it sends all its statements at once. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
-    const matched = this.#catalog.matching(from);
+    const matched = this.#parts.catalog.matching(from);
     if (ReadyLanes.areMany(matched)) return false;
-    const queue = onlyQueue(matched.all, this.#settings);
-    return queue !== null && !this.#settings.limits(queue);
+    const queue = onlyQueue(matched.all, this.#parts.settings);
+    return queue !== null && !this.#parts.settings.limits(queue);
   }
 
   /** The queues whose lock it takes; of many lanes, only those that have jobs, which is not known yet. */
   wants({ from }: ClaimRequest): string[] {
-    const matched = this.#catalog.matching(from);
+    const matched = this.#parts.catalog.matching(from);
     if (ReadyLanes.areMany(matched)) return [];
     const limited = this.#shares()
       .byQueue(matched.all)
@@ -114,17 +93,17 @@ export class Claim {
 
   async run(tx: Tx, request: ClaimRequest): Promise<Claimed[]> {
     if (!this.#isKnown()) {
-      await this.#settings.at(tx);
-      await this.#catalog.count(tx.rows);
+      await this.#parts.settings.at(tx);
+      await this.#parts.catalog.count(tx.rows);
     }
-    this.#settings.assumed(tx);
-    tx.assume("lanes", this.#catalog.counted);
+    this.#parts.settings.assumed(tx);
+    tx.assume("lanes", this.#parts.catalog.counted);
     const rows = await this.#takeBatches(tx, request);
     if (rows.length === 0) return [];
     tx.wrote();
     const claimed = await this.#claimed(tx.rows, rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
-    await this.#events.tell(
+    await this.#parts.events.tell(
       tx,
       rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
     );
@@ -133,7 +112,7 @@ export class Claim {
 
   /** Of few lanes one batch, sent at once; of many, batches of those that have jobs, until there are as many as are wanted. */
   async #takeBatches(tx: Tx, request: ClaimRequest): Promise<Started[]> {
-    const matched = this.#catalog.matching(request.from);
+    const matched = this.#parts.catalog.matching(request.from);
     const shares = this.#shares();
     if (!ReadyLanes.areMany(matched)) return this.#takeFrom(tx, request, shares.byQueue(matched.all));
     const taken: Started[] = [];
@@ -150,7 +129,7 @@ export class Claim {
   }
 
   async #takeFrom(tx: Tx, request: ClaimRequest, open: LaneShare[][]): Promise<Started[]> {
-    const queues = this.#turns.order(open, this.#random);
+    const queues = this.#turns.order(open, this.#parts.random);
     if (queues.length === 0) return [];
     const limited = queues.filter((lanes) => this.#isLimited(lanes));
     // Sent one after the other: the locks of queues with limits come before any row's.
@@ -178,7 +157,7 @@ export class Claim {
     rows: Rows,
   ): SingleCall<Claimed[][]> | null | Promise<SingleCall<Claimed[][]> | null> {
     if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
-    const matched = this.#catalog.matching(request.from);
+    const matched = this.#parts.catalog.matching(request.from);
     const shares = this.#shares();
     if (!ReadyLanes.areMany(matched)) return this.#singleFrom(tx, request, shares, allOf(matched));
     const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
@@ -189,14 +168,14 @@ export class Claim {
   }
 
   #singleFrom(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): SingleCall<Claimed[][]> | null {
-    const queues = this.#turns.order(shares.byQueue(found.lanes), this.#random);
+    const queues = this.#turns.order(shares.byQueue(found.lanes), this.#parts.random);
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     const [only, ...more] = openShares(queues);
     if (only === undefined || (this.#withoutTry > 0 && this.#withoutTry-- > 0)) return null;
-    this.#settings.assumed(tx);
-    tx.assume("lanes", this.#catalog.counted);
+    this.#parts.settings.assumed(tx);
+    tx.assume("lanes", this.#parts.catalog.counted);
     const { max, holder } = request;
     const read = (rows: readonly (readonly unknown[])[]) =>
       this.#readSingle(tx, request, queues, found, rows as readonly SingleStarted[]);
@@ -234,7 +213,7 @@ export class Claim {
     this.#ready.served(found);
     this.#served(queues, first);
     // Policies never change, so it does not matter when they are read.
-    return Promise.resolve(this.#claimed(this.#read, started)).then((claimed) => [claimed]);
+    return Promise.resolve(this.#claimed(this.#parts.read, started)).then((claimed) => [claimed]);
   }
 
   /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
@@ -246,14 +225,14 @@ export class Claim {
 
   /** At once where their policies are known. */
   #claimed(rows: Rows, started: readonly Started[]): Claimed[] | Promise<Claimed[]> {
-    if (started.every((row) => this.#catalog.knowsPolicy(row[2]))) return this.#known(started);
+    if (started.every((row) => this.#parts.catalog.knowsPolicy(row[2]))) return this.#known(started);
     const policies = started.map((row) => row[2]);
-    return this.#catalog.knowPolicies(rows, policies).then(() => this.#known(started));
+    return this.#parts.catalog.knowPolicies(rows, policies).then(() => this.#known(started));
   }
 
   #known(started: readonly Started[]): Claimed[] {
-    const claimed = started.map((row) => toClaimed(row, this.#catalog));
-    for (const { job, queue } of claimed) if (isPipelineQueue(queue)) this.#limits.claimed(job, queue);
+    const claimed = started.map((row) => toClaimed(row, this.#parts.catalog));
+    for (const { job, queue } of claimed) if (isPipelineQueue(queue)) this.#parts.limits.claimed(job, queue);
     return claimed;
   }
 
@@ -315,24 +294,24 @@ export class Claim {
     for (const claim of claimed) {
       if (queues.has(claim.queue)) continue;
       queues.add(claim.queue);
-      if (!(await this.#locks.bind(tx, claim, worker, token))) throw new Overtaken("The queue is locked by now.");
+      if (!(await this.#parts.locks.bind(tx, claim, worker, token))) throw new Overtaken("The queue is locked by now.");
     }
   }
 
   #isKnown(): boolean {
-    return this.#settings.isKnown && this.#catalog.counted !== -1;
+    return this.#parts.settings.isKnown && this.#parts.catalog.counted !== -1;
   }
 
   #tells(queues: LaneShare[][]): boolean {
-    return queues.some(([share]) => share !== undefined && this.#settings.tells(share.lane.queue));
+    return queues.some(([share]) => share !== undefined && this.#parts.settings.tells(share.lane.queue));
   }
 
   #isLimited([share]: readonly LaneShare[]): boolean {
-    return share !== undefined && this.#settings.limits(share.lane.queue);
+    return share !== undefined && this.#parts.settings.limits(share.lane.queue);
   }
 
   #shares(): Shares {
-    return new Shares(this.#settings, []);
+    return new Shares(this.#parts.settings, []);
   }
 
   /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */

@@ -2,12 +2,11 @@ import type { QueueSettings } from "../../../core/jobs/claiming.ts";
 import type { FinishedState } from "../../../core/jobs/job.ts";
 import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
-import type { Settings } from "../settings.ts";
 import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import type { FinishedJob, Tally } from "./settle-effects.ts";
+import type { FinishedJob } from "./settle-effects.ts";
+import type { JobParts } from "../store-parts.ts";
 
 /** A queue that does not keep its finished jobs for ever, and how far those are listed that ended before it said so. */
 interface Forgetful {
@@ -27,23 +26,21 @@ export interface Outstanding {
   unlisted: string[];
 }
 
+type RetentionParts = Pick<JobParts, "catalog" | "settings" | "tally">;
+
 /**
  * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
  * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
  */
 export class Retention {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #tally: Tally;
+  readonly #parts: RetentionParts;
   readonly #sql: Record<
     "add" | "alone" | "forgetful" | "oldest" | "hold" | "still" | "forget" | "own" | "first" | "wait" | "upTo" | "ended" | "goOn",
     string
   >;
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#tally = parts.tally;
+  constructor(s: string, parts: RetentionParts) {
+    this.#parts = parts;
     // Wrapped, the state says nothing about itself, or the planner might walk all of that state for each.
     const listed = `
       from unnest($1::bigint[], $2::text[], $3::bigint[]) as over (key, state, finished_at)
@@ -147,9 +144,9 @@ export class Retention {
   async #listFrom(tx: Tx, name: string, from: number): Promise<boolean> {
     const [[to]] = (await tx.rows<[number | null]>(this.#sql.upTo, from)) as [[number | null]];
     if (to !== null) {
-      await this.#settings.at(tx);
-      await this.#catalog.reload(tx.rows);
-      const lanes = [...this.#catalog.lanes()].filter(({ queue }) => queue === name);
+      await this.#parts.settings.at(tx);
+      await this.#parts.catalog.reload(tx.rows);
+      const lanes = [...this.#parts.catalog.lanes()].filter(({ queue }) => queue === name);
       const ids = listOf(lanes.map(({ id }) => id));
       const ended = await tx.rows<[JobKey, number, FinishedState, number]>(this.#sql.ended, from, to, ids);
       await this.#list(
@@ -163,7 +160,9 @@ export class Retention {
   }
 
   async #list(tx: Tx, ended: readonly Over[]): Promise<void> {
-    const listed = ended.filter(({ lane, state }) => this.#settings.keep(this.#catalog.lane(lane).queue, state) !== undefined);
+    const listed = ended.filter(
+      ({ lane, state }) => this.#parts.settings.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined,
+    );
     if (listed.length > 0) await tx.rows(this.#sql.add, ...columns(listed));
   }
 
@@ -177,9 +176,14 @@ export class Retention {
 
   async #due(rows: Rows, queues: readonly Forgetful[], now: number, leastAge: number, limit: number): Promise<Over[]> {
     if (queues.length === 0) return [];
-    const [finished] = await Promise.all([this.#tally.all(rows), this.#catalog.reload(rows)]);
+    const [finished] = await Promise.all([this.#parts.tally.all(rows), this.#parts.catalog.reload(rows)]);
     const set = new Map(queues.map((queue) => [queue.name, queue]));
-    const kept = { set, lanes: this.#catalog.lanes(), finished, unlisted: new Set(unlistedIn(queues).map(({ name }) => name)) };
+    const kept = {
+      set,
+      lanes: this.#parts.catalog.lanes(),
+      finished,
+      unlisted: new Set(unlistedIn(queues).map(({ name }) => name)),
+    };
     const found = excesses(kept, now, leastAge);
     // Of each, those that are too many have the even turn, those that are too old the odd one.
     const asks = found.flatMap(({ lanes, state, count, countBefore, ageBefore }, i) => [

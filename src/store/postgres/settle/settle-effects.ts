@@ -2,14 +2,10 @@ import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/ad
 import type { FinishedState } from "../../../core/jobs/job.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
-import type { Catalog } from "../catalog.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
-import type { JobEvents } from "../events.ts";
-import type { Limits } from "../limits/limits.ts";
-import type { Retention } from "./retention.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { runAsync } from "../../sql/script.ts";
-import type { WorkBatches } from "../../sql/work/work-batches.ts";
+import type { JobParts } from "../store-parts.ts";
 
 /** A job that has ended. */
 export interface FinishedJob {
@@ -20,40 +16,19 @@ export interface FinishedJob {
 
 type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
 
+type SettleEffectsParts = Pick<JobParts, "catalog" | "tally" | "waits" | "limits" | "retention" | "events" | "batches">;
+
 /**
  * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
  * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
  * those after them, in the same transaction.
  */
 export class SettleEffects {
-  readonly #catalog: Catalog;
-  readonly #tally: Tally;
-  readonly #waits: Waits;
-  readonly #limits: Limits;
-  readonly #retention: Retention;
-  readonly #events: JobEvents;
-  readonly #batches: WorkBatches;
+  readonly #parts: SettleEffectsParts;
   readonly #sql: Record<"waiting" | "unblock" | "cancel" | "idsOf", string>;
 
-  constructor(
-    s: string,
-    parts: {
-      catalog: Catalog;
-      tally: Tally;
-      waits: Waits;
-      limits: Limits;
-      retention: Retention;
-      events: JobEvents;
-      batches: WorkBatches;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#tally = parts.tally;
-    this.#waits = parts.waits;
-    this.#limits = parts.limits;
-    this.#retention = parts.retention;
-    this.#events = parts.events;
-    this.#batches = parts.batches;
+  constructor(s: string, parts: SettleEffectsParts) {
+    this.#parts = parts;
     this.#sql = {
       waiting: `
         select key, lane, priority, run_at, created_at, limits from ${s}.jobs
@@ -70,18 +45,18 @@ export class SettleEffects {
 
   /** The settings are those of this transaction. `ended` is what the caller has written. */
   async follow(tx: Tx, now: number, ended: readonly FinishedJob[]): Promise<void> {
-    await this.#tally.add(tx, now, ended);
+    await this.#parts.tally.add(tx, now, ended);
     // What is cancelled on the way has ended, too, and is looked at in the next round.
     for (let round = ended; round.length > 0;) {
-      await this.#retention.add(tx, round, now);
+      await this.#parts.retention.add(tx, round, now);
       round = await this.#tellBehind(tx, now, round);
-      await this.#tally.add(tx, now, round);
+      await this.#parts.tally.add(tx, now, round);
     }
   }
 
   /** Whether a job waits for one of these. */
   areAwaited(tx: Tx, jobs: readonly JobKey[]): Promise<boolean> {
-    return this.#waits.areAny(tx, jobs);
+    return this.#parts.waits.areAny(tx, jobs);
   }
 
   /** Those that wait for these may go on. */
@@ -93,12 +68,12 @@ export class SettleEffects {
   /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
   async #tellBehind(tx: Tx, now: number, ended: readonly Pick<FinishedJob, "job" | "state">[]): Promise<FinishedJob[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
-    const waits = await this.#waits.behind(tx, [...states.keys()]);
+    const waits = await this.#parts.waits.behind(tx, [...states.keys()]);
     if (waits.length === 0) return [];
     const { cancelled, freer } = behind(waits, states);
-    await this.#waits.over(tx, [...states.keys()], [...cancelled.keys()]);
+    await this.#parts.waits.over(tx, [...states.keys()], [...cancelled.keys()]);
     const ends = cancelled.size === 0 ? [] : await this.#cancelBehind(tx, now, cancelled, states);
-    await this.#unblock(tx, now, await this.#waits.free(tx, freer));
+    await this.#unblock(tx, now, await this.#parts.waits.free(tx, freer));
     tx.wrote();
     return ends;
   }
@@ -111,10 +86,10 @@ export class SettleEffects {
       if (isEarly(runAt, createdAt, now)) gates.set(key, "time");
       else if (limits === null) gates.set(key, null);
       else limited.push({ key, lane, priority, limits });
-      tx.ready(this.#catalog.lane(lane).queue);
+      tx.ready(this.#parts.catalog.lane(lane).queue);
     }
     if (limited.length > 0) {
-      const admitted = await this.#limits.admit(tx, limited);
+      const admitted = await this.#parts.limits.admit(tx, limited);
       for (const [i, { key }] of limited.entries()) gates.set(key, admitted[i] ?? null);
     }
     if (gates.size > 0) await tx.rows(this.#sql.unblock, listOf([...gates.keys()]), listOf([...gates.values()]));
@@ -137,19 +112,19 @@ export class SettleEffects {
     const errors = keys.map((key) => said.get(upstreamOf.get(key) as JobKey) as string);
     await tx.rows(this.#sql.cancel, now, listOf(keys), listOf(errors));
     const cancelled = rows.map(([job, lane]): FinishedJob => ({ job, lane, state: "cancelled" }));
-    await this.#events.tell(
+    await this.#parts.events.tell(
       tx,
       cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
     );
     const waited = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
-    await runAsync(this.#batches.cancelled(tx, now, waited));
+    await runAsync(this.#parts.batches.cancelled(tx, now, waited));
     return cancelled;
   }
 
   async #waitingOf(tx: Tx, jobs: readonly JobKey[]): Promise<WaitingRow[]> {
     if (jobs.length === 0) return [];
     const rows = await tx.rows<WaitingRow>(this.#sql.waiting, listOf(jobs));
-    await this.#catalog.knowLanes(
+    await this.#parts.catalog.knowLanes(
       tx.rows,
       rows.map((row) => row[1]),
     );

@@ -8,19 +8,13 @@ import { slotOf } from "../../job-row.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
-import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, type Rows } from "../connection/driver.ts";
-import type { Enqueue } from "../enqueue.ts";
-import type { JobEvents } from "../events.ts";
-import type { Limits } from "../limits/limits.ts";
-import type { Settings } from "../settings.ts";
-import type { SettleEffects } from "./settle-effects.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
-import type { WorkBatches } from "../../sql/work/work-batches.ts";
+import type { JobParts } from "../store-parts.ts";
 
 type HistoryRow = [
   key: JobKey,
@@ -35,8 +29,8 @@ type HistoryRow = [
   limits: string | null,
 ];
 
-/** An attempt that is to end, and how. */
-export interface Ending extends LeaseRef {
+/** An attempt, and how it ends. */
+export interface AttemptEnd extends LeaseRef {
   outcome: Outcome;
   /** Only if its lease ends at this very instant: then it is still the lease that was judged. */
   expiresAt?: number;
@@ -44,46 +38,24 @@ export interface Ending extends LeaseRef {
   work?: WorkEnd | undefined;
 }
 
-/** How it ended: null when the lease is not held any more. */
-export type Ended = { next: Next; outcome: Outcome } | null;
+/** What the job does next; null when the lease is not held any more. */
+export type SettleResult = { next: Next; outcome: Outcome } | null;
 
 /** Thrown where settlements are not all successes from which nothing follows. Nothing is written. */
 export class MoreFollows extends Error {}
 
+type SettleParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches"> & {
+  random: () => number;
+};
+
 /** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
 export class Settle {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #limits: Limits;
-  readonly #events: JobEvents;
-  readonly #effects: SettleEffects;
-  readonly #enqueue: Enqueue;
-  readonly #batches: WorkBatches;
-  readonly #random: () => number;
+  readonly #parts: SettleParts;
   readonly #successes: SettleSuccesses;
   readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
 
-  constructor(
-    s: string,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      limits: Limits;
-      events: JobEvents;
-      effects: SettleEffects;
-      enqueue: Enqueue;
-      batches: WorkBatches;
-      random: () => number;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#limits = parts.limits;
-    this.#events = parts.events;
-    this.#effects = parts.effects;
-    this.#enqueue = parts.enqueue;
-    this.#batches = parts.batches;
-    this.#random = parts.random;
+  constructor(s: string, parts: SettleParts) {
+    this.#parts = parts;
     this.#successes = new SettleSuccesses(s, parts);
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
@@ -114,8 +86,8 @@ export class Settle {
 
   /** Whether all of them are successes that one statement can settle, as far as is known here. */
   isPlain(settlements: readonly Settlement[]): boolean {
-    if (!this.#settings.isKnown || this.#settings.limited || !settlements.every(isPlain)) return false;
-    return !settlements.some(({ job }) => this.#limits.isClaimed(job));
+    if (!this.#parts.settings.isKnown || this.#parts.settings.limited || !settlements.every(isPlain)) return false;
+    return !settlements.some(({ job }) => this.#parts.limits.isClaimed(job));
   }
 
   /** The route of one statement, which settles all of them or none. */
@@ -141,13 +113,13 @@ export class Settle {
   async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
     const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
     const plain = plainOf(settlements).filter(({ job }) => !late.has(job));
-    const quiet = plain.filter(({ job }) => !this.#limits.isClaimed(job));
-    const limited = plain.filter(({ job }) => this.#limits.isLimited(job));
+    const quiet = plain.filter(({ job }) => !this.#parts.limits.isClaimed(job));
+    const limited = plain.filter(({ job }) => this.#parts.limits.isLimited(job));
     const others = without(settlements, [...quiet, ...limited]);
     if (others.length > 0) await this.#lock(tx, [...limited, ...others]);
-    else if (!this.#settings.isKnown) await this.#settings.at(tx);
+    else if (!this.#parts.settings.isKnown) await this.#parts.settings.at(tx);
     // Sent ahead of all that lock rows.
-    const locked = this.#limits.lock(tx, this.#limits.claimedIn(limited.map(({ job }) => job)));
+    const locked = this.#parts.limits.lock(tx, this.#parts.limits.claimedIn(limited.map(({ job }) => job)));
     // In several statements, but in the order of their keys all the same.
     if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
       tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
@@ -167,10 +139,10 @@ export class Settle {
     const jobs = limited.map(({ job }) => job);
     const ending = this.#successes.settle(tx, limited, "limited");
     // Another job may have begun to wait for one of them, unseen by that statement.
-    const [ended, areAwaited] = await Promise.all([ending, this.#effects.areAwaited(tx, jobs), locked, tx.now()]);
-    for (const queue of this.#limits.claimedIn([...ended])) tx.ready(queue);
-    await this.#limits.free(tx, ended);
-    if (areAwaited) await this.#effects.succeeded(tx, [...ended]);
+    const [ended, areAwaited] = await Promise.all([ending, this.#parts.effects.areAwaited(tx, jobs), locked, tx.now()]);
+    for (const queue of this.#parts.limits.claimedIn([...ended])) tx.ready(queue);
+    await this.#parts.limits.free(tx, ended);
+    if (areAwaited) await this.#parts.effects.succeeded(tx, [...ended]);
     return ended;
   }
 
@@ -188,50 +160,53 @@ export class Settle {
   }
 
   /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */
-  async end(tx: Tx, endings: readonly Ending[]): Promise<Ended[]> {
+  async end(tx: Tx, endings: readonly AttemptEnd[]): Promise<SettleResult[]> {
     if (endings.length === 0) return [];
-    await this.#settings.at(tx);
-    await this.#limits.lockOf(
+    await this.#parts.settings.at(tx);
+    await this.#parts.limits.lockOf(
       tx,
       endings.map(({ job }) => job),
     );
     const { ended, batch } = await this.#end(tx, endings);
-    if (batch !== null) await runAsync(this.#batches.close(tx, batch));
+    if (batch !== null) await runAsync(this.#parts.batches.close(tx, batch));
     return ended;
   }
 
   /** `next`: the jobs that the ends of work items lead to, for the caller to add; `batch`: what they change, not closed yet. */
-  async #end(tx: Tx, endings: readonly Ending[]): Promise<{ ended: Ended[]; next: NewJob[]; batch: WorkBatch | null }> {
+  async #end(
+    tx: Tx,
+    endings: readonly AttemptEnd[],
+  ): Promise<{ ended: SettleResult[]; next: NewJob[]; batch: WorkBatch | null }> {
     const [now, rows] = await Promise.all([tx.now(), this.#history(tx, endings)]);
     const held = endings.filter((ending) => isHeld(ending, rows.get(ending.job)));
     const ending = held.map(({ job, work }) => ({ job, lane: (rows.get(job) as History).lane, work }));
-    const batch = await runAsync(this.#batches.ending(tx, ending));
+    const batch = await runAsync(this.#parts.batches.ending(tx, ending));
     const moves: Move[] = [];
-    const ended = endings.map((ending): Ended => {
+    const ended = endings.map((ending): SettleResult => {
       const row = rows.get(ending.job);
       if (row === undefined || !isHeld(ending, row)) return null;
       // Only once, should it be asked for twice.
       rows.delete(ending.job);
       const outcome = (batch !== null && this.#untenable(batch, row, ending)) || ending.outcome;
-      const next = decide(row, this.#catalog.policy(row.policy), outcome, this.#random());
+      const next = decide(row, this.#parts.catalog.policy(row.policy), outcome, this.#parts.random());
       moves.push({ row, next, outcome, gate: isDelayed(next) ? "time" : null, ending });
       return { next, outcome };
     });
     await this.#limit(tx, moves);
     const next = batch === null ? [] : moves.flatMap((move) => this.#workOver(batch, now, move));
-    await Promise.all([this.#move(tx, now, moves), batch && runAsync(this.#batches.write(tx, batch))]);
+    await Promise.all([this.#move(tx, now, moves), batch && runAsync(this.#parts.batches.write(tx, batch))]);
     return { ended, next, batch };
   }
 
   /** What becomes of the success of a work item that cannot be written as it is. */
-  #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: Ending): Outcome | undefined {
-    if (outcome.kind !== "succeeded" || !this.#batches.isPipelines(lane)) return undefined;
+  #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: AttemptEnd): Outcome | undefined {
+    if (outcome.kind !== "succeeded" || !this.#parts.batches.isPipelines(lane)) return undefined;
     return batch.refusal(job, work);
   }
 
   /** What the end of a work item means for its build: the jobs that it leads to. */
   #workOver(batch: WorkBatch, now: number, { row, next, outcome, ending }: Move): NewJob[] {
-    if (!this.#batches.isPipelines(row.lane)) return [];
+    if (!this.#parts.batches.isPipelines(row.lane)) return [];
     const { work, expiresAt } = ending;
     if (outcome.kind === "succeeded") return batch.succeeded(now, row.key, work);
     batch.ended(now, row.key, { outcome, next, by: expiresAt === undefined ? "holder" : "reclaimer", work });
@@ -256,18 +231,18 @@ export class Settle {
 
   /** The queues whose lock it takes to settle these, as far as that is known here. */
   wants(settlements: readonly Settlement[]): string[] {
-    return [...this.#limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
+    return [...this.#parts.limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
   }
 
   #followed(settlements: readonly Settlement[]): string[] {
-    return this.#limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
+    return this.#parts.limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
   }
 
   /** The limits of all that they may touch. */
   async #lock(tx: Tx, settlements: readonly Settlement[]): Promise<void> {
-    await this.#settings.at(tx);
+    await this.#parts.settings.at(tx);
     const jobs = settlements.map(({ job }) => job);
-    await this.#limits.lockOf(tx, jobs, this.#followed(settlements));
+    await this.#parts.limits.lockOf(tx, jobs, this.#followed(settlements));
   }
 
   /** In their order: a follow-up of one may have the id that the next one's is refused for. */
@@ -291,8 +266,8 @@ export class Settle {
       const followUps = batch.flatMap((settlement, i) =>
         ended[i]?.outcome === settlement.outcome ? (settlement.followUps ?? []) : [],
       );
-      if (followUps.length + next.length > 0) await this.#enqueue.run(tx, [...followUps, ...next], work ?? undefined);
-      if (work !== null) await runAsync(this.#batches.close(tx, work));
+      if (followUps.length + next.length > 0) await this.#parts.enqueue.run(tx, [...followUps, ...next], work ?? undefined);
+      if (work !== null) await runAsync(this.#parts.batches.close(tx, work));
     }
     return fates;
   }
@@ -300,18 +275,18 @@ export class Settle {
   /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
     if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
-    const refused = await this.#enqueue.refused(tx, followUps);
+    const refused = await this.#parts.enqueue.refused(tx, followUps);
     return refused === undefined ? outcome : untenable(refused);
   }
 
-  async #history(tx: Tx, endings: readonly Ending[]): Promise<Map<JobKey, History>> {
+  async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, History>> {
     const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
     const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
-    await this.#catalog.knowLanes(
+    await this.#parts.catalog.knowLanes(
       tx.rows,
       found.map((row) => row[2]),
     );
-    await this.#catalog.knowPolicies(
+    await this.#parts.catalog.knowPolicies(
       tx.rows,
       found.map((row) => row[3]),
     );
@@ -327,7 +302,7 @@ export class Settle {
   async #limit(tx: Tx, moves: readonly Move[]): Promise<void> {
     const limited = moves.flatMap((move) => (move.row.limits === null ? [] : [{ move, ...move.row, limits: move.row.limits }]));
     if (limited.length === 0) return;
-    const gates = await this.#limits.end(
+    const gates = await this.#parts.limits.end(
       tx,
       limited.map((job) => ({
         ...job,
@@ -357,12 +332,12 @@ export class Settle {
     tx.wrote();
     const dropped = moves.filter(({ next }) => next.dropCheckpoint).map(({ row }) => row.key);
     if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
-    for (const { row } of moves) tx.ready(this.#catalog.lane(row.lane).queue);
-    await this.#events.tell(
+    for (const { row } of moves) tx.ready(this.#parts.catalog.lane(row.lane).queue);
+    await this.#parts.events.tell(
       tx,
       moves.map(({ row, next }) => ({ type: EVENT_OF[next.state], job: row.key, lane: row.lane })),
     );
-    await this.#effects.follow(
+    await this.#parts.effects.follow(
       tx,
       now,
       moves.flatMap(({ row, next: { state } }) => (isFinished(state) ? [{ job: row.key, lane: row.lane, state }] : [])),
@@ -388,11 +363,11 @@ interface Move {
   next: Next;
   outcome: Outcome;
   gate: string | null;
-  ending: Ending;
+  ending: AttemptEnd;
 }
 
 /** Whether it is still the attempt that is to end. */
-function isHeld({ fence, expiresAt }: Ending, row: History | undefined): boolean {
+function isHeld({ fence, expiresAt }: AttemptEnd, row: History | undefined): boolean {
   return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
 }
 

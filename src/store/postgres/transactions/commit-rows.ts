@@ -80,7 +80,12 @@ export class RowCommits {
     if (settlement.followUps !== undefined) await declare(settlement.followUps);
     const connection = await this.#take();
     try {
-      connection.jobParts = new JobParts(s, { speaks: false, random, knows: jobParts.catalog, artifacts: jobParts.batches.artifacts });
+      connection.jobParts = new JobParts(s, {
+        speaks: false,
+        random,
+        knows: jobParts.catalog,
+        artifacts: jobParts.batches.artifacts,
+      });
       const until = performance.now() + this.#parts.limit;
       const run = (tx: unknown) => this.#settle(tx as Transaction, connection.jobParts, settlement, until);
       const fate = await connection.group.submit("settle", run, { owed: true });
