@@ -15,7 +15,7 @@ export type { StandardSchema } from "./core/jobs/run-options.ts";
 export { files, type FileTarget, items, type Source, type Target } from "./core/pipelines/source.ts";
 export type { StageContext, StageOptions } from "./core/pipelines/stage.ts";
 export type { Why } from "./core/pipelines/build-view.ts";
-export type { BuildHandle } from "./pipelines/build-handle.ts";
+export type { BuildHandle } from "./pipelines/orchestrator.ts";
 export type { Plan } from "./pipelines/plan.ts";
 export type { BuildOptions } from "./pipelines/model.ts";
 export type { Claim } from "./engine/claim.ts";

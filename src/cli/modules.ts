@@ -5,7 +5,7 @@ import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import { isPipeline, type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
-import { loadedFrom } from "../pipelines/program.ts";
+import { loadedFrom } from "../pipelines/model.ts";
 import type { Definition } from "../engine/definition.ts";
 import { configOf, modulesOf } from "./config.ts";
 

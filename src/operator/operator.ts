@@ -13,7 +13,7 @@ import { bootId } from "../engine/host.ts";
 import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts";
 import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
 import { incompleteOf } from "../engine/client.ts";
-import { unfinished } from "../pipelines/build-handle.ts";
+import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";

@@ -12,18 +12,23 @@ import type { Engine } from "../engine/engine.ts";
 import { said } from "../engine/log.ts";
 import { incompleteOf, notReadable, type Page } from "../engine/client.ts";
 import type { Worker } from "../engine/worker.ts";
-import { definitionsOf } from "./definitions.ts";
+import { definitionsOf, PipelineRuntime } from "./pipeline-runtime.ts";
 import { exportBuild } from "./export.ts";
-import { Orchestrator } from "./orchestrator.ts";
+import { BuildHandle, Orchestrator, sourceChanges, watchBuilds } from "./orchestrator.ts";
 import { explainBuild, Outputs, viewBuild } from "./outputs.ts";
 import { askFirst, type Plan, plan } from "./plan.ts";
-import { programHash } from "./program.ts";
+import {
+  type BuildOptions,
+  type BuildSettings,
+  checkBuildOptions,
+  type CheckedOptions,
+  checkNames,
+  Model,
+  programHash,
+} from "./model.ts";
 import { Values } from "./values.ts";
-import { Worksite } from "./worksite.ts";
 import type { SourceChanges } from "./sources/changes.ts";
 import { buildById, type BuildRow, type LeadView, type LedBuild, type LockConflict, type NewLead } from "../store/builds.ts";
-import { BuildHandle, sourceChanges, watchBuilds } from "./build-handle.ts";
-import { type BuildOptions, type BuildSettings, checkBuildOptions, type CheckedOptions, checkNames, Model } from "./model.ts";
 
 interface BuildsParts {
   refuseClosed: () => void;
@@ -35,7 +40,7 @@ interface BuildsParts {
 export class Builds {
   readonly #engine: Engine;
   readonly #parts: BuildsParts;
-  readonly #sites = new Map<string, Worksite>();
+  readonly #sites = new Map<string, PipelineRuntime>();
   readonly #led = new Set<Orchestrator>();
 
   /** @internal */
@@ -47,13 +52,13 @@ export class Builds {
   /** Starts a build here: this process leads it and works on it. What an earlier build has made and still holds is reused. */
   async start<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
-    const site = this.#site(pipeline);
-    const checked = checkBuildOptions(site.model, options, "builds.start");
+    const runtime = this.#runtime(pipeline);
+    const checked = checkBuildOptions(runtime.model, options, "builds.start");
     checked.signal?.throwIfAborted();
     // Refused before there is a build that could only fail.
-    await site.ready();
-    await askFirst(site, checked, checked.signal ?? new AbortController().signal);
-    const { model } = site;
+    await runtime.ready();
+    await askFirst(runtime, checked, checked.signal ?? new AbortController().signal);
+    const { model } = runtime;
     const lead = await this.#lead(model);
     const answer = await this.#engine.store.builds.start({
       pipeline: model.name,
@@ -68,7 +73,7 @@ export class Builds {
       listing: model.listingJob(null, 0),
     });
     if ("paused" in answer) throw paused(model.name, answer.paused);
-    return this.#leading(site, answer, lead, checked);
+    return this.#leading(runtime, answer, lead, checked);
   }
 
   /** Goes on with a build that was stopped, has crashed, or is paused: that one with a token and a new budget. */
@@ -78,11 +83,11 @@ export class Builds {
     options: BuildOptions & { token?: string } = {},
   ): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
-    const site = this.#site(pipeline);
-    const checked = checkBuildOptions(site.model, options, "builds.resume");
+    const runtime = this.#runtime(pipeline);
+    const checked = checkBuildOptions(runtime.model, options, "builds.resume");
     checked.signal?.throwIfAborted();
-    await site.ready();
-    const { model } = site;
+    await runtime.ready();
+    const { model } = runtime;
     const row = await this.#need(id);
     refuseElsewhere(row, model);
     refuseOtherOptions(row, options, checked);
@@ -98,7 +103,7 @@ export class Builds {
         ...approval,
       });
     const answer = await (options.token === undefined ? resume() : watched(this.#engine, id, resume));
-    return this.#leading(site, answer, lead, checked);
+    return this.#leading(runtime, answer, lead, checked);
   }
 
   /**
@@ -107,11 +112,11 @@ export class Builds {
    */
   watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
     this.#parts.refuseClosing();
-    const site = this.#site(pipeline);
-    const { signal = new AbortController().signal } = checkBuildOptions(site.model, options, "builds.watch");
+    const runtime = this.#runtime(pipeline);
+    const { signal = new AbortController().signal } = checkBuildOptions(runtime.model, options, "builds.watch");
     const { concurrency } = options;
     return watchBuilds({
-      site,
+      runtime,
       signal,
       start: (isFirst) => this.start(pipeline, isFirst ? options : { ...options, rerun: [] }),
       resume: (id) => this.resume(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
@@ -189,9 +194,9 @@ export class Builds {
   /** What a build would run now, what it would reuse, and what that is estimated to cost. Changes nothing. */
   async plan<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<Plan> {
     this.#parts.refuseClosed();
-    const site = this.#site(pipeline);
-    const checked = checkBuildOptions(site.model, options, "builds.plan");
-    return plan(site, checked, checked.signal ?? new AbortController().signal);
+    const runtime = this.#runtime(pipeline);
+    const checked = checkBuildOptions(runtime.model, options, "builds.plan");
+    return plan(runtime, checked, checked.signal ?? new AbortController().signal);
   }
 
   /** Why a stage ran for a target in a build, or was reused, input by input. */
@@ -222,12 +227,12 @@ export class Builds {
 
   /** @internal What wakes whoever builds it again and again. */
   changes(pipeline: Pipeline): SourceChanges {
-    return sourceChanges(this.#site(pipeline));
+    return sourceChanges(this.#runtime(pipeline));
   }
 
   /** @internal A pipeline's stages, for a worker. */
   definitions(pipeline: Pipeline): Definition[] {
-    return definitionsOf(this.#site(pipeline));
+    return definitionsOf(this.#runtime(pipeline));
   }
 
   /** @internal */
@@ -235,17 +240,17 @@ export class Builds {
     await Promise.all([...this.#led].map((orchestrator) => orchestrator.stop()));
   }
 
-  #site(pipeline: unknown): Worksite {
+  #runtime(pipeline: unknown): PipelineRuntime {
     const definition = pipelineOf(pipeline);
     const known = this.#sites.get(definition.name);
     if (known?.model.definition === definition) return known;
-    const site = new Worksite(this.#engine, new Model(definition, hostname()));
-    this.#sites.set(definition.name, site);
-    return site;
+    const runtime = new PipelineRuntime(this.#engine, new Model(definition, hostname()));
+    this.#sites.set(definition.name, runtime);
+    return runtime;
   }
 
   #leading<All>(
-    site: Worksite,
+    runtime: PipelineRuntime,
     answer: LedBuild | LockConflict,
     { token }: NewLead,
     { concurrency, signal }: CheckedOptions,
@@ -254,11 +259,11 @@ export class Builds {
     const handle = new BuildHandle<All>(this.#engine, answer, this.#outputs());
     const orchestrator = new Orchestrator({
       engine: this.#engine,
-      model: site.model,
+      model: runtime.model,
       row: answer,
-      lock: { pipeline: site.model.name, token },
-      worker: this.#parts.work(definitionsOf(site), concurrency),
-      onLeave: site.lead(answer.key),
+      lock: { pipeline: runtime.model.name, token },
+      worker: this.#parts.work(definitionsOf(runtime), concurrency),
+      onLeave: runtime.lead(answer.key),
       onRow: (row) => handle.saw(row),
     });
     this.#led.add(orchestrator);

@@ -2,19 +2,19 @@ import { hash } from "node:crypto";
 import { NOTHING } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { type Fingerprint, type KeptValue, NO_VALUE } from "../core/pipelines/context-hash.ts";
-import { CALM, toJobError, type Unrest, waitAfter } from "../core/jobs/job.ts";
+import { CALM, toJobError, type FileChurn, waitAfter } from "../core/jobs/job.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkTargetId, childrenOf, pathOf, type Segment, stepOf } from "../core/pipelines/work.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
 import { said } from "../engine/log.ts";
-import { asParent, type Parent } from "./live-targets.ts";
+import { asParent, type Parent } from "./stage-input.ts";
 import type { Task } from "./stage-runner.ts";
 import { ChildListWriter, readChildList, type Values, type Yielded } from "./values.ts";
-import { listedTarget, type Walked } from "./walker.ts";
-import type { Worksite } from "./worksite.ts";
+import { listedTarget, type PlannedWay } from "./stage-planner.ts";
+import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
 import type { FoundResult, ListedTarget } from "../store/work.ts";
-import { BATCH, type Found } from "./enlister.ts";
+import { BATCH, type Found } from "./target-writer.ts";
 
 /** Writes down what an expand yields, child by child. They are targets only when it has ended well. */
 export class Expansion {
@@ -22,9 +22,9 @@ export class Expansion {
   readonly #seen = new Set<string>();
   readonly #list: ChildListWriter;
 
-  constructor(site: Worksite, task: Task) {
+  constructor(runtime: PipelineRuntime, task: Task) {
     this.#task = task;
-    this.#list = new ChildListWriter(site.hasArtifacts ? site.artifacts : null);
+    this.#list = new ChildListWriter(runtime.hasArtifacts ? runtime.artifacts : null);
   }
 
   /** All that it yields. */
@@ -79,14 +79,19 @@ export class Expansion {
 }
 
 /** The targets that a list of children stands for, batch by batch. */
-export async function* childrenIn(list: KeptValue, parent: Parent, site: Worksite, values: Values): AsyncIterable<Found[]> {
-  const segment = site.model.segments[parent.segment + 1] as Segment;
+export async function* childrenIn(
+  list: KeptValue,
+  parent: Parent,
+  runtime: PipelineRuntime,
+  values: Values,
+): AsyncIterable<Found[]> {
+  const segment = runtime.model.segments[parent.segment + 1] as Segment;
   let batch: Found[] = [];
-  for await (const { id, text } of readChildList(list, site.artifacts)) {
+  for await (const { id, text } of readChildList(list, runtime.artifacts)) {
     const value = text === null ? NO_VALUE : await values.keepText(text);
     const path = pathOf(parent.path, id);
     const child = { segment: segment.index, path, id, hash: hash("sha256", value.hash), value };
-    const found = site.targets.child(child, parent);
+    const found = runtime.targets.child(child, parent);
     const { artifact, size } = value;
     batch.push(artifact === null ? found : { ...found, artifacts: [{ name: "value", hash: artifact, size }] });
     if (batch.length < BATCH) continue;
@@ -103,64 +108,64 @@ const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
  * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is seen by nobody
  * before that is committed; then a job of its own makes targets of it, batch by batch, however often it has to begin anew.
  */
-export class Offspring {
-  readonly #site: Worksite;
+export class Children {
+  readonly #runtime: PipelineRuntime;
   readonly #task: Task;
   /** The expand itself ran just before, and was counted then. */
   readonly #isOwn: boolean;
 
-  constructor(site: Worksite, task: Task) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#runtime = runtime;
     this.#task = task;
     this.#isOwn = isChildren(task.attempt);
   }
 
   /** The way of a target whose expand has just run. */
-  get next(): Walked {
+  get next(): PlannedWay {
     const { scope, place, row, trail } = this.#task;
     const steps = [...trail, { stage: place.stage.name, result: null, output: "none" as const }];
-    const job = this.#site.model.childrenJob(place, { build: scope.build.key, path: row.path });
+    const job = this.#runtime.model.childrenJob(place, { build: scope.build.key, path: row.path });
     return { flow: { to: "work", trail: steps, job }, passed: [] };
   }
 
   /** What was yielded; null: the expand has to run. */
   async find(): Promise<FoundResult | null> {
     const { writer, place, context, row } = this.#task;
-    const found = await writer.walker.lookUpChildren(place, context, row.trail, this.#isOwn);
+    const found = await writer.planner.lookUpChildren(place, context, row.trail, this.#isOwn);
     if (found === null || found.output.artifact === null) return found;
     try {
-      await (await this.#site.artifacts()).path(found.output.artifact);
+      await (await this.#runtime.artifacts()).path(found.output.artifact);
       return found;
     } catch (error) {
       if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
-      this.#site.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
+      this.#runtime.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
       return null;
     }
   }
 
   /** All of them are known then, and their parent is at its end. */
-  async enlist(found: FoundResult): Promise<void> {
-    const { attempt, writer, place, row, traveller, trail, context } = this.#task;
+  async addTargets(found: FoundResult): Promise<void> {
+    const { attempt, writer, place, row, live, trail, context } = this.#task;
     await this.#children(found);
     const stage = place.stage.name;
     const steps = [...trail, { stage, result: found.key, output: childrenOf(context.hash) }];
-    const walked = await writer.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail);
+    const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.trail);
     const isOther = stepOf(row.trail, stage)?.result !== found.key;
-    if (!this.#isOwn) walked.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
-    attempt.work = { cost: NOTHING, result: null, target: listedTarget(traveller, row.rev, carryOn(attempt, walked)) };
+    if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
+    attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
   }
 
   /** Those that were there before and are not among them are gone. */
   async #children({ output }: FoundResult): Promise<void> {
-    const { attempt, writer, traveller, trail } = this.#task;
-    const parent = asParent(traveller, trail);
-    const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    const { attempt, writer, live, trail } = this.#task;
+    const parent = asParent(live, trail);
+    const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
     const there = new Set<string>();
-    for await (const found of childrenIn(output, parent, this.#site, this.#site.values)) {
+    for await (const found of childrenIn(output, parent, this.#runtime, this.#runtime.values)) {
       attempt.signal.throwIfAborted();
       for (const { id } of found) there.add(id);
       const paths = found.map(({ path }) => path);
-      await writer.enlist(segment, found, await writer.rows(segment, paths));
+      await writer.addTargets(segment, found, await writer.rows(segment, paths));
     }
     await writer.goneBut(segment, parent.path, there);
   }
@@ -171,36 +176,36 @@ function isChildren({ claimed }: Attempt): boolean {
 }
 
 /** What a work item knows of earlier changes of its target's bytes. */
-export function unrestOf({ claimed }: Attempt): Unrest {
-  return (JSON.parse(claimed.input as string) as { unrest?: Unrest }).unrest ?? CALM;
+export function churnOf({ claimed }: Attempt): FileChurn {
+  return (JSON.parse(claimed.input as string) as { churn?: FileChurn }).churn ?? CALM;
 }
 
 /** The same way on after a step that went well; the next work item knows how often the bytes have changed so far. */
-export function carryOn(attempt: Attempt, walked: Walked): Walked {
-  return withUnrest(walked, { ...unrestOf(attempt), waited: false });
+export function carryOn(attempt: Attempt, planned: PlannedWay): PlannedWay {
+  return withChurn(planned, { ...churnOf(attempt), waited: false });
 }
 
-function withUnrest(walked: Walked, unrest: Unrest, when: { delay?: number; priority?: number } = {}): Walked {
-  const { flow } = walked;
-  if (flow.to !== "work" || unrest.times === 0) return walked;
-  const input = JSON.stringify({ ...(JSON.parse(flow.job.input as string) as object), unrest });
-  return { ...walked, flow: { ...flow, job: { ...flow.job, ...when, input } } };
+function withChurn(planned: PlannedWay, churn: FileChurn, when: { delay?: number; priority?: number } = {}): PlannedWay {
+  const { flow } = planned;
+  if (flow.to !== "work" || churn.times === 0) return planned;
+  const input = JSON.stringify({ ...(JSON.parse(flow.job.input as string) as object), churn });
+  return { ...planned, flow: { ...flow, job: { ...flow.job, ...when, input } } };
 }
 
 /** A file has other bytes than those that its work is for: they get work of their own, from the first stage on. */
-export class Supersession {
-  readonly #site: Worksite;
+export class RestartOnChange {
+  readonly #runtime: PipelineRuntime;
   readonly #task: Task;
 
-  constructor(site: Worksite, task: Task) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#runtime = runtime;
     this.#task = task;
   }
 
   /** It changed while it was worked on. The answer is the target as it goes on: later, the more often that was. */
   async during(): Promise<ListedTarget> {
     const { attempt, row } = this.#task;
-    const times = unrestOf(attempt).times + 1;
+    const times = churnOf(attempt).times + 1;
     const delay = waitAfter(times);
     if (delay === null) throw new Ending(failForGood(toJobError(restless(row.id, times))));
     return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
@@ -208,30 +213,34 @@ export class Supersession {
 
   /** It changed while its work waited, which is why it had to wait: what it is by now is worked on before anything else. */
   async afterWait(): Promise<ListedTarget> {
-    const { times } = unrestOf(this.#task.attempt);
-    const priority = 2 * this.#site.model.definition.stages.length;
+    const { times } = churnOf(this.#task.attempt);
+    const priority = 2 * this.#runtime.model.definition.stages.length;
     return this.#as(await this.#fingerprint(), { times, waited: false }, { priority });
   }
 
-  async #as(fingerprint: Fingerprint | null, unrest: Unrest, when: { delay?: number; priority?: number }): Promise<ListedTarget> {
-    const { writer, row, place, traveller } = this.#task;
+  async #as(
+    fingerprint: Fingerprint | null,
+    churn: FileChurn,
+    when: { delay?: number; priority?: number },
+  ): Promise<ListedTarget> {
+    const { writer, row, place, live } = this.#task;
     if (fingerprint === null) {
       // It is gone; the next listing finds that, and has it removed.
       const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
-      return listedTarget(traveller, row.rev, { flow, passed: [] });
+      return listedTarget(live, row.rev, { flow, passed: [] });
     }
-    const now = this.#site.targets.file(row.id, fingerprint);
-    const walked = await writer.walker.walk(now, place.segment, 0, [], row.trail);
-    return listedTarget(now, row.rev, withUnrest(walked, unrest, when));
+    const now = this.#runtime.targets.file(row.id, fingerprint);
+    const planned = await writer.planner.plan(now, place.segment, 0, [], row.trail);
+    return listedTarget(now, row.rev, withChurn(planned, churn, when));
   }
 
   /** Of the file as it is now; null: it is gone. */
   async #fingerprint(): Promise<Fingerprint | null> {
-    const path = this.#site.pathOf(this.#task.row.id);
+    const path = this.#runtime.pathOf(this.#task.row.id);
     const stat = statNow(path);
     // A link that leads out of the root by now is no file of it.
-    if (stat === null || !this.#site.isInside(path)) return null;
-    return fingerprintFile(path, stat, this.#site.engine.clock);
+    if (stat === null || !this.#runtime.isInside(path)) return null;
+    return fingerprintFile(path, stat, this.#runtime.engine.clock);
   }
 }
 

@@ -1,22 +1,32 @@
 import { hash } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { dirname, relative, resolve } from "node:path";
+import { fileURLToPath, pathToFileURL } from "node:url";
+import type { Policy } from "../core/jobs/retry.ts";
+import { checkConcurrency } from "../core/jobs/run-options.ts";
 import { type Budget, toBudget } from "../core/pipelines/budget.ts";
 import type { Cost } from "../core/pipelines/cost.ts";
+import { Only } from "../core/pipelines/source.ts";
+import {
+  describePipeline,
+  type Pipeline,
+  type PipelineDefinition,
+  type PipelineDescription,
+  pipelineHash,
+  pipelineOf,
+} from "../core/pipelines/pipeline.ts";
+import type { StageDefinition } from "../core/pipelines/stage.ts";
+import { listingJobName, pipelineQueue, type Segment, segmentsOf, stageJobName } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { type Glob, matchGlob } from "../core/text/glob.ts";
 import type { BuildKey } from "../core/text/ids.ts";
-import { Only } from "../core/pipelines/only.ts";
 import { checkCount, checkSignal, checkText, describeValue, invalidOption, refuseUnknown } from "../core/text/options.ts";
-import { describePipeline, type PipelineDefinition, type PipelineDescription, pipelineHash } from "../core/pipelines/pipeline.ts";
-import type { Policy } from "../core/jobs/retry.ts";
-import { checkConcurrency } from "../core/jobs/run-options.ts";
-import { listingJobName, pipelineQueue, type Segment, segmentsOf, stageJobName } from "../core/pipelines/work.ts";
-import type { StageDefinition } from "../core/pipelines/stage.ts";
 import { type Declared, limitKeys } from "../engine/definition.ts";
 import type { NewJob } from "../store/store.ts";
 import type { NewWork } from "../store/work.ts";
 
 /** Where a stage is. */
-export interface Place {
+export interface StagePosition {
   segment: Segment;
   /** Among the stages of its segment. */
   index: number;
@@ -47,7 +57,7 @@ export class Model {
   readonly queue: string;
   /** Only the host that lists the targets can work on them. */
   readonly bound: boolean;
-  readonly #places = new Map<string, Place>();
+  readonly #places = new Map<string, StagePosition>();
 
   constructor(definition: PipelineDefinition, host: string) {
     this.definition = definition;
@@ -73,11 +83,11 @@ export class Model {
     return this.definition.name;
   }
 
-  get places(): Iterable<Place> {
+  get places(): Iterable<StagePosition> {
     return this.#places.values();
   }
 
-  place(stage: string): Place {
+  place(stage: string): StagePosition {
     const place = this.#places.get(stage);
     if (place !== undefined) return place;
     throw new HoldfastError(
@@ -92,13 +102,13 @@ export class Model {
   }
 
   /** Whether a stage is this one, or one behind it that the same targets go through. */
-  isFrom(stage: string, from: Place): boolean {
+  isFrom(stage: string, from: StagePosition): boolean {
     const place = this.#places.get(stage);
     return place !== undefined && place.segment === from.segment && place.index >= from.index;
   }
 
   /** `limits` sees what the handler will see. */
-  stageJob(place: Place, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
+  stageJob(place: StagePosition, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
     const { declared } = place;
     const job = this.#stageJob(place, work, {});
     if (declared.empty) return job;
@@ -106,13 +116,13 @@ export class Model {
   }
 
   /** Makes targets of what an expand has yielded. It calls nobody, so nothing limits it. */
-  childrenJob(place: Place, work: { build: BuildKey; path: string }): NewJob {
+  childrenJob(place: StagePosition, work: { build: BuildKey; path: string }): NewJob {
     return this.#stageJob(place, work, { children: true });
   }
 
   /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then; else it goes on from there. */
   removeJob(
-    place: Place,
+    place: StagePosition,
     work: { build: BuildKey; path: string; segment: number },
     what: { result: number; gone: boolean },
   ): NewJob {
@@ -147,7 +157,7 @@ export class Model {
     return this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
   }
 
-  #stageJob({ stage, segment, position }: Place, work: { build: BuildKey; path: string }, more: object): NewJob {
+  #stageJob({ stage, segment, position }: StagePosition, work: { build: BuildKey; path: string }, more: object): NewJob {
     return {
       ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
       // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
@@ -177,7 +187,7 @@ export class Model {
     return { declaration, empty: sorted.length === 0, keys: sorted.map(({ key }) => key) };
   }
 
-  #limitKeys({ declared, stage }: Place, input: unknown, context: string): string[] {
+  #limitKeys({ declared, stage }: StagePosition, input: unknown, context: string): string[] {
     const keys = limitKeys(declared, input, stage.name);
     if (stage.reuse !== "bytes") return keys;
     const own = declared.declaration.limits.findIndex(({ position }) => position === stage.limits.length);
@@ -255,4 +265,48 @@ export function checkNames(names: unknown, option: string): string[] {
     `\`${option}\` must be an array of names, got ${describeValue(names)}.`,
     "Give non-empty strings in an array.",
   );
+}
+
+/** Of `import … from "./x.ts"`, `export … from "./x.ts"` and `import "./x.ts"`: the address, if it is relative. */
+const RELATIVE_IMPORT = /\b(?:import|export)\b(?:[^"'`;()]*?\bfrom)?\s*["'](\.\.?\/[^"']+)["']/g;
+
+const modules = new WeakMap<PipelineDefinition, string>();
+const hashed = new Map<string, Promise<string>>();
+
+/** Notes the file that a pipeline was loaded from, for one that does not name its `module`. */
+export function loadedFrom(pipeline: Pipeline, file: string): void {
+  modules.set(pipelineOf(pipeline), resolve(file));
+}
+
+/**
+ * The hash of the program that builds a pipeline: of the file of its `module`, else of the file it was loaded from, else of the
+ * process's main script; and of all that this file imports statically by a relative path, directly or not. "" if there is
+ * no such file, as with `node -e`. A process computes it once: later changes of the files are not what it runs.
+ */
+export function programHash(definition: PipelineDefinition): Promise<string> {
+  const { module } = definition;
+  const path = module === null ? (modules.get(definition) ?? process.argv[1]) : fileURLToPath(module);
+  if (path === undefined) return Promise.resolve("");
+  let known = hashed.get(path);
+  if (known === undefined) hashed.set(path, (known = hashFiles(path)));
+  return known;
+}
+
+async function hashFiles(entry: string): Promise<string> {
+  const files = new Map<string, string>();
+  const read = async (path: string): Promise<void> => {
+    if (files.has(path)) return;
+    files.set(path, "");
+    // What looks like an import may be a text, and name no file.
+    const bytes = await readFile(path).catch(() => null);
+    if (bytes === null) return void files.delete(path);
+    files.set(path, hash("sha256", bytes));
+    const imports = bytes.toString().matchAll(RELATIVE_IMPORT);
+    await Promise.all([...imports].map(([, address]) => read(fileURLToPath(new URL(address as string, pathToFileURL(path))))));
+  };
+  await read(entry);
+  if (files.size === 0) return "";
+  // The same program has the same hash in another folder.
+  const named = [...files].map(([path, content]) => [relative(dirname(entry), path).replaceAll("\\", "/"), content]);
+  return hash("sha256", JSON.stringify(named.sort(([a = ""], [b = ""]) => (a < b ? -1 : 1))));
 }

@@ -1,4 +1,6 @@
 import { randomBytes } from "node:crypto";
+import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
+import type { Build } from "../core/pipelines/build-view.ts";
 import {
   type BuildProgress,
   hasEnded,
@@ -7,25 +9,27 @@ import {
   startsNothingNew,
   type WantedMove,
 } from "../core/pipelines/build.ts";
-import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
-import { HoldfastError } from "../core/text/errors.ts";
 import { gatherSegment } from "../core/pipelines/work.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "../engine/engine.ts";
 import { said } from "../engine/log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
-import { buildById, type BuildRow, type LedBuild, type LockToken } from "../store/builds.ts";
-import { BuildScope } from "./live-targets.ts";
+import { buildById, type BuildRow, type BuildStore, type LedBuild, type LockToken, newestBuild } from "../store/builds.ts";
+import { BuildContext } from "./stage-input.ts";
 import type { Model } from "./model.ts";
+import { type Outputs, viewBuild } from "./outputs.ts";
+import { SourceChanges } from "./sources/changes.ts";
+import type { PipelineRuntime } from "./pipeline-runtime.ts";
 
 /** However many commits there are, it looks no more often than this. */
-const LOOK = 25;
+const LOOK_MS = 25;
 /** And no less often: nobody else's news may have been lost. */
-const LOOK_AGAIN = 1_000;
+const LOOK_AGAIN_MS = 1_000;
 /** Work that is under way when a build pauses has been paid for: it is waited for, this long. */
 const IN_FLIGHT = 24 * 3_600_000;
 
-export interface OrchestratorParts {
+interface OrchestratorParts {
   engine: Engine;
   model: Model;
   row: LedBuild;
@@ -44,7 +48,7 @@ export class Orchestrator {
   /** The build as it was left. Resolves in every state. */
   readonly ended: Promise<{ row: BuildRow; token?: string }>;
   readonly #parts: OrchestratorParts;
-  readonly #scope: BuildScope;
+  readonly #scope: BuildContext;
   readonly #end = Promise.withResolvers<{ row: BuildRow; token?: string }>();
   readonly #quit: (() => void)[] = [];
   #looking = false;
@@ -63,11 +67,11 @@ export class Orchestrator {
     this.#parts = parts;
     this.#rests = parts.row.rests;
     this.#retries = parts.row.retries;
-    this.#scope = new BuildScope(parts.engine.store, parts.model, parts.row);
+    this.#scope = new BuildContext(parts.engine.store, parts.model, parts.row);
     this.ended = this.#end.promise;
     const { engine, lock } = parts;
     this.#quit.push(
-      engine.store.onChange(() => this.#soon(LOOK)),
+      engine.store.onChange(() => this.#soon(LOOK_MS)),
       engine.leads.watch(lock, () => this.#lost()),
     );
     this.#soon(0);
@@ -121,7 +125,7 @@ export class Orchestrator {
       engine.log.warn("leading a build failed; it is tried again", { build: id, ...said(error) });
     }
     this.#looking = false;
-    this.#soon(this.#again ? LOOK : LOOK_AGAIN);
+    this.#soon(this.#again ? LOOK_MS : LOOK_AGAIN_MS);
   }
 
   async #lead(row: BuildRow): Promise<void> {
@@ -231,4 +235,139 @@ export class Orchestrator {
     const { engine, row } = this.#parts;
     return (await buildById(engine.store.builds, row.id)) ?? row;
   }
+}
+
+/** Seen no more often than this, in milliseconds: a picture for people. */
+const FRAME = 100;
+
+/** A build that this process leads. */
+export class BuildHandle<All = unknown> {
+  readonly id: string;
+  readonly types?: { all: All };
+  readonly #engine: Engine;
+  readonly #outputs: Outputs;
+  #row: BuildRow;
+  #orchestrator!: Orchestrator;
+  #seen = 0;
+  #wake: (() => void)[] = [];
+  #done: Promise<Build> | null = null;
+
+  /** @internal */
+  constructor(engine: Engine, row: BuildRow, outputs: Outputs) {
+    this.#outputs = outputs;
+    this.id = row.id;
+    this.#engine = engine;
+    this.#row = row;
+  }
+
+  /** @internal */
+  ledBy(orchestrator: Orchestrator, signal: AbortSignal | undefined): void {
+    this.#orchestrator = orchestrator;
+    this.#done = orchestrator.ended.then(({ row, token }) => viewBuild(this.#engine.store, row, token));
+    this.#done.catch(() => {});
+    if (signal === undefined) return;
+    const stop = (): void => void orchestrator.stop();
+    // It may have been aborted while the build was being started.
+    if (signal.aborted) return stop();
+    signal.addEventListener("abort", stop, { once: true });
+    void orchestrator.ended.then(() => signal.removeEventListener("abort", stop));
+  }
+
+  /** @internal */
+  saw(row: BuildRow): void {
+    this.#row = row;
+    this.#seen++;
+    for (const wake of this.#wake.splice(0)) wake();
+  }
+
+  /** How it ended, or was left: resolves in every state. */
+  done(): Promise<Build> {
+    return this.#done as Promise<Build>;
+  }
+
+  /** Lets what runs end, and leaves a build that can be resumed. */
+  async stop(): Promise<Build> {
+    await this.#orchestrator.stop();
+    return this.done();
+  }
+
+  /** The build as it goes on; the last one is as `done` answers. */
+  async *progress(): AsyncIterable<Build> {
+    const ended = this.done();
+    const over = ended.then(() => true);
+    for (let seen = -1; ;) {
+      if (seen !== this.#seen) {
+        seen = this.#seen;
+        yield await viewBuild(this.#engine.store, this.#row);
+      }
+      const news = Promise.withResolvers<false>();
+      this.#wake.push(() => news.resolve(false));
+      if (seen === this.#seen && (await Promise.race([news.promise, over]))) break;
+      const pause = Promise.withResolvers<false>();
+      const timer = setTimeout(() => pause.resolve(false), FRAME);
+      const isOver = await Promise.race([over, pause.promise]);
+      clearTimeout(timer);
+      if (isOver) break;
+    }
+    yield await ended;
+  }
+
+  /** What a stage has made of a target; a stage with one target needs none named. */
+  output<N extends keyof All>(stage: N, target?: string): Promise<All[N]> {
+    return this.#outputs.one(this.#row, stage as string, target) as Promise<All[N]>;
+  }
+
+  /** All that a stage has made, in the order of the targets' ids. */
+  outputs<N extends keyof All>(stage: N): AsyncIterable<{ target: string; output: All[N] }> {
+    return this.#outputs.all(this.#row, stage as string) as AsyncIterable<{ target: string; output: All[N] }>;
+  }
+}
+
+/** A build that is paused, or led by somebody else, is looked after this often. */
+const RECHECK_MS = 3_000;
+
+interface WatchParts {
+  runtime: PipelineRuntime;
+  signal: AbortSignal;
+  /** A rerun is asked for once, not with each change. */
+  start: (isFirst: boolean) => Promise<BuildHandle>;
+  resume: (id: string) => Promise<BuildHandle>;
+}
+
+/** Builds, waits until the source is another, and builds again, until the signal says that it is enough. */
+export async function* watchBuilds(parts: WatchParts): AsyncGenerator<Build> {
+  const { runtime, signal } = parts;
+  using changes = sourceChanges(runtime);
+  for (let isFirst = true; !signal.aborted; isFirst = false) {
+    await changes.mark();
+    if (signal.aborted) return;
+    const handle = await next(parts, isFirst);
+    if (handle !== null) yield await handle.done();
+    if (!(await changes.next(signal, handle === null ? RECHECK_MS : undefined))) return;
+  }
+}
+
+/** What wakes whoever builds this again and again. */
+export function sourceChanges({ model, folders, engine }: PipelineRuntime): SourceChanges {
+  return new SourceChanges({ source: model.definition.source, folders, clock: engine.clock, log: engine.log });
+}
+
+/** The build that is to be done now. Null: somebody has to approve a budget first, or leads one. */
+async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boolean): Promise<BuildHandle | null> {
+  const { builds } = runtime.engine.store;
+  try {
+    const open = await unfinished(builds, runtime.model.name);
+    if (open === null) return await start(isFirst);
+    if (open.state === "BUDGET_PAUSE" && !open.approved && !isFirst) return null;
+    return await resume(open.id);
+  } catch (error) {
+    if (error === signal.reason) return null;
+    if (!isFirst && error instanceof HoldfastError && error.code === "LOCK_CONFLICT") return null;
+    throw error;
+  }
+}
+
+/** The build of a pipeline that could be gone on with: there is one at most. */
+export async function unfinished(builds: BuildStore, pipeline: string): Promise<BuildRow | null> {
+  return (await newestBuild(builds, pipeline, "BUDGET_PAUSE")) ?? newestBuild(builds, pipeline, "CRASHED");
 }

@@ -4,18 +4,18 @@ import { editedStages, type PipelineDescription } from "../core/pipelines/pipeli
 import { gatherSegment, GONE, type Segment } from "../core/pipelines/work.ts";
 import { fixedEstimate } from "../core/pipelines/stage.ts";
 import { inlineValue, type KeptValue } from "../core/pipelines/context-hash.ts";
-import { Purse } from "./purse.ts";
+import { BudgetReserver } from "./stage-attempt.ts";
 import { Values } from "./values.ts";
-import { Walker } from "./walker.ts";
-import type { Worksite } from "./worksite.ts";
-import { describeSkipped, type SkippedFile } from "./sources/databases.ts";
+import { StagePlanner } from "./stage-planner.ts";
+import type { PipelineRuntime } from "./pipeline-runtime.ts";
+import { describeSkipped, type SkippedFile } from "./sources/root.ts";
 import { type BuildRow, newestBuild } from "../store/builds.ts";
 import type { TargetRow } from "../store/work.ts";
-import type { Found, Register } from "./enlister.ts";
+import type { Found, TargetRegister } from "./target-writer.ts";
 import { childrenIn } from "./expansion.ts";
-import { Lister } from "./lister.ts";
-import { asParent, BuildScope, loadInput, type Parent, type Traveller } from "./live-targets.ts";
-import type { CheckedOptions, Model, Place } from "./model.ts";
+import { SourceScanner } from "./source-scanner.ts";
+import { asParent, BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
+import type { CheckedOptions, Model, StagePosition } from "./model.ts";
 
 /** What a build would do now, and cost. */
 export interface Plan {
@@ -56,55 +56,60 @@ const PAGE = 500;
 const FIRST = 10;
 
 /** Lists as a build would, and writes nothing. */
-export async function plan(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
-  for (const { stage } of site.model.places) fixedEstimate(stage);
-  const newest = await newestBuild(site.engine.store.builds, site.model.name);
+export async function plan(runtime: PipelineRuntime, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
+  for (const { stage } of runtime.model.places) fixedEstimate(stage);
+  const newest = await newestBuild(runtime.engine.store.builds, runtime.model.name);
   const skipped: string[] = [];
-  const { scope, counter, lister } = dryRun(site, options, signal, (file) => skipped.push(describeSkipped(file)));
-  await lister.source(undefined);
+  const { scope, counter, scanner } = dryRun(runtime, options, signal, (file) => skipped.push(describeSkipped(file)));
+  await scanner.source(undefined);
   for (let round = 1; ; round++) {
-    const segment = gatherSegment(site.model.segments, round);
+    const segment = gatherSegment(runtime.model.segments, round);
     const gather = segment?.stages[0];
-    if (segment === undefined || gather === undefined || !scope.includes(site.model.place(gather.name))) break;
+    if (segment === undefined || gather === undefined || !scope.includes(runtime.model.place(gather.name))) break;
     // What its members will be is known only if nothing has to run before.
-    if (counter.isSettled) await lister.groups(round, 0);
+    if (counter.isSettled) await scanner.groups(round, 0);
     else await counter.unknownGroups(segment);
   }
-  return counter.plan([...warningsOf(site.model, newest), ...skipped]);
+  return counter.plan([...warningsOf(runtime.model, newest), ...skipped]);
 }
 
 /**
  * Asks for the estimates of the first targets that a build would find, as a plan does: what is refused there is refused before
  * there is a build. Whatever else is wrong, its listing finds.
  */
-export async function askFirst(site: Worksite, options: CheckedOptions, signal: AbortSignal): Promise<void> {
-  for (const { stage } of site.model.places) fixedEstimate(stage);
-  if ((site.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
+export async function askFirst(runtime: PipelineRuntime, options: CheckedOptions, signal: AbortSignal): Promise<void> {
+  for (const { stage } of runtime.model.places) fixedEstimate(stage);
+  if ((runtime.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
   try {
-    await dryRun(site, options, signal).lister.first(FIRST);
+    await dryRun(runtime, options, signal).scanner.first(FIRST);
   } catch (error) {
     signal.throwIfAborted();
     if (error instanceof HoldfastError && error.code === "COST_INVALID") throw error;
   }
 }
 
-function dryRun(site: Worksite, options: CheckedOptions, signal: AbortSignal, onSkipped: (file: SkippedFile) => void = () => {}) {
-  const scope = new BuildScope(site.engine.store, site.model, wouldBe(site, options));
-  const counter = new Counter(site, scope);
-  const values = new DryValues(site.artifacts);
-  const lister = new Lister({
+function dryRun(
+  runtime: PipelineRuntime,
+  options: CheckedOptions,
+  signal: AbortSignal,
+  onSkipped: (file: SkippedFile) => void = () => {},
+) {
+  const scope = new BuildContext(runtime.engine.store, runtime.model, wouldBe(runtime, options));
+  const counter = new Counter(runtime, scope);
+  const values = new DryValues(runtime.artifacts);
+  const scanner = new SourceScanner({
     scope,
     register: counter,
-    targets: site.targets,
+    targets: runtime.targets,
     values,
-    clock: site.engine.clock,
-    artifacts: site.artifacts,
-    folders: site.folders,
+    clock: runtime.engine.clock,
+    artifacts: runtime.artifacts,
+    folders: runtime.folders,
     signal,
     dry: true,
     onSkipped,
   });
-  return { scope, counter, lister };
+  return { scope, counter, scanner };
 }
 
 /** What is large stays in memory for a moment. */
@@ -115,35 +120,40 @@ class DryValues extends Values {
 }
 
 /** A build that is not there, and has made nothing. */
-function wouldBe({ model }: Worksite, { settings, budget }: CheckedOptions): BuildRow {
+function wouldBe({ model }: PipelineRuntime, { settings, budget }: CheckedOptions): BuildRow {
   return { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
 }
 
-class Counter implements Register {
-  readonly #site: Worksite;
-  readonly #scope: BuildScope;
-  readonly #walker: Walker;
+class Counter implements TargetRegister {
+  readonly #runtime: PipelineRuntime;
+  readonly #scope: BuildContext;
+  readonly #planner: StagePlanner;
   /** Its own: what it says is of now. */
-  readonly #purse: Purse;
+  readonly #budget: BudgetReserver;
   readonly #stages: Map<string, Counted>;
   /** The estimates that are the same for every target. */
   readonly #fixed: Map<string, Amount>;
   #known = 0;
   #removed = 0;
 
-  constructor(site: Worksite, scope: BuildScope) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime, scope: BuildContext) {
+    this.#runtime = runtime;
     this.#scope = scope;
-    this.#walker = new Walker(scope, site.reader, (parent, trail, list) => this.#children(asParent(parent, trail), list), true);
-    this.#purse = new Purse(site.engine, site.model.name);
+    this.#planner = new StagePlanner(
+      scope,
+      runtime.reader,
+      (parent, trail, list) => this.#children(asParent(parent, trail), list),
+      true,
+    );
+    this.#budget = new BudgetReserver(runtime.engine, runtime.model.name);
     this.#stages = new Map(
-      [...site.model.places].map(({ stage }) => [
+      [...runtime.model.places].map(({ stage }) => [
         stage.name,
         { run: 0, cached: 0, unknown: 0, estimate: NOTHING, priced: 0, unpriced: 0 },
       ]),
     );
     this.#fixed = new Map(
-      [...site.model.places].flatMap(({ stage }) => {
+      [...runtime.model.places].flatMap(({ stage }) => {
         const fixed = fixedEstimate(stage);
         return fixed === null ? [] : [[stage.name, fixed] as const];
       }),
@@ -162,21 +172,25 @@ class Counter implements Register {
   #found = 0;
 
   async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#site.engine.store.work.targets({ pipeline: this.#site.model.name, segment: segment.index, paths });
+    const rows = await this.#runtime.engine.store.work.targets({
+      pipeline: this.#runtime.model.name,
+      segment: segment.index,
+      paths,
+    });
     return new Map(rows.map((row) => [row.path, row]));
   }
 
-  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>): Promise<void> {
+  async addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>): Promise<void> {
     if (segment.from === "source") {
       this.#found += found.length;
       this.#known += found.filter(({ path }) => rows.has(path)).length;
     }
-    await Promise.all(found.map((traveller) => this.#count(segment, traveller, rows.get(traveller.path))));
+    await Promise.all(found.map((live) => this.#count(segment, live, rows.get(live.path))));
   }
 
   async gone(segment: Segment): Promise<void> {
     if (segment.from !== "source") return;
-    this.#removed = (await this.#site.engine.store.work.countTargets(this.#site.model.name, segment.index)) - this.#known;
+    this.#removed = (await this.#runtime.engine.store.work.countTargets(this.#runtime.model.name, segment.index)) - this.#known;
   }
 
   /** It has found nothing before. */
@@ -204,29 +218,29 @@ class Counter implements Register {
     return { stages, removed: this.#removed, ...estimated(total, isBound), warnings };
   }
 
-  async #count(segment: Segment, traveller: Traveller, row: TargetRow | undefined): Promise<void> {
-    if (row !== undefined && this.#walker.isUnchanged(row, traveller, segment)) {
-      for (const { stage, as } of this.#walker.unchanged(row, segment)) if (as === "cached") this.#of(stage).cached++;
+  async #count(segment: Segment, live: LiveTarget, row: TargetRow | undefined): Promise<void> {
+    if (row !== undefined && this.#planner.isUnchanged(row, live, segment)) {
+      for (const { stage, as } of this.#planner.unchanged(row, segment)) if (as === "cached") this.#of(stage).cached++;
       return;
     }
-    const { flow, passed } = await this.#walker.walk(traveller, segment, 0, traveller.inherited, row?.trail ?? []);
+    const { flow, passed } = await this.#planner.plan(live, segment, 0, live.inherited, row?.trail ?? []);
     for (const { stage, as } of passed) if (as === "cached") this.#of(stage).cached++;
     if (flow.to === "end") return;
     const name = flow.to === "work" ? flow.job.work?.stage : flow.stage;
-    const place = this.#site.model.place(name as string);
+    const place = this.#runtime.model.place(name as string);
     const counted = this.#of(place.stage.name);
     counted.run++;
     // First reckoned, then added: others are counted meanwhile.
-    const amount = flow.to === "work" ? await this.#estimate(place, traveller, flow.trail) : NOTHING;
+    const amount = flow.to === "work" ? await this.#estimate(place, live, flow.trail) : NOTHING;
     price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
-    await this.#unknownChildren(segment, traveller.path);
+    await this.#unknownChildren(segment, live.path);
   }
 
-  async #estimate(place: Place, traveller: Traveller, trail: Parent["trail"]): Promise<Amount | null> {
-    const before = trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
-    const input = place.stage.estimate === null ? undefined : await loadInput(traveller, before, this.#site.reader);
-    return this.#purse.knownEstimate(place, { target: traveller.target, input });
+  async #estimate(place: StagePosition, live: LiveTarget, trail: Parent["trail"]): Promise<Amount | null> {
+    const before = trail.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
+    const input = place.stage.estimate === null ? undefined : await loadInput(live, before, this.#runtime.reader);
+    return this.#budget.knownEstimate(place, { target: live.target, input });
   }
 
   /**
@@ -235,9 +249,9 @@ class Counter implements Register {
    */
   async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
-      if (!this.#scope.includes(this.#site.model.place(stage.name))) return;
+      if (!this.#scope.includes(this.#runtime.model.place(stage.name))) return;
       const counted = this.#of(stage.name);
-      const amount = isCounted ? (this.#fixed.get(stage.name) ?? (await this.#purse.mean(stage.name))) : null;
+      const amount = isCounted ? (this.#fixed.get(stage.name) ?? (await this.#budget.mean(stage.name))) : null;
       counted.unknown += many;
       price(counted, amount, many);
     }
@@ -246,7 +260,7 @@ class Counter implements Register {
   /** Nobody knows how many there will be: as many as there were the last time, or one. */
   async #unknownChildren(segment: Segment, parent: string | null): Promise<void> {
     if (segment.ends !== "expand") return;
-    const below = this.#site.model.segments[segment.index + 1] as Segment;
+    const below = this.#runtime.model.segments[segment.index + 1] as Segment;
     let known = 0;
     for await (const rows of parent === null ? [] : this.#pagesBelow(below, parent)) {
       known += rows.length;
@@ -257,11 +271,11 @@ class Counter implements Register {
   }
 
   async #children(parent: Parent, list: KeptValue | undefined): Promise<void> {
-    const segment = this.#site.model.segments[parent.segment + 1] as Segment;
+    const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
     if (list !== undefined) {
-      const values = new DryValues(this.#site.artifacts);
-      for await (const found of childrenIn(list, parent, this.#site, values))
-        await this.enlist(
+      const values = new DryValues(this.#runtime.artifacts);
+      for await (const found of childrenIn(list, parent, this.#runtime, values))
+        await this.addTargets(
           segment,
           found,
           await this.rows(
@@ -272,15 +286,15 @@ class Counter implements Register {
       return;
     }
     for await (const rows of this.#pagesBelow(segment, parent.path)) {
-      const found = rows.map((row) => this.#site.targets.child(row, parent));
-      await this.enlist(segment, found, new Map(rows.map((row) => [row.path, row])));
+      const found = rows.map((row) => this.#runtime.targets.child(row, parent));
+      await this.addTargets(segment, found, new Map(rows.map((row) => [row.path, row])));
     }
   }
 
   async *#pagesBelow(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
     for (let after: string | undefined; ;) {
-      const page = { pipeline: this.#site.model.name, segment: segment.index, parent, limit: PAGE };
-      const rows = await this.#site.engine.store.work.targets({ ...page, ...(after === undefined ? {} : { after }) });
+      const page = { pipeline: this.#runtime.model.name, segment: segment.index, parent, limit: PAGE };
+      const rows = await this.#runtime.engine.store.work.targets({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
       yield rows.filter(({ done }) => done !== GONE);
       after = rows.at(-1)?.path;

@@ -6,19 +6,19 @@ import { HoldfastError, isPassing } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import { type KeptValue, type Member, type Members, toMember } from "../core/pipelines/context-hash.ts";
-import { GONE, type Segment, type Trail } from "../core/pipelines/work.ts";
+import { GONE, type Segment, type CompletedStages } from "../core/pipelines/work.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import { callIsolated } from "./isolated/call.ts";
+import { callIsolated } from "./isolated/host.ts";
 import { outputOf } from "./values.ts";
-import { listedTarget, type Walked } from "./walker.ts";
-import type { Worksite } from "./worksite.ts";
+import { listedTarget, type PlannedWay } from "./stage-planner.ts";
+import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
-import { type Enlister, hasChildren, segmentBelow } from "./enlister.ts";
-import { carryOn, Expansion, Offspring, Supersession, unrestOf } from "./expansion.ts";
-import { type BuildScope, type Context, contextOf, loadInput, type Parent, type Reader } from "./live-targets.ts";
-import type { Place } from "./model.ts";
-import { type HandedContext, Session, stageContext } from "./session.ts";
+import { type TargetWriter, hasChildren, segmentBelow } from "./target-writer.ts";
+import { carryOn, Expansion, Children, RestartOnChange, churnOf } from "./expansion.ts";
+import { type BuildContext, type Context, contextOf, loadInput, type Parent, type Reader } from "./stage-input.ts";
+import type { StagePosition } from "./model.ts";
+import { type HandedContext, StageAttempt, stageContext } from "./stage-attempt.ts";
 
 /** A removal that is in the way is waited for, and looked for again after this. */
 const REMOVING = 100;
@@ -26,71 +26,73 @@ const REMOVING = 100;
 /** All that is known of a work item when its handler is about to run. */
 export interface Task {
   attempt: Attempt;
-  scope: BuildScope;
+  scope: BuildContext;
   view: WorkView;
-  place: Place;
+  place: StagePosition;
   row: TargetRow;
-  traveller: Parent;
+  live: Parent;
   /** What the target has gone through before this stage. */
-  trail: Trail;
+  trail: CompletedStages;
   context: Context;
   /** Writes what the attempt finds of other targets. */
-  writer: Enlister;
+  writer: TargetWriter;
 }
 
 /** Runs one stage for one target, and says what follows from it. */
 export class StageRunner {
-  readonly #site: Worksite;
+  readonly #runtime: PipelineRuntime;
 
-  constructor(site: Worksite) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime) {
+    this.#runtime = runtime;
   }
 
   async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
     attempt.work = { cost: NOTHING, result: null, target: null };
-    await this.#site.ready();
-    const view = await this.#site.view(attempt.job);
+    await this.#runtime.ready();
+    const view = await this.#runtime.view(attempt.job);
     if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
-    const scope = this.#site.scope(view.build);
+    const scope = this.#runtime.scope(view.build);
     const removes = unwanted(attempt);
     if (removes !== undefined)
-      return new Removal(this.#site, scope, this.#site.model.place(view.stage)).run(attempt, job, view.target, removes);
+      return new Removal(this.#runtime, scope, this.#runtime.model.place(view.stage)).run(attempt, job, view.target, removes);
     this.#refuseRemoving(view);
     const task = await this.#task(attempt, scope, view, view.target);
-    const offspring = task.place.stage.kind === "expand" ? new Offspring(this.#site, task) : null;
-    const children = offspring === null ? null : await offspring.find();
-    if (children !== null) return offspring?.enlist(children);
+    if (task.place.stage.kind === "expand") {
+      const children = new Children(this.#runtime, task);
+      const found = await children.find();
+      if (found !== null) return children.addTargets(found);
+    }
     if (await this.#isMade(task)) return this.#reuse(task);
     if (await this.#hasChangedSince(task)) return this.#supersede(task);
-    await this.#site.purse.begin(attempt, view.build, task.place, { target: task.traveller.target, input: task.context.input });
-    const session = new Session(this.#site, task);
+    await this.#runtime.budget.begin(attempt, view.build, task.place, { target: task.live.target, input: task.context.input });
+    const stageAttempt = new StageAttempt(this.#runtime, task);
     try {
-      await this.#run(task, session, job);
+      await this.#run(task, stageAttempt, job);
     } catch (error) {
-      if (!session.isBytesChanged(error)) throw error;
-      await session.supersede();
+      if (!stageAttempt.isBytesChanged(error)) throw error;
+      await stageAttempt.supersede();
     } finally {
-      session.close();
+      stageAttempt.close();
     }
   }
 
   /** What it does outside would be undone by what is still being removed there. */
   #refuseRemoving({ stage, removing, target }: WorkView): void {
-    if (!removing || this.#site.model.place(stage).stage.remove === null) return;
+    if (!removing || this.#runtime.model.place(stage).stage.remove === null) return;
     const error = new Error(`what stage "${stage}" once made of ${JSON.stringify(target?.id)} is still being removed`);
     throw new Ending({ kind: "later", delay: REMOVING, error: toJobError(error) });
   }
 
-  async #task(attempt: Attempt, scope: BuildScope, view: WorkView, row: TargetRow): Promise<Task> {
-    const place = this.#site.model.place(view.stage);
-    const traveller = await this.#site.targets.of(row);
-    const trail = row.trail.filter(({ stage }) => !this.#site.model.isFrom(stage, place));
-    const input = await loadInput(traveller, trail, this.#site.reader);
+  async #task(attempt: Attempt, scope: BuildContext, view: WorkView, row: TargetRow): Promise<Task> {
+    const place = this.#runtime.model.place(view.stage);
+    const live = await this.#runtime.targets.of(row);
+    const trail = row.trail.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
+    const input = await loadInput(live, trail, this.#runtime.reader);
     try {
-      const context = contextOf(place, traveller, trail, input);
+      const context = contextOf(place, live, trail, input);
       if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
-      const writer = this.#site.enlister(scope, attempt.claimed);
-      return { attempt, scope, view, place, row, traveller, trail, context, writer };
+      const writer = this.#runtime.targetWriter(scope, attempt.claimed);
+      return { attempt, scope, view, place, row, live, trail, context, writer };
     } catch (error) {
       throw new Ending(failForGood(toJobError(error)));
     }
@@ -99,65 +101,75 @@ export class StageRunner {
   /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes. */
   async #isMade({ writer, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
-    return (await writer.walker.lookUp(place, context, row.trail)) !== null;
+    return (await writer.planner.lookUp(place, context, row.trail)) !== null;
   }
 
-  async #reuse({ attempt, writer, place, row, traveller, trail }: Task): Promise<void> {
-    const walked = await writer.walker.walk(traveller, place.segment, place.index, trail, row.trail);
-    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
+  async #reuse({ attempt, writer, place, row, live, trail }: Task): Promise<void> {
+    const planned = await writer.planner.plan(live, place.segment, place.index, trail, row.trail);
+    const target = listedTarget(live, row.rev, carryOn(attempt, planned));
     attempt.work = { cost: NOTHING, result: null, target };
   }
 
   /** Whether its file has changed again while it waited for it to hold still. */
-  async #hasChangedSince({ attempt, traveller }: Task): Promise<boolean> {
-    const file = unrestOf(attempt).waited ? this.#site.fileOf(traveller.target) : null;
+  async #hasChangedSince({ attempt, live }: Task): Promise<boolean> {
+    const file = churnOf(attempt).waited ? this.#runtime.fileOf(live.target) : null;
     return file !== null && !(await file.recheck());
   }
 
   async #supersede(task: Task): Promise<void> {
-    const target = await new Supersession(this.#site, task).afterWait();
+    const target = await new RestartOnChange(this.#runtime, task).afterWait();
     task.attempt.work = { cost: NOTHING, result: null, target };
   }
 
-  async #run(task: Task, session: Session, job: JobContext<unknown>): Promise<void> {
-    const { attempt, place, row, traveller, context } = task;
+  async #run(task: Task, stageAttempt: StageAttempt, job: JobContext<unknown>): Promise<void> {
+    const { attempt, place, row, live, context } = task;
     const parts = await this.#parts(task);
-    const handed = await stageContext(task, session, job, this.#site);
+    const handed = await stageContext(task, stageAttempt, job, this.#runtime);
     const isExpand = place.stage.kind === "expand";
     const [returned, output] = isExpand
-      ? await this.#expand(task, handed, job, session)
-      : await this.#make(task, handed, job, session);
-    if (!(await session.isUnchanged())) return session.supersede();
-    const walked = isExpand ? new Offspring(this.#site, task).next : await this.#walkOn(task, returned, output);
+      ? await this.#expand(task, handed, job, stageAttempt)
+      : await this.#make(task, handed, job, stageAttempt);
+    if (!(await stageAttempt.isUnchanged())) return stageAttempt.supersede();
+    const planned = isExpand ? new Children(this.#runtime, task).next : await this.#walkOn(task, returned, output);
     const result: NewResult = {
       hash: context.hash,
       parts,
       output,
-      artifacts: session.artifacts,
+      artifacts: stageAttempt.artifacts,
     };
-    const target = listedTarget(traveller, row.rev, carryOn(attempt, walked));
-    attempt.work = { cost: session.meter.total, result, target };
+    const target = listedTarget(live, row.rev, carryOn(attempt, planned));
+    attempt.work = { cost: stageAttempt.cost.total, result, target };
   }
 
   /** What its result is made of, as it is kept: of a gather also which members there are, also should it fail. */
   async #parts(task: Task): Promise<string> {
     const { attempt, place, context } = task;
-    const members = place.stage.kind === "gather" ? await memberList(this.#site, task) : null;
+    const members = place.stage.kind === "gather" ? await memberList(this.#runtime, task) : null;
     const parts = JSON.stringify(members === null ? context.parts : { ...context.parts, members });
     if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts };
     return parts;
   }
 
-  async #make(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
-    const returned = await this.#call(task, handed, job, session, null);
+  async #make(
+    task: Task,
+    handed: HandedContext,
+    job: JobContext<unknown>,
+    stageAttempt: StageAttempt,
+  ): Promise<[unknown, KeptValue]> {
+    const returned = await this.#call(task, handed, job, stageAttempt, null);
     return [returned, await this.#keep(returned, outputOf(task.place.stage.name, task.row.path))];
   }
 
   /** What it yields is its output. */
-  async #expand(task: Task, handed: HandedContext, job: JobContext<unknown>, session: Session): Promise<[unknown, KeptValue]> {
-    const expansion = new Expansion(this.#site, task);
+  async #expand(
+    task: Task,
+    handed: HandedContext,
+    job: JobContext<unknown>,
+    stageAttempt: StageAttempt,
+  ): Promise<[unknown, KeptValue]> {
+    const expansion = new Expansion(this.#runtime, task);
     try {
-      await this.#call(task, handed, job, session, expansion);
+      await this.#call(task, handed, job, stageAttempt, expansion);
       return [undefined, await expansion.end()];
     } catch (error) {
       expansion.drop();
@@ -166,15 +178,15 @@ export class StageRunner {
   }
 
   /** Behind the stage, with what it has just made. */
-  #walkOn({ writer, place, row, traveller, trail }: Task, returned: unknown, output: KeptValue): Promise<Walked> {
+  #walkOn({ writer, place, row, live, trail }: Task, returned: unknown, output: KeptValue): Promise<PlannedWay> {
     // What `match`, `key` and `by` see of it is what they would see of it later.
-    const made = () => (returned instanceof Uint8Array ? returned : this.#site.values.load(output));
+    const made = () => (returned instanceof Uint8Array ? returned : this.#runtime.values.load(output));
     const reader: Reader = {
-      value: (value) => this.#site.reader.value(value),
-      output: async (step) => (step.result === null ? made() : this.#site.reader.output(step)),
+      value: (value) => this.#runtime.reader.value(value),
+      output: async (step) => (step.result === null ? made() : this.#runtime.reader.output(step)),
     };
     const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
-    return writer.walker.walk(traveller, place.segment, place.index + 1, steps, row.trail, reader);
+    return writer.planner.plan(live, place.segment, place.index + 1, steps, row.trail, reader);
   }
 
   /** The handler, here or in a process of its own; what an expand yields is in its list then. */
@@ -182,12 +194,13 @@ export class StageRunner {
     task: Task,
     handed: HandedContext,
     job: JobContext<unknown>,
-    session: Session,
+    stageAttempt: StageAttempt,
     expansion: Expansion | null,
   ): Promise<unknown> {
     const { stage } = task.place;
-    const inputs = new Inputs(this.#site, task);
-    if (stage.isolate === "process") return callIsolated({ site: this.#site, task, handed, job, session, inputs, expansion });
+    const inputs = new Inputs(this.#runtime, task);
+    if (stage.isolate === "process")
+      return callIsolated({ runtime: this.#runtime, task, handed, job, stageAttempt, inputs, expansion });
     if (stage.kind === "gather") Object.assign(handed, { inputs, failed: task.view.build.failed });
     const returned: unknown = await (stage.run as (context: unknown) => unknown)(handed);
     await expansion?.run(returned);
@@ -197,7 +210,7 @@ export class StageRunner {
   /** What cannot be kept the first time cannot be kept the next time either. */
   async #keep(returned: unknown, what: string) {
     try {
-      return await this.#site.values.keep(returned, what);
+      return await this.#runtime.values.keep(returned, what);
     } catch (error) {
       throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
     }
@@ -217,11 +230,11 @@ const PAGE = 200;
 
 /** What a gather reads: the members of its group in the order of their paths, however many there are. */
 export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
-  readonly #site: Worksite;
+  readonly #runtime: PipelineRuntime;
   readonly #task: Task;
 
-  constructor(site: Worksite, task: Task) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#runtime = runtime;
     this.#task = task;
   }
 
@@ -230,9 +243,9 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
     const group = place.stage.by === null ? null : row.id;
     for (let last: TargetRow | undefined; ;) {
       attempt.signal.throwIfAborted();
-      const page = await this.#site.engine.store.work.targets({
+      const page = await this.#runtime.engine.store.work.targets({
         members: true,
-        pipeline: this.#site.model.name,
+        pipeline: this.#runtime.model.name,
         segment: place.segment.index - 1,
         group,
         limit: PAGE,
@@ -241,23 +254,23 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
       const members = await Promise.all(page.map((member) => this.#member(member)));
       yield* members;
       // Copies of files that were asked for.
-      for (const { target } of members) await this.#site.fileOf(target as Target)?.dispose();
+      for (const { target } of members) await this.#runtime.fileOf(target as Target)?.dispose();
       last = page.at(-1);
       if (last === undefined) return;
     }
   }
 
   async #member(row: TargetRow): Promise<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
-    const traveller = await this.#site.targets.of(row);
+    const live = await this.#runtime.targets.of(row);
     const outputs: Record<string, unknown> = {};
     await Promise.all(
       row.trail.map(async ({ stage, result, output }) => {
-        outputs[stage] = output === "none" ? undefined : await this.#site.reader.output({ result, output });
+        outputs[stage] = output === "none" ? undefined : await this.#runtime.reader.output({ result, output });
       }),
     );
-    const last = row.trail.length > traveller.inherited.length ? row.trail.at(-1) : undefined;
-    const output = last === undefined ? await loadInput(traveller, row.trail, this.#site.reader) : outputs[last.stage];
-    return { target: traveller.target, output, outputs };
+    const last = row.trail.length > live.inherited.length ? row.trail.at(-1) : undefined;
+    const output = last === undefined ? await loadInput(live, row.trail, this.#runtime.reader) : outputs[last.stage];
+    return { target: live.target, output, outputs };
   }
 }
 
@@ -267,9 +280,9 @@ const MEMBERS_PAGE = 1_000;
 const MOST = 50_000;
 
 /** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
-async function memberList(site: Worksite, task: Task): Promise<string | null> {
+async function memberList(runtime: PipelineRuntime, task: Task): Promise<string | null> {
   const members: Member[] = [];
-  for await (const member of membersOf(site, task)) if (members.push(member) > MOST) return null;
+  for await (const member of membersOf(runtime, task)) if (members.push(member) > MOST) return null;
   const kept: Members = { failed: task.view.build.failed, members };
   return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
 }
@@ -278,7 +291,7 @@ export async function readMembers(list: string): Promise<Members> {
   return JSON.parse((await promisify(inflateRaw)(Buffer.from(list, "base64"))).toString()) as Members;
 }
 
-async function* membersOf({ engine, model }: Worksite, { place, row, attempt }: Task): AsyncIterable<Member> {
+async function* membersOf({ engine, model }: PipelineRuntime, { place, row, attempt }: Task): AsyncIterable<Member> {
   const { index } = place.segment;
   const own = new Set((model.segments[index - 1] as Segment).stages.map(({ name }) => name));
   const group = place.stage.by === null ? null : row.id;
@@ -315,12 +328,12 @@ function unwanted({ claimed }: Attempt): Unwanted | undefined {
 
 /** Has a stage remove what it once made of a target, which then is forgotten, or goes on without. */
 class Removal {
-  readonly #site: Worksite;
-  readonly #scope: BuildScope;
-  readonly #place: Place;
+  readonly #runtime: PipelineRuntime;
+  readonly #scope: BuildContext;
+  readonly #place: StagePosition;
 
-  constructor(site: Worksite, scope: BuildScope, place: Place) {
-    this.#site = site;
+  constructor(runtime: PipelineRuntime, scope: BuildContext, place: StagePosition) {
+    this.#runtime = runtime;
     this.#scope = scope;
     this.#place = place;
   }
@@ -329,35 +342,34 @@ class Removal {
     attempt.work = { cost: NOTHING, result: null, target: null };
     // It has come back meanwhile.
     if (gone && row.done !== GONE) return;
-    const traveller = await this.#site.targets.of(row);
-    const { id, hash, parent } = traveller.target;
-    const [made] = await this.#site.engine.store.work.results({ keys: [result] });
+    const live = await this.#runtime.targets.of(row);
+    const { id, hash, parent } = live.target;
+    const [made] = await this.#runtime.engine.store.work.results({ keys: [result] });
     await this.#place.stage.remove?.({
       target: { id, hash, ...(parent === undefined ? {} : { parent }) },
-      output: made === undefined ? undefined : await this.#site.values.load(made.output),
+      output: made === undefined ? undefined : await this.#runtime.values.load(made.output),
       idempotencyKey: `${job.idempotencyKey}:remove`,
       signal: job.signal,
     });
-    if (!gone)
-      attempt.work.target = listedTarget(traveller, row.rev, carryOn(attempt, await this.#walk(attempt, traveller, row)));
-    else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(traveller, row.rev, this.#waits(row));
+    if (!gone) attempt.work.target = listedTarget(live, row.rev, carryOn(attempt, await this.#plan(attempt, live, row)));
+    else if (await this.#hasChildren(row)) attempt.work.target = listedTarget(live, row.rev, this.#waits(row));
     else attempt.work.forget = { path: row.path, rev: row.rev };
   }
 
   /** From here on, as one of which this stage has made nothing. */
-  async #walk(attempt: Attempt, traveller: Parent, row: TargetRow): Promise<Walked> {
+  async #plan(attempt: Attempt, live: Parent, row: TargetRow): Promise<PlannedWay> {
     const { stage, segment, index } = this.#place;
-    const { walker } = this.#site.enlister(this.#scope, attempt.claimed);
-    const trail = row.trail.filter((step) => !this.#site.model.isFrom(step.stage, this.#place));
-    const walked = await walker.walk(traveller, segment, index, trail, this.#without(row));
-    const [here, ...behind] = walked.passed;
+    const { planner } = this.#runtime.targetWriter(this.#scope, attempt.claimed);
+    const trail = row.trail.filter((step) => !this.#runtime.model.isFrom(step.stage, this.#place));
+    const planned = await planner.plan(live, segment, index, trail, this.#without(row));
+    const [here, ...behind] = planned.passed;
     // What it had of this stage it has no more.
     const isPassed = here?.stage === stage.name && here.as === "passed";
-    return isPassed ? { ...walked, passed: [{ ...here, result: null }, ...behind] } : walked;
+    return isPassed ? { ...planned, passed: [{ ...here, result: null }, ...behind] } : planned;
   }
 
   /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
-  #waits(row: TargetRow): Walked {
+  #waits(row: TargetRow): PlannedWay {
     return { flow: { to: "end", trail: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
   }
 
@@ -366,7 +378,7 @@ class Removal {
   }
 
   async #hasChildren({ path }: TargetRow): Promise<boolean> {
-    const below = segmentBelow(this.#site.model, this.#place.segment);
+    const below = segmentBelow(this.#runtime.model, this.#place.segment);
     return below !== null && hasChildren(this.#scope, path, below);
   }
 }

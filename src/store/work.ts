@@ -4,7 +4,7 @@ import type { Amount } from "../core/pipelines/cost.ts";
 import type { BuildKey, JobKey, ResultKey } from "../core/text/ids.ts";
 import type { JobError } from "../core/jobs/job.ts";
 import type { Fate, LeaseRef } from "../core/jobs/lease.ts";
-import { parseTrail, type Trail } from "../core/pipelines/work.ts";
+import { parseCompletedStages, type CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
 
@@ -92,7 +92,7 @@ export interface TargetRow {
   seen: BuildKey;
   /** For which definition of its segment its trail holds to the end; null: it is not at the end; `GONE`: it is there no more. */
   done: string | null;
-  trail: Trail;
+  trail: CompletedStages;
   group: string | null;
   /** `memberHash` at the end of the segment; null: it is not there. */
   member: string | null;
@@ -132,11 +132,11 @@ export interface MemberPage {
 /** Where a target goes. */
 export type Flow =
   /** On to a stage. */
-  | { to: "work"; trail: Trail; job: NewJob }
+  | { to: "work"; trail: CompletedStages; job: NewJob }
   /** To the end of its segment. */
-  | { to: "end"; trail: Trail; done: string | null; group: string | null; member: string | null }
+  | { to: "end"; trail: CompletedStages; done: string | null; group: string | null; member: string | null }
   /** Nowhere: something about it is wrong before it could run (a key function threw). It counts as failed. */
-  | { to: "failed"; trail: Trail; stage: string; hash: string; error: JobError };
+  | { to: "failed"; trail: CompletedStages; stage: string; hash: string; error: JobError };
 
 /** What is counted on the way of a target. */
 export interface Passed {
@@ -366,7 +366,7 @@ export function toTarget(row: TargetColumns): TargetRow {
     value: { hash: row.value_hash as ValueHash, text: row.value_text, artifact: row.value_file, size: row.value_size },
     seen: row.seen as BuildKey,
     done: row.done,
-    trail: parseTrail(row.trail),
+    trail: parseCompletedStages(row.trail),
     group: row.grouping,
     member: row.member,
     failure: row.failure as ResultKey | null,

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { pathToFileURL } from "node:url";
 import { pipelineOf } from "../../src/core/pipelines/pipeline.ts";
-import { loadedFrom, programHash } from "../../src/pipelines/program.ts";
+import { loadedFrom, programHash } from "../../src/pipelines/model.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place } from "./holdfast.ts";
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { ResultKey } from "../../src/core/text/ids.ts";
-import { GONE, type Trail } from "../../src/core/pipelines/work.ts";
+import { GONE, type CompletedStages } from "../../src/core/pipelines/work.ts";
 import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { type MemberPage, resultOf, type TargetPage, type TargetRow } from "../../src/store/work.ts";
@@ -32,7 +32,7 @@ import {
 export function targetCases(check: Check): void {
   check("a target that is listed comes back as it was given", async ({ store }) => {
     const at = await site(store);
-    const trail: Trail = [{ stage: "split", result: null, output: "none" }];
+    const trail: CompletedStages = [{ stage: "split", result: null, output: "none" }];
     const given = target("p/ä☃", toEnd("p/ä☃", { trail, group: "g" }), {
       parent: "p",
       fingerprint: '{"size":3}',

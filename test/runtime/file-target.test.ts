@@ -17,8 +17,7 @@ import { describe, test, type TestContext } from "node:test";
 import type { Artifacts } from "../../src/artifacts/artifacts.ts";
 import type { Fingerprint } from "../../src/core/pipelines/context-hash.ts";
 import { fingerprintFile, statFile } from "../../src/pipelines/sources/fingerprint-file.ts";
-import { ClaimedFile } from "../../src/pipelines/sources/file-target.ts";
-import { snapshotFile } from "../../src/pipelines/sources/snapshot.ts";
+import { ClaimedFile, snapshotFile } from "../../src/pipelines/sources/file-target.ts";
 import { noise, Shelf } from "../artifacts/shelf.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 

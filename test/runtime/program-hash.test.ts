@@ -6,7 +6,7 @@ import { test, type TestContext } from "node:test";
 import { pathToFileURL } from "node:url";
 import { pipelineOf } from "../../src/core/pipelines/pipeline.ts";
 import { items, pipeline } from "../../src/index.ts";
-import { loadedFrom, programHash } from "../../src/pipelines/program.ts";
+import { loadedFrom, programHash } from "../../src/pipelines/model.ts";
 
 const FILES = {
   "docs.ts": 'import { a } from "./lib/a.ts";\nimport "node:fs";\nconst s = \'import "./missing.ts"\';',

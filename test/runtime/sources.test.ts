@@ -7,7 +7,7 @@ import { DatabaseSync } from "node:sqlite";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { compareIds } from "../../src/core/text/ids.ts";
-import type { SkippedFile } from "../../src/pipelines/sources/databases.ts";
+import type { SkippedFile } from "../../src/pipelines/sources/root.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";
 
 const WINDOWS = process.platform === "win32";

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { Nearest } from "../../src/core/text/options.ts";
-import { Only } from "../../src/core/pipelines/only.ts";
+import { Only } from "../../src/core/pipelines/source.ts";
 
 test("the nearest are those with the fewest letters to change, case and folders aside, and none that are not alike", () => {
   const cases: [string, string[], string[]][] = [

@@ -6,7 +6,7 @@ import type { Build } from "../../core/pipelines/build-view.ts";
 import type { Amount, Cost } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { type Pipeline, pipelineOf } from "../../core/pipelines/pipeline.ts";
-import type { BuildHandle } from "../../pipelines/build-handle.ts";
+import type { BuildHandle } from "../../pipelines/orchestrator.ts";
 import { type BuildOptions, checkBuildOptions, Model } from "../../pipelines/model.ts";
 import { warningsOf } from "../../pipelines/plan.ts";
 import type { Holdfast } from "../../holdfast.ts";

@@ -176,7 +176,7 @@ export type CommitRows = (tx: CommitTx) => void | Promise<void>;
  * How a target's bytes have changed under its work, in one build. Each time the new bytes get work of their own, later than
  * the time before; what never holds still is given up, since each time may have been paid for.
  */
-export interface Unrest {
+export interface FileChurn {
   /** How often. */
   times: number;
   /** The target's work has waited since, and continues with its current bytes. */
@@ -189,7 +189,7 @@ const MOST_CHANGES = 5;
 /** After the first change; after each further one four times as long: 250 ms, 1 s, 4 s, 16 s. */
 const FIRST_WAIT = 250;
 
-export const CALM: Unrest = { times: 0, waited: false };
+export const CALM: FileChurn = { times: 0, waited: false };
 
 /** How long the new bytes are left alone; null: it is given up. */
 export function waitAfter(times: number): number | null {

@@ -1,7 +1,7 @@
 import type { Readable } from "node:stream";
 import { HoldfastError } from "../text/errors.ts";
-import { fileGlobs, ignoreGlobs } from "../text/glob.ts";
-import { checkBoolean, describeValue, refuseUnknown } from "../text/options.ts";
+import { fileGlobs, type Glob, ignoreGlobs, onlyGlob } from "../text/glob.ts";
+import { checkBoolean, describeValue, Nearest, refuseUnknown } from "../text/options.ts";
 import { checkStorable } from "../text/text.ts";
 
 /** One item that a pipeline works on. */
@@ -118,4 +118,84 @@ function checkRoot(root: unknown): string {
 
 function invalid(message: string, hint: string): HoldfastError {
   return new HoldfastError("SOURCE_INVALID", message, hint);
+}
+
+interface Wanted {
+  given: string;
+  glob: Glob;
+  isMet: boolean;
+  /** What it was most like of all that was seen; of the first few only: to look for it takes time. */
+  nearest: Nearest | null;
+}
+
+/** For so many it is said what may have been meant. */
+const HINTED = 10;
+
+/** The targets that a build was told to look at, by their ids or by globs: each has to be there, or something was mistyped. */
+export class Only {
+  readonly #wanted: Wanted[];
+  #missing: number;
+
+  /** `stages`: what else could have been meant. */
+  constructor(given: readonly string[], stages: readonly string[] = []) {
+    this.#wanted = given.map((one, i) => ({
+      given: one,
+      glob: onlyGlob(one),
+      isMet: false,
+      nearest: i < HINTED ? new Nearest(one) : null,
+    }));
+    this.#missing = given.length;
+    for (const { nearest } of this.#wanted) for (const stage of stages) nearest?.look(stage);
+  }
+
+  /** Nothing was said: all targets are looked at. */
+  get isAll(): boolean {
+    return this.#wanted.length === 0;
+  }
+
+  /** All that was named has been seen. */
+  get isMet(): boolean {
+    return this.#missing === 0;
+  }
+
+  /** Whether a target is to be looked at. */
+  takes(id: string): boolean {
+    let taken = this.isAll;
+    for (const wanted of this.#wanted) {
+      if (taken && wanted.isMet) continue;
+      // An id may look like a glob that does not match it.
+      if (wanted.given === id || wanted.glob.matches(id)) {
+        taken = true;
+        this.#meet(wanted);
+      } else if (!wanted.isMet) {
+        wanted.nearest?.look(id);
+      }
+    }
+    return taken;
+  }
+
+  /** All of it was seen by an earlier attempt. */
+  meet(): void {
+    for (const wanted of this.#wanted) this.#meet(wanted);
+  }
+
+  /** At the end of a listing. */
+  refuseMissing(): void {
+    const missing = this.#wanted.filter(({ isMet }) => !isMet);
+    if (missing.length === 0) return;
+    const names = missing.map(({ given }) => JSON.stringify(given)).join(", ");
+    const near = [...new Set(missing.flatMap(({ nearest }) => nearest?.found ?? []))].map((one) => JSON.stringify(one));
+    const [is, no] = missing.length === 1 ? ["is", "no target and no stage"] : ["are", "no targets and no stages"];
+    throw new HoldfastError(
+      "TARGET_UNKNOWN",
+      `${names} in \`only\` ${is} ${no} of this pipeline, so nothing was done.${near.length === 0 ? "" : ` Nearest: ${near.join(", ")}.`}`,
+      "Give ids that the source lists, globs of them, or names of stages.",
+    );
+  }
+
+  #meet(wanted: Wanted): void {
+    if (wanted.isMet) return;
+    wanted.isMet = true;
+    this.#missing--;
+  }
 }

@@ -116,7 +116,7 @@ export const GONE = "gone";
  * Names all that a target's way through its segment depends on, besides its own content: the definitions, and what its
  * parent brought along. Null where that cannot be told without asking a function.
  */
-export function doneMark({ stages, gather }: Segment, inherited: Trail): string | null {
+export function doneMark({ stages, gather }: Segment, inherited: CompletedStages): string | null {
   const asks = stages.some(({ key, match }) => typeof key === "function" || typeof match === "function");
   if (asks || (gather !== null && gather.by !== null)) return null;
   const parts = stages.map(({ name, kind, version, key, uses, match, reuse }) => [name, kind, version, key, uses, match, reuse]);
@@ -141,18 +141,18 @@ export function childrenOf(context: string): ValueHash {
 }
 
 /** The stages that a target has gone through, in their order; those of its parent come first. */
-export type Trail = readonly Step[];
+export type CompletedStages = readonly Step[];
 
-export function stepOf(trail: Trail, stage: string): Step | undefined {
+export function stepOf(trail: CompletedStages, stage: string): Step | undefined {
   return trail.find((step) => step.stage === stage);
 }
 
 /** As it is stored. */
-export function trailText(trail: Trail): string {
+export function completedStagesText(trail: CompletedStages): string {
   return JSON.stringify(trail.map(({ stage, result, output, undone }) => [stage, result, output, ...(undone ? [1] : [])]));
 }
 
-export function parseTrail(text: string): Trail {
+export function parseCompletedStages(text: string): CompletedStages {
   const steps = JSON.parse(text) as [string, ResultKey | null, ValueHash, 1?][];
   return steps.map(([stage, result, output, undone]) =>
     undone === undefined ? { stage, result, output } : { stage, result, output, undone: true },
@@ -160,7 +160,7 @@ export function parseTrail(text: string): Trail {
 }
 
 /** With the key of what was written in the same commit. */
-export function completeTrail(trail: Trail, result: ResultKey): Trail {
+export function withResult(trail: CompletedStages, result: ResultKey): CompletedStages {
   return trail.map((step) => (step.result === null ? { ...step, result } : step));
 }
 

@@ -1,24 +1,29 @@
 import { type ChildProcess, fork } from "node:child_process";
+import { type JobError, toJobError } from "../../core/jobs/job.ts";
+import type { Target } from "../../core/pipelines/source.ts";
 import type { JobContext } from "../../core/pipelines/stage.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { type JobError, toJobError } from "../../core/jobs/job.ts";
 import { Ending } from "../../engine/attempt.ts";
-import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";
 import type { NewJob } from "../../store/store.ts";
-import type { HandedContext } from "../session.ts";
+import type { Expansion } from "../expansion.ts";
+import type { HandedContext, StageAttempt } from "../stage-attempt.ts";
+import type { Inputs, Task } from "../stage-runner.ts";
+import { outputOf } from "../values.ts";
+import type { PipelineRuntime } from "../pipeline-runtime.ts";
+import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
 
 /** A handler that does not heed its signal is ended by force after this. */
 const GRACE = 5_000;
 
 /** How a handler in a process of its own came back. */
-export interface Returned {
+interface Returned {
   output: unknown;
   isUnchanged: boolean;
   followUps: NewJob[];
 }
 
-export interface Guests {
+interface Guests {
   /** The next members of a gather. */
   members: () => Promise<Member[]>;
   /** Targets that an expand has yielded. */
@@ -29,12 +34,7 @@ export interface Guests {
  * Runs a stage's handler in a process of its own. If that process dies, the attempt has crashed, and this one goes on: a
  * handler that runs out of memory takes nobody with it.
  */
-export async function runIsolated(
-  task: ToldTask,
-  handed: HandedContext,
-  job: JobContext<unknown>,
-  guests: Guests,
-): Promise<Returned> {
+async function runIsolated(task: ToldTask, handed: HandedContext, job: JobContext<unknown>, guests: Guests): Promise<Returned> {
   const entry = ownFile({ here: import.meta.url, name: "./guest", runs: 'the process of a stage with isolate: "process"' });
   // What it prints is for people: standard output may be somebody's JSON.
   const child = fork(entry, [], {
@@ -134,4 +134,63 @@ function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToGue
 
 function toThrow({ code, message }: JobError): HoldfastError {
   return new HoldfastError(code ?? "BYTES_CHANGED", message, "The new bytes get work of their own.");
+}
+
+/** Members of a gather that are handed over at a time. */
+const PAGE = 100;
+
+/** Calls a stage's handler in a process of its own. */
+export async function callIsolated(parts: {
+  runtime: PipelineRuntime;
+  task: Task;
+  handed: HandedContext;
+  job: JobContext<unknown>;
+  stageAttempt: StageAttempt;
+  inputs: Inputs;
+  expansion: Expansion | null;
+}): Promise<unknown> {
+  const { runtime, task, handed, job, stageAttempt, inputs, expansion } = parts;
+  const iterator = inputs[Symbol.asyncIterator]();
+  const returned = await runIsolated(await told(runtime, task, handed), handed, job, {
+    members: async () => {
+      const page: Member[] = [];
+      for (let next; page.length < PAGE && !(next = await iterator.next()).done;) {
+        const { target, output, outputs } = next.value;
+        page.push({ target: runtime.tell(target as Target), output, outputs });
+      }
+      return page;
+    },
+    targets: async (yielded) => {
+      for (const one of yielded) await expansion?.add(one);
+    },
+  });
+  if (!returned.isUnchanged) stageAttempt.spoil();
+  if (returned.followUps.length > 0) (task.attempt.followUps ??= []).push(...returned.followUps);
+  return returned.output;
+}
+
+async function told(runtime: PipelineRuntime, task: Task, handed: HandedContext): Promise<ToldTask> {
+  const { attempt, place, row, live, view } = task;
+  const { location, artifactFolder } = runtime.engine;
+  const { job, fence, claimed } = attempt;
+  const isFiles = runtime.model.definition.source.kind === "files";
+  if (isFiles) await runtime.artifacts();
+  return {
+    module: runtime.model.definition.module as string,
+    pipeline: runtime.model.name,
+    stage: place.stage.name,
+    output: outputOf(place.stage.name, row.path),
+    lease: { job, fence },
+    id: claimed.id,
+    attempt: claimed.attempt,
+    scheduledFor: handed.scheduledFor,
+    idempotencyKey: handed.idempotencyKey,
+    input: handed.input,
+    outputs: handed.outputs,
+    target: runtime.tell(live.target),
+    ...(place.stage.kind === "gather" ? { failed: view.build.failed } : {}),
+    artifacts: isFiles
+      ? { folder: artifactFolder.path as string, driver: location.kind === "sqlite" ? location.driver : "node:sqlite" }
+      : null,
+  };
 }

@@ -7,9 +7,17 @@ import { compareIds } from "../../core/text/ids.ts";
 import type { FilesSource } from "../../core/pipelines/source.ts";
 import { fits, ID_BYTES } from "../../core/pipelines/work.ts";
 import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
-import { checkName, type Entry, isDoubtful, readFolder } from "./folder.ts";
-import { Root } from "./root.ts";
-import { databasesIn, hasCompanion, OpenDatabases, type SkippedFile } from "./databases.ts";
+import {
+  checkName,
+  databasesIn,
+  type Entry,
+  hasCompanion,
+  isDoubtful,
+  OpenDatabases,
+  readFolder,
+  Root,
+  type SkippedFile,
+} from "./root.ts";
 
 export interface ListedFile {
   /** Its path from the root, with "/" on every platform. */

@@ -1,5 +1,5 @@
 import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
-import { GONE, type Trail, trailText } from "../../../core/pipelines/work.ts";
+import { GONE, type CompletedStages, completedStagesText } from "../../../core/pipelines/work.ts";
 import type { ListedTarget } from "../../work.ts";
 import { type ColumnType, type Dialect, type EachParams, type Reads, type Script, together, type Tx } from "../script.ts";
 import type { TargetGuard } from "./targets.ts";
@@ -22,8 +22,8 @@ export interface TargetState {
 type Content = Pick<ListedTarget, "id" | "parent" | "hash" | "fingerprint"> & { value_hash: string };
 
 /** Where a target is: at the end of its segment, or at a stage of it. */
-export interface StagePosition {
-  trail: Trail;
+export interface TargetPosition {
+  trail: CompletedStages;
   done: string | null;
   group: string | null;
   member: string | null;
@@ -35,7 +35,7 @@ interface Put {
   isStored: boolean;
   ref: TargetRef;
   target: ListedTarget;
-  position: StagePosition;
+  position: TargetPosition;
   build: BuildKey;
   rev: number;
 }
@@ -196,7 +196,7 @@ export class TargetBatch {
   }
 
   /** Replaces the target, or adds it. */
-  put(ref: TargetRef, target: ListedTarget, position: StagePosition, build: BuildKey): void {
+  put(ref: TargetRef, target: ListedTarget, position: TargetPosition, build: BuildKey): void {
     const name = nameOf(ref);
     const rev = target.rev + 1;
     this.#known.set(name, { id: target.id, rev, failure: position.failure });
@@ -283,7 +283,7 @@ function positionColumns({ ref, position, build, rev }: Put) {
     path: ref.path,
     seen: build,
     done,
-    trail: trailText(trail),
+    trail: completedStagesText(trail),
     grouping: group,
     member,
     failure,

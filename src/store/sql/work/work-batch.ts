@@ -2,7 +2,7 @@ import { charge, isTelling, tellerOf } from "../../../core/pipelines/budget.ts";
 import { hasEnded } from "../../../core/pipelines/build.ts";
 import { NO_VALUE } from "../../../core/pipelines/context-hash.ts";
 import { type Amount, NOTHING, plus } from "../../../core/pipelines/cost.ts";
-import { artifactMissing, cancelledItem, completeTrail, withoutArtifacts, withoutResult } from "../../../core/pipelines/work.ts";
+import { artifactMissing, cancelledItem, withResult, withoutArtifacts, withoutResult } from "../../../core/pipelines/work.ts";
 import { isFinished, type JobError, type JobState } from "../../../core/jobs/job.ts";
 import type { Next, Outcome } from "../../../core/jobs/retry.ts";
 import type { JobKey, ResultKey } from "../../../core/text/ids.ts";
@@ -20,7 +20,7 @@ import {
 import { type BuildSpend, type BuildTotals, isSame, settleSpend } from "./build-totals.ts";
 import type { ItemBatch, WorkItem } from "./item-batch.ts";
 import type { ResultBatch } from "./result-batch.ts";
-import type { StagePosition, TargetBatch, TargetRef, TargetState } from "./target-batch.ts";
+import type { TargetPosition, TargetBatch, TargetRef, TargetState } from "./target-batch.ts";
 
 /** How an attempt ended, and by whose word. */
 export interface AttemptEnd {
@@ -183,8 +183,8 @@ export class WorkBatch implements WorkBatchParts {
     { id }: ListedTarget,
     flow: Flow,
     made: ResultKey | null,
-  ): StagePosition {
-    const trail = made === null ? flow.trail : completeTrail(flow.trail, made);
+  ): TargetPosition {
+    const trail = made === null ? flow.trail : withResult(flow.trail, made);
     const position = { trail, done: null, group: null, member: null, failure: null };
     if (flow.to === "end") return { ...position, done: flow.done, group: flow.group, member: flow.member };
     if (flow.to === "work") return position;

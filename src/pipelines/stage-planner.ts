@@ -1,17 +1,17 @@
-import { HoldfastError } from "../core/text/errors.ts";
-import type { ResultKey } from "../core/text/ids.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import { type KeptValue, memberHash } from "../core/pipelines/context-hash.ts";
-import { childrenOf, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
 import { groupOf } from "../core/pipelines/stage.ts";
+import { childrenOf, type Segment, type Step, stepOf, type CompletedStages } from "../core/pipelines/work.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { ResultKey } from "../core/text/ids.ts";
 import type { NewJob } from "../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../store/work.ts";
-import { type BuildScope, type Context, contextOf, inputHash, loadInput, type Reader, type Traveller } from "./live-targets.ts";
-import type { Model, Place } from "./model.ts";
+import { type BuildContext, type Context, contextOf, inputHash, loadInput, type Reader, type LiveTarget } from "./stage-input.ts";
+import type { Model, StagePosition } from "./model.ts";
 import { isChildList } from "./values.ts";
 
 /** How far a target came, and what that means for it. */
-export interface Walked {
+export interface PlannedWay {
   flow: Flow;
   passed: Passed[];
 }
@@ -20,21 +20,21 @@ export interface Walked {
  * Told of targets whose children are as they were when their parent was last expanded; or, for who only looks, of those that
  * have others now (`list`).
  */
-export type OnExpanded = (parent: Traveller, trail: Trail, list?: KeptValue) => Promise<void>;
+export type OnExpanded = (parent: LiveTarget, trail: CompletedStages, list?: KeptValue) => Promise<void>;
 
 /**
  * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
  * that are there already, up to one that has to be run, or to the end of the segment. It writes nothing.
  */
-export class Walker {
+export class StagePlanner {
   readonly #model: Model;
-  readonly #scope: BuildScope;
+  readonly #scope: BuildContext;
   readonly #reader: Reader;
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
 
   /** `looksOnly`: nothing will be run, so nobody goes on after something else. */
-  constructor(scope: BuildScope, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
+  constructor(scope: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
     this.#scope = scope;
     this.#model = scope.model;
     this.#reader = reader;
@@ -43,41 +43,41 @@ export class Walker {
   }
 
   /** From the stage of this index on. `old`: what it went through the last time. */
-  async walk(
-    traveller: Traveller,
+  async plan(
+    live: LiveTarget,
     segment: Segment,
     from: number,
-    trail: Trail,
-    old: Trail,
+    trail: CompletedStages,
+    old: CompletedStages,
     reader = this.#reader,
-  ): Promise<Walked> {
-    const walked: Walked = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
+  ): Promise<PlannedWay> {
+    const planned: PlannedWay = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
     const steps: Step[] = [...trail];
     for (const stage of segment.stages.slice(from)) {
       const place = this.#model.place(stage.name);
       if (!this.#scope.includes(place)) {
-        walked.flow = { to: "end", trail: this.#withOld(steps, old, place), done: null, group: null, member: null };
-        return walked;
+        planned.flow = { to: "end", trail: this.#withOld(steps, old, place), done: null, group: null, member: null };
+        return planned;
       }
       try {
-        const went = await this.#step(traveller, place, steps, old, walked, reader);
+        const went = await this.#step(live, place, steps, old, planned, reader);
         if (went !== null) {
-          walked.flow = went;
-          return walked;
+          planned.flow = went;
+          return planned;
         }
       } catch (error) {
-        walked.flow = {
+        planned.flow = {
           to: "failed",
           trail: this.#withOld(steps, old, place),
           stage: stage.name,
           hash: "",
           error: toJobError(error),
         };
-        return walked;
+        return planned;
       }
     }
-    walked.flow = await this.#end(traveller, segment, steps, reader);
-    return walked;
+    planned.flow = await this.#end(live, segment, steps, reader);
+    return planned;
   }
 
   /** What a target that is all as it was has to say: nothing, but how often something was reused. */
@@ -86,54 +86,54 @@ export class Walker {
   }
 
   /** Whether its last way is still the one it would go. */
-  isUnchanged(row: TargetRow, traveller: Traveller, segment: Segment): boolean {
-    if (row.done === null || row.hash !== traveller.hash || row.value.hash !== traveller.value.hash) return false;
+  isUnchanged(row: TargetRow, live: LiveTarget, segment: Segment): boolean {
+    if (row.done === null || row.hash !== live.hash || row.value.hash !== live.value.hash) return false;
     if (!this.#scope.isWhole || segment.ends === "expand") return false;
     if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
-    return row.done === this.#scope.doneMark(segment, traveller.inherited);
+    return row.done === this.#scope.doneMark(segment, live.inherited);
   }
 
   /** Null: on to the next. */
   async #step(
-    traveller: Traveller,
-    place: Place,
+    live: LiveTarget,
+    place: StagePosition,
     steps: Step[],
-    old: Trail,
-    walked: Walked,
+    old: CompletedStages,
+    planned: PlannedWay,
     reader: Reader,
   ): Promise<Flow | null> {
     const { stage } = place;
     const needed = typeof stage.match === "function" || typeof stage.key === "function";
-    let input = needed ? await loadInput(traveller, steps, reader) : undefined;
-    if (!matches(place, traveller, input)) {
+    let input = needed ? await loadInput(live, steps, reader) : undefined;
+    if (!matches(place, live, input)) {
       const before = stepOf(old, stage.name);
       // It goes on when that is done: until then it is in its trail what there is to remove.
       if (before !== undefined && stage.remove !== null && !this.#looksOnly)
-        return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, traveller, before) };
-      walked.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
+        return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
+      planned.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
       return null;
     }
-    const context = contextOf(place, traveller, steps, input);
+    const context = contextOf(place, live, steps, input);
     // Children are written before their parent's end, so what they inherit must be there by then.
     const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
     const isExpand = stage.kind === "expand";
     const found = waits ? null : await this.lookUp(place, context, old);
     const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
     if (found === null && other === null) {
-      if (!needed && !place.declared.empty) input = await loadInput(traveller, steps, reader);
-      const work = { build: this.#scope.build.key, path: traveller.path, context: context.hash };
+      if (!needed && !place.declared.empty) input = await loadInput(live, steps, reader);
+      const work = { build: this.#scope.build.key, path: live.path, context: context.hash };
       const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
       return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
     }
     const { key, output } = (found ?? other) as FoundResult;
     if (isExpand) {
-      walked.passed.push({ stage: stage.name, as: "cached" });
-      await this.#onExpanded(traveller, [...steps], other?.output);
+      planned.passed.push({ stage: stage.name, as: "cached" });
+      await this.#onExpanded(live, [...steps], other?.output);
       steps.push({ stage: stage.name, result: key, output: childrenOf(context.hash) });
       return null;
     }
     const isOther = stepOf(old, stage.name)?.result !== key;
-    walked.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: key } : {}) });
+    planned.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: key } : {}) });
     steps.push({ stage: stage.name, result: key, output: output.hash });
     return null;
   }
@@ -143,7 +143,7 @@ export class Walker {
    * something only if the target's children are those: others may have been made since, or only those of its copy; they are
    * made by a job of their own then (`lookUpChildren`). And what a stage with `remove` does outside is there for this target only if that was the last that it did for it.
    */
-  async lookUp({ stage }: Place, { hash }: Context, old: Trail): Promise<FoundResult | null> {
+  async lookUp({ stage }: StagePosition, { hash }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
     const found = await this.#scope.lookUp(stage.name, hash);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
@@ -155,63 +155,68 @@ export class Walker {
    * What an expand has yielded in this context, whichever children its target has by now: they can be made of that without
    * running it. One with `remove` has done something else outside since, and is run again. `isOwn`: it was just run.
    */
-  async lookUpChildren({ stage }: Place, { hash }: Context, old: Trail, isOwn = false): Promise<FoundResult | null> {
+  async lookUpChildren(
+    { stage }: StagePosition,
+    { hash }: Context,
+    old: CompletedStages,
+    isOwn = false,
+  ): Promise<FoundResult | null> {
     const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
     if (stage.remove !== null && !areThere && !isOwn) return null;
     const found = await this.#scope.lookUp(stage.name, hash);
     return found !== null && isChildList(found.output) ? found : null;
   }
 
-  async #end(traveller: Traveller, segment: Segment, steps: Step[], reader: Reader): Promise<Flow> {
+  async #end(live: LiveTarget, segment: Segment, steps: Step[], reader: Reader): Promise<Flow> {
     const flow: Flow = {
       to: "end",
       trail: steps,
-      done: this.#scope.doneMark(segment, traveller.inherited),
+      done: this.#scope.doneMark(segment, live.inherited),
       group: null,
       member: null,
     };
     if (segment.gather === null) return flow;
     try {
       if (segment.gather.by !== null) {
-        flow.group = groupOf(segment.gather, traveller.target, await loadInput(traveller, steps, reader));
+        flow.group = groupOf(segment.gather, live.target, await loadInput(live, steps, reader));
       }
     } catch (error) {
       return { to: "failed", trail: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };
     }
     flow.member = memberHash({
-      target: traveller.path,
-      output: inputHash(traveller, steps),
+      target: live.path,
+      output: inputHash(live, steps),
       outputs: Object.fromEntries(steps.map(({ stage, output }) => [stage, output])),
     });
     return flow;
   }
 
   /** With what it went through the last time from here on: if it does not come there again, that has to be removed. */
-  #withOld(steps: readonly Step[], old: Trail, from: Place): Trail {
+  #withOld(steps: readonly Step[], old: CompletedStages, from: StagePosition): CompletedStages {
     return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
   }
 
   /** From the moment when others may be made, children are not known to be those of their context any more. */
-  #outdated({ stage }: Place, { hash }: Context, trail: Trail): Trail {
+  #outdated({ stage }: StagePosition, { hash }: Context, trail: CompletedStages): CompletedStages {
     if (stage.kind !== "expand") return trail;
     const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#scope.reruns(stage.name);
     return trail.map((step) => (step.stage !== stage.name || isSame(step) ? step : { ...step, output: "none" }));
   }
 
-  #removal(place: Place, { path }: Traveller, step: Step): NewJob {
+  #removal(place: StagePosition, { path }: LiveTarget, step: Step): NewJob {
     const work = { build: this.#scope.build.key, path, segment: place.segment.index };
     return this.#model.removeJob(place, work, { result: step.result as ResultKey, gone: false });
   }
 }
 
 /** As the store writes it. */
-export function listedTarget(traveller: Traveller, rev: number, walked: Walked): ListedTarget {
-  const { path, id, parent, hash, fingerprint, value } = traveller;
-  const { passed, flow } = walked;
+export function listedTarget(live: LiveTarget, rev: number, planned: PlannedWay): ListedTarget {
+  const { path, id, parent, hash, fingerprint, value } = live;
+  const { passed, flow } = planned;
   return { path, id, parent, hash, fingerprint, value, rev, passed, flow };
 }
 
-function matches({ stage, glob }: Place, { target, id }: Traveller, input: unknown): boolean {
+function matches({ stage, glob }: StagePosition, { target, id }: LiveTarget, input: unknown): boolean {
   if (glob !== null) return glob.matches(id);
   if (typeof stage.match !== "function") return true;
   const matched: unknown = stage.match(target, input);

@@ -1,26 +1,26 @@
+import type { LeaseRef } from "../core/jobs/lease.ts";
+import { GONE, type Segment, type Step, type CompletedStages } from "../core/pipelines/work.ts";
 import { LeaseLostError } from "../core/text/errors.ts";
 import { compareIds, type ResultKey } from "../core/text/ids.ts";
-import type { LeaseRef } from "../core/jobs/lease.ts";
-import { GONE, type Segment, type Step, type Trail } from "../core/pipelines/work.ts";
-import { asParent, type BuildScope, type LiveTargets, type Reader, type Traveller } from "./live-targets.ts";
-import { listedTarget, Walker } from "./walker.ts";
 import type { NewJob } from "../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetPage, TargetRow } from "../store/work.ts";
+import { asParent, type BuildContext, type LiveTargets, type Reader, type LiveTarget } from "./stage-input.ts";
 import type { Model } from "./model.ts";
+import { listedTarget, StagePlanner } from "./stage-planner.ts";
 
 /** Targets that are written down in one commit. */
 export const BATCH = 500;
 
-const NOBODY: ReadonlySet<string> = new Set();
+const NO_TARGETS: ReadonlySet<string> = new Set();
 
 /** A target that was found, and what of it is in artifacts. */
-export type Found = Traveller & { artifacts?: readonly NamedArtifact[] };
+export type Found = LiveTarget & { artifacts?: readonly NamedArtifact[] };
 
 /** Who is told which targets there are. */
-export interface Register {
+export interface TargetRegister {
   rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
   /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
-  enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
+  addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
   /** All were found that there are; those that were not are gone. */
   gone(segment: Segment): Promise<void>;
   /** All in this range were looked for again: those that this build had found there before, and which are not there, are gone. */
@@ -37,17 +37,17 @@ export interface PathRange {
  * Writes down which targets there are and what becomes of each, batch by batch, under the lease of the job that found
  * them: a listing, or an expand. What it has written once is found so again: after a crash it may all be found anew.
  */
-export class Enlister implements Register {
-  readonly walker: Walker;
-  readonly #scope: BuildScope;
+export class TargetWriter implements TargetRegister {
+  readonly planner: StagePlanner;
+  readonly #scope: BuildContext;
   readonly #lease: LeaseRef & { id: string };
   readonly #targets: LiveTargets;
 
-  constructor(scope: BuildScope, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
+  constructor(scope: BuildContext, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
     this.#scope = scope;
     this.#lease = lease;
     this.#targets = targets;
-    this.walker = new Walker(scope, reader, (parent, trail) => this.#expanded(parent, trail));
+    this.planner = new StagePlanner(scope, reader, (parent, trail) => this.#expanded(parent, trail));
   }
 
   async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
@@ -55,8 +55,13 @@ export class Enlister implements Register {
     return new Map(rows.map((row) => [row.path, row]));
   }
 
-  async enlist(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void> {
-    const listed = await Promise.all(found.map((traveller) => this.#look(segment, traveller, rows.get(traveller.path))));
+  async addTargets(
+    segment: Segment,
+    found: readonly Found[],
+    rows: ReadonlyMap<string, TargetRow>,
+    cursor?: string,
+  ): Promise<void> {
+    const listed = await Promise.all(found.map((live) => this.#look(segment, live, rows.get(live.path))));
     const targets = listed.filter((target) => target !== null);
     await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
   }
@@ -114,12 +119,12 @@ export class Enlister implements Register {
 
   /** From the stage where a target failed: what it went through before is counted already. */
   async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
-    const traveller = await this.#targets.of(row);
+    const live = await this.#targets.of(row);
     const index = segment.stages.findIndex(({ name }) => name === failed);
     const from = index < 0 ? segment.stages.length : index;
     const open = new Set(segment.stages.slice(from).map(({ name }) => name));
     const trail = row.trail.filter(({ stage }) => !open.has(stage));
-    return listedTarget(traveller, row.rev, await this.walker.walk(traveller, segment, from, trail, row.trail));
+    return listedTarget(live, row.rev, await this.planner.plan(live, segment, from, trail, row.trail));
   }
 
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
@@ -128,7 +133,7 @@ export class Enlister implements Register {
     // Children first: as long as their parent is there, a crash in between is made up for.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
-      await this.goneBut(below as Segment, path, NOBODY);
+      await this.goneBut(below as Segment, path, NO_TARGETS);
       if (await hasChildren(this.#scope, path, below as Segment)) parents.add(path);
     }
     const own = new Set(segment.stages.map(({ name }) => name));
@@ -164,7 +169,7 @@ export class Enlister implements Register {
     return seen === this.#scope.build.key;
   }
 
-  #removals(segment: Segment, path: string, trail: Trail): NewJob[] {
+  #removals(segment: Segment, path: string, trail: CompletedStages): NewJob[] {
     const own = new Set(segment.stages.filter(({ remove }) => remove !== null).map(({ name }) => name));
     const { model, build } = this.#scope;
     return trail
@@ -176,29 +181,29 @@ export class Enlister implements Register {
   }
 
   /** Null: this build has it already. */
-  async #look(segment: Segment, traveller: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
+  async #look(segment: Segment, live: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && this.#isSeen(row);
-    if (isSeen && row.done !== GONE && row.hash === traveller.hash && row.value.hash === traveller.value.hash) return null;
+    if (isSeen && row.done !== GONE && row.hash === live.hash && row.value.hash === live.value.hash) return null;
     const rev = row?.rev ?? 0;
-    const artifacts = traveller.artifacts === undefined ? {} : { artifacts: traveller.artifacts };
-    if (row !== undefined && row.fingerprint === traveller.fingerprint && this.walker.isUnchanged(row, traveller, segment)) {
-      const { path, id, parent, hash, fingerprint, value } = traveller;
-      const passed = this.walker.unchanged(row, segment);
+    const artifacts = live.artifacts === undefined ? {} : { artifacts: live.artifacts };
+    if (row !== undefined && row.fingerprint === live.fingerprint && this.planner.isUnchanged(row, live, segment)) {
+      const { path, id, parent, hash, fingerprint, value } = live;
+      const passed = this.planner.unchanged(row, segment);
       return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
     }
     const old = row === undefined ? [] : row.done === GONE ? row.trail.map(undone) : row.trail;
-    const walked = await this.walker.walk(traveller, segment, 0, traveller.inherited, old);
-    return { ...listedTarget(traveller, rev, walked), ...artifacts };
+    const planned = await this.planner.plan(live, segment, 0, live.inherited, old);
+    return { ...listedTarget(live, rev, planned), ...artifacts };
   }
 
   /** The parent would be expanded into the same again, so its children go on from what is known of them. */
-  async #expanded(parent: Traveller, trail: Trail): Promise<void> {
+  async #expanded(parent: LiveTarget, trail: CompletedStages): Promise<void> {
     const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
     const from = asParent(parent, trail);
     for await (const rows of this.#pages(segment, { parent: parent.path })) {
       const there = rows.filter(({ done }) => done !== GONE);
       const found = there.map((row) => this.#targets.child(row, from));
-      await this.enlist(segment, found, new Map(there.map((row) => [row.path, row])));
+      await this.addTargets(segment, found, new Map(there.map((row) => [row.path, row])));
       // What is still to be removed of those that were there once: an earlier build has not come to it.
       const left = rows.filter(({ done }) => done === GONE);
       if (left.length > 0) await this.#forget(segment, left);
@@ -234,7 +239,7 @@ export function segmentBelow({ segments }: Model, { index, ends }: Segment): Seg
 }
 
 /** Whether a target has children that are not forgotten. Their stages remove what they made of them with their parent at hand. */
-export async function hasChildren({ store, model }: BuildScope, parent: string, below: Segment): Promise<boolean> {
+export async function hasChildren({ store, model }: BuildContext, parent: string, below: Segment): Promise<boolean> {
   const page = await store.work.targets({ pipeline: model.name, segment: below.index, parent, limit: 1 });
   return page.length > 0;
 }

@@ -1,21 +1,20 @@
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import type { Clock } from "../core/text/duration.ts";
-import { type Fingerprint, type KeptValue, MembersHash, needsHash, NO_VALUE } from "../core/pipelines/context-hash.ts";
-import { compareIds } from "../core/text/ids.ts";
 import { toJobError } from "../core/jobs/job.ts";
-import { Only } from "../core/pipelines/only.ts";
+import { type Fingerprint, type KeptValue, MembersHash, needsHash, NO_VALUE } from "../core/pipelines/context-hash.ts";
+import { type FilesSource, type ItemsSource, Only } from "../core/pipelines/source.ts";
 import { checkTargetId, gatherSegment, type Segment } from "../core/pipelines/work.ts";
-import type { FilesSource, ItemsSource } from "../core/pipelines/source.ts";
+import type { Clock } from "../core/text/duration.ts";
+import { compareIds } from "../core/text/ids.ts";
 import { Ending } from "../engine/attempt.ts";
-import type { BuildScope, LiveTargets } from "./live-targets.ts";
-import type { Values } from "./values.ts";
-import type { SkippedFile } from "./sources/databases.ts";
+import type { TargetRow } from "../store/work.ts";
+import type { BuildContext, LiveTargets } from "./stage-input.ts";
+import { snapshotFile } from "./sources/file-target.ts";
 import { type ListedFile, listFiles } from "./sources/files.ts";
 import { fingerprintFile } from "./sources/fingerprint-file.ts";
 import { type ListedItem, listItems } from "./sources/items.ts";
-import { snapshotFile } from "./sources/snapshot.ts";
-import type { TargetRow } from "../store/work.ts";
-import { BATCH, type Found, type Register } from "./enlister.ts";
+import type { SkippedFile } from "./sources/root.ts";
+import { BATCH, type Found, type TargetRegister } from "./target-writer.ts";
+import type { Values } from "./values.ts";
 
 /** Files that are read at the same time. */
 const READ_AT_ONCE = 16;
@@ -38,8 +37,8 @@ export interface Folders {
 }
 
 export interface ListerParts {
-  scope: BuildScope;
-  register: Register;
+  scope: BuildContext;
+  register: TargetRegister;
   targets: LiveTargets;
   values: Values;
   clock: Clock;
@@ -58,7 +57,7 @@ export interface ListerParts {
  * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
  * its cursor after a crash; what came before that is looked at again then, because it may have changed since, or be gone.
  */
-export class Lister {
+export class SourceScanner {
   readonly #parts: ListerParts;
   readonly #only: Only;
   #listed = 0;
@@ -154,7 +153,7 @@ export class Lister {
       segment,
       found.map(({ path }) => path),
     );
-    await register.enlist(segment, found, rows);
+    await register.addTargets(segment, found, rows);
     return [];
   }
 
@@ -227,7 +226,7 @@ export class Lister {
       const read = await Promise.all(some.map((file) => this.#file(source, file, rows.get(file.id))));
       found.push(...read.filter((one) => one !== null));
     }
-    await register.enlist(segment, found, rows, cursor === undefined ? undefined : JSON.stringify(cursor));
+    await register.addTargets(segment, found, rows, cursor === undefined ? undefined : JSON.stringify(cursor));
     return found;
   }
 
@@ -281,7 +280,7 @@ export class Lister {
     // One that was listed twice is the same both times.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
     const rows = await register.rows(segment, [...byPath.keys()]);
-    await register.enlist(segment, [...byPath.values()], rows, JSON.stringify(last.cursor));
+    await register.addTargets(segment, [...byPath.values()], rows, JSON.stringify(last.cursor));
   }
 
   /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */

@@ -6,15 +6,15 @@ import {
   NO_VALUE,
   type ValueHash,
 } from "../core/pipelines/context-hash.ts";
-import type { BuildKey } from "../core/text/ids.ts";
-import { doneMark, type Segment, type Step, stepOf, type Trail } from "../core/pipelines/work.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { stageKey } from "../core/pipelines/stage.ts";
+import { doneMark, type Segment, type Step, stepOf, type CompletedStages } from "../core/pipelines/work.ts";
+import type { BuildKey } from "../core/text/ids.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
 import type { FoundResult, TargetRow, WorkStore } from "../store/work.ts";
-import type { BuildSettings, Model, Place } from "./model.ts";
-import { Batcher } from "./reader.ts";
+import type { BuildSettings, Model, StagePosition } from "./model.ts";
+import { Batcher } from "./values.ts";
 
 /** Results that are looked up in one statement. */
 const LOOKED_UP = 500;
@@ -23,8 +23,8 @@ const LOOKED_UP = 500;
 type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
 
 /** A target's parent, with what it has gone through. */
-export interface Parent extends Traveller {
-  readonly trail: Trail;
+export interface Parent extends LiveTarget {
+  readonly trail: CompletedStages;
 }
 
 /** Rows as targets that stages can work on. */
@@ -40,17 +40,17 @@ export class LiveTargets {
   }
 
   /** A file, as a listing finds it. `text`: the fingerprint as it is kept. */
-  file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): Traveller {
-    return new FileTraveller(id, fingerprint, text, this.#makeFile);
+  file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): LiveTarget {
+    return new LiveFile(id, fingerprint, text, this.#makeFile);
   }
 
   /** An item of a source, or a group of a gather. */
-  plain(segment: Segment, id: string, hash: string, value: KeptValue): Traveller {
+  plain(segment: Segment, id: string, hash: string, value: KeptValue): LiveTarget {
     const target = Object.freeze({ id, hash });
     return { segment: segment.index, path: id, id, parent: null, hash, fingerprint: null, value, inherited: [], target };
   }
 
-  child({ segment, path, id, hash, value }: Child, parent: Parent): Traveller {
+  child({ segment, path, id, hash, value }: Child, parent: Parent): LiveTarget {
     const target = Object.freeze({ id, hash, parent: parent.target });
     // That it was expanded is of no concern to them.
     const inherited = parent.trail.filter(({ stage }) => !this.#model.isExpand(stage));
@@ -59,10 +59,10 @@ export class LiveTargets {
 
   /** With its parents, as they are in the store. */
   async of(row: TargetRow): Promise<Parent> {
-    return asParent(await this.#traveller(row), row.trail);
+    return asParent(await this.#live(row), row.trail);
   }
 
-  async #traveller(row: TargetRow): Promise<Traveller> {
+  async #live(row: TargetRow): Promise<LiveTarget> {
     const segment = this.#model.segments[row.segment] as Segment;
     if (row.parent !== null) {
       const [above] = await this.#store.targets({ pipeline: this.#model.name, segment: row.segment - 1, paths: [row.parent] });
@@ -74,17 +74,17 @@ export class LiveTargets {
 }
 
 /** A target that others come from. */
-export function asParent(traveller: Traveller, trail: Trail): Parent {
-  const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = traveller;
+export function asParent(live: LiveTarget, trail: CompletedStages): Parent {
+  const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = live;
   return { segment, path, id, parent, hash, fingerprint, value, inherited, target, trail };
 }
 
 /** Of nearly all files only the fingerprint is looked at. */
-class FileTraveller implements Traveller {
+class LiveFile implements LiveTarget {
   readonly segment = 0;
   readonly parent = null;
   readonly value = NO_VALUE;
-  readonly inherited: Trail = [];
+  readonly inherited: CompletedStages = [];
   readonly path: string;
   readonly id: string;
   readonly hash: string;
@@ -108,7 +108,7 @@ class FileTraveller implements Traveller {
 type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;
 
 /** A target on its way through its segment. */
-export interface Traveller {
+export interface LiveTarget {
   /** The segment's index. */
   readonly segment: number;
   readonly path: string;
@@ -120,7 +120,7 @@ export interface Traveller {
   /** What the first stage gets. */
   readonly value: KeptValue;
   /** What its parent has gone through. */
-  readonly inherited: Trail;
+  readonly inherited: CompletedStages;
   /** What functions of the pipeline are shown of it. */
   readonly target: Target;
 }
@@ -143,40 +143,40 @@ export interface Context {
 }
 
 /** What the next stage gets: the last output of this segment, or what the target came with. */
-export function inputHash({ value, inherited }: Traveller, trail: Trail): ValueHash {
+export function inputHash({ value, inherited }: LiveTarget, trail: CompletedStages): ValueHash {
   return lastStep(trail, inherited)?.output ?? value.hash;
 }
 
-export async function loadInput(traveller: Traveller, trail: Trail, reader: Reader): Promise<unknown> {
-  const step = lastStep(trail, traveller.inherited);
-  if (step === undefined) return reader.value(traveller.value);
+export async function loadInput(live: LiveTarget, trail: CompletedStages, reader: Reader): Promise<unknown> {
+  const step = lastStep(trail, live.inherited);
+  if (step === undefined) return reader.value(live.value);
   return step.output === "none" ? undefined : reader.output(step);
 }
 
-function contextParts({ stage }: Place, traveller: Traveller, trail: Trail, input: unknown): ContextParts {
+function contextParts({ stage }: StagePosition, live: LiveTarget, trail: CompletedStages, input: unknown): ContextParts {
   return {
     stage: stage.name,
     version: stage.version,
-    key: stageKey(stage, { target: traveller.target, input }),
-    input: inputHash(traveller, trail),
+    key: stageKey(stage, { target: live.target, input }),
+    input: inputHash(live, trail),
     uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(trail, name)?.output ?? null])),
-    target: { id: traveller.path, hash: traveller.hash },
+    target: { id: live.path, hash: live.hash },
     reuse: stage.reuse,
   };
 }
 
-export function contextOf(place: Place, traveller: Traveller, trail: Trail, input: unknown): Context {
-  const parts = contextParts(place, traveller, trail, input);
+export function contextOf(place: StagePosition, live: LiveTarget, trail: CompletedStages, input: unknown): Context {
+  const parts = contextParts(place, live, trail, input);
   return { parts, hash: contextHash(parts), input };
 }
 
 /** The last step of the segment itself. */
-function lastStep(trail: Trail, inherited: Trail): Step | undefined {
+function lastStep(trail: CompletedStages, inherited: CompletedStages): Step | undefined {
   return trail.length > inherited.length ? trail.at(-1) : undefined;
 }
 
 /** One build, as those see it who work on it. */
-export class BuildScope {
+export class BuildContext {
   readonly store: Store;
   readonly model: Model;
   readonly build: Pick<BuildRow, "key" | "id" | "budget">;
@@ -204,7 +204,7 @@ export class BuildScope {
   }
 
   /** `doneMark`, computed once for the targets that inherit nothing, which are nearly all. */
-  doneMark(segment: Segment, inherited: Trail): string | null {
+  doneMark(segment: Segment, inherited: CompletedStages): string | null {
     if (inherited.length > 0) return doneMark(segment, inherited);
     let mark = this.#marks.get(segment.index);
     if (mark === undefined) this.#marks.set(segment.index, (mark = doneMark(segment, inherited)));
@@ -216,7 +216,7 @@ export class BuildScope {
     return this.#last === Number.POSITIVE_INFINITY;
   }
 
-  includes({ position }: Place): boolean {
+  includes({ position }: StagePosition): boolean {
     return position <= this.#last;
   }
 
