@@ -120,7 +120,7 @@ function refuseOther(engine: Engine, { driver, durability, journal }: OpenOption
       "Use one driver for a file in one process.",
     );
   }
-  if (journal !== undefined && journal !== store.backups.journaled) {
+  if (journal !== undefined && journal !== store.maintenance.journaled) {
     throw new HoldfastError(
       "JOURNAL_DIFFERS",
       `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,

@@ -110,7 +110,6 @@ export class Engine {
         stoppable: options.onStop !== undefined,
       });
       const engine = new Engine(store, location, options, self);
-      await store.damage.recordCleared();
       if (options.recovery === "auto") await engine.janitor.open();
       await engine.#checkLater();
       return engine;
@@ -165,8 +164,8 @@ export class Engine {
     if (store.damage.damaged !== null)
       this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });
     const interval = setInterval(() => {
-      store.damage.lookAgain();
-      if (this.#thread === null && self !== NOBODY && store.needsCare()) this.keep();
+      store.damage.refusal("write", true);
+      if (this.#thread === null && self !== NOBODY && store.maintenance.isOverdue) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
   }
@@ -222,7 +221,8 @@ export class Engine {
 
   /** Who is to write, all the time. */
   refuseDamaged(): void {
-    this.store.damage.refuse();
+    const refusal = this.store.damage.refusal("write");
+    if (refusal !== null) throw refusal;
   }
 
   /** A worker's jobs, for those who look whether anybody works on them; the answer takes them back. */
@@ -366,7 +366,7 @@ export class Engine {
         case "ready":
           this.#ready = true;
           this.#leave(thread);
-          this.store.caredFor(true);
+          this.store.maintenance.leaveTo("thread");
           return resolve();
         case "loss":
           return this.#lost(message.loss);
@@ -393,7 +393,7 @@ export class Engine {
     thread.on("exit", () => {
       this.#thread = null;
       this.#ready = false;
-      this.store.caredFor(false);
+      this.store.maintenance.leaveTo("commits");
       resolve();
       // Without a keeper the leases of this process would run out under it.
       if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();

@@ -135,7 +135,7 @@ async function run(): Promise<void> {
   }
   try {
     await opened.keeper.round();
-    const wal = closing ? null : await opened.store.maintain();
+    const wal = closing ? null : await opened.store.maintenance.run();
     if (wal !== null) tellOf(wal);
   } catch (error) {
     say({ type: "trouble", trouble: said(error) });

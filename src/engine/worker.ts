@@ -226,7 +226,7 @@ export class WorkerLoop implements Worker {
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
-      const refusal = this.#engine.store.damage.claimRefusal();
+      const refusal = this.#engine.store.damage.refusal("claim");
       // Where every claim is refused, the engine has logged why.
       const news = refusal === null ? this.#claims.news(error) : null;
       if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);

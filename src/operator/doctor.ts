@@ -16,7 +16,7 @@ import { Findings } from "../store/sqlite/maintenance/damage/findings.ts";
 import { networkFileSystem } from "../store/sqlite/open.ts";
 import { schemaAt } from "../store/sqlite/migrate.ts";
 import type { Store } from "../store/store.ts";
-import type { Vitals } from "../store/vitals.ts";
+import type { Vitals } from "../store/maintenance.ts";
 
 /** What is stored and not referenced yet may belong to an attempt that is under way. */
 const JUST_STORED = 86_400_000;
@@ -47,7 +47,7 @@ export interface ExamineOptions {
 export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
   const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;
-  const vitals = store && (await readable(() => store.vitals.look()));
+  const vitals = store && (await readable(() => store.maintenance.diagnose()));
   const checked = store && (await readable(() => store.damage.check("quick")));
   const folder = engine?.artifactFolder.path ?? null;
   const audit = store && (await readable(() => verifyAudit(store)));
@@ -58,7 +58,7 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     size: vitals?.size ?? null,
     schema: vitals?.schema ?? schemaOf(location),
     settings: vitals?.settings ?? [],
-    wal: store && (await readable(() => store.vitals.wal({ readers: true }))),
+    wal: store && (await readable(async () => (await store.maintenance.gauge({ readers: true })).wal)),
     processes: (store && (await readable(() => processesOf(store)))) ?? [],
     locks: (store && (await readable(() => store.locks.list()))) ?? [],
     stuck: vitals?.stuck ?? [],
@@ -66,7 +66,7 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
     audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
     backups: backupsOf(location, store?.databaseId ?? null, backups),
-    journal: store && (await readable(() => store.backups.journalLag())),
+    journal: vitals?.journal ?? null,
     clock: vitals &&
       store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
     reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],

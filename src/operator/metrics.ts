@@ -15,7 +15,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   const { store, location, clock, isSealed } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
   const counted = store.look.queues();
-  const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged, wal] = await Promise.all([
+  const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     readable(() => counted),
@@ -25,8 +25,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     readable(() => hf.recovery.stats()),
     readable(async () => (await store.recoveries.totals()).reports),
     readable(() => store.recoveries.reports({ limit: 1 })),
-    readable(() => store.vitals.gauge()),
-    readable(() => store.vitals.wal()),
+    readable(() => store.maintenance.gauge()),
   ]);
   const alarms = overview && alarmsOf(overview);
   return {
@@ -49,7 +48,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     reports,
     lastReport: last?.[0] ?? null,
     size: gauged && gauged.size,
-    wal,
+    wal: gauged && gauged.wal,
     diskFree: diskOf(location)?.free ?? null,
     backups: backupsOf(location, store.databaseId, backups),
   };

@@ -91,12 +91,12 @@ export class Operator {
 
   /** Copies the write-ahead log into the database and empties it, waiting this long for readers. Null on a server. */
   async checkpoint(waitMs: number): Promise<Checkpointed | null> {
-    const { recoveries, vitals } = this.#engine.store;
+    const { maintenance } = this.#engine.store;
     this.refuseDamaged();
-    const before = await vitals.wal();
+    const { wal: before } = await maintenance.gauge();
     if (before === null) return null;
-    await recoveries.checkpoint({ waitMs });
-    const after = (await vitals.wal({ readers: true })) ?? before;
+    await maintenance.checkpoint({ waitMs });
+    const after = (await maintenance.gauge({ readers: true })).wal ?? before;
     return { before: before.bytes, after: after.bytes, readers: after.readers };
   }
 

@@ -92,7 +92,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.qu
       read.of("builds", [], () => openBuilds(hf)),
       read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
       read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
-      read.of("log", null, () => store.vitals.wal()),
+      read.of("log", null, async () => (await store.maintenance.gauge()).wal),
       store.damage.findings(),
     ]);
   const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));

@@ -3,29 +3,6 @@ import { basename, extname, join } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { JobState } from "../core/jobs/job.ts";
 
-/** Copies of a whole database, made while others work in it. */
-export interface BackupStore {
-  /** Whether changes are written to a journal. */
-  readonly journaled: boolean;
-  /** The journal leads on only from backups of the same. */
-  readonly epoch: number;
-  /**
-   * Copies what is there now into a place of its own beside `path`, and checks the copy. Nothing has its name yet: whoever
-   * asked publishes it, or discards it. Refused (`BACKUP_EXISTS`) where there is something at `path` already.
-   */
-  stage(path: string, options: StageOptions): Promise<StagedBackup>;
-  /** How much of the journal is in no file yet, and since when; null: there is none. */
-  journalLag(): Promise<JournalLag | null>;
-  /** Of the journal, what none of these needs is removed. */
-  trimJournal(kept: readonly Manifest[]): Promise<void>;
-}
-
-export interface JournalLag {
-  changes: number;
-  /** When the oldest of them was committed; null: there are none, or nobody has said. */
-  since: number | null;
-}
-
 export interface StageOptions {
   reason: BackupReason;
   onProgress?: OnProgress;

@@ -50,10 +50,12 @@ export interface DamageStore {
    * when this store was opened. Null: nothing is known to be missing.
    */
   readonly incomplete: string | null;
-  /** Throws what a write is refused with. */
-  refuse(): void;
-  /** What a claim is refused with, also where other writes are not: `LOCKS_LOST`. Null: it is not refused. */
-  claimRefusal(): HoldfastError | null;
+  /**
+   * What a write, or a claim, is refused with (`DAMAGED`, `DATABASE_GONE`; a claim also with `LOCKS_LOST`). Null: it is not
+   * refused. `again`: looks whether another process has found damage, or cleared it, since, the files were replaced, or the
+   * locks of this process on them vanished.
+   */
+  refusal(of: "write" | "claim", again?: boolean): HoldfastError | null;
   /** Null: there was no log, or others had it open. */
   readonly opening: Opening | null;
   /** Looks off the main thread, while others work. Damage that it finds is kept, and the store is only read from then on. */
@@ -64,12 +66,8 @@ export interface DamageStore {
    * while it was read-only have to open it again.
    */
   clear(ids: readonly string[]): Promise<string | null>;
-  /** Writes the audit entries of cleared findings, where that has not been done. */
-  recordCleared(): Promise<void>;
   /** What was found so far, by any process, and stands in no report yet; damage stays until a check clears it, or a restore. */
   findings(): Promise<Finding[]>;
-  /** Whether another process has found damage, or cleared it, since, the files were replaced, or the locks of this process on them vanished. */
-  lookAgain(): void;
   /** Called when writes, or claims, are refused from now on; with null, when they are not any more. */
   onDamaged(call: (error: HoldfastError | null) => void): () => void;
 }

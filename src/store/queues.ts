@@ -1,4 +1,4 @@
-import type { Lane, QueueSettings } from "../core/jobs/claiming.ts";
+import type { QueueSettings } from "../core/jobs/claiming.ts";
 import type { Policy } from "../core/jobs/retry.ts";
 import { type Declaration, type SetQueue, type SetRule, SettingsView } from "../core/limits/settings.ts";
 import { type Flag, isYes } from "./job-row.ts";
@@ -46,12 +46,7 @@ function toRule({ id, queue, job, position, keyed, concurrency, starts, per }: R
   return { id, queue, job, rule: { of: job === "" ? "queue" : "job", position, keyed: isYes(keyed), concurrency, rate } };
 }
 
-/** Lanes and policies are few, and job rows hold their numbers: this is what the number of a lane is looked up by. */
-export function laneText({ name, version, queue }: Omit<Lane, "id">): string {
-  return `${name}\n${version}\n${queue}`;
-}
-
-/** And of a policy, as it is stored: the same for the same policy, whatever the order in which its parts were written. */
+/** A policy as it is stored: the same for the same policy, whatever the order in which its parts were written. */
 export function policyText(policy: Policy): string {
   return JSON.stringify(policy, Object.keys(policy).sort());
 }

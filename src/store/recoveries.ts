@@ -41,11 +41,6 @@ export interface RecoveryStore {
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
   /** Sums over everything that was ever reclaimed and reported. It costs the same however much that was. */
   totals(): Promise<RecoveryTotals>;
-  /**
-   * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; if one has,
-   * a short log is left to it. `waitMs`: also empties the log, and waits this long for readers. A server needs none of it.
-   */
-  checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void>;
   /** What a recovery would do about these processes and these expired leases. Nothing is written. */
   preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or held by one of the `dead`. */

@@ -7,9 +7,7 @@ import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
 import type { Fate, LeaseRef } from "../core/jobs/lease.ts";
 import type { Next, Outcome, Policy, Reclaimed } from "../core/jobs/retry.ts";
 import type { Declaration } from "../core/limits/settings.ts";
-import type { WalView } from "../core/recovery/loss.ts";
 import type { AuditStore } from "./audit.ts";
-import type { BackupStore } from "./backups.ts";
 import type { BuildStore } from "./builds.ts";
 import type { EventStore } from "./events.ts";
 import type { DamageStore } from "./findings.ts";
@@ -20,7 +18,7 @@ import type { QueueStore } from "./queues.ts";
 import type { RecoveryStore } from "./recoveries.ts";
 import type { ScheduleStore } from "./schedules.ts";
 import type { SinkStore } from "./sinks.ts";
-import type { VitalsStore } from "./vitals.ts";
+import type { MaintenanceStore } from "./maintenance.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
@@ -47,11 +45,9 @@ export interface Store {
   readonly work: WorkStore;
   /** Who did what. What an operator does is in it, by whoever has the store open. */
   readonly audit: AuditStore;
-  readonly backups: BackupStore;
   /** What is wrong with it. */
   readonly damage: DamageStore;
-  /** How it stands by itself. */
-  readonly vitals: VitalsStore;
+  readonly maintenance: MaintenanceStore;
   /** What is done about processes that died. */
   readonly recoveries: RecoveryStore;
   /** Who has it open. */
@@ -113,12 +109,6 @@ export interface Store {
   onChange(call: (change: Change) => void, options?: { ownOnly?: boolean }): () => void;
   /** Called when jobs are handed in, before their commit: a claim made at once is part of it. Returns the way to stop. */
   onIncoming(call: () => void): () => void;
-  /** Regular care of the storage, for a thread where a stall hurts nobody. The answer is its log, where that has grown long. */
-  maintain(): Promise<WalView | null>;
-  /** Whether another handle of this process gives that care: then this one leaves it alone. */
-  caredFor(yes: boolean): void;
-  /** Whether that care is overdue. */
-  needsCare(): boolean;
   /** From now on every write is refused with what this makes; reads go on. Null: they are taken again. */
   seal(refusal: (() => HoldfastError) | null): void;
   close(): Promise<void>;

@@ -4,7 +4,7 @@ import type { Check } from "./suite.ts";
 
 export function vitalsCases(check: Check): void {
   check("a lease that has run out is counted until somebody takes it back", async ({ store, clock }) => {
-    const expired = async () => (await store.vitals.gauge()).expiredLeases;
+    const expired = async () => (await store.maintenance.gauge()).expiredLeases;
     await add(store, {}, {}, {});
     const [first] = await claim(store, { max: 1 });
     assert.equal(await expired(), 0);
@@ -18,7 +18,7 @@ export function vitalsCases(check: Check): void {
   });
 
   check("its size is known", async ({ store }) => {
-    const { bytes, unused } = (await store.vitals.gauge()).size;
+    const { bytes, unused } = (await store.maintenance.gauge()).size;
     assert.ok(bytes > 10_000 && unused >= 0 && unused < bytes, `${bytes} ${unused}`);
   });
 }

@@ -69,7 +69,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await assert.rejects(one.schedules.list(), { code: "DAMAGED" });
       await assert.rejects(one.enqueue([newJob()]), DAMAGED);
       await one.damage.confirmed();
-      other.damage.lookAgain();
+      other.damage.refusal("write", true);
       await assert.rejects(other.enqueue([newJob()]), DAMAGED);
       await assert.rejects(
         other.transact(() => {}),

@@ -61,7 +61,7 @@ test("a clean check clears a finding in all processes, with an audit entry", asy
   t.after(() => worker.stop());
   const what = "A check has found damage: unable to get the page. error code=266.";
   new Findings(cli.db).add({ severity: "damage", what }, Date.now());
-  hf.engine.store.damage.lookAgain();
+  hf.engine.store.damage.refusal("write", true);
   await assert.rejects(hf.enqueue(greet, { name: "me" }), { code: "DAMAGED" });
 
   const page = await cli.run(["doctor", "--recheck"]);

@@ -18,11 +18,11 @@ test(
     const scene = new Scene(t);
     const hf = await scene.open({});
     await hf.enqueue(note, {});
-    const { vitals } = hf.engine.store;
+    const { maintenance } = hf.engine.store;
     const reader = scene.start("stranger", { reads: true });
     await reader.next("ready");
     for (let i = 0; i < 20; i++) await hf.enqueue(note, { i });
-    const wal = await vitals.wal({ readers: true });
+    const { wal } = await maintenance.gauge({ readers: true });
     assert.deepEqual(
       wal?.readers.map(({ pid }) => pid),
       [reader.pid],
@@ -32,7 +32,7 @@ test(
     assert.ok((wal?.readers[0]?.behind ?? 0) >= 20 * 4_096);
     reader.kill();
     await reader.ended;
-    assert.deepEqual((await vitals.wal({ readers: true }))?.readers, []);
+    assert.deepEqual((await maintenance.gauge({ readers: true })).wal?.readers, []);
   },
 );
 

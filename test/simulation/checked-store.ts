@@ -44,11 +44,11 @@ export class CheckedStore {
   }
 
   /** Nothing is damaged here. */
-  get damage(): Pick<Store["damage"], "findings" | "damaged" | "lookAgain"> {
+  get damage(): Pick<Store["damage"], "findings" | "damaged" | "refusal"> {
     const { damage } = this.#store;
     return {
       damaged: null,
-      lookAgain: () => {},
+      refusal: () => null,
       findings: () => this.#world.inTurn(() => damage.findings()),
     };
   }

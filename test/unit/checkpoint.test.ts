@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
-import { Checkpoint } from "../../src/store/sqlite/maintenance/checkpoint.ts";
+import { Checkpoint } from "../../src/store/sqlite/maintenance/maintenance.ts";
 import { connect, type Connection, type DriverName } from "../../src/store/sqlite/driver.ts";
 
 const MB = 1024 * 1024;

@@ -306,6 +306,11 @@ export interface Lane {
   version: number;
 }
 
+/** What the number of a lane is looked up by: lanes are few, and job rows hold only their numbers. */
+export function laneText({ name, version, queue }: Omit<Lane, "id">): string {
+  return `${name}\n${version}\n${queue}`;
+}
+
 /** How many finished jobs of a state are kept, and how long; what neither names is kept for ever. */
 export interface Keep {
   age?: number;

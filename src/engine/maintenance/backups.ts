@@ -96,13 +96,13 @@ export class ScheduledBackups {
     log.info("a backup was made", { path: join(folder, file), size });
     for (const old of retired(this.#plan, this.#known())) removeBackup(folder, old);
     const { store } = this.#engine;
-    await store.backups.trimJournal(backupsIn(folder, store.databaseId));
+    await store.maintenance.trimJournal(backupsIn(folder, store.databaseId));
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 
   /** After a restore the journal leads on from none of before: the next is due at once. */
   #counting(): KnownBackup[] {
-    const { journaled, epoch } = this.#engine.store.backups;
+    const { journaled, epoch } = this.#engine.store.maintenance;
     return journaled ? this.#known().filter((one) => one.epoch === epoch) : this.#known();
   }
 
@@ -152,7 +152,7 @@ export async function makeBackup(
   path: string,
   { artifacts = false, onProgress = () => {}, reason = "asked" }: BackupOptions & { reason?: BackupReason } = {},
 ): Promise<Manifest> {
-  const staged = await engine.store.backups.stage(path, { reason, onProgress });
+  const staged = await engine.store.maintenance.stageBackup(path, { reason, onProgress });
   try {
     const collected = await (artifacts ? include(engine, staged, onProgress) : refer(engine, staged));
     const manifest = await staged.publish(collected);

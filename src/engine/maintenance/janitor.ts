@@ -246,8 +246,7 @@ export class Janitor {
 
   async #tick(): Promise<void> {
     // A process that commits nothing notices only here that its files or its locks are gone.
-    this.#store.damage.lookAgain();
-    if (this.#store.damage.damaged !== null) return;
+    if (this.#store.damage.refusal("write", true) !== null) return;
     const processes = await this.#probe();
     const jumped = this.#jumped();
     // Not only after a jump: another process's clock may be wrong all the time.

@@ -312,7 +312,7 @@ async function attempt(check: Check, engine: Engine, circumstances: CheckCircums
 
 /** A log that a crash has left long makes every opening slow until somebody copies it. */
 async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
-  await store.recoveries.checkpoint({ alone });
+  await store.maintenance.checkpoint({ alone });
   return {};
 }
 

@@ -1,6 +1,6 @@
-import { type ClaimSource, type Lane, LaneIndex, type MatchedLanes } from "../../core/jobs/claiming.ts";
+import { type ClaimSource, type Lane, LaneIndex, laneText, type MatchedLanes } from "../../core/jobs/claiming.ts";
 import type { Policy } from "../../core/jobs/retry.ts";
-import { laneText, policyText } from "../queues.ts";
+import { policyText } from "../queues.ts";
 import { listOf, type Rows } from "./connection/driver.ts";
 import { Overtaken } from "./connection/faults.ts";
 import type { Tx } from "./transactions/transaction.ts";

@@ -1,11 +1,12 @@
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
-import type { BackupStore, StagedBackup } from "../backups.ts";
+import type { StagedBackup } from "../backups.ts";
 import type { Checked, DamageStore, Finding, Thoroughness } from "../findings.ts";
 import { publicId } from "../job-row.ts";
-import { type Gauged, NAMED, type Setting, STUCK, type StuckJob, type Vitals, type VitalsStore } from "../vitals.ts";
+import { type Gauged, type MaintenanceStore, NAMED, type Setting, STUCK, type StuckJob, type Vitals } from "../maintenance.ts";
 import type { Rows } from "./connection/driver.ts";
 import { schemaVersion } from "./migrate.ts";
+import type { ServerTime } from "./connection/server-time.ts";
 import type { Access } from "./transactions/transaction.ts";
 
 /** Settings that Holdfast's promises rest on; `synchronous_commit` is set by each connection. */
@@ -22,23 +23,58 @@ const SETTINGS: Record<string, string | null> = {
 const LONG = "1 minute";
 
 /** The health of a database on a server, as far as its role may see it. */
-export class PostgresVitals implements VitalsStore {
+export class Maintenance implements MaintenanceStore {
+  readonly journaled = false;
+  readonly epoch = 0;
+  readonly isOverdue = false;
   readonly #rows: Rows;
   readonly #at: () => number | null;
   readonly #schema: string;
+  readonly #time: ServerTime;
+  /** Without a password. */
+  readonly #address: string;
+  /** The schema's name, not quoted. */
+  readonly #name: string;
 
   /** `schema` is quoted. */
-  constructor(schema: string, { read, at }: Pick<Access, "read" | "at">) {
+  constructor(
+    schema: string,
+    { read, at }: Pick<Access, "read" | "at">,
+    { time, address, name }: { time: ServerTime; address: string; name: string },
+  ) {
     this.#rows = read;
     this.#at = at;
     this.#schema = schema;
+    this.#time = time;
+    this.#address = address;
+    this.#name = name;
   }
 
-  async wal(): Promise<null> {
+  /** The server looks after its storage itself. Its clock is looked up, since it may be set. */
+  async run(): Promise<null> {
+    await this.#time.keep(this.#rows);
     return null;
   }
 
-  async look(): Promise<Vitals> {
+  leaveTo(): void {}
+
+  async checkpoint(): Promise<void> {}
+
+  async trimJournal(): Promise<void> {}
+
+  /** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */
+  async stageBackup(path: string): Promise<StagedBackup> {
+    const database = `postgres://${this.#address}`;
+    const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
+    throw new HoldfastError(
+      "BACKUP_BY_SERVER",
+      `Holdfast makes no backups of a database on a server (${database}); the server's own tools do.`,
+      `Run pg_dump --format=custom --schema=${this.#name} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
+        "back. To go back to an instant, set up continuous archiving (PITR) on the server. Copy the artifacts' folder, too.",
+    );
+  }
+
+  async diagnose(): Promise<Vitals> {
     const s = this.#schema;
     const [head] = await this.#rows<[string, number | string, number | string, number | string, number | string]>(
       `select current_setting('server_version'), (select max(version) from ${s}.migrations),
@@ -57,6 +93,7 @@ export class PostgresVitals implements VitalsStore {
       latest: Number(latest),
       now: Number(now),
       transactions: await this.#transactions(),
+      journal: null,
     };
   }
 
@@ -70,7 +107,7 @@ export class PostgresVitals implements VitalsStore {
       this.#at(),
     );
     const [bytes, expired] = row as NonNullable<typeof row>;
-    return { size: { bytes: Number(bytes), unused: 0 }, expiredLeases: Number(expired) };
+    return { size: { bytes: Number(bytes), unused: 0 }, expiredLeases: Number(expired), wal: null };
   }
 
   async #settings(): Promise<Setting[]> {
@@ -163,48 +200,11 @@ export class Damage implements DamageStore {
     return null;
   }
 
-  async recordCleared(): Promise<void> {}
-
-  refuse(): void {}
-
-  claimRefusal(): null {
+  refusal(): null {
     return null;
   }
-
-  lookAgain(): void {}
 
   onDamaged(): () => void {
     return () => {};
-  }
-}
-
-/** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */
-export class Backups implements BackupStore {
-  readonly journaled = false;
-  readonly epoch = 0;
-  /** Without a password. */
-  readonly #address: string;
-  readonly #schema: string;
-
-  constructor(address: string, schema: string) {
-    this.#address = address;
-    this.#schema = schema;
-  }
-
-  async journalLag(): Promise<null> {
-    return null;
-  }
-
-  async trimJournal(): Promise<void> {}
-
-  async stage(path: string): Promise<StagedBackup> {
-    const database = `postgres://${this.#address}`;
-    const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
-    throw new HoldfastError(
-      "BACKUP_BY_SERVER",
-      `Holdfast makes no backups of a database on a server (${database}); the server's own tools do.`,
-      `Run pg_dump --format=custom --schema=${this.#schema} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
-        "back. To go back to an instant, set up continuous archiving (PITR) on the server. Copy the artifacts' folder, too.",
-    );
   }
 }

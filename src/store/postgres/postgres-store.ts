@@ -24,7 +24,7 @@ import { StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
-import { Backups, Damage, type PostgresVitals } from "./maintenance.ts";
+import { Damage, Maintenance } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { secondShare } from "./settle/settle-effects.ts";
@@ -82,9 +82,8 @@ export class PostgresStore implements Store {
   readonly queues: Queues;
   readonly builds: Builds;
   readonly work: Work;
-  readonly backups: Backups;
   readonly damage: Damage;
-  readonly vitals: PostgresVitals;
+  readonly maintenance: Maintenance;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
@@ -158,14 +157,14 @@ export class PostgresStore implements Store {
     this.queues = areas.queues;
     this.builds = areas.builds;
     this.work = areas.work;
-    this.vitals = areas.vitals;
     this.recoveries = areas.recoveries;
     this.processes = areas.processes;
     this.locks = areas.locks;
     this.schedules = areas.schedules;
     this.events = areas.events;
     this.sinks = areas.sinks;
-    this.backups = new Backups(writer.address, options.schema ?? "holdfast");
+    const name = options.schema ?? "holdfast";
+    this.maintenance = new Maintenance(s, access, { time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);
     const { audit, jobParts } = areas;
     const { catalog, limits, enqueue } = jobParts;
@@ -356,18 +355,6 @@ export class PostgresStore implements Store {
 
   onIncoming(call: () => void): () => void {
     return this.#changes.onIncoming(call);
-  }
-
-  /** The server cares for its storage by itself. What its clock says is looked up, since it may be set. */
-  async maintain(): Promise<null> {
-    await this.#time.keep(this.#reader.rows);
-    return null;
-  }
-
-  caredFor(): void {}
-
-  needsCare(): boolean {
-    return false;
   }
 
   seal(refusal: (() => HoldfastError) | null): void {

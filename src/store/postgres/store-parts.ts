@@ -25,7 +25,6 @@ import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
 import { LimitCache, Limits } from "./limits/limits.ts";
 import { Look } from "./queries.ts";
-import { PostgresVitals } from "./maintenance.ts";
 import { Events, JobEvents, Numbering } from "./events.ts";
 import { Cancel, Operate } from "./operate.ts";
 import { Processes } from "./processes.ts";
@@ -44,7 +43,6 @@ const NO_FILE: FileFacts = {
   logSize: () => 0,
   commitsMissing: () => null,
   reported: () => {},
-  checkpoint: async () => {},
 };
 
 /** All parts of a store, and what each of them needs. */
@@ -66,7 +64,6 @@ export class StoreParts {
   readonly processes: Processes;
   readonly audit: Audit;
   readonly auditLog: AuditLog;
-  readonly vitals: PostgresVitals;
   readonly builds: Builds;
   readonly work: Work;
   readonly recoveries: Recoveries;
@@ -98,7 +95,6 @@ export class StoreParts {
     this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
     this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
-    this.vitals = new PostgresVitals(s, access);
     this.builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const hooks = workHooks(s, { jobParts, settle: this.settle, cancel, notes: this.notes, reader, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };

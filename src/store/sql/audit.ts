@@ -49,7 +49,6 @@ export class Audit {
   readonly actor: string | null;
   readonly #events: Events;
   readonly #sql: ReturnType<typeof statements>;
-  #written: AuditHead | null = null;
 
   constructor(dialect: Dialect, parts: { actor: string | null; events: Events }) {
     this.actor = parts.actor;
@@ -70,7 +69,7 @@ export class Audit {
   }
 
   /** Appends entries to the chain. */
-  *write(db: Reads, entries: readonly NewAuditEntry[]): Script<void> {
+  *write(db: Reads & Pick<Tx, "audited">, entries: readonly NewAuditEntry[]): Script<void> {
     const [locked] = yield* db.all<AuditHead & { now: number }>(this.#sql.lock);
     if (locked === undefined) throw headless();
     const { now, ...first } = locked;
@@ -82,14 +81,7 @@ export class Audit {
     });
     // In this order: the head moves to an entry that exists.
     yield* together(db.all(this.#sql.add, { rows: JSON.stringify(rows) }), db.all(this.#sql.move, { ...head }));
-    this.#written = head;
-  }
-
-  /** The last entry written since the previous call; null if there is none. */
-  takeWritten(): AuditHead | null {
-    const written = this.#written;
-    this.#written = null;
-    return written;
+    db.audited?.(head);
   }
 
   /** Null if the head's row was deleted. */

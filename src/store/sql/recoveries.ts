@@ -66,7 +66,6 @@ export interface FileFacts {
   commitsMissing(): number | null;
   /** A report has recorded these findings. */
   reported(ids: readonly string[]): void;
-  checkpoint: RecoveryStore["checkpoint"];
 }
 
 /** Reclaims what dead processes held, and reports it. One transaction at a time opens or ends reports. */
@@ -201,10 +200,6 @@ export class Recoveries implements RecoveryStore {
   *#totals(db: Reads): Script<RecoveryTotals> {
     const [reclaimed, reports] = yield* together(this.#parts.recoveryLog.totals(db), this.#reports.totals(db));
     return { ...reclaimed, reports };
-  }
-
-  checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void> {
-    return this.#parts.file.checkpoint(how);
   }
 
   preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview> {

@@ -3,7 +3,7 @@ import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Next } from "../../core/jobs/retry.ts";
 import type { Declaration } from "../../core/limits/settings.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
-import type { NewAuditEntry } from "../audit.ts";
+import type { AuditHead, NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 
@@ -102,6 +102,8 @@ export interface Tx extends Reads {
   ended(job: JobKey, fence: Fence): void;
   /** Writes an audit entry when all else is done. Absent where entries are written at once. */
   atLast?(entry: NewAuditEntry): void;
+  /** Called with the newest audit entry that was written. */
+  audited?(head: AuditHead): void;
   /** Only for code that changes rows by other means than `run` and `returning`. */
   wrote(): void;
 }

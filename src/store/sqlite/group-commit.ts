@@ -1,6 +1,7 @@
 import { randomInt } from "node:crypto";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import type { AuditHead } from "../audit.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Statements } from "./scripts.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -31,6 +32,8 @@ export interface Committed {
   ready: Set<string>;
   ended: { job: JobKey; fence: Fence }[];
   damaged: string[];
+  /** The newest audit entry that the transaction wrote. */
+  audit: AuditHead | null;
   /** The number of the last commit, and the highest key of a job, that are in the database now for certain. */
   commit: number;
   key: number;
@@ -232,6 +235,7 @@ export class GroupCommit {
             ready: (queue) => news.push(() => tx.ready(queue)),
             ended: (job, fence) => news.push(() => tx.ended(job, fence)),
             damaged: (what) => news.push(() => tx.damaged(what)),
+            audited: (head) => news.push(() => tx.audited?.(head)),
           });
           answers.push(() => item.resolve(value));
           for (const tell of news) tell();
@@ -269,7 +273,7 @@ export class GroupCommit {
   /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
   #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
     let mark: Mark;
-    const committed: Committed = { ready: new Set(), ended: [], damaged: [], commit: 0, key: 0 };
+    const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
     const replaced = this.#options.replaced("before");
     if (replaced !== null) return new Failed(replaced, false, true);
     try {
@@ -299,6 +303,7 @@ export class GroupCommit {
         ready: (queue) => committed.ready.add(queue),
         ended: (job, fence) => committed.ended.push({ job, fence }),
         damaged: (what) => committed.damaged.push(what),
+        audited: (head) => (committed.audit = head),
       });
       // Keys that were taken by what was undone since are in no row; whoever is undone says so.
       committed.key = undone() ? jobs : nextKey;

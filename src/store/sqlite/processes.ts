@@ -29,6 +29,8 @@ interface Parts {
   token: string | null;
   /** Called with its token, before a process is entered. */
   beWitness: (token: string) => void;
+  /** Called after a process is entered. */
+  onRegistered: () => Promise<void>;
 }
 
 /** Who has the database open. */
@@ -38,6 +40,7 @@ export class Processes implements ProcessStore {
   readonly #driver: DriverName;
   readonly #alive: Alive | null;
   readonly #beWitness: (token: string) => void;
+  readonly #onRegistered: () => Promise<void>;
   /** Of the lock that was taken before the file was opened. */
   #token: string | null;
   #self: ProcessId | null = null;
@@ -58,6 +61,7 @@ export class Processes implements ProcessStore {
     this.#alive = parts.alive;
     this.#token = parts.token;
     this.#beWitness = parts.beWitness;
+    this.#onRegistered = parts.onRegistered;
     this.#add = db.prepare(
       `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
        values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
@@ -100,6 +104,7 @@ export class Processes implements ProcessStore {
     this.#boot = process.boot;
     this.#alive?.sweep(new Set(this.#registered().map(({ alive }) => alive)));
     this.actAs(id);
+    await this.#onRegistered();
     return id;
   }
 

@@ -3,7 +3,6 @@ import type { Clock } from "../../core/text/duration.ts";
 import type { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
-import { isLong, type WalView } from "../../core/recovery/loss.ts";
 import type {
   Change,
   Claimed,
@@ -27,11 +26,10 @@ import type { AuditLog } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
 import { readsAt, type StoreAccess } from "./scripts.ts";
 import { untilRestored } from "./maintenance/backup/restore.ts";
-import { Backups } from "./maintenance/backup/backups.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { CommitMarks, Drain } from "./maintenance/changes/journal.ts";
-import { Checkpoint } from "./maintenance/checkpoint.ts";
+import { Maintenance } from "./maintenance/maintenance.ts";
 import { onlyOne } from "../commit-rows.ts";
 import { handleOf, settleWithRows } from "./user-transaction.ts";
 import {
@@ -48,7 +46,6 @@ import { Damage } from "./maintenance/damage/damage.ts";
 import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
-import type { SqliteVitals } from "./maintenance/vitals.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import type { Look } from "./queries.ts";
 import { News } from "./news.ts";
@@ -63,8 +60,6 @@ import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import { Witness } from "./maintenance/witness.ts";
 import type { Work } from "../sql/work/work.ts";
 
-/** A write-ahead log this long wants somebody to look after it, even in a process that only enqueues. */
-const NEEDS_CARE = 32 * 1024 * 1024;
 /** How long a write waits for another process's transaction, unless the caller says otherwise. */
 const WRITE_WAIT_MS = 5_000;
 /** Whether the files were replaced is looked up at most this often, but for the acknowledgement of a commit at "power". */
@@ -107,8 +102,7 @@ export class SqliteStore implements Store {
   readonly builds: Builds;
   readonly work: Work;
   readonly damage: Damage;
-  readonly vitals: SqliteVitals;
-  readonly backups: Backups;
+  readonly maintenance: Maintenance;
   readonly audit: AuditLog;
   readonly recoveries: Recoveries;
   readonly processes: Processes;
@@ -123,10 +117,6 @@ export class SqliteStore implements Store {
   readonly #areas: Areas;
   readonly #group: GroupCommit;
   readonly #news: News;
-  readonly #checkpoint: Checkpoint | null;
-  readonly #journaled: boolean;
-  /** Run by the thread that has nothing else to do; and by others when they leave. */
-  readonly #drain: Drain | null;
   #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
   readonly #boot: string;
@@ -172,11 +162,9 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.clock = options.clock;
-    this.#journaled = opened.journaled;
     const marks = opened.journaled ? new CommitMarks(db) : null;
     const drains = opened.journaled && !options.looks && damage.damaged === null;
-    this.#drain = drains ? drainOf(db, path, this.databaseId, options) : null;
-    this.backups = new Backups(db, { path, driver: options.driver, clock: options.clock, journaled: opened.journaled });
+    const drain = drains ? drainOf(db, path, this.databaseId, options) : null;
     this.damage = damage;
     this.#files = opened.files;
     this.#driver = options.driver;
@@ -191,15 +179,20 @@ export class SqliteStore implements Store {
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
     this.#news = new News(db, path);
-    this.#checkpoint = path === ":memory:" || damage.damaged !== null ? null : new Checkpoint(db, path);
     const access: StoreAccess = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
       write: (operation, run) => this.#write(operation, run),
     };
+    const { durability } = this;
+    const { driver, clock } = options;
+    this.maintenance = new Maintenance(
+      db,
+      { path, driver, durability, clock, journaled: opened.journaled, damage, drain },
+      access,
+    );
     const beWitness = (token: string) => this.#beWitness(token);
     const areas = (this.#areas = new Areas(opened, { ...options, path, damage, beWitness, access }));
-    this.vitals = areas.vitals;
     this.audit = areas.auditLog;
     this.look = areas.look;
     this.queues = areas.queues;
@@ -211,7 +204,7 @@ export class SqliteStore implements Store {
     this.schedules = areas.schedules;
     this.events = areas.events;
     this.sinks = areas.sinks;
-    const { intake, audit, lanes } = areas;
+    const { intake, lanes } = areas;
     this.#group = new GroupCommit(db, {
       path,
       statements: areas.statements,
@@ -220,17 +213,15 @@ export class SqliteStore implements Store {
       patience: options.writeWaitMs ?? WRITE_WAIT_MS,
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
       onWritten: (now) => marks?.add(now),
-      onCommit: ({ ready, ended, damaged, commit, key }) => {
+      onCommit: ({ ready, ended, damaged, audit, commit, key }) => {
         intake.settings.committed();
         this.#witness?.saw(commit, key);
-        const entry = audit.takeWritten();
-        if (entry !== null) this.#witness?.sawAudit(entry);
+        if (audit !== null) this.#witness?.sawAudit(audit);
         for (const what of damaged) damage.found({ severity: "row", what });
         this.#news.committed(ready, ended);
       },
       onFault: (error) => damage.met(error),
       onUndo: () => {
-        audit.takeWritten();
         intake.forget();
         lanes.forgetAll();
       },
@@ -246,7 +237,8 @@ export class SqliteStore implements Store {
   }
 
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] {
-    this.#refuse();
+    const refusal = this.#refusal();
+    if (refusal !== null) throw refusal;
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#areas.own.enqueue(jobs);
     const enqueued = this.#areas.guests.enqueue(handle, jobs);
@@ -258,11 +250,13 @@ export class SqliteStore implements Store {
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
-    return this.#refusal() ?? this.#group.submitAlone("transaction", (tx) => this.#areas.own.run(tx, work));
+    const refusal = this.#refusal();
+    if (refusal !== null) return Promise.reject(refusal);
+    return this.#group.submitAlone("transaction", (tx) => this.#areas.own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    const refusal = this.damage.claimRefusal();
+    const refusal = this.damage.refusal("claim");
     if (refusal !== null) return Promise.reject(refusal);
     return this.#write("claim", (tx) => this.#areas.claim.run(tx, request));
   }
@@ -339,22 +333,6 @@ export class SqliteStore implements Store {
     return this.#news.onIncoming(call);
   }
 
-  async maintain(): Promise<WalView | null> {
-    // A checkpoint of a log that was removed would write its old pages over what other processes have committed since.
-    if (this.#checkpoint === null || this.damage.damaged !== null || this.damage.replaced(0) !== null) return null;
-    const bytes = await this.#read(() => (this.#checkpoint as Checkpoint).run());
-    await this.#read(() => this.#drain?.run());
-    return isLong({ bytes }) ? await this.vitals.wal() : null;
-  }
-
-  caredFor(yes: boolean): void {
-    if (this.#closed === null) this.#checkpoint?.leaveTo(yes ? "thread" : "commits");
-  }
-
-  needsCare(): boolean {
-    return this.#journaled || (this.#checkpoint?.size() ?? 0) > NEEDS_CARE;
-  }
-
   seal(refusal: (() => HoldfastError) | null): void {
     this.#sealed = refusal;
   }
@@ -366,7 +344,7 @@ export class SqliteStore implements Store {
       if (isReplaced) this.#witness?.abandon();
       else this.#witness?.close();
       this.processes.close();
-      this.#drain?.close();
+      this.maintenance.close();
       // SQLite itself may remove the log now.
       this.#files?.close();
       if (isReplaced) this.#closeReplaced();
@@ -378,7 +356,8 @@ export class SqliteStore implements Store {
   #settleWithRows(settlements: readonly Settlement[]): Promise<Fate[]> {
     const { settle, own } = this.#areas;
     const parts = { group: this.#group, settle, own, path: this.#path, onFault: (error: unknown) => this.damage.met(error) };
-    return this.#refusal() ?? settleWithRows(onlyOne(settlements), parts);
+    const refusal = this.#refusal();
+    return refusal === null ? settleWithRows(onlyOne(settlements), parts) : Promise.reject(refusal);
   }
 
   /** Also at the exit of a process that does not close it: Node closes connections then. */
@@ -388,7 +367,8 @@ export class SqliteStore implements Store {
   };
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.#refusal() ?? this.#group.submit(operation, run);
+    const refusal = this.#refusal();
+    return refusal === null ? this.#group.submit(operation, run) : Promise.reject(refusal);
   }
 
   async #read<T>(run: () => T): Promise<T> {
@@ -400,15 +380,9 @@ export class SqliteStore implements Store {
     }
   }
 
-  /** Before anything is written: it is damaged, or waits for somebody's word. */
-  #refuse(): void {
-    this.damage.refuse();
-    if (this.#sealed !== null) throw this.#sealed();
-  }
-
-  /** The same, as a promise; null: go on. */
-  #refusal(): Promise<never> | null {
-    return this.damage.refusal() ?? (this.#sealed === null ? null : Promise.reject(this.#sealed()));
+  /** What a write is refused with: the database is damaged, or waits for an operator. Null: it is not refused. */
+  #refusal(): HoldfastError | null {
+    return this.damage.refusal("write") ?? this.#sealed?.() ?? null;
   }
 }
 

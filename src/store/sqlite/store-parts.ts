@@ -19,8 +19,7 @@ import { Cancel, Operate } from "./jobs/operate.ts";
 import { Notes } from "./jobs/settle-effects.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
 import type { Damage } from "./maintenance/damage/damage.ts";
-import { SqliteVitals } from "./maintenance/vitals.ts";
-import { checkpointOf, type LogAtOpening, walSize } from "./maintenance/wal.ts";
+import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Look } from "./queries.ts";
@@ -70,7 +69,6 @@ export class Areas {
   readonly sinks: Sinks;
   readonly audit: Audit;
   readonly auditLog: AuditLog;
-  readonly vitals: SqliteVitals;
   readonly builds: Builds;
   readonly work: Work;
   readonly recoveries: Recoveries;
@@ -89,7 +87,11 @@ export class Areas {
     const recoveryLog = new RecoveryLog(DIALECT, events);
     this.notes = new Notes(db);
     const { alive, token } = opened;
-    this.processes = new Processes(db, { audit, driver, alive, token, beWitness: parts.beWitness }, access);
+    this.processes = new Processes(
+      db,
+      { audit, driver, alive, token, beWitness: parts.beWitness, onRegistered: () => damage.recordCleared() },
+      access,
+    );
     this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
     const numbers = eventNumbers(scripts);
     this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
@@ -114,7 +116,6 @@ export class Areas {
     const cancel = new Cancel(db, { ...shared, waits });
     this.operate = new Operate(db, { ...shared, audit, look: this.look, tally, expiring, cancel });
     const { settle, leases, locks, processes } = this;
-    this.vitals = new SqliteVitals(db, { path, driver, durability }, access);
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
     const hooks = workHooks(db, { intake: this.intake, settle, cancel, notes: this.notes, access });
@@ -128,7 +129,6 @@ export class Areas {
       logSize: () => walSize(path),
       commitsMissing: () => damage.commitsMissing(),
       reported: (ids) => damage.reported(ids),
-      checkpoint: checkpointOf(db, { path, driver, access }),
     };
     const { builds } = this;
     const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };

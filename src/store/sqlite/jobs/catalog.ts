@@ -1,4 +1,4 @@
-import { type ClaimSource, type Lane, LaneIndex, type MatchedLanes } from "../../../core/jobs/claiming.ts";
+import { type ClaimSource, type Lane, LaneIndex, laneText, type MatchedLanes } from "../../../core/jobs/claiming.ts";
 import type { Policy } from "../../../core/jobs/retry.ts";
 import type { LimitRule } from "../../../core/limits/limit.ts";
 import {
@@ -10,7 +10,7 @@ import {
   Words,
 } from "../../../core/limits/settings.ts";
 import { damagedRow } from "../../../core/text/errors.ts";
-import { laneText, policyText, type QueueRow, type RuleRow, toSettings } from "../../queues.ts";
+import { policyText, type QueueRow, type RuleRow, toSettings } from "../../queues.ts";
 import type { Connection, Statement, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 

@@ -87,11 +87,6 @@ export class JobEvents {
     this.#row = db.prepare("select lane, fence, attempt, created_at, id, error from holdfast_jobs where key = ?");
   }
 
-  /** Whether any queue asks for events. */
-  any(tx: Tx): boolean {
-    return this.#settings.at(tx.settings).telling;
-  }
-
   /** Whether the queue of this lane asks for events. */
   asked(tx: Tx, lane: number): boolean {
     const settings = this.#settings.at(tx.settings);

@@ -75,9 +75,9 @@ export class Endings {
     this.#idOf = db.prepare("select created_at, id from holdfast_jobs where key = ?");
   }
 
-  /** Before a whole batch ends: where nothing follows from an end, nothing is noted. */
-  begin(tx: Tx): void {
-    this.#followed = this.#settings.at(tx.settings).forgetting || this.#waits.any();
+  /** Before a whole batch ends: if nothing follows from the end of a job, no end is remembered. */
+  begin(isFollowed: boolean): void {
+    this.#followed = isFollowed;
   }
 
   add(job: JobKey, lane: number, state: FinishedState): void {
@@ -294,7 +294,6 @@ export class Tally {
 
 /** Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. */
 export class Notes {
-  readonly #any: Statement;
   readonly #checkpoint: Statement;
   readonly #progress: Statement;
   readonly #load: Statement;
@@ -302,7 +301,6 @@ export class Notes {
 
   constructor(db: Connection) {
     const held = "from holdfast_jobs where key = ? and fence = ? and state = 'running'";
-    this.#any = db.prepare("select 1 from holdfast_notes limit 1");
     this.#checkpoint = db.prepare(
       `insert into holdfast_notes (job, checkpoint, checksum) select key, ?, ? ${held}
        on conflict (job) do update set checkpoint = excluded.checkpoint, checksum = excluded.checksum`,
@@ -337,10 +335,6 @@ export class Notes {
     const isEmpty = checkpoint === null && checksum === null;
     if (!isEmpty && !isIntact("holdfast_notes", { job, checkpoint, checksum })) throw damagedRow(`The checkpoint of job ${job}`);
     return checkpoint;
-  }
-
-  any(): boolean {
-    return this.#any.row() !== undefined;
   }
 
   dropCheckpoint(job: JobKey): void {

@@ -9,11 +9,11 @@ import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { WorkBatches } from "../../sql/work/work-batches.ts";
-import type { Catalog } from "./catalog.ts";
+import type { Catalog, Settings } from "./catalog.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
-import type { ClaimLocks, Limits } from "./limits.ts";
+import type { Limits } from "./limits.ts";
 import type { ClaimedLanes } from "./claim.ts";
 import type { Endings, Notes } from "./settle-effects.ts";
 import type { Enqueue } from "./enqueue.ts";
@@ -29,7 +29,7 @@ export class Settle {
   readonly #endings: Endings;
   readonly #limits: Limits;
   readonly #events: JobEvents;
-  readonly #locks: ClaimLocks;
+  readonly #settings: Settings;
   readonly #lanes: ClaimedLanes;
   readonly #batches: WorkBatches;
   /** Whether there are any locks, any notes: looked up once a batch. */
@@ -52,7 +52,7 @@ export class Settle {
   readonly #history: Statement;
   readonly #move: Statement;
   readonly #state: Statement;
-  readonly #anyWork: Statement;
+  readonly #around: Statement;
 
   constructor(
     db: Connection,
@@ -63,7 +63,7 @@ export class Settle {
       endings: Endings;
       limits: Limits;
       events: JobEvents;
-      locks: ClaimLocks;
+      settings: Settings;
       lanes: ClaimedLanes;
       batches: WorkBatches;
       random: () => number;
@@ -75,7 +75,7 @@ export class Settle {
     this.#endings = parts.endings;
     this.#limits = parts.limits;
     this.#events = parts.events;
-    this.#locks = parts.locks;
+    this.#settings = parts.settings;
     this.#lanes = parts.lanes;
     this.#batches = parts.batches;
     this.#random = parts.random;
@@ -101,17 +101,23 @@ export class Settle {
        where key = ? and fence = ? and state = 'running'`,
     );
     this.#state = db.prepare("select state, fence from holdfast_jobs where key = ?");
-    this.#anyWork = db.prepare("select 1 from holdfast_work limit 1");
+    // Small tables, mostly empty: what none of them has, no settlement has to look for.
+    this.#around = db.prepare(
+      `select exists (select 1 from holdfast_locks), exists (select 1 from holdfast_notes),
+         exists (select 1 from holdfast_waits), exists (select 1 from holdfast_work)`,
+    );
   }
 
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
-    this.#locked = this.#locks.any();
-    this.#noted = this.#notes.any();
-    this.#told = this.#events.any(tx);
-    this.#load(tx, settlements);
+    const [locked, noted, waited, built] = this.#around.row() as [number, number, number, number];
+    const { telling, forgetting } = this.#settings.at(tx.settings);
+    this.#locked = locked === 1;
+    this.#noted = noted === 1;
+    this.#told = telling;
+    this.#work = built === 1 ? this.#load(tx, settlements) : null;
     this.#next = [];
     this.#askedOf.clear();
-    this.#endings.begin(tx);
+    this.#endings.begin(forgetting || waited === 1);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = this.#silentRun(settlements, i);
@@ -125,15 +131,13 @@ export class Settle {
     return fates;
   }
 
-  /** Where no build has open work, nothing is asked. */
-  #load(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): void {
-    this.#work = null;
-    if (this.#anyWork.row() === undefined) return;
+  /** The rows of the work items among these. */
+  #load(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): WorkBatch | null {
     const ending = ends.flatMap(({ job, work }) => {
       const lane = this.#lanes.lane(job);
       return lane === undefined ? [] : [{ job, lane, work }];
     });
-    this.#work = runSync(this.#batches.ending(tx, ending));
+    return runSync(this.#batches.ending(tx, ending));
   }
 
   #write(tx: Tx): void {
@@ -157,7 +161,8 @@ export class Settle {
   }
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
-    this.#load(tx, leases);
+    const [, , , built] = this.#around.row() as [number, number, number, number];
+    this.#work = built === 1 ? this.#load(tx, leases) : null;
     this.#next = [];
     const nexts = leases.map((lease) =>
       this.#end(tx, lease, { kind: lease.kind }, { by: "reclaimer", expiresAt: lease.expiresAt }),

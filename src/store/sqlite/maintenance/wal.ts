@@ -2,10 +2,7 @@ import { spawn } from "node:child_process";
 import { closeSync, createReadStream, openSync, readSync, statSync } from "node:fs";
 import { endianness } from "node:os";
 import { Readable } from "node:stream";
-import type { RecoveryStore } from "../../recoveries.ts";
-import type { StoreAccess } from "../scripts.ts";
-import type { Connection, DriverName } from "../driver.ts";
-import { runTask } from "./backup/tasks.ts";
+import type { Connection } from "../driver.ts";
 
 /** What a write-ahead log holds, read as SQLite would, and beyond where it would stop. */
 export interface Scanned {
@@ -271,27 +268,6 @@ export function walSize(path: string): number {
 export function framesIn(db: Connection): number {
   const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
   return Math.max(0, frames);
-}
-
-/** A log of this many bytes is worth a thread while other processes work. */
-const LONG_BYTES = 4 * 1024 * 1024;
-/** A shorter log is copied sooner than a thread is started. */
-const SHORT_BYTES = 1024 * 1024;
-
-/** How the write-ahead log of this file is copied into the database. */
-export function checkpointOf(
-  db: Connection,
-  { path, driver, access }: { path: string; driver: DriverName; access: StoreAccess },
-): RecoveryStore["checkpoint"] {
-  const copy = db.prepare("pragma wal_checkpoint(passive)");
-  return async (how) => {
-    const bytes = walSize(path);
-    if (bytes === 0) return;
-    if ("waitMs" in how) return runTask("checkpoint", { driver, path, waitMs: how.waitMs });
-    if (bytes < LONG_BYTES && !how.alone) return;
-    if (bytes < SHORT_BYTES) await access.read(() => copy.row());
-    else await runTask("checkpoint", { driver, path });
-  };
 }
 
 /** What those who have a database open tell each other about its log, in the `-shm` file. */

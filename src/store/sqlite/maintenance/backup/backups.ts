@@ -8,8 +8,6 @@ import {
   artifactsPath,
   type BackupArtifacts,
   backupsFolder,
-  type BackupStore,
-  type JournalLag,
   type Manifest,
   manifestPath,
   manifestText,
@@ -22,7 +20,6 @@ import { passStep } from "../../../points.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { createFolder, explain, modeLike } from "../../faults.ts";
 import { versionOf } from "../../migrate.ts";
-import { changesFolder, trimSegments } from "../changes/segments.ts";
 import { copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
 import { type Copied, runTask } from "./tasks.ts";
 
@@ -30,23 +27,13 @@ import { type Copied, runTask } from "./tasks.ts";
 const LOOK = 100;
 
 /** Backups of a file. */
-export class Backups implements BackupStore {
-  readonly journaled: boolean;
+export class Backups {
   readonly #db: Connection;
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #clock: Pick<Clock, "now">;
 
-  constructor(
-    db: Connection,
-    {
-      path,
-      driver,
-      clock,
-      journaled = false,
-    }: { path: string; driver: DriverName; clock: Pick<Clock, "now">; journaled?: boolean },
-  ) {
-    this.journaled = journaled;
+  constructor(db: Connection, { path, driver, clock }: { path: string; driver: DriverName; clock: Pick<Clock, "now"> }) {
     this.#db = db;
     this.#path = path;
     this.#driver = driver;
@@ -80,25 +67,6 @@ export class Backups implements BackupStore {
       staging.discard();
       throw error;
     }
-  }
-
-  async journalLag(): Promise<JournalLag | null> {
-    if (!this.journaled) return null;
-    try {
-      const [changes, since] = this.#db.prepare("select count(*), min(at) from holdfast_changes").row() as [
-        number,
-        number | null,
-      ];
-      return { changes, since };
-    } catch (error) {
-      throw explain(error, this.#path);
-    }
-  }
-
-  async trimJournal(kept: readonly Manifest[]): Promise<void> {
-    if (this.#path === ":memory:") return;
-    const { databaseId, epoch } = identityOf(this.#db);
-    trimSegments(changesFolder(this.#path), { databaseId, epoch }, kept);
   }
 
   #open(path: string): Staging {

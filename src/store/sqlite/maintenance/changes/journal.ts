@@ -132,13 +132,13 @@ function tell(db: Connection, { now, actor }: Switching, after: { active: boolea
   if (!wasUsed(db)) return;
   const type = after.active ? "journal.switched_on" : "journal.switched_off";
   const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
-  const tx = txOn(db, now, commit);
+  let entry = 0;
+  const tx = { ...txOn(db, now, commit), audited: ({ seq }: AuditHead) => (entry = seq) };
   const events = new Events(db);
   const audit = new Audit(DIALECT, { actor, events });
   runSync(audit.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
-  const { seq } = audit.takeWritten() as AuditHead;
   // Whoever opens it is not entered yet, so that this commit has no number; the entry has one.
-  events.add(tx, { type, transition: change(type, "journal", commit, seq), data: after });
+  events.add(tx, { type, transition: change(type, "journal", commit, entry), data: after });
 }
 
 /** At the end of each of this store's commits: up to here and no further, or to the next. */

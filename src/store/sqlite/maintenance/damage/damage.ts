@@ -74,7 +74,7 @@ export class Damage implements DamageStore {
     this.#path = path;
     this.#options = options;
     this.#findings = new Findings(path);
-    this.lookAgain();
+    this.#lookAgain();
   }
 
   get damaged(): string | null {
@@ -97,26 +97,10 @@ export class Damage implements DamageStore {
     return this.#watched?.db ?? null;
   }
 
-  /** Before anything is written. */
-  refuse(): void {
-    const error = this.#current();
-    if (error !== null) throw error;
-  }
-
-  /** The same, as a promise; null: the write is allowed. */
-  refusal(): Promise<never> | null {
-    const error = this.#current();
-    return error === null ? null : Promise.reject(error);
-  }
-
-  claimRefusal(): HoldfastError | null {
-    return this.#current() ?? this.#unlocked;
-  }
-
-  /** Another process may have cleared the finding since. */
-  #current(): HoldfastError | null {
-    if (this.#error !== null) this.lookAgain();
-    return this.#error;
+  /** A refusal is looked up again: another process may have cleared the finding since. */
+  refusal(of: "write" | "claim", again = false): HoldfastError | null {
+    if (again || this.#error !== null) this.#lookAgain();
+    return this.#error ?? (of === "claim" ? this.#unlocked : null);
   }
 
   /**
@@ -168,7 +152,7 @@ export class Damage implements DamageStore {
     if (checked === null || !checked.isComplete || checked.findings.length > 0) this.found(finding);
     else this.#wasCleared = true;
     this.#isSuspected = false;
-    this.lookAgain();
+    this.#lookAgain();
   }
 
   /** Resolves when damage that a statement has met is confirmed, or found not to be there. */
@@ -201,7 +185,7 @@ export class Damage implements DamageStore {
     const stays = this.#path === ":memory:" ? null : await this.#stillMissing();
     if (stays !== null) return stays;
     this.#findings.clear(ids, this.#options.actor, this.#options.now());
-    this.lookAgain();
+    this.#lookAgain();
     if (this.#what === null) await this.recordCleared();
     return null;
   }
@@ -234,6 +218,7 @@ export class Damage implements DamageStore {
     }
   }
 
+  /** Writes the audit entries of cleared findings that have none yet. */
   async recordCleared(): Promise<void> {
     if (this.#what !== null) return;
     for (const { id, what, clearedBy, clearedAt } of this.#findings.cleared()) {
@@ -276,7 +261,7 @@ export class Damage implements DamageStore {
     }
   }
 
-  lookAgain(): void {
+  #lookAgain(): void {
     if (this.replaced(0) !== null || this.#isSuspected) return;
     const damage = this.#findings.all().find(({ severity }) => severity === "damage");
     if (damage !== undefined) this.#stop(damage.what, onlyRead(this.#path, damage.what));
