@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type AuditHead, linked, NO_ENTRY } from "../../src/core/recovery/audit.ts";
+import { type AuditHead, linked, NO_ENTRY, UNNAMED } from "../../src/core/recovery/audit.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { bytes, everything, paused, resuming, started, STOPPED, tokenOf } from "./build-parts.ts";
@@ -40,7 +40,7 @@ export function auditCases(check: Check): void {
     await store.retry(failed.id);
     await store.prune({ state: "cancelled", limit: 10 });
     const at = clock.now();
-    const by = "somebody";
+    const by = UNNAMED;
     const work = { name: "work", queue: "work" };
     const other = { name: "work", queue: "other" };
     const broken = { name: "broken", queue: "broken" };
@@ -264,7 +264,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(entry, {
       seq: 1,
       at: clock.now(),
-      by: "somebody",
+      by: UNNAMED,
       action: "backup.made",
       subject: "backup:/backups/1.db",
       ...rest,
@@ -388,7 +388,7 @@ export function auditCases(check: Check): void {
       (await store.audit.page({ after: 0, limit: 10 })).map(({ action, by }) => [action, by.split(" ")[0]]),
       [
         ["build.started", "holdfast"],
-        ["queue.paused", "somebody"],
+        ["queue.paused", UNNAMED],
         ["build.crashed", "holdfast"],
         ["build.abandoned", "holdfast"],
         ["build.started", "holdfast"],
