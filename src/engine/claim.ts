@@ -129,7 +129,7 @@ async function tryOnce(
       ...(options.exclusive ? { exclusive: randomUUID() } : {}),
     });
     if (claimed === undefined) return null;
-    const job = await engine.store.look.get(claimed.id);
+    const job = await engine.store.queries.get(claimed.id);
     if (job === null) return null;
     const refused = def === null ? null : await misfit(def, claimed);
     if (refused === null) return new HandClaim(engine, claimed, job, { auto, before });

@@ -21,7 +21,7 @@ import {
   refuseUnknown,
 } from "../core/text/options.ts";
 import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts";
-import type { DamageStore } from "../store/findings.ts";
+import type { DamageStore } from "../store/maintenance.ts";
 import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import type { Engine } from "./engine.ts";
@@ -58,7 +58,7 @@ export class Jobs {
   async get(id: string): Promise<Job | null> {
     this.#refuseClosed();
     checkId(id);
-    const job = await this.#engine.store.look.get(id);
+    const job = await this.#engine.store.queries.get(id);
     const { damaged } = this.#engine.store.damage;
     if (job === null && damaged !== null) throw notReadable(`Job ${id}`, damaged);
     return job;
@@ -76,7 +76,7 @@ export class Jobs {
       );
     }
     checkFilter(options);
-    const page = await this.#engine.store.look.list({
+    const page = await this.#engine.store.queries.list({
       limit: checkCount(limit, "limit", 1),
       ...(options.queue === undefined ? {} : { queue: options.queue }),
       ...(options.name === undefined ? {} : { name: options.name }),
@@ -96,9 +96,9 @@ export class Jobs {
     const { queue, name, ...how } = options;
     const filter = { ...(queue === undefined ? {} : { queue }), ...(name === undefined ? {} : { name }) };
     checkFilter(filter);
-    const { damage, look } = this.#engine.store;
+    const { damage, queries } = this.#engine.store;
     await refuseMissing(damage, how, "jobs.counts", "Jobs cannot be counted");
-    return look.counts(filter);
+    return queries.counts(filter);
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
@@ -159,7 +159,7 @@ export class Jobs {
     try {
       let last = "";
       while (!stop.aborted) {
-        const seen = await this.#engine.store.look.get(id);
+        const seen = await this.#engine.store.queries.get(id);
         if (seen === null) throw noSuchJob(id);
         // A lease that was only renewed is no change of the job.
         const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
@@ -272,7 +272,7 @@ export class Queues {
   async list(options: ReadOptions = {}): Promise<QueueView[]> {
     this.#refuseClosed();
     await refuseMissing(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
-    const queues = await this.#engine.store.look.queues();
+    const queues = await this.#engine.store.queries.queues();
     return queues.map(({ name, paused, counts, oldestAt }) => {
       return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };
     });

@@ -2,7 +2,7 @@ import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
 import { type Missed, nextTick, type Schedule, ticksOf } from "../core/jobs/schedule.ts";
-import type { ScheduleDraft, StoredSchedule } from "../store/schedules.ts";
+import type { ScheduleDraft, StoredSchedule } from "../store/queues.ts";
 import type { Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { definitionOf, newJob } from "./definition.ts";

@@ -14,7 +14,7 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<Facts> {
   const { store, location, clock, isSealed } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
-  const counted = store.look.queues();
+  const counted = store.queries.queues();
   const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),

@@ -18,14 +18,13 @@ import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
 import { buildById, type BuildRow, LEAD_TTL, leadOf, type LeadView, newestBuild, noSuchBuild } from "../store/builds.ts";
-import type { EventQuery } from "../store/events.ts";
+import type { EventQuery, SinkView } from "../store/events.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
-import type { LockView } from "../store/locks.ts";
-import type { QueueOverview } from "../store/look.ts";
+import type { LockView } from "../store/queues.ts";
+import type { QueueOverview } from "../store/queries.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
-import type { SinkView } from "../store/sinks.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
 import { factsOf } from "./metrics.ts";
 import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
@@ -129,7 +128,7 @@ export class Operator {
   }
 
   queues(): Promise<QueueOverview[]> {
-    return this.#engine.store.look.queues();
+    return this.#engine.store.queries.queues();
   }
 
   // Queues and jobs

@@ -13,11 +13,11 @@ import { isDamage } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { LeadView } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
-import type { LockView } from "../store/locks.ts";
-import type { LaneOverview, QueueOverview } from "../store/look.ts";
+import type { LockView } from "../store/queues.ts";
+import type { LaneOverview, QueueOverview } from "../store/queries.ts";
 import type { Life, ProcessView, Works } from "../store/processes.ts";
 import { reportOf, type StoredReport } from "../store/recoveries.ts";
-import type { SinkView } from "../store/sinks.ts";
+import type { SinkView } from "../store/events.ts";
 import type { Durability } from "../store/store.ts";
 
 /** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
@@ -76,13 +76,13 @@ export interface Overview {
 }
 
 /** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
-export async function overviewOf(hf: Holdfast, counted = hf.engine.store.look.queues()): Promise<Overview> {
+export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const read = new PartialReading();
   const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
       read.of("queues", [], () => counted),
-      read.of("names", [], () => store.look.lanes()),
+      read.of("names", [], () => store.queries.lanes()),
       read.of("processes", [], () => store.processes.probe(bootId())),
       read.of("running jobs", new Map(), () => store.processes.running()),
       read.of("locks", [], () => store.locks.list()),

@@ -1,4 +1,5 @@
 import { dedupeKey, type Event } from "../core/jobs/event.ts";
+import type { Fence, ProcessId } from "../core/text/ids.ts";
 
 /** What happened, for as long as it is kept. */
 export interface EventStore {
@@ -40,4 +41,48 @@ export function toEvent({ seq, type, at, transition, job, build, data }: EventRo
   if (job !== null) event.job = job;
   if (build !== null) event.build = build;
   return event;
+}
+
+/** Sinks and durable subscribers: how far each has got with what happened, and who delivers it. */
+export interface SinkStore {
+  /** Enters a sink or durable subscriber, for what happens from now on; one that is known keeps its place. Answers where it stands. */
+  open(name: string, kind: string): Promise<number>;
+  /** Takes the right to deliver, or, by its token, keeps it. Free is what nobody has, whose time is over, or whose holder is gone. Null: no such sink. */
+  hold(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
+  /** Records what became of a delivery. False, and nothing changes, if the token is not the sink's any more. */
+  update(name: string, token: Fence, delivery: Delivery): Promise<boolean>;
+  /** Forgets a sink and its place: an operator's act. */
+  drop(name: string): Promise<boolean>;
+  list(): Promise<SinkView[]>;
+}
+
+/**
+ * Everything up to `seq` is delivered, or a delivery failed: both keep the right to deliver for `ttl`. Null gives the right
+ * up.
+ */
+export type Delivery = { seq: number; ttl: number } | { error: string; ttl: number } | null;
+
+/** `token` is null while somebody else delivers; `cursor` is how far it is, either way. */
+export interface SinkHold {
+  token: Fence | null;
+  cursor: number;
+}
+
+export interface SinkView {
+  name: string;
+  /** "webhook", "subscriber", … */
+  kind: string;
+  /** Everything up to here is delivered. */
+  cursor: number;
+  /** How many events are still to be delivered, and when the oldest of them happened. */
+  behind: number;
+  oldestAt: number | null;
+  /** Who delivers, or did last. */
+  holder: ProcessId | null;
+  /** In a row, with the last error. */
+  failures: number;
+  failedAt: number | null;
+  error: string | null;
+  deliveredAt: number | null;
+  createdAt: number;
 }

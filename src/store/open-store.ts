@@ -124,7 +124,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
 
 /** The nouns of a store whose calls a clock that is moved by hand waits for. */
 const WAITED_FOR = [
-  "look",
+  "queries",
   "queues",
   "builds",
   "work",

@@ -9,16 +9,12 @@ import type { Next, Outcome, Policy, Reclaimed } from "../core/jobs/retry.ts";
 import type { Declaration } from "../core/limits/settings.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BuildStore } from "./builds.ts";
-import type { EventStore } from "./events.ts";
-import type { DamageStore } from "./findings.ts";
-import type { LockStore } from "./locks.ts";
-import type { LookStore } from "./look.ts";
+import type { EventStore, SinkStore } from "./events.ts";
+import type { DamageStore, MaintenanceStore } from "./maintenance.ts";
+import type { LockStore, QueueStore, ScheduleStore } from "./queues.ts";
+import type { QueryStore } from "./queries.ts";
 import type { ProcessStore } from "./processes.ts";
-import type { QueueStore } from "./queues.ts";
 import type { RecoveryStore } from "./recoveries.ts";
-import type { ScheduleStore } from "./schedules.ts";
-import type { SinkStore } from "./sinks.ts";
-import type { MaintenanceStore } from "./maintenance.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
@@ -37,7 +33,7 @@ export interface Store {
   /** The time that is written: the given clock's, or that of the database, as far as it is known here. */
   readonly clock: Clock;
   /** What there is. */
-  readonly look: LookStore;
+  readonly queries: QueryStore;
   readonly queues: QueueStore;
   /** Runs of pipelines. */
   readonly builds: BuildStore;

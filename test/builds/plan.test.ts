@@ -42,7 +42,7 @@ async function everything({ hf }: Yard): Promise<string> {
   const { store } = hf.engine;
   const targets = await Promise.all([0, 1, 2].map((segment) => store.work.targets({ pipeline: "docs", segment, limit: 1_000 })));
   const { items: builds } = await store.builds.list({ limit: 100 });
-  return JSON.stringify([targets, builds, await store.look.counts({}), await store.audit.page({ after: 0, limit: 1_000 })]);
+  return JSON.stringify([targets, builds, await store.queries.counts({}), await store.audit.page({ after: 0, limit: 1_000 })]);
 }
 
 test("what is planned is what then runs, whatever has changed", async (t) => {

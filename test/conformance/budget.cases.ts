@@ -292,7 +292,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
   });
   const { open, stages } = await seeBuild(store, build);
   assert.deepEqual([open, ...stages.map((stage) => stage.open)], [0, 0, 0]);
-  assert.deepEqual((await store.look.counts({ queue: build.queue })).running, 0);
+  assert.deepEqual((await store.queries.counts({ queue: build.queue })).running, 0);
 }
 
 function cost(micros: number): Amount {

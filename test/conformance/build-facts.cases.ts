@@ -119,7 +119,7 @@ export function buildFactCases(check: Check): void {
     await settleItem(store, running, undefined, FOR_GOOD);
     await refused(store, "BUILD_NOT_READY", fail);
     // The listing, and what was refused, are given back by then.
-    const jobs = (await store.look.list({ state: "running", limit: 10 })).items;
+    const jobs = (await store.queries.list({ state: "running", limit: 10 })).items;
     for (const { id } of jobs) await store.cancel(id);
     const failed = made(await fail());
     assert.deepEqual([failed.state, failed.reason], ["FAILED", "targets_failed"]);

@@ -35,7 +35,7 @@ export function commitRowsCases(check: Check): void {
     );
     const { state, output } = await see(store, claimed.id);
     assert.deepEqual([state, output], ["succeeded", "done"]);
-    assert.equal((await store.look.counts({})).succeeded, 1);
+    assert.equal((await store.queries.counts({})).succeeded, 1);
   });
 
   check("a callback that throws undoes rows and success, and the attempt still holds its lease", async ({ store, userTable }) => {
@@ -54,7 +54,7 @@ export function commitRowsCases(check: Check): void {
     await assert.rejects(call, (error) => error instanceof CommitRowsFailed && error.cause === boom);
     assert.deepEqual(await table.all(), []);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.deepEqual((await store.look.list({ limit: 10 })).items.length, 1, "no follow-up");
+    assert.deepEqual((await store.queries.list({ limit: 10 })).items.length, 1, "no follow-up");
     // What was learnt in the transaction is forgotten.
     assert.deepEqual(await store.settle([{ ...(settlement as Settlement), followUps, commit: undefined }]), ["held"]);
     assert.equal((await claim(store)).length, 1);

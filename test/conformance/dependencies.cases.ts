@@ -31,7 +31,7 @@ export function dependencyCases(check: Check): void {
     const id = await addOne(store, { after: [upstream.id] });
     assert.equal((await see(store, id)).state, "waiting");
     assert.deepEqual(await claimIds(store), []);
-    assert.deepEqual(await store.look.counts({}), { ...NONE, running: 1, waiting: 1 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, running: 1, waiting: 1 });
     const changes = await changesDuring(store, () => settle(store, upstream, SUCCEEDED));
     assert.ok(
       changes.some(({ ready }) => ready?.has("work")),
@@ -95,7 +95,7 @@ export function dependencyCases(check: Check): void {
       assert.deepEqual([born.state, born.finishedAt, born.error?.code], ["cancelled", clock.now(), "UPSTREAM_ENDED"]);
       assert.match(born.error?.message ?? "", /^Job up, which it was to come after/);
       assert.deepEqual(await workOff(store), [other], "nobody else is touched");
-      const counts = await store.look.counts({});
+      const counts = await store.queries.counts({});
       assert.deepEqual(counts, { ...NONE, cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 });
     });
   }
@@ -114,7 +114,7 @@ export function dependencyCases(check: Check): void {
     const answers = await store.enqueue([newJob(), newJob({ after: ["nobody"], id: "mine", key: "k" }), newJob()]);
     assert.deepEqual(answers[1], { id: "nobody", missing: true });
     assert.equal((await seeAll(store)).length, 2);
-    assert.equal(await store.look.get("mine"), null);
+    assert.equal(await store.queries.get("mine"), null);
     await add(store, { id: "mine", key: "k" });
   });
 
@@ -170,7 +170,7 @@ export function dependencyCases(check: Check): void {
     await add(store, { id: "bottom", after: ["left", "right"] });
     await settle(store, await claimOne(store), { kind: "error", error: ERROR, retry: false });
     assert.deepEqual(await states(store), ["failed", "cancelled", "cancelled", "cancelled"]);
-    assert.deepEqual(await store.look.counts({}), { ...NONE, failed: 1, cancelled: 3 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, failed: 1, cancelled: 3 });
   });
 
   check("upstreams that end in one batch, well and badly, leave nothing waiting", async ({ store }) => {
@@ -234,7 +234,7 @@ export function dependencyCases(check: Check): void {
     const jobs = Array.from({ length: 10_000 }, (): JobLike => ({ after: [upstream.id] }));
     const ids = await add(store, ...jobs);
     await settle(store, upstream, SUCCEEDED);
-    assert.deepEqual(await store.look.counts({}), { ...NONE, succeeded: 1, pending: 10_000 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, succeeded: 1, pending: 10_000 });
     assert.deepEqual(await claimIds(store, { max: 3 }), ids.slice(0, 3));
   });
 
@@ -242,7 +242,7 @@ export function dependencyCases(check: Check): void {
     await add(store, { id: "0" });
     await add(store, ...Array.from({ length: 999 }, (_, i): JobLike => ({ id: String(i + 1), after: [String(i)] })));
     await store.cancel("0");
-    assert.deepEqual(await store.look.counts({}), { ...NONE, cancelled: 1_000 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, cancelled: 1_000 });
   });
 
   check("follow-ups come after each other, and after the job that made them", async ({ store }) => {
@@ -262,7 +262,7 @@ export function dependencyCases(check: Check): void {
       newJob({ name: "one", followUpId: "f-1", key: "k" }),
       newJob({ name: "two", followUpId: "f-2", after: ["f-1"] }),
     ]);
-    assert.equal(await store.look.get("f-1"), null);
+    assert.equal(await store.queries.get("f-1"), null);
     assert.equal((await see(store, "f-2")).state, "waiting");
     assert.deepEqual(await workOff(store), [there, "f-2"]);
   });

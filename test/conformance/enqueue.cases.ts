@@ -6,7 +6,7 @@ import type { Check } from "./suite.ts";
 export function enqueueCases(check: Check): void {
   check("an accepted job can be read back as it was given", async ({ store, clock }) => {
     const id = await addOne(store, { name: "resize", queue: "images", input: '{"url":"a"}', priority: 7, key: "a" });
-    assert.deepEqual(await store.look.get(id), {
+    assert.deepEqual(await store.queries.get(id), {
       id,
       name: "resize",
       queue: "images",
@@ -83,10 +83,10 @@ export function enqueueCases(check: Check): void {
   check("an id that nobody has is nobody's", async ({ store }) => {
     const id = await addOne(store);
     const { createdAt, key } = parseGeneratedId(id) ?? assert.fail("a generated id");
-    assert.equal(await store.look.get("nobody"), null);
-    assert.equal(await store.look.get(""), null);
-    assert.equal(await store.look.get(id.replace(/.$/, (last) => (last === "0" ? "2" : "0"))), null);
-    assert.equal(await store.look.get(`0${id.slice(1)}`), null, `not of ${createdAt} any more, though the key is ${key}`);
+    assert.equal(await store.queries.get("nobody"), null);
+    assert.equal(await store.queries.get(""), null);
+    assert.equal(await store.queries.get(id.replace(/.$/, (last) => (last === "0" ? "2" : "0"))), null);
+    assert.equal(await store.queries.get(`0${id.slice(1)}`), null, `not of ${createdAt} any more, though the key is ${key}`);
   });
 
   // ── chosen ids: one job ever ──
@@ -117,7 +117,7 @@ export function enqueueCases(check: Check): void {
     await settle(store, await claimOne(store), SUCCEEDED);
     assert.deepEqual(await store.enqueue([newJob({ id: "once" })]), [{ id: "once", duplicate: true }]);
     assert.equal(await store.prune({ state: "succeeded", limit: 10 }), 1);
-    assert.equal(await store.look.get("once"), null);
+    assert.equal(await store.queries.get("once"), null);
     assert.deepEqual(await store.enqueue([newJob({ id: "once" })]), [{ id: "once", duplicate: true }]);
     assert.deepEqual(await seeAll(store), []);
   });
@@ -183,9 +183,9 @@ export function enqueueCases(check: Check): void {
     assert.equal((await see(store, otherTime)).name, "other");
     assert.equal((await see(store, generated)).name, "work");
     await add(store, { id: "chosen" });
-    const { items } = await store.look.list({ limit: 9 });
+    const { items } = await store.queries.list({ limit: 9 });
     const ofChosen = generatedId(createdAt, (key + items.length - 1) as typeof key);
-    assert.equal(await store.look.get(ofChosen), null, "a job has one id");
+    assert.equal(await store.queries.get(ofChosen), null, "a job has one id");
     await add(store, { id: ofChosen, name: "third" });
     assert.equal((await see(store, "chosen")).name, "work");
   });
@@ -279,7 +279,7 @@ export function enqueueCases(check: Check): void {
     await add(store, { id: "a", key: "k" });
     assert.deepEqual(await store.enqueue([newJob({ id: "a", key: "l" })]), [{ id: "a", duplicate: true }]);
     assert.deepEqual(await store.enqueue([newJob({ id: "b", key: "k" })]), [{ id: "a", duplicate: true }]);
-    assert.equal(await store.look.get("b"), null);
+    assert.equal(await store.queries.get("b"), null);
     await settle(store, await claimOne(store), SUCCEEDED);
     assert.deepEqual(await store.enqueue([newJob({ id: "b", key: "k" })]), [{ id: "b", duplicate: false }]);
   });
@@ -308,7 +308,7 @@ export function enqueueCases(check: Check): void {
   check("a delayed job is pending to the reader", async ({ store }) => {
     const id = await addOne(store, { delay: 5_000 });
     assert.equal((await see(store, id)).state, "pending");
-    assert.equal((await store.look.counts({})).pending, 1);
+    assert.equal((await store.queries.counts({})).pending, 1);
   });
 
   check.shared("what was acknowledged is there after a reopening", async ({ store, reopen }) => {

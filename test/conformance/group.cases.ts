@@ -114,7 +114,7 @@ export function groupCases(check: Check): void {
         [claimed.id, "a", "b", "c"],
       );
       assert.equal((await see(store, claimed.id)).state, "succeeded");
-      assert.equal((await store.look.counts({})).succeeded, 1);
+      assert.equal((await store.queries.counts({})).succeeded, 1);
       assert.equal((await lockOf(store, "l"))?.holder, "me");
       assert.deepEqual((await claim(store)).map(({ name }) => name).sort(), ["name of a", "name of b", "name of c"]);
       assert.deepEqual(await store.enqueue([newJob({ id: "half" })]), [{ id: "half", duplicate: false }]);
@@ -125,7 +125,7 @@ export function groupCases(check: Check): void {
     await assert.rejects(store.enqueue([newJob({ id: "x" }), badJob()]));
     await assert.rejects(store.enqueue([newJob({ id: "x", priority: Number.NaN })]));
     assert.deepEqual(await seeAll(store), []);
-    assert.deepEqual(await store.look.queues(), []);
+    assert.deepEqual(await store.queries.queues(), []);
     assert.deepEqual(await store.enqueue([newJob({ id: "x" })]), [{ id: "x", duplicate: false }]);
     assert.deepEqual(await claimIds(store), ["x"]);
   });
@@ -151,8 +151,8 @@ export function groupCases(check: Check): void {
       ["rejected", "fulfilled"],
     );
     assert.deepEqual(await store.inspect([a, b]), ["held", "lost"]);
-    assert.equal((await store.look.counts({})).succeeded, 1);
-    assert.equal((await store.look.counts({})).running, 1);
+    assert.equal((await store.queries.counts({})).succeeded, 1);
+    assert.equal((await store.queries.counts({})).running, 1);
   });
 
   // ── news ──
@@ -202,7 +202,7 @@ export function groupCases(check: Check): void {
   check("a closed store refuses", async ({ store }) => {
     await store.close();
     await assert.rejects(addOne(store));
-    await assert.rejects(store.look.get("a"));
+    await assert.rejects(store.queries.get("a"));
   });
 
   check.shared("what was acknowledged at the very end is there at the next start", async ({ store, reopen }) => {

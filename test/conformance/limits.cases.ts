@@ -214,7 +214,7 @@ export function limitCases(check: Check): void {
     assert.ok(await store.cancel(five));
     await settle(store, held[0] as Claimed, SUCCEEDED);
     assert.deepEqual(await workOff(store), [six]);
-    assert.deepEqual(await store.look.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
   });
 
   check("an operator's retry goes through the limit", async ({ store }) => {
@@ -417,14 +417,14 @@ export function limitCases(check: Check): void {
   check("jobs that wait for their limit are pending to everybody who looks", async ({ store }) => {
     const jobs = await add(store, ...many(5, TWO, "a"));
     await claim(store);
-    assert.deepEqual(await store.look.counts({}), { ...NONE, running: 2, pending: 3 });
+    assert.deepEqual(await store.queries.counts({}), { ...NONE, running: 2, pending: 3 });
     assert.deepEqual(
-      (await store.look.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
+      (await store.queries.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
       jobs.slice(2),
     );
-    assert.equal((await store.look.queues())[0]?.counts.pending, 3);
+    assert.equal((await store.queries.queues())[0]?.counts.pending, 3);
     assert.deepEqual(
-      (await store.look.lanes()).map(({ pending }) => pending).filter((pending) => pending > 0),
+      (await store.queries.lanes()).map(({ pending }) => pending).filter((pending) => pending > 0),
       [3],
     );
   });

@@ -46,7 +46,7 @@ export function lookCases(check: Check): void {
       ];
       for (const [i, id] of [byWorker, byName, byHand].entries()) assert.deepEqual(held(await see(store, id)), expected[i]);
       for (const filter of [{}, { state: "running" }] as const)
-        assert.deepEqual((await store.look.list({ limit: 10, ...filter })).items.map(held), expected);
+        assert.deepEqual((await store.queries.list({ limit: 10, ...filter })).items.map(held), expected);
       pass(clock, 1_000);
       await store.renew([{ job: first.job, fence: first.fence, lease: 60_000 }]);
       assert.equal((await see(store, byWorker)).leaseExpiresAt, clock.now() + 60_000);
@@ -63,7 +63,7 @@ export function lookCases(check: Check): void {
     await settle(store, await claimOne(store), SUCCEEDED);
     await store.cancel("aaa");
     assert.deepEqual(
-      (await store.look.list({ limit: 10 })).items.map(({ id }) => id),
+      (await store.queries.list({ limit: 10 })).items.map(({ id }) => id),
       ids,
     );
   });
@@ -73,7 +73,7 @@ export function lookCases(check: Check): void {
     const pages: string[][] = [];
     let after: string | undefined;
     do {
-      const page = await store.look.list({ limit: 3, ...(after !== undefined && { after }) });
+      const page = await store.queries.list({ limit: 3, ...(after !== undefined && { after }) });
       pages.push(page.items.map(({ id }) => id));
       after = page.next;
     } while (after !== undefined);
@@ -82,19 +82,19 @@ export function lookCases(check: Check): void {
 
   check("a page that is just full is the last one", async ({ store }) => {
     await add(store, {}, {}, {});
-    const page = await store.look.list({ limit: 3 });
+    const page = await store.queries.list({ limit: 3 });
     assert.equal(page.items.length, 3);
     assert.equal("next" in page, false);
   });
 
   check("a page goes on where the last one ended, though jobs came, moved and went", async ({ store }) => {
     const ids = await add(store, { id: "1" }, { id: "2" }, { id: "3" }, { id: "4" });
-    const page = await store.look.list({ limit: 2 });
+    const page = await store.queries.list({ limit: 2 });
     await store.cancel(ids[1] as string);
     await store.prune({ state: "cancelled", limit: 9 });
     await add(store, { id: "5", priority: 9 });
     assert.deepEqual(
-      (await store.look.list({ limit: 9, after: page.next as string })).items.map(({ id }) => id),
+      (await store.queries.list({ limit: 9, after: page.next as string })).items.map(({ id }) => id),
       ["3", "4", "5"],
     );
   });
@@ -109,7 +109,7 @@ export function lookCases(check: Check): void {
       { id: "5", name: "a", queue: "q", version: 2 },
     );
     await store.cancel("4");
-    const ids = async (filter: object) => (await store.look.list({ limit: 9, ...filter })).items.map(({ id }) => id);
+    const ids = async (filter: object) => (await store.queries.list({ limit: 9, ...filter })).items.map(({ id }) => id);
     assert.deepEqual(await ids({ name: "a" }), ["1", "2", "4", "5"]);
     assert.deepEqual(await ids({ queue: "q" }), ["2", "3", "4", "5"]);
     assert.deepEqual(await ids({ queue: "q", name: "a" }), ["2", "4", "5"]);
@@ -117,20 +117,20 @@ export function lookCases(check: Check): void {
     assert.deepEqual(await ids({ state: "cancelled" }), ["4"]);
     assert.deepEqual(await ids({ queue: "nowhere" }), []);
     assert.deepEqual(await ids({ name: "b", queue: "p" }), []);
-    const page = await store.look.list({ limit: 2, name: "a" });
+    const page = await store.queries.list({ limit: 2, name: "a" });
     assert.deepEqual(await ids({ name: "a", after: page.next as string }), ["4", "5"]);
   });
 
   check("each state has its list", async ({ store }) => {
     const ids = await oneOfEach(store);
     for (const [state, id] of Object.entries(ids)) {
-      const { items } = await store.look.list({ state: state as JobState, limit: 10 });
+      const { items } = await store.queries.list({ state: state as JobState, limit: 10 });
       assert.deepEqual(
         items.map((job) => [job.id, job.state]),
         [[id, state]],
       );
     }
-    assert.deepEqual((await store.look.list({ state: "waiting", limit: 10 })).items, []);
+    assert.deepEqual((await store.queries.list({ state: "waiting", limit: 10 })).items, []);
   });
 
   check("what is pending is listed in creation order, whatever holds it back, page by page", async ({ store }) => {
@@ -145,7 +145,7 @@ export function lookCases(check: Check): void {
     const pages = async (filter: object) => {
       const found: Job[] = [];
       for (let after: string | undefined; ;) {
-        const page = await store.look.list({ state: "pending", limit: 2, ...filter, ...(after !== undefined && { after }) });
+        const page = await store.queries.list({ state: "pending", limit: 2, ...filter, ...(after !== undefined && { after }) });
         found.push(...page.items);
         if (page.next === undefined) return found.map(({ id }) => id);
         after = page.next;
@@ -154,13 +154,13 @@ export function lookCases(check: Check): void {
     assert.deepEqual(await pages({}), ids);
     assert.deepEqual(await pages({ queue: "work" }), ids.slice(1));
     assert.deepEqual(await pages({ name: "other" }), ids.slice(0, 1));
-    assert.equal((await store.look.counts({})).pending, ids.length);
+    assert.equal((await store.queries.counts({})).pending, ids.length);
   });
 
   check("a list shows each job as get does", async ({ store }) => {
     await oneOfEach(store);
-    const { items } = await store.look.list({ limit: 100 });
-    for (const job of items) assert.deepEqual(await store.look.get(job.id), job);
+    const { items } = await store.queries.list({ limit: 100 });
+    for (const job of items) assert.deepEqual(await store.queries.get(job.id), job);
     assert.ok(items.length > 0);
   });
 
@@ -176,14 +176,14 @@ export function lookCases(check: Check): void {
   check("the store's clock has the time that it writes", async ({ store, clock }) => {
     pass(clock, 1_234);
     assert.equal(store.clock.now(), clock.now());
-    assert.equal((await store.look.get(await addOne(store)))?.createdAt, store.clock.now());
+    assert.equal((await store.queries.get(await addOne(store)))?.createdAt, store.clock.now());
   });
 
   // ── counts ──
 
   check("an empty store counts nothing of every state", async ({ store }) => {
-    assert.deepEqual(await store.look.counts({}), none());
-    assert.deepEqual(await store.look.queues(), []);
+    assert.deepEqual(await store.queries.counts({}), none());
+    assert.deepEqual(await store.queries.queues(), []);
   });
 
   check("counts are by queue and by name, too", async ({ store }) => {
@@ -196,12 +196,12 @@ export function lookCases(check: Check): void {
     );
     const claimed = await claimOne(store, { from: [{ name: "a", queue: "q", lease: LEASE }] });
     await settle(store, claimed, SUCCEEDED);
-    assert.deepEqual(await store.look.counts({ queue: "p" }), { ...none(), pending: 1 });
-    assert.deepEqual(await store.look.counts({ queue: "q" }), { ...none(), pending: 2, succeeded: 1 });
-    assert.deepEqual(await store.look.counts({ name: "a" }), { ...none(), pending: 1, succeeded: 1 });
-    assert.deepEqual(await store.look.counts({ name: "b", queue: "q" }), { ...none(), pending: 2 });
-    assert.deepEqual(await store.look.counts({ name: "b", queue: "p" }), none());
-    assert.deepEqual(await store.look.counts({ name: "nobody" }), none());
+    assert.deepEqual(await store.queries.counts({ queue: "p" }), { ...none(), pending: 1 });
+    assert.deepEqual(await store.queries.counts({ queue: "q" }), { ...none(), pending: 2, succeeded: 1 });
+    assert.deepEqual(await store.queries.counts({ name: "a" }), { ...none(), pending: 1, succeeded: 1 });
+    assert.deepEqual(await store.queries.counts({ name: "b", queue: "q" }), { ...none(), pending: 2 });
+    assert.deepEqual(await store.queries.counts({ name: "b", queue: "p" }), none());
+    assert.deepEqual(await store.queries.counts({ name: "nobody" }), none());
   });
 
   check("counts equal what lists show after every kind of move", async ({ store, clock }) => {
@@ -232,12 +232,12 @@ export function lookCases(check: Check): void {
       await pick(moves)();
       const jobs = await seeAll(store);
       for (const { state } of jobs) seen.add(state);
-      assert.deepEqual(await store.look.counts({}), tally(jobs), `after move ${n}`);
-      const queues = await store.look.queues();
+      assert.deepEqual(await store.queries.counts({}), tally(jobs), `after move ${n}`);
+      const queues = await store.queries.queues();
       for (const queue of queues) {
         const here = jobs.filter((job) => job.queue === queue.name);
         assert.deepEqual(queue.counts, tally(here));
-        assert.deepEqual(await store.look.counts({ queue: queue.name }), queue.counts);
+        assert.deepEqual(await store.queries.counts({ queue: queue.name }), queue.counts);
       }
     }
     assert.deepEqual(
@@ -249,23 +249,23 @@ export function lookCases(check: Check): void {
 
   check.shared("counts persist", async ({ store, reopen }) => {
     await oneOfEach(store);
-    const before = [await store.look.counts({}), await store.look.queues()];
+    const before = [await store.queries.counts({}), await store.queries.queues()];
     const reopened = await reopen();
-    assert.deepEqual([await reopened.look.counts({}), await reopened.look.queues()], before);
+    assert.deepEqual([await reopened.queries.counts({}), await reopened.queries.queues()], before);
   });
 
   check.shared("what one process changes, the other sees", async ({ store, another }) => {
     const other = await another();
-    assert.deepEqual(await other.look.counts({}), none());
+    assert.deepEqual(await other.queries.counts({}), none());
     const id = await addOne(store, { name: "new", queue: "new" });
-    assert.equal((await other.look.get(id))?.name, "new");
-    assert.deepEqual(await other.look.counts({ queue: "new" }), { ...none(), pending: 1 });
+    assert.equal((await other.queries.get(id))?.name, "new");
+    assert.deepEqual(await other.queries.counts({ queue: "new" }), { ...none(), pending: 1 });
     assert.deepEqual(
-      (await other.look.queues()).map(({ name }) => name),
+      (await other.queries.queues()).map(({ name }) => name),
       ["new"],
     );
     await settle(store, await claimOne(store), SUCCEEDED);
-    assert.deepEqual(await other.look.counts({ name: "new" }), { ...none(), succeeded: 1 });
+    assert.deepEqual(await other.queries.counts({ name: "new" }), { ...none(), succeeded: 1 });
   });
 
   // ── queues ──
@@ -273,7 +273,7 @@ export function lookCases(check: Check): void {
   check("queues are listed by name, with their counts", async ({ store }) => {
     await add(store, { name: "a", queue: "q" }, { name: "b", queue: "q" }, { name: "a", queue: "p" });
     assert.deepEqual(
-      (await store.look.queues()).map(({ name, counts }) => [name, counts]),
+      (await store.queries.queues()).map(({ name, counts }) => [name, counts]),
       [
         ["p", { ...none(), pending: 1 }],
         ["q", { ...none(), pending: 2 }],
@@ -282,7 +282,7 @@ export function lookCases(check: Check): void {
   });
 
   check("how many have ended never falls, whatever is retried or forgotten", async ({ store }) => {
-    const ended = async () => (await store.look.queues()).map((queue) => queue.ended);
+    const ended = async () => (await store.queries.queues()).map((queue) => queue.ended);
     const first = await running(store);
     assert.deepEqual(await ended(), [0]);
     await settle(store, first, SUCCEEDED);
@@ -297,7 +297,7 @@ export function lookCases(check: Check): void {
   });
 
   check("a queue's oldest is the oldest job that could run now", async ({ store, clock }) => {
-    const oldest = async () => (await store.look.queues()).find(({ name }) => name === "q")?.oldestAt;
+    const oldest = async () => (await store.queries.queues()).find(({ name }) => name === "q")?.oldestAt;
     await add(store, { queue: "q", delay: 3_600_000 });
     assert.equal(await oldest(), undefined, "it cannot run yet");
     pass(clock, 1_000);
@@ -333,7 +333,7 @@ export function lookCases(check: Check): void {
           );
       }
     }
-    const oldest = async () => (await store.look.queues())[0]?.oldestAt;
+    const oldest = async () => (await store.queries.queues())[0]?.oldestAt;
     assert.equal(await oldest(), made["crashed"]);
     pass(clock, 20_000);
     assert.equal(await oldest(), made["due"]);
@@ -394,8 +394,8 @@ async function oneOfEach(store: Store): Promise<Record<Exclude<JobState, "waitin
 async function everything(store: Store): Promise<unknown[]> {
   return [
     await seeAll(store),
-    await store.look.counts({}),
-    await store.look.queues(),
+    await store.queries.counts({}),
+    await store.queries.queues(),
     await store.outlook([{ lease: 1 }]),
     await store.recoveries.totals(),
     await store.locks.list(),

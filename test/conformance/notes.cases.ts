@@ -98,7 +98,7 @@ export function noteCases(check: Check): void {
     await store.saveProgress([{ job, fence, fraction: 0.5, message: null }]);
     assert.deepEqual((await see(store, id)).progress, { fraction: 0.5 });
     await store.saveProgress([{ job, fence, fraction: 0, message: "" }]);
-    assert.deepEqual((await store.look.list({ limit: 1 })).items[0]?.progress, { fraction: 0, message: "" });
+    assert.deepEqual((await store.queries.list({ limit: 1 })).items[0]?.progress, { fraction: 0, message: "" });
   });
 
   check("reports of several jobs are answered one by one", async ({ store }) => {

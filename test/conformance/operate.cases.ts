@@ -72,7 +72,7 @@ export function operateCases(check: Check): void {
     for (const { id } of [a, b, c, d]) assert.equal(await store.cancel(id), false);
     assert.equal(await store.cancel("nobody"), false);
     assert.deepEqual(await seeAll(store), before);
-    assert.equal((await store.look.counts({})).cancelled, 1);
+    assert.equal((await store.queries.counts({})).cancelled, 1);
   });
 
   // ── retry ──
@@ -92,9 +92,9 @@ export function operateCases(check: Check): void {
       assert.ok(changes.some(({ ready }) => ready?.has("work")));
       const job = await see(store, id);
       assert.deepEqual([job.state, job.crashes, job.finishedAt, job.runAt], ["pending", 0, undefined, clock.now()]);
-      assert.deepEqual((await store.look.counts({}))[how], 0);
+      assert.deepEqual((await store.queries.counts({}))[how], 0);
       await fail();
-      assert.deepEqual((await store.look.counts({}))[how], 1);
+      assert.deepEqual((await store.queries.counts({}))[how], 1);
     });
   }
 
@@ -166,7 +166,7 @@ export function operateCases(check: Check): void {
       assert.equal(await store.prune({ state, limit: 100 }), 1, state);
       assert.equal(await store.prune({ state, limit: 100 }), 0, state);
       assert.equal((await seeAll(store)).length, --left);
-      assert.equal((await store.look.counts({}))[state], 0);
+      assert.equal((await store.queries.counts({}))[state], 0);
     }
     assert.deepEqual(
       (await seeAll(store)).map(({ state }) => state),
@@ -219,12 +219,12 @@ export function operateCases(check: Check): void {
     await store.saveCheckpoint(claimed, '"half"');
     await settle(store, claimed, { kind: "error", error: ERROR, retry: false });
     assert.equal(await store.prune({ state: "failed", ids: [id], limit: 1 }), 1);
-    assert.equal(await store.look.get(id), null);
+    assert.equal(await store.queries.get(id), null);
     assert.equal(await store.retry(id), false);
     assert.equal(await store.cancel(id), false);
     assert.equal(await store.loadCheckpoint(job), null);
     assert.deepEqual(await store.inspect([claimed]), ["gone"]);
-    assert.deepEqual((await store.look.list({ limit: 9 })).items, []);
+    assert.deepEqual((await store.queries.list({ limit: 9 })).items, []);
   });
 
   check("a follow-up's id is forgotten with its job, a chosen one is not", async ({ store }) => {

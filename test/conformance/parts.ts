@@ -7,9 +7,8 @@ import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";
-import type { LockView } from "../../src/store/locks.ts";
+import type { LockView, StoredSchedule } from "../../src/store/queues.ts";
 import type { AuditHead } from "../../src/store/audit.ts";
-import type { StoredSchedule } from "../../src/store/schedules.ts";
 
 /** Words that the cases share: a job as it would be enqueued, an attempt's end, time going by. */
 export const LEASE = 30_000;
@@ -94,7 +93,7 @@ export function takeBack(store: Store, verdict: Judgement["verdict"], ...leases:
 }
 
 export async function see(store: Store, id: string): Promise<Job> {
-  const job = await store.look.get(id);
+  const job = await store.queries.get(id);
   assert.ok(job, `job ${id} is there`);
   return job;
 }
@@ -103,7 +102,7 @@ export async function see(store: Store, id: string): Promise<Job> {
 export async function seeAll(store: Store): Promise<Job[]> {
   const jobs: Job[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.look.list({ limit: 100, ...(after !== undefined && { after }) });
+    const page = await store.queries.list({ limit: 100, ...(after !== undefined && { after }) });
     jobs.push(...page.items);
     if (page.next === undefined) return jobs;
     after = page.next;

@@ -39,7 +39,7 @@ export function queueCases(check: Check): void {
       assert.deepEqual(await claimIds(store, { from: [{ ...from, lease: LEASE }] }), []);
       assert.deepEqual(await store.outlook([{ ...from, lease: LEASE }]), { ready: false, nextIn: null });
     }
-    assert.deepEqual((await store.look.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
+    assert.deepEqual((await store.queries.queues()).map(({ name, paused }) => [name, paused]).toSorted(), [
       ["other", false],
       ["work", true],
     ]);
@@ -103,7 +103,7 @@ export function queueCases(check: Check): void {
   check.shared("a pause holds in other processes at once, and after a restart", async ({ store, another, reopen }) => {
     const other = await another();
     const id = await addOne(store);
-    assert.deepEqual(await other.look.counts({ queue: "work" }), await store.look.counts({ queue: "work" }));
+    assert.deepEqual(await other.queries.counts({ queue: "work" }), await store.queries.counts({ queue: "work" }));
     await store.queues.setPaused("work", true);
     assert.deepEqual(await claimIds(other), []);
     assert.equal((await other.outlook([{ lease: LEASE }])).ready, false);
@@ -140,8 +140,8 @@ export function queueCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 3, "not before");
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.look.get(good as string), null);
-    assert.ok(await store.look.get(bad as string));
+    assert.equal(await store.queries.get(good as string), null);
+    assert.ok(await store.queries.get(bad as string));
     pass(clock, 5_000);
     await expireAll(store);
     assert.deepEqual(
@@ -149,8 +149,8 @@ export function queueCases(check: Check): void {
       ["cancelled"],
       "which nobody spoke of",
     );
-    assert.deepEqual((await store.look.counts({})).cancelled, 1);
-    assert.deepEqual((await store.look.counts({})).succeeded, 0);
+    assert.deepEqual((await store.queries.counts({})).cancelled, 1);
+    assert.deepEqual((await store.queries.counts({})).succeeded, 0);
   });
 
   check("by count: the newest stay, over all names and versions of the queue", async ({ store, clock }) => {
@@ -218,7 +218,7 @@ export function queueCases(check: Check): void {
       (await listed(store)).filter((id) => [...first, newest].includes(id)),
       [first[4], newest],
     );
-    assert.equal((await store.look.counts({ queue: "other" })).succeeded, 5);
+    assert.equal((await store.queries.counts({ queue: "other" })).succeeded, 5);
   });
 
   check("a history of thousands is looked through in steps, and a count removes the oldest of all", async ({ store, clock }) => {
@@ -251,7 +251,7 @@ export function queueCases(check: Check): void {
     assert.equal((await see(store, id)).state, "failed");
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.look.get(id), null);
+    assert.equal(await store.queries.get(id), null);
   });
 
   check("those that were retried since do not keep others from going", async ({ store, clock }) => {
@@ -264,7 +264,7 @@ export function queueCases(check: Check): void {
     for (const id of failed.slice(0, 3)) await store.retry(id);
     await expireAll(store);
     assert.deepEqual(await listed(store, "failed"), failed.slice(4));
-    assert.equal((await store.look.counts({})).pending, 3);
+    assert.equal((await store.queries.counts({})).pending, 3);
   });
 
   check("an unfinished job is never removed, however old, whatever is kept", async ({ store, clock }) => {
@@ -283,7 +283,7 @@ export function queueCases(check: Check): void {
     await ended(store, SUCCEEDED, 1, { id: "invoice-1" });
     pass(clock, 1);
     await expireAll(store);
-    assert.equal(await store.look.get("invoice-1"), null);
+    assert.equal(await store.queries.get("invoice-1"), null);
     assert.deepEqual(await store.enqueue([newJob({ id: "invoice-1" })]), [{ id: "invoice-1", duplicate: true }]);
     const after = await addOne(store, { after: ["invoice-1"] });
     assert.equal((await see(store, after)).state, "pending");
@@ -320,7 +320,7 @@ export function queueCases(check: Check): void {
     assert.equal((await listed(store)).length, 2);
     pass(clock, 1_001);
     await expireAll(store, 2);
-    assert.equal(await store.look.get(newer as string), null);
+    assert.equal(await store.queries.get(newer as string), null);
     assert.deepEqual(await listed(store), []);
   });
 
@@ -330,7 +330,7 @@ export function queueCases(check: Check): void {
     pass(clock, 1);
     await store.expire(1);
     const steps = await Promise.all([store.expire(6), store.expire(6)]);
-    const left = (await store.look.counts({})).succeeded;
+    const left = (await store.queries.counts({})).succeeded;
     assert.equal(steps.reduce((sum, { removed }) => sum + removed, 0) + left + 1, 10);
     assert.equal((await seeAll(store)).length, left);
   });
@@ -364,5 +364,5 @@ async function expireAll(store: Store, limit = 100): Promise<number[]> {
 }
 
 async function listed(store: Store, state: FinishedState = "succeeded"): Promise<string[]> {
-  return (await store.look.list({ state, limit: 10_000 })).items.map(({ id }) => id);
+  return (await store.queries.list({ state, limit: 10_000 })).items.map(({ id }) => id);
 }

@@ -439,7 +439,7 @@ export function recoveryCases(check: Check): void {
     ];
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");
-    assert.equal((await store.look.counts({})).pending, 1);
+    assert.equal((await store.queries.counts({})).pending, 1);
     assert.equal(typeof (await store.events.newest()), "number");
     store.seal(null);
     assert.equal(await store.cancel(id as string), true);

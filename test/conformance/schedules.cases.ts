@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { ScheduleDraft, StoredSchedule, Tick } from "../../src/store/schedules.ts";
+import type { ScheduleDraft, StoredSchedule, Tick } from "../../src/store/queues.ts";
 import type { Store } from "../../src/store/store.ts";
 import { add, changesDuring, claim, claimOne, newJob, pass, scheduleOf, see, seeAll, settle, SUCCEEDED } from "./parts.ts";
 import type { Check } from "./suite.ts";

@@ -44,7 +44,7 @@ export function settleCases(check: Check): void {
     expected[3] = "cancelled";
     expected[15] = "lost";
     assert.deepEqual(fates, [...expected, "lost"]);
-    const counts = await store.look.counts({});
+    const counts = await store.queries.counts({});
     assert.deepEqual([counts.succeeded, counts.cancelled, counts.pending], [18, 1, 1]);
   });
 
@@ -325,7 +325,7 @@ export function settleCases(check: Check): void {
       const before = {
         jobs: await seeAll(store),
         checkpoint: await store.loadCheckpoint(lease.job),
-        counts: await store.look.counts({}),
+        counts: await store.queries.counts({}),
       };
       const outcomes: Outcome[] = [
         { kind: "succeeded", output: '"late"' },
@@ -350,10 +350,10 @@ export function settleCases(check: Check): void {
       const after = {
         jobs: await seeAll(store),
         checkpoint: await store.loadCheckpoint(lease.job),
-        counts: await store.look.counts({}),
+        counts: await store.queries.counts({}),
       };
       assert.deepEqual(after, before);
-      assert.equal(await store.look.get("never"), null);
+      assert.equal(await store.queries.get("never"), null);
     });
   }
 
@@ -372,7 +372,7 @@ export function settleCases(check: Check): void {
     await store.cancel(b.id);
     const fates = await store.settle([a, b, c].map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
     assert.deepEqual(fates, ["held", "cancelled", "held"]);
-    assert.deepEqual((await store.look.counts({})).succeeded, 2);
+    assert.deepEqual((await store.queries.counts({})).succeeded, 2);
   });
 
   check("a lease that is settled twice in one batch is settled once", async ({ store }) => {
@@ -383,7 +383,7 @@ export function settleCases(check: Check): void {
     ]);
     assert.deepEqual(fates, ["held", "lost"]);
     assert.equal((await see(store, id)).output, 1);
-    assert.equal((await store.look.counts({})).succeeded, 1);
+    assert.equal((await store.queries.counts({})).succeeded, 1);
   });
 
   check("an expired lease that nobody took is still good for settling", async ({ store, clock }) => {
@@ -402,7 +402,7 @@ export function settleCases(check: Check): void {
       newJob({ name: "next", id: "chosen", priority: 3 }),
       newJob({ name: "next", key: "k", delay: 1_000 }),
     ]);
-    const jobs = (await store.look.list({ name: "next", limit: 10 })).items;
+    const jobs = (await store.queries.list({ name: "next", limit: 10 })).items;
     assert.deepEqual(jobs.map(({ id, state, priority, runAt }) => [id, state, priority, runAt - clock.now()]).slice(0, 2), [
       ["made-before-1", "pending", 0, 0],
       ["chosen", "pending", 3, 0],
@@ -418,7 +418,7 @@ export function settleCases(check: Check): void {
     await settle(store, parent, SUCCEEDED, [newJob({ name: "next", id: "there" }), newJob({ name: "next", key: "k" })]);
     assert.equal((await see(store, parent.id)).state, "succeeded");
     assert.deepEqual(
-      (await store.look.list({ name: "next", limit: 9 })).items.map(({ id }) => id),
+      (await store.queries.list({ name: "next", limit: 9 })).items.map(({ id }) => id),
       [other],
     );
   });
@@ -429,8 +429,11 @@ export function settleCases(check: Check): void {
     await settle(store, parent, { kind: "succeeded", output: "1" }, [newJob({ id: "fine" }), newJob({ id: "theirs" })]);
     const job = await see(store, parent.id);
     assert.deepEqual([job.state, job.error?.code, job.output], ["failed", "ID_TAKEN", undefined]);
-    assert.equal(await store.look.get("fine"), null);
-    assert.deepEqual(await store.look.counts({ name: "work" }), { ...(await store.look.counts({ name: "nobody" })), failed: 1 });
+    assert.equal(await store.queries.get("fine"), null);
+    assert.deepEqual(await store.queries.counts({ name: "work" }), {
+      ...(await store.queries.counts({ name: "nobody" })),
+      failed: 1,
+    });
   });
 
   check("a job may be followed by one of its own key", async ({ store }) => {
@@ -471,10 +474,10 @@ export function settleCases(check: Check): void {
     await assert.rejects(store.settle([{ job, fence, outcome: SUCCEEDED, followUps }]));
     assert.deepEqual(await seeAll(store), before);
     assert.equal(await store.loadCheckpoint(job), '"kept"');
-    assert.equal((await store.look.counts({})).succeeded, 0);
+    assert.equal((await store.queries.counts({})).succeeded, 0);
     assert.deepEqual(await store.inspect([parent]), ["held"]);
     await settle(store, parent, SUCCEEDED, [newJob({ id: "first" })]);
-    assert.equal((await store.look.counts({})).succeeded, 1);
+    assert.equal((await store.queries.counts({})).succeeded, 1);
     assert.equal((await see(store, "first")).state, "pending");
   });
 

@@ -130,7 +130,7 @@ export async function everyWork(store: Store, build: BuildRow): Promise<object> 
     results: [await of("parse"), await of("index"), await store.work.results({ build: build.id, failed: true, limit: 100 })],
     artifacts: await store.work.artifacts({ build: build.id }),
     costs: await store.work.costs(build.pipeline),
-    jobs: await store.look.list({ limit: 100 }),
+    jobs: await store.queries.list({ limit: 100 }),
   };
 }
 

@@ -299,7 +299,7 @@ export function workCases(check: Check): void {
     assert.deepEqual(await claimOf(store, at.build), []);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 4, "the listing, which runs, among them");
     assert.deepEqual(await unfinished(store, queue), { ...left, running: 1 });
-    assert.equal((await store.look.counts({ queue })).cancelled, 4);
+    assert.equal((await store.queries.counts({ queue })).cancelled, 4);
   });
 
   check("what runs when its build ends may end, is kept, and nothing follows from it", async ({ store }) => {
@@ -313,7 +313,7 @@ export function workCases(check: Check): void {
     assert.equal((await seeTarget(store, "a")).done, null, "the next build takes it from there");
     await settleItem(store, second, undefined, { kind: "error", error: ERROR, retry: true });
     await takeBack(store, "crashed", third);
-    assert.equal((await store.look.counts({ queue: at.build.queue })).pending, 0, "what would be tried again is not");
+    assert.equal((await store.queries.counts({ queue: at.build.queue })).pending, 0, "what would be tried again is not");
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
@@ -357,10 +357,10 @@ const OF_DOCS = { pipeline: "docs", which: "all" } as const;
 
 /** What is said of a queue's unfinished jobs, by all who count them. */
 async function unfinished(store: Store, queue: string): Promise<object> {
-  const { pending, waiting, running } = await store.look.counts({ queue });
-  const seen = (await store.look.queues()).find(({ name }) => name === queue);
+  const { pending, waiting, running } = await store.queries.counts({ queue });
+  const seen = (await store.queries.queues()).find(({ name }) => name === queue);
   assert.deepEqual([seen?.counts.pending, seen?.counts.waiting, seen?.counts.running], [pending, waiting, running]);
-  const lanes = (await store.look.lanes()).filter((lane) => lane.queue === queue);
+  const lanes = (await store.queries.lanes()).filter((lane) => lane.queue === queue);
   const laneTotal = lanes.reduce((sum, lane) => sum + lane.pending, 0);
   return { pending, waiting, running, laneTotal, old: seen?.oldestAt !== undefined };
 }

@@ -90,13 +90,13 @@ async function look(path: string): Promise<string | null> {
     const [met] = await store.damage.findings();
     if (met !== undefined) return met.what;
     for (let after: string | undefined; ;) {
-      const { items, next } = await store.look.list({ limit: 100, ...(after === undefined ? {} : { after }) });
+      const { items, next } = await store.queries.list({ limit: 100, ...(after === undefined ? {} : { after }) });
       for (const { error, id } of items) if (error?.code === "DAMAGED") return `job ${id}`;
       if (next === undefined) break;
       after = next;
     }
     await store.events.page({ after: 0, limit: 10_000 });
-    await store.look.queues();
+    await store.queries.queues();
     const { fault } = await verifyAudit(store);
     if (fault !== null) return fault.message;
     const db = connect("node:sqlite", path, { busyTimeout: 10, mustExist: true });

@@ -39,12 +39,12 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
           (await claim(store)).map(({ job }) => job),
           [1, 3],
         );
-        const { items } = await store.look.list({ limit: 10, state: "quarantined" });
+        const { items } = await store.queries.list({ limit: 10, state: "quarantined" });
         assert.deepEqual(
           items.map(({ input, error }) => [input, error?.code]),
           [[undefined, "DAMAGED"]],
         );
-        assert.equal((await store.look.counts({})).quarantined, 1);
+        assert.equal((await store.queries.counts({})).quarantined, 1);
       });
     }
 
@@ -69,9 +69,9 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { store, alter } = await place(t, driver);
       const ids = await add(store, { id: "one" }, { id: "two" });
       alter("update holdfast_jobs set input = '[]' where key = 1");
-      await assert.rejects(store.look.get("one"), DAMAGED);
-      assert.equal((await store.look.get("two"))?.id, "two");
-      const { items } = await store.look.list({ limit: 10 });
+      await assert.rejects(store.queries.get("one"), DAMAGED);
+      assert.equal((await store.queries.get("two"))?.id, "two");
+      const { items } = await store.queries.list({ limit: 10 });
       assert.deepEqual(
         items.map(({ id }) => id),
         ids,
@@ -83,14 +83,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { store, clock } = await place(t, driver);
       const first = await running(store);
       await settle(store, first, { kind: "error", error: ERROR });
-      assert.deepEqual((await store.look.get(first.id))?.error, ERROR);
+      assert.deepEqual((await store.queries.get(first.id))?.error, ERROR);
       await clock.advance("1m");
       const second = await claimOne(store);
       await settle(store, second, { kind: "error", error: { name: "Error", message: "again" }, retry: false });
-      assert.equal((await store.look.get(first.id))?.error?.message, "again");
+      assert.equal((await store.queries.get(first.id))?.error?.message, "again");
       await store.retry(first.id);
       await settle(store, await claimOne(store), { kind: "succeeded", output: "[1]" });
-      assert.deepEqual((await store.look.get(first.id))?.output, [1]);
+      assert.deepEqual((await store.queries.get(first.id))?.output, [1]);
     });
 
     test("is refused where it is a checkpoint, a schedule or an event", async (t) => {
@@ -115,7 +115,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { store, alter } = await place(t, driver);
       const id = await addOne(store);
       alter("update holdfast_jobs set checksum = null");
-      await assert.rejects(store.look.get(id), DAMAGED);
+      await assert.rejects(store.queries.get(id), DAMAGED);
       assert.deepEqual(await claim(store), []);
     });
 

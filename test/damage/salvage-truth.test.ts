@@ -6,7 +6,7 @@ import { describe, test, type TestContext } from "node:test";
 import { type Holdfast, job, open } from "../../src/index.ts";
 import { salvageWhole } from "../../src/operator/restore.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
-import type { SalvagedTable } from "../../src/store/sqlite/maintenance/salvage/report.ts";
+import type { SalvagedTable } from "../../src/store/sqlite/maintenance/salvage/task.ts";
 import { TableCopy } from "../../src/store/sqlite/maintenance/salvage/table-copy.ts";
 import { alter, flip, offsetOf, PAGE, place, rootOf, silent, whereIs } from "./place.ts";
 

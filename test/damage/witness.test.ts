@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import { open } from "../../src/index.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
-import type { Finding } from "../../src/store/findings.ts";
+import type { Finding } from "../../src/store/maintenance.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/maintenance/epoch.ts";
 import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
@@ -25,7 +25,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { image } = await crashed(t, { driver });
       const { store, found } = await opened(t, image(), { driver });
       assert.deepEqual(found, []);
-      assert.equal((await store.look.counts({})).pending, 10);
+      assert.equal((await store.queries.counts({})).pending, 10);
     });
 
     test("that was closed has lost nothing, and one slot goes from hand to hand", async (t) => {

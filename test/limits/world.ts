@@ -111,7 +111,7 @@ class World {
       else await this.#claimAll(store);
       await this.#endAll(store);
       if (turn % 10 === 0) await this.#rows.check(this.#clock.now(), this.#setBack);
-      const { waiting, pending, running } = await store.look.counts({});
+      const { waiting, pending, running } = await store.queries.counts({});
       if (waiting + pending + running === 0) return void (await this.#nothingLeft(store));
       idle = this.claims === before ? idle + 1 : 0;
       this.#clock.set(this.#clock.now() + (idle === 0 ? 5_000 : 60_000));
@@ -187,7 +187,7 @@ class World {
   }
 
   async #cancel(store: Store): Promise<void> {
-    const { items } = await store.look.list({ state: "pending", limit: 30 });
+    const { items } = await store.queries.list({ state: "pending", limit: 30 });
     const ids = this.#random() < 0.7 ? items.map((job) => job.id) : this.#ids;
     if (ids.length === 0) return;
     const id = this.#pick(ids);
@@ -195,7 +195,7 @@ class World {
   }
 
   async #retry(store: Store): Promise<void> {
-    const { items } = await store.look.list({ state: this.#random() < 0.5 ? "failed" : "quarantined", limit: 5 });
+    const { items } = await store.queries.list({ state: this.#random() < 0.5 ? "failed" : "quarantined", limit: 5 });
     for (const { id } of items) this.done.push(`retry ${id}: ${String(await store.retry(id))}`);
   }
 
@@ -248,7 +248,7 @@ class World {
     const held = this.#held.splice(0);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "succeeded", output: null } })));
     // Those whose holder was forgotten here, e.g. because a late settle was tried.
-    const { items } = await store.look.list({ state: "running", limit: 1_000 });
+    const { items } = await store.queries.list({ state: "running", limit: 1_000 });
     assert.deepEqual(items, [], "only what is held runs");
   }
 

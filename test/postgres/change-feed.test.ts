@@ -115,7 +115,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
       await other.enqueue([job]);
       await passes(6);
     }
-    assert.equal((await other.look.counts({})).pending, 21);
+    assert.equal((await other.queries.counts({})).pending, 21);
   });
 
   for (const [which, settings] of Object.entries({ "of its own": {}, "of a fifth of a second": { lock_timeout: "200ms" } })) {
@@ -145,7 +145,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
         .catch(() => {});
       const asked = "select 1 from pg_stat_activity where wait_event = 'SyncRep'";
       while ((await waiting.query(asked, place)).length === 0) await passes(5);
-      const { pending } = await other.look.counts({});
+      const { pending } = await other.queries.counts({});
       let slow = 0;
       for (let i = 0; i < 8; i++) {
         const since = performance.now();
@@ -154,7 +154,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
         // So long that it would be told of.
         await passes(10);
       }
-      assert.equal((await other.look.counts({})).pending, pending + 8);
+      assert.equal((await other.queries.counts({})).pending, pending + 8);
       assert.ok(slow <= 1, `only the first may wait for it, and ${slow} did`);
     });
   }
@@ -221,10 +221,10 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
-    await other.look.counts({});
+    await other.queries.counts({});
     // What the server does by itself, for this database or another, may look like a change: now and then, not each time.
     await clock.advance("1m");
-    await one.look.counts({});
+    await one.queries.counts({});
     assert.ok(ear.all.length < 6, `told ${ear.all.length} times in a minute`);
   });
 

@@ -107,7 +107,7 @@ async function joins(store: Store, random: Random, n: number): Promise<void> {
 
 async function anything(store: Store, random: Random): Promise<void> {
   const held: Claimed[] = [];
-  const some = async () => (await store.look.list({ limit: 50 })).items;
+  const some = async () => (await store.queries.list({ limit: 50 })).items;
   const acts: (() => Promise<unknown>)[] = [
     () => store.enqueue(pair(random)),
     // A lane that nobody knows yet.
@@ -125,7 +125,7 @@ async function anything(store: Store, random: Random): Promise<void> {
       if (jobs.length > 0) await store.cancel(random.pick(jobs).id);
     },
     async () => {
-      const jobs = (await store.look.list({ state: "failed", limit: 20 })).items;
+      const jobs = (await store.queries.list({ state: "failed", limit: 20 })).items;
       if (jobs.length > 0) await store.retry(random.pick(jobs).id);
     },
     async () => {
@@ -219,7 +219,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.look.counts({});
+    const { waiting, pending, running } = await store.queries.counts({});
     if (waiting + pending + running === 0) return;
   }
 }

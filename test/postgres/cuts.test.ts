@@ -79,10 +79,10 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
       for (const isCut of [true, false]) {
         const ids = (await store.enqueue(alike)).map(({ id }) => id);
         assert.equal(cut.at !== null, true);
-        const found = await Promise.all(ids.map(async (id) => (await direct.look.get(id))?.input));
+        const found = await Promise.all(ids.map(async (id) => (await direct.queries.get(id))?.input));
         assert.deepEqual(found, [1, 2, 3], isCut ? "by what was left of it" : "by its answer");
       }
-      assert.equal((await direct.look.counts({ name: "apart" })).pending, 9);
+      assert.equal((await direct.queries.counts({ name: "apart" })).pending, 9);
     } finally {
       await server.query("alter sequence holdfast.job increment by 1");
     }
@@ -106,12 +106,12 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
       const id = await addOne(direct, { name });
       for (const how of ["end", "reset"] as const) {
         const cut = proxy.cut({ of: "holdfast reads", at: 1, when, how });
-        assert.equal((await store.look.get(id))?.id, id);
+        assert.equal((await store.queries.get(id))?.id, id);
         assert.notEqual(cut.at, null);
         await proxy.down();
         await proxy.up();
         const first = proxy.cut({ of: "holdfast reads", at: 1, when, how });
-        assert.equal((await store.look.counts({ name })).pending, 1);
+        assert.equal((await store.queries.counts({ name })).pending, 1);
         assert.notEqual(first.at, null);
       }
     });

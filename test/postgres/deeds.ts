@@ -80,7 +80,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => addOne(store, { name: `new ${n}`, policy: { delay: n } }),
       async (id: string) => {
         assert.deepEqual(await idsOf(direct, `new ${n}`), [id]);
-        assert.equal((await direct.look.queues()).filter(({ name }) => name === `new ${n}`).length, 1);
+        assert.equal((await direct.queries.queues()).filter(({ name }) => name === `new ${n}`).length, 1);
       },
     ),
 
@@ -182,13 +182,13 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   },
 
   "settle of plain jobs": async (direct) => {
-    const { succeeded } = await direct.look.counts({ name: "settled" });
+    const { succeeded } = await direct.queries.counts({ name: "settled" });
     const held = [await running(direct, { name: "settled" }), await running(direct, { name: "settled" })];
     return deed(
       (store) => store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }))),
       async (fates: Fate[]) => {
         assert.deepEqual(fates, ["held", "held"]);
-        assert.equal((await direct.look.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
+        assert.equal((await direct.queries.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
       },
     );
   },
@@ -269,7 +269,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const before = {
       after: await idsOf(direct, "after"),
       beside: await idsOf(direct, "beside"),
-      ...(await direct.look.counts({ name })),
+      ...(await direct.queries.counts({ name })),
     };
     const held = [await running(direct, { name }), await running(direct, { name })] as [Claimed, Claimed];
     const next = await addOne(direct, { name });
@@ -287,7 +287,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual([fate, refused], [["held"], ["lost"]]);
         assert.deepEqual(await idsOf(direct, "beside"), [...before.beside, beside]);
         assert.equal((await idsOf(direct, "after")).length, before.after.length + 1);
-        assert.equal((await direct.look.counts({ name })).succeeded, before.succeeded + 2);
+        assert.equal((await direct.queries.counts({ name })).succeeded, before.succeeded + 2);
         await areHeld(direct, claimed, [next]);
       },
     );
@@ -318,7 +318,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
 export async function idsOf(store: Store, name: string): Promise<string[]> {
   const ids: string[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.look.list({ name, limit: 1_000, ...(after !== undefined && { after }) });
+    const page = await store.queries.list({ name, limit: 1_000, ...(after !== undefined && { after }) });
     ids.push(...page.items.map(({ id }) => id));
     if (page.next === undefined) return ids.toSorted();
     after = page.next;

@@ -34,7 +34,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     const zombie = await claimOne(store);
     await server.restart("immediate");
     const other = await opened(t);
-    assert.equal((await other.look.counts({})).running, 0, "it was lost");
+    assert.equal((await other.queries.counts({})).running, 0, "it was lost");
     const id = await addOne(other, {});
     const claimed = await claimOne(other);
     assert.ok(claimed.fence > zombie.fence && claimed.job > zombie.job);

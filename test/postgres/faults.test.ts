@@ -114,15 +114,15 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     const address = `postgres://everywhere:r1ght@${hosts.join()}${pathname}?target_session_attrs=read-write`;
     const store = await openAt(t, address, { patience: 10_000 });
     await addOne(store);
-    assert.deepEqual([(await first.look.counts({})).pending, (await second.look.counts({})).pending], [1, 0]);
+    assert.deepEqual([(await first.queries.counts({})).pending, (await second.queries.counts({})).pending], [1, 0]);
     // Every connection stays, and is told at its next statement.
     await servers[0].query("alter system set default_transaction_read_only = on");
     await servers[0].query("select pg_reload_conf()");
     const shown = () => servers[0].query("show default_transaction_read_only");
     while ((await shown())[0]?.["default_transaction_read_only"] !== "on");
     await addOne(store);
-    assert.equal((await second.look.counts({})).pending, 1);
-    assert.equal((await store.look.counts({})).pending, 1, "and what is read is read there");
+    assert.equal((await second.queries.counts({})).pending, 1);
+    assert.equal((await store.queries.counts({})).pending, 1, "and what is read is read there");
   });
 
   test("the password is wrong, or there is no such user, or none was given", async (t) => {
@@ -163,7 +163,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     );
     const store = await openAt(t, own);
     await assert.rejects(addOne(store), says("NO_RIGHTS", /permission denied for/, /grant/));
-    assert.deepEqual(await direct.look.list({ limit: 10 }), { items: [] });
+    assert.deepEqual(await direct.queries.list({ limit: 10 }), { items: [] });
   });
 
   test("the user, or the database, is set to read only", async (t) => {
@@ -176,7 +176,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     const later = await openAt(t, own);
     await assert.rejects(addOne(later), says("READ_ONLY", /takes no writes/, /primary/));
     await assert.rejects(claim(later), says("READ_ONLY", /takes no writes/, /primary/));
-    assert.equal((await later.look.list({ limit: 10 })).items.length, 1, "looking is no writing");
+    assert.equal((await later.queries.list({ limit: 10 })).items.length, 1, "looking is no writing");
     await addOne(store);
   });
 
@@ -197,7 +197,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       if (refused === null) break;
       if (!(refused instanceof HoldfastError && refused.code === "READ_ONLY") || performance.now() > until) throw refused;
     }
-    assert.equal((await store.look.counts({})).pending, 1);
+    assert.equal((await store.queries.counts({})).pending, 1);
   });
 
   test(
@@ -290,7 +290,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
     await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
     await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-    await assert.rejects(store.look.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+    await assert.rejects(store.queries.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
     await addOne(await openAt(t));
   });
 
@@ -355,7 +355,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
         ["fulfilled", "fulfilled", "fulfilled"],
       );
     }
-    await assert.rejects(store.look.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
+    await assert.rejects(store.queries.get("a\0b"), says("TEXT_INVALID", /which cannot be stored/, /number zero/));
   });
 
   test("the disk is full", testAllOnly, async (t) => {
@@ -374,7 +374,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
       for (;;) answered.push(await addOne(store, { input: noise() }));
     };
     await assert.rejects(fill(), says("DISK_FULL", /No space left on device.*nothing was changed/s, /Make room/));
-    const { items } = await store.look.list({ limit: 1_000 });
+    const { items } = await store.queries.list({ limit: 1_000 });
     assert.deepEqual(items.map(({ id }) => id).toSorted(), answered.toSorted(), "nothing half done");
     small.enlarge();
     await addOne(store, { input: noise() });
@@ -443,7 +443,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     // It is lost and made again like any other.
     await server.query(`select pg_terminate_backend(pid) from (${encrypted}) as mine`, url);
     await addOne(store);
-    assert.equal((await store.look.counts({})).pending, 2);
+    assert.equal((await store.queries.counts({})).pending, 2);
     // Both would, and cannot agree on how.
     await server.query("alter system set ssl_min_protocol_version = 'TLSv1.3'", url);
     await server.query("select pg_reload_conf()", url);
@@ -474,10 +474,10 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await refuses(t, `${url}?target_session_attrs=read-write`, "READ_ONLY", /takes no writes/, /primary/);
     await refuses(t, await otherDatabase(url), "READ_ONLY", /takes no writes/, /primary/);
     await assert.rejects(addOne(store), says("READ_ONLY", /takes no writes/, /primary/));
-    assert.equal((await store.look.get(id))?.state, "pending", "looking is no writing");
+    assert.equal((await store.queries.get(id))?.state, "pending", "looking is no writing");
     await server.query("select pg_promote()", url);
     await addOne(store);
-    assert.equal((await store.look.counts({})).pending, 2);
+    assert.equal((await store.queries.counts({})).pending, 2);
   });
 });
 

@@ -74,5 +74,5 @@ export async function until(holds: () => Promise<boolean>, what: string): Promis
 export async function agree({ query }: Handles, store: Store): Promise<void> {
   const rows = await query("select state, count(*)::int as n from jobs group by state");
   const counts = { waiting: 0, pending: 0, running: 0, succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
-  assert.deepEqual(await store.look.counts({}), { ...counts, ...Object.fromEntries(rows.map(({ state, n }) => [state, n])) });
+  assert.deepEqual(await store.queries.counts({}), { ...counts, ...Object.fromEntries(rows.map(({ state, n }) => [state, n])) });
 }

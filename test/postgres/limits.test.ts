@@ -263,7 +263,7 @@ function atOnce(concurrency: number): Declaration {
 }
 
 async function cancelOne(store: Store, random: Random): Promise<void> {
-  const { items } = await store.look.list({ state: "pending", limit: 20 });
+  const { items } = await store.queries.list({ state: "pending", limit: 20 });
   if (items.length > 0) await store.cancel(random.pick(items).id);
 }
 
@@ -278,7 +278,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.look.counts({});
+    const { waiting, pending, running } = await store.queries.counts({});
     if (waiting + pending + running === 0) return;
   }
 }

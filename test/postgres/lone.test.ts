@@ -117,7 +117,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       cut.release("sent");
       await until(async () => (await writers()) === 2, "the server has come to its end");
     }
-    const { pending, running } = await direct.look.counts({ name: "lone" });
+    const { pending, running } = await direct.queries.counts({ name: "lone" });
     assert.deepEqual([pending, running], [1, 3], "each once");
   });
 
@@ -142,7 +142,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       assert.deepEqual(await store.settle([second, last]), ["held", "held"]);
       assert.deepEqual(await store.settle([awaited, gone, { ...second }]), ["held", "lost", "lost"]);
       assert.match(cut.at ?? "", /^\s*with\s+clock .*receipt as/s, "or this test shows nothing");
-      assert.equal((await direct.look.counts({ name: "lone" })).succeeded, 5);
+      assert.equal((await direct.queries.counts({ name: "lone" })).succeeded, 5);
       assert.equal((await see(direct, behind.id)).state, "pending");
       assert.deepEqual([...(await server.query(misjudged("holdfast"), url))], []);
     });
@@ -169,7 +169,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       time.mock.restore();
       await proxy.up();
       await store.enqueue([JOB]);
-      assert.equal((await direct.look.counts({})).pending, 4);
+      assert.equal((await direct.queries.counts({})).pending, 4);
     });
   }
 
@@ -214,7 +214,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     t.after(store.onChange(({ own }) => void (told += own ? 1 : 0), { ownOnly: true }));
     for (const [state, call] of Object.entries(calls)) {
       told = 0;
-      const before = (await direct.look.counts({ name: "lone" }))[state as "pending"];
+      const before = (await direct.queries.counts({ name: "lone" }))[state as "pending"];
       await by`select pg_advisory_lock(2)`;
       const answer = call();
       await until(async () => (await waiting()) === 1, "it is held up");
@@ -224,8 +224,8 @@ describe("a call that is one statement", { skip: noServer }, () => {
       await until(async () => (await waiting()) === 2, "it is asked for");
       await by`select pg_advisory_unlock(2)`;
       const [id] = (await answer) as [string];
-      assert.equal((await direct.look.get(id))?.state, state);
-      assert.equal((await direct.look.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
+      assert.equal((await direct.queries.get(id))?.state, state);
+      assert.equal((await direct.queries.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
       assert.equal(told, 1, "whoever waits for this process's commits hears of it");
     }
   });
@@ -248,7 +248,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
           error instanceof HoldfastError && error.code === "POOLER_UNDECLARED" && /\?pooler=transaction/.test(error.hint ?? ""),
       );
     }
-    assert.equal((await store.look.counts({})).pending, 1);
+    assert.equal((await store.queries.counts({})).pending, 1);
   });
 
   for (const what of ["id", "key"] as const) {
@@ -292,7 +292,7 @@ describe("a server that by itself would not wait for its disk", { skip: noRestar
       const [claimed] = (await way(store, () => claim(store, { from: FROM, max: 1 }))) as [Claimed];
       await server.stop("immediate");
       await server.start();
-      assert.equal((await store.look.get(added.id))?.state, "pending");
+      assert.equal((await store.queries.get(added.id))?.state, "pending");
       const [row] = await server.query(`select state from holdfast.jobs where fence = ${claimed.fence}`, url);
       assert.equal(row?.["state"], "running");
     }

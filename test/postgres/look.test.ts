@@ -12,18 +12,18 @@ import { noServer, type PostgresServer, startServer } from "./server.ts";
 /** Finished jobs before and after the few that are not. */
 const HISTORY = 20_000;
 const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
-  "a list": (store) => store.look.list({ limit: 20 }),
+  "a list": (store) => store.queries.list({ limit: 20 }),
   ...Object.fromEntries(
-    JOB_STATES.map((state) => [`a list of what is ${state}`, (store: Store) => store.look.list({ state, limit: 20 })]),
+    JOB_STATES.map((state) => [`a list of what is ${state}`, (store: Store) => store.queries.list({ state, limit: 20 })]),
   ),
-  "a list of what is pending in a queue": (store) => store.look.list({ state: "pending", queue: "work", limit: 20 }),
+  "a list of what is pending in a queue": (store) => store.queries.list({ state: "pending", queue: "work", limit: 20 }),
   "the second page of what is pending": async (store) => {
-    const { next } = await store.look.list({ state: "pending", limit: 5 });
-    return store.look.list({ state: "pending", limit: 5, after: next as string });
+    const { next } = await store.queries.list({ state: "pending", limit: 5 });
+    return store.queries.list({ state: "pending", limit: 5, after: next as string });
   },
-  counts: (store) => store.look.counts({ queue: "work" }),
-  queues: (store) => store.look.queues(),
-  lanes: (store) => store.look.lanes(),
+  counts: (store) => store.queries.counts({ queue: "work" }),
+  queues: (store) => store.queries.queues(),
+  lanes: (store) => store.queries.lanes(),
   "an outlook": (store) => store.outlook([{ lease: LEASE }]),
   "a look whether something need not be kept": (store) => store.expire(100),
 };

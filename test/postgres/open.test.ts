@@ -59,7 +59,7 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     for (const store of stores) t.after(() => store.close());
     assert.equal(new Set(stores.map(({ databaseId }) => databaseId)).size, 1);
     await Promise.all(stores.map((store) => store.enqueue([newJob()])));
-    assert.equal((await stores[0]?.look.counts({}))?.pending, 8);
+    assert.equal((await stores[0]?.queries.counts({}))?.pending, 8);
     const made = await server.query("select version from holdfast.migrations order by version", url);
     assert.deepEqual(
       made.map(({ version }) => version),

@@ -37,7 +37,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     await addOne(direct, { name: "seen" });
     await proxy.down();
     const early = [addOne(store, { name: "a" }), addOne(store, { name: "b", id: "b" })];
-    const looks = store.look.counts({ name: "seen" });
+    const looks = store.queries.counts({ name: "seen" });
     const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
     await passes(3_000);
     const late = claim(store, { from: [{ name: "first", lease: LEASE }] });
@@ -55,7 +55,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
         await proxy.down(how);
-        const refused = [addOne(store, { name: "never" }), claim(store), store.look.counts({}), store.cancel("x")];
+        const refused = [addOne(store, { name: "never" }), claim(store), store.queries.counts({}), store.cancel("x")];
         for (const answer of await Promise.allSettled(refused)) {
           assert.ok(answer.status === "rejected" && answer.reason instanceof HoldfastError);
           const error = answer.reason;
@@ -64,7 +64,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
         }
         await proxy.up();
         const id = await addOne(store, { name: "later" });
-        assert.equal((await store.look.get(id))?.state, "pending");
+        assert.equal((await store.queries.get(id))?.state, "pending");
         assert.deepEqual(await idsOf(direct, "never"), []);
         assert.deepEqual(await idsOf(direct, "later"), [id]);
       },
@@ -81,7 +81,9 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
         const from = performance.now();
         const busy = new Busy();
         proxy.mute();
-        const answers = [addOne(store, { name }), store.look.counts({ name })].map((one) => one.then(() => "answered", codeOf));
+        const answers = [addOne(store, { name }), store.queries.counts({ name })].map((one) =>
+          one.then(() => "answered", codeOf),
+        );
         if (back) {
           // The old connections stay as they are; new ones get through.
           proxy.unmute();
@@ -231,7 +233,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
           answers.map(({ status }) => status),
           ["fulfilled", "rejected", "rejected", "fulfilled"],
         );
-        assert.equal((await direct.look.counts({ name })).succeeded, 1);
+        assert.equal((await direct.queries.counts({ name })).succeeded, 1);
         assert.equal((await see(direct, waits)).state, "pending");
         assert.equal((await idsOf(direct, `good ${round}`)).length, 1);
         assert.deepEqual(await idsOf(direct, "bad"), []);
@@ -253,9 +255,9 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
           await untilTrue(async () => (await server.query(`select 1 ${there}`, url)).length > 0);
           await server.query(`select pg_terminate_backend(pid) ${there}`, url);
           const id = await addOne(store, { name: "after" });
-          assert.equal((await store.look.get(id))?.state, "pending");
+          assert.equal((await store.queries.get(id))?.state, "pending");
           const told = await addOne(direct, { name: `told ${round}` });
-          assert.ok(await direct.look.get(told));
+          assert.ok(await direct.queries.get(told));
           await until(() => heard.some(({ own, ready }) => !own && (ready === null || ready.has(`told ${round}`))));
           heard.length = 0;
         }
@@ -384,7 +386,7 @@ async function openAt(t: TestContext, url: string, patience?: number): Promise<P
 async function idsOf(store: Store, name: string | undefined): Promise<string[]> {
   const ids: string[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.look.list({
+    const page = await store.queries.list({
       ...(name !== undefined && { name }),
       limit: 1_000,
       ...(after !== undefined && { after }),

@@ -223,7 +223,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
       const last = await leavesUnwritten(store, fragile);
       await fragile.restart("immediate");
       assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), read);
-      assert.equal(await store.look.get(last), null, "what nobody synced is gone, or this test shows nothing");
+      assert.equal(await store.queries.get(last), null, "what nobody synced is gone, or this test shows nothing");
     }
     await happens(store);
     assert.deepEqual(await seqs(store), [1, 2, 3]);

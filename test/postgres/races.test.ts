@@ -12,8 +12,8 @@ import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { type Access, runAsync } from "../../src/store/sql/script.ts";
 import { Audit } from "../../src/store/sql/audit.ts";
 import { Locks } from "../../src/store/sql/locks.ts";
-import { RecoveryLog } from "../../src/store/sql/recovery-log.ts";
-import type { ScheduleDraft, StoredSchedule } from "../../src/store/schedules.ts";
+import { RecoveryLog } from "../../src/store/sql/reports.ts";
+import type { ScheduleDraft, StoredSchedule } from "../../src/store/queues.ts";
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { add, claim, judged, LEASE, lockOf, newJob, pass, running, scheduleOf, see, SUCCEEDED } from "../conformance/parts.ts";
@@ -308,7 +308,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       }),
     );
     assert.equal(fates.flat().filter((fate) => fate === "held").length, JOBS);
-    assert.equal((await store.look.counts({})).succeeded, JOBS);
+    assert.equal((await store.queries.counts({})).succeeded, JOBS);
   });
 
   test("leases that many take back at once are taken back once, whatever the order", testAllOnly, async () => {

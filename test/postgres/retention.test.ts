@@ -26,7 +26,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await keep(one, { succeeded: { count: 7 } });
     await Promise.all([expireAll(one), expireAll(other), expireAll(one), expireAll(other)]);
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 7);
+    assert.equal((await one.queries.counts({})).succeeded, 7);
     await agree(handles, one);
   });
 
@@ -38,7 +38,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     assert.deepEqual(await one.expire(10), { removed: 0, more: false });
     await somebody.end("commit");
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 0);
+    assert.equal((await one.queries.counts({})).succeeded, 0);
   });
 
   test("a job that somebody has in hand is left for later, and the others go", { timeout: 40_000 }, async () => {
@@ -48,10 +48,10 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     const somebody = await handles.bystander();
     await somebody.query(`select 1 from jobs where key = ${first} for no key update`);
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 1);
+    assert.equal((await one.queries.counts({})).succeeded, 1);
     await somebody.end("commit");
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 0);
+    assert.equal((await one.queries.counts({})).succeeded, 0);
     assert.deepEqual(await handles.query("select * from expiring"), []);
   });
 
@@ -69,7 +69,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
       assert.deepEqual(await one.expire(10), { removed: 0, more: true }, "it cannot look into the past yet");
     await settling.end("commit");
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 0);
+    assert.equal((await one.queries.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 
@@ -80,7 +80,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     for (const { job, fence } of held) assert.deepEqual(await other.settle([{ job, fence, outcome: SUCCEEDED }]), ["held"]);
     assert.deepEqual(await handles.query("select count(*)::int as n from outbox where type = 'job.succeeded'"), [{ n: 2 }]);
     await expireAll(one);
-    assert.equal((await one.look.counts({})).succeeded, 0);
+    assert.equal((await one.queries.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 
@@ -104,7 +104,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await somebody.end("commit");
     assert.deepEqual(await settled, ["held"]);
     await expireAll(other);
-    assert.equal((await one.look.counts({})).succeeded, 0);
+    assert.equal((await one.queries.counts({})).succeeded, 0);
     await agree(handles, one);
   });
 });

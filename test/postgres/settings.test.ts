@@ -118,6 +118,6 @@ async function everything(url: string, atEnd: (close: () => Promise<void>) => vo
     seen.push(job);
   }
   seen.push(await server.query("set extra_float_digits = 1; select bucket::text from holdfast.counters order by 1", url));
-  seen.push(await store.look.counts({}));
+  seen.push(await store.queries.counts({}));
   return seen;
 }

@@ -49,7 +49,7 @@ describe("a storm of operations from several handles", { skip: noServer }, () =>
 /** Several calls in each turn, which share a transaction; others' transactions run beside it. */
 async function rage(store: Store, random: Random): Promise<void> {
   const held: Claimed[] = [];
-  const some = async () => (await store.look.list({ limit: 30 })).items;
+  const some = async () => (await store.queries.list({ limit: 30 })).items;
   const acts: (() => Promise<unknown>)[] = [
     async () => store.enqueue(Array.from({ length: random.int(1, 5) }, () => anyJob(random, []))),
     async () => {

@@ -154,7 +154,7 @@ async function work(store: PostgresStore, sites: readonly Site[], random: Random
       },
       () => addOne(store, { name: "plain" }),
       async () => {
-        const { items } = await store.look.list({ queue: random.pick(sites).build.queue, limit: 50 });
+        const { items } = await store.queries.list({ queue: random.pick(sites).build.queue, limit: 50 });
         const open = items.filter(({ name, state }) => !name.endsWith("/") && state !== "succeeded");
         if (open.length > 0) await store.cancel(random.pick(open).id);
       },

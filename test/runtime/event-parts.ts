@@ -1,6 +1,6 @@
 import type { Event } from "../../src/index.ts";
 import type { Holdfast } from "../../src/holdfast.ts";
-import type { SinkView } from "../../src/store/sinks.ts";
+import type { SinkView } from "../../src/store/events.ts";
 
 /** Operator's acts that are always told: something to deliver, called by these names. */
 export async function happens(hf: Holdfast, ...names: string[]): Promise<void> {

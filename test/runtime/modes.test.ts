@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { after, before, suite, test, type TestContext } from "node:test";
 import { items, job, open, type OpenOptions, pipeline } from "../../src/index.ts";
 import { restoreWhole } from "../../src/operator/restore.ts";
-import type { NewFinding } from "../../src/store/findings.ts";
+import type { NewFinding } from "../../src/store/maintenance.ts";
 import { copyFrom } from "../../src/store/sqlite/maintenance/backup/copy.ts";
 import { connect, type Connection } from "../../src/store/sqlite/driver.ts";
 import { Findings } from "../../src/store/sqlite/maintenance/damage/findings.ts";

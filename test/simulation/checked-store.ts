@@ -84,8 +84,8 @@ export class CheckedStore {
     };
   }
 
-  get look(): Pick<Store["look"], "counts"> {
-    const ask = this.#asking("look", this.#store.look);
+  get queries(): Pick<Store["queries"], "counts"> {
+    const ask = this.#asking("queries", this.#store.queries);
     return {
       counts: (filter) => ask("counts", [filter], (answer) => mustEqual(answer, this.#model.counts(filter), "the counts")),
     };
@@ -229,7 +229,7 @@ export class CheckedStore {
     return this.#call("expire", [limit], async (answer) => {
       // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn, and what it removes
       // without saying so is missed when everything is compared.
-      const items = answer.removed === 0 ? [] : (await this.#store.look.list({ limit: 10_000 })).items;
+      const items = answer.removed === 0 ? [] : (await this.#store.queries.list({ limit: 10_000 })).items;
       const left = answer.removed === 0 ? this.#model.jobs : new Set(items.map(({ id }) => id));
       this.#model.expire(this.#now, limit, answer, left);
     });
@@ -242,7 +242,7 @@ export class CheckedStore {
 
   /** Jobs that the model does not know. */
   async strangers(): Promise<string[]> {
-    const { items } = await this.#store.look.list({ limit: 10_000 });
+    const { items } = await this.#store.queries.list({ limit: 10_000 });
     return items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
   }
 

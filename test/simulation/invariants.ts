@@ -13,7 +13,7 @@ import type { World } from "./world.ts";
 export async function checkTouched(store: Store, model: Model): Promise<void> {
   for (const id of model.touched) {
     const job = model.jobs.get(id);
-    checkJob(await store.look.get(id), job, id);
+    checkJob(await store.queries.get(id), job, id);
     if (job?.jobKey) mustEqual(await store.loadCheckpoint(job.jobKey), job.checkpoint, `the checkpoint of ${id}`);
   }
   model.touched.clear();
@@ -36,7 +36,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
       mustEqual(await store.loadCheckpoint(jobKey), checkpoint, `the checkpoint of ${id}`);
   }
   for (const state of new Set(jobs.map((job) => job.state))) {
-    const { items } = await store.look.list({ state, limit: 1_000 });
+    const { items } = await store.queries.list({ state, limit: 1_000 });
     mustEqual(
       items.map(({ id }) => id),
       jobs.filter((job) => job.state === state).map(({ id }) => id),
@@ -104,13 +104,13 @@ function sayError(error: JobError | undefined): string | undefined {
 }
 
 async function checkCounts(store: Store, model: Model): Promise<void> {
-  mustEqual(await store.look.counts({}), model.counts({}), "the counts");
+  mustEqual(await store.queries.counts({}), model.counts({}), "the counts");
   const lanes = [...model.lanes].map((lane) => lane.split("\n") as [string, string]);
   for (const name of new Set(lanes.map(([, name]) => name))) {
-    mustEqual(await store.look.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
+    mustEqual(await store.queries.counts({ name }), model.counts({ name }), `the counts of the jobs ${name}`);
   }
   const queues = [...new Set([...lanes.map(([queue]) => queue), ...model.queues.spokenOf])].sort();
-  const overview = (await store.look.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
+  const overview = (await store.queries.queues()).map(({ name, paused, counts }) => ({ name, paused, counts }));
   mustEqual(
     overview,
     queues.map((queue) => ({ name: queue, paused: model.queues.paused.has(queue), counts: model.counts({ queue }) })),
@@ -121,7 +121,7 @@ async function checkCounts(store: Store, model: Model): Promise<void> {
 async function listAll(store: Store): Promise<Job[]> {
   const jobs: Job[] = [];
   for (let after: string | undefined; ;) {
-    const page = await store.look.list({ limit: 64, ...(after !== undefined && { after }) });
+    const page = await store.queries.list({ limit: 64, ...(after !== undefined && { after }) });
     jobs.push(...page.items);
     if (page.next === undefined) return jobs;
     after = page.next;

@@ -1,5 +1,5 @@
 import type { Fence, ProcessId } from "../../src/core/text/ids.ts";
-import type { LockView } from "../../src/store/locks.ts";
+import type { LockView } from "../../src/store/queues.ts";
 import type { ModelJob } from "./model-job.ts";
 
 interface ModelLock {

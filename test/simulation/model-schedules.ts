@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
 import { parseGeneratedId } from "../../src/core/text/ids.ts";
-import type { DueSchedules, ScheduleDraft, StoredSchedule, Tick } from "../../src/store/schedules.ts";
+import type { DueSchedules, ScheduleDraft, StoredSchedule, Tick } from "../../src/store/queues.ts";
 import type { Enqueued, NewJob } from "../../src/store/store.ts";
 import type { Model } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";

@@ -74,7 +74,7 @@ export const mutations: Record<string, ScheduleOptions> = {
   "renews without writing": broken((store) => ({ renew: (leases) => store.inspect(leases) })),
   "loses a checkpoint": broken((store) => ({ saveCheckpoint: async (lease) => (await store.inspect([lease]))[0] ?? "gone" })),
   "lets a running job be cancelled only in words": broken((store) => ({
-    cancel: async (id) => ((await store.look.get(id))?.state === "running" ? true : store.cancel(id)),
+    cancel: async (id) => ((await store.queries.get(id))?.state === "running" ? true : store.cancel(id)),
   })),
   "never brings back what failed once": broken((store) => ({
     settle: (settlements) => store.settle(settlements.map(neverBack)),
@@ -343,7 +343,7 @@ function forgetIds(store: Store): Store {
   const seen = new Set<string>();
   let again = 0;
   const withoutId = async (job: NewJob): Promise<NewJob> => {
-    if (job.id === undefined || (await store.look.get(job.id)) !== null) return job;
+    if (job.id === undefined || (await store.queries.get(job.id)) !== null) return job;
     const { id, ...rest } = job;
     if (seen.has(id)) return { ...rest, followUpId: `${id}-again-${again++}` };
     seen.add(id);

@@ -1,5 +1,5 @@
 import { nextTick, ticksOf } from "../../src/core/jobs/schedule.ts";
-import type { ScheduleDraft, Tick } from "../../src/store/schedules.ts";
+import type { ScheduleDraft, Tick } from "../../src/store/queues.ts";
 import type { NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { newJobs } from "./made-up.ts";

@@ -1,6 +1,6 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { Life } from "../../src/store/processes.ts";
-import type { Tick } from "../../src/store/schedules.ts";
+import type { Tick } from "../../src/store/queues.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Change, Declaration, Store } from "../../src/store/store.ts";
 import { Actor, ActorClock, type Held } from "./actor.ts";

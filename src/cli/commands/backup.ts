@@ -9,7 +9,7 @@ import { Operator } from "../../operator/operator.ts";
 import { databaseAt, type RestoredWhole, restoreWhole, salvageWhole } from "../../operator/restore.ts";
 import { backupsFolder, backupsIn, type Manifest } from "../../store/backups.ts";
 import { isAddress } from "../../store/open-store.ts";
-import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/report.ts";
+import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/task.ts";
 import type { SalvagedDatabase } from "../../store/sqlite/maintenance/salvage/salvage.ts";
 import { definedOnly } from "../arguments.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";

@@ -4,7 +4,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { Event } from "../../core/jobs/event.ts";
 import { number } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
-import type { SinkView } from "../../store/sinks.ts";
+import type { SinkView } from "../../store/events.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";
 import { isJson, writeLines } from "../render/output.ts";
 import { type Column, oneLine, paint, type Style, tableOr } from "../render/table.ts";

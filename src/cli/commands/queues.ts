@@ -4,7 +4,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
 import { number } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
-import type { QueueOverview } from "../../store/look.ts";
+import type { QueueOverview } from "../../store/queries.ts";
 import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
 

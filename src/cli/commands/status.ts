@@ -16,7 +16,7 @@ import {
   type ProcessStatus,
   workersIn,
 } from "../../operator/overview.ts";
-import type { LockView } from "../../store/locks.ts";
+import type { LockView } from "../../store/queues.ts";
 import { isAddress } from "../../store/open-store.ts";
 import { configOf, namedConfig } from "../config.ts";
 import { pathOf } from "../database.ts";

@@ -2,7 +2,7 @@ import type { Command } from "commander";
 import { age, ahead } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { Operator, OrchestratorLock } from "../../operator/operator.ts";
-import type { LockView } from "../../store/locks.ts";
+import type { LockView } from "../../store/queues.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase } from "../verb.ts";
 

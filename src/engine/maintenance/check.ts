@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { NO_ENTRY } from "../../core/recovery/audit.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { AuditFault, AuditHead } from "../../store/audit.ts";
-import type { Thoroughness } from "../../store/findings.ts";
+import type { Thoroughness } from "../../store/maintenance.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 

@@ -6,7 +6,7 @@ import { addFindings, type CrashedProcess, type Findings, findingsOf, NO_FINDING
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
-import type { Finding } from "../../store/findings.ts";
+import type { Finding } from "../../store/maintenance.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Left, RecoveryPreview, StoredReport } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
@@ -159,7 +159,7 @@ export class Recovery {
     }
     if (!owned) return recovered;
     const rebooted = dead.some(({ life }) => life === "rebooted");
-    const jobsPending = (await this.#store.look.counts({})).pending;
+    const jobsPending = (await this.#store.queries.counts({})).pending;
     const context = { opening, alone, rebooted, signal: this.#leaving.signal };
     const { asked } = circumstances;
     if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });

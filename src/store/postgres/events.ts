@@ -2,7 +2,7 @@ import { about, change, jobEvent, type JobEventType, type NewEvent } from "../..
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
-import type { EventNumbers } from "../sql/event-log.ts";
+import type { EventNumbers } from "../sql/events.ts";
 import type { Reader } from "./connection/connections.ts";
 import { listOf } from "./connection/driver.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";

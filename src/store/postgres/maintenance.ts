@@ -1,9 +1,20 @@
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { StagedBackup } from "../backups.ts";
-import type { Checked, DamageStore, Finding, Thoroughness } from "../findings.ts";
+import {
+  type Checked,
+  type DamageStore,
+  type Finding,
+  type Gauged,
+  type MaintenanceStore,
+  NAMED,
+  type Setting,
+  STUCK,
+  type StuckJob,
+  type Thoroughness,
+  type Vitals,
+} from "../maintenance.ts";
 import { publicId } from "../job-row.ts";
-import { type Gauged, type MaintenanceStore, NAMED, type Setting, STUCK, type StuckJob, type Vitals } from "../maintenance.ts";
 import type { Rows } from "./connection/driver.ts";
 import { schemaVersion } from "./migrate.ts";
 import type { ServerTime } from "./connection/server-time.ts";

@@ -32,17 +32,15 @@ import { SettleQueue } from "./settle/settle-queue.ts";
 import type { Foreseen, SingleRoute } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { Guests } from "./transactions/user-transaction.ts";
-import type { Look } from "./queries.ts";
+import type { Queries } from "./queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import type { Reader, Writer } from "./connection/connections.ts";
-import type { EventLog } from "../sql/event-log.ts";
+import type { EventLog, Sinks } from "../sql/events.ts";
 import type { Processes } from "./processes.ts";
-import type { Queues } from "../sql/queues.ts";
+import type { Queues, Schedules } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";
-import type { Schedules } from "../sql/schedules.ts";
 import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
 import { RowCommits } from "./transactions/commit-rows.ts";
-import type { Sinks } from "../sql/sinks.ts";
 import { ServerTime } from "./connection/server-time.ts";
 import type { Work } from "../sql/work/work.ts";
 
@@ -78,7 +76,7 @@ export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
-  readonly look: Look;
+  readonly queries: Queries;
   readonly queues: Queues;
   readonly builds: Builds;
   readonly work: Work;
@@ -153,7 +151,7 @@ export class PostgresStore implements Store {
     const areas = (this.#parts = new StoreParts(opened, { random, actor: options.actor ?? null, time, access }));
     writer.onSession((session) => areas.processes.connected(session));
     this.audit = areas.auditLog;
-    this.look = areas.look;
+    this.queries = areas.queries;
     this.queues = areas.queues;
     this.builds = areas.builds;
     this.work = areas.work;

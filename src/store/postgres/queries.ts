@@ -9,10 +9,10 @@ import {
   laneOverviews,
   lanesOf,
   type ListFilter,
-  type LookStore,
+  type QueryStore,
   type QueueOverview,
   queueOverviews,
-} from "../look.ts";
+} from "../queries.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import type { Catalog } from "./catalog.ts";
 import { READY, SUSPECT, UNSEEN } from "./claims/claim-statements.ts";
@@ -59,7 +59,7 @@ function unwanted(s: string): string {
 }
 
 /** Reading, for people and programs. Each answer is of one instant: one statement reads what has to fit together. */
-export class Look implements LookStore {
+export class Queries implements QueryStore {
   readonly #rows: Rows;
   readonly #at: () => number | null;
   readonly #catalog: Catalog;

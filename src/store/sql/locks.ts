@@ -1,9 +1,9 @@
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
-import { type BrokenLock, type LockRow, type LockStore, type LockView, toLocks } from "../locks.ts";
+import { type BrokenLock, type LockRow, type LockStore, type LockView, toLocks } from "../queues.ts";
 import type { Access, Dialect, Processes, Reads, Script, Tx } from "./script.ts";
 import type { Audit } from "./audit.ts";
-import type { RecoveryLog } from "./recovery-log.ts";
+import type { RecoveryLog } from "./reports.ts";
 
 /**
  * Whether a row `lock` is held: its time is not over, or the exclusive claim it belongs to is still running. The state is

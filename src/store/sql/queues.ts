@@ -1,7 +1,35 @@
+import { isFinished, type JobState } from "../../core/jobs/job.ts";
+import { firing } from "../../core/jobs/schedule.ts";
 import type { Declaration } from "../../core/limits/settings.ts";
-import type { QueueStore } from "../queues.ts";
-import { type Access, type Script, type Settings, type Tx, wait } from "./script.ts";
+import { generatedId, type JobKey } from "../../core/text/ids.ts";
+import { type Flag, isYes } from "../job-row.ts";
+import {
+  auditedSchedule,
+  type DueSchedules,
+  jobsOf,
+  madeLast,
+  type QueueStore,
+  type ScheduleDraft,
+  type ScheduleRow,
+  scheduleSaved,
+  type ScheduleStore,
+  type StoredSchedule,
+  type Tick,
+  toSchedule,
+} from "../queues.ts";
+import type { Enqueued } from "../store.ts";
 import type { Audit } from "./audit.ts";
+import {
+  type Access,
+  type Dialect,
+  type Enqueue,
+  type Params,
+  type Reads,
+  type Script,
+  type Settings,
+  type Tx,
+  wait,
+} from "./script.ts";
 
 /** Settings that programs declare for queues, and pausing by operators. */
 export class Queues implements QueueStore {
@@ -33,4 +61,200 @@ export class Queues implements QueueStore {
     if (!paused) tx.ready(queue);
     return true;
   }
+}
+
+/** What a store adds to the rows of schedules so that damage to them is noticed. Names of columns begin with a comma. */
+export interface ScheduleGuard {
+  columns: string;
+  /** Throws if a row is not what was written. */
+  check(row: GuardedSchedule): void;
+  saved: { columns: string; values: string; updates: string; params(row: GuardedSchedule): Params };
+}
+
+export interface GuardedSchedule {
+  key: string;
+  cron: string;
+  timezone: string;
+  missed: string;
+  within: number | null;
+  overlap: Flag;
+  template: string;
+  name: string;
+}
+
+type Made = GuardedSchedule & { lastJob: JobKey | null };
+
+/** What is enqueued when. A tick is one transaction: its jobs are added and next_at moves on, or neither. */
+export class Schedules implements ScheduleStore {
+  readonly #access: Access;
+  readonly #parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard };
+  readonly #sql: ReturnType<typeof statements>;
+
+  constructor(dialect: Dialect, parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard }, access: Access) {
+    this.#access = access;
+    this.#parts = parts;
+    this.#sql = statements(dialect, parts.guard);
+  }
+
+  save(draft: ScheduleDraft): Promise<StoredSchedule> {
+    return this.#write("schedule", draft.key, (tx) => this.#save(tx, draft));
+  }
+
+  *#save(tx: Tx, { template, nextAt, ...draft }: ScheduleDraft): Script<StoredSchedule> {
+    const { audit, guard } = this.#parts;
+    const row = { ...draft, template: JSON.stringify(template), name: template.name };
+    // Of two who save it at once, the second finds what the first has made of it.
+    const made = yield* this.#locked(tx, draft.key);
+    const [old] = yield* this.#read(tx, draft.key);
+    const revision = yield* tx.fence();
+    const [saved] = yield* tx.returning<ScheduleRow>(this.#sql.save, { ...row, revision, nextAt, ...guard.saved.params(row) });
+    const schedule = toSchedule(saved as ScheduleRow);
+    const before = made === undefined || old === undefined ? null : { schedule: old, template: made.template };
+    const act = scheduleSaved(before, { schedule, template: row.template });
+    if (act !== null) yield* audit.record(tx, act);
+    return schedule;
+  }
+
+  list(key?: string): Promise<StoredSchedule[]> {
+    return this.#access.read((db) => this.#read(db, key ?? null));
+  }
+
+  async due(): Promise<DueSchedules> {
+    type Due = ScheduleRow & { now: number };
+    const rows = await this.#access.read((db) => db.all<Due>(this.#sql.due));
+    // Without any schedule there is still one row, which has none.
+    const due = rows.flatMap(({ now, ...row }) => (row.key !== null && row.nextAt <= now ? [toSchedule(row)] : []));
+    const [{ now, nextAt }] = rows as [Due];
+    return { due, nextAt, now };
+  }
+
+  tick(tick: Tick): Promise<boolean> {
+    return this.#write("tick", tick.key, (tx) => this.#tick(tx, tick));
+  }
+
+  *#tick(tx: Tx, { key, revision, from, nextAt, fire }: Tick): Script<boolean> {
+    const [made] = yield* tx.returning<Made>(this.#sql.move, { key, revision, from, nextAt });
+    if (made === undefined) return false;
+    this.#parts.guard.check(made);
+    const unfinished = yield* this.#unfinished(tx, made);
+    const ticks = firing(fire, isYes(made.overlap), () => unfinished !== undefined);
+    if (ticks.length > 0) yield* this.#add(tx, made, ticks, ticks.at(-1) as number);
+    return true;
+  }
+
+  trigger(key: string): Promise<Enqueued | null> {
+    return this.#write("schedule", key, (tx) => this.#trigger(tx, key));
+  }
+
+  *#trigger(tx: Tx, key: string): Script<Enqueued | null> {
+    // Of two who trigger it at once, the second sees the first one's job.
+    const made = yield* this.#locked(tx, key);
+    if (made === undefined) return null;
+    this.#parts.guard.check(made);
+    const unfinished = yield* this.#unfinished(tx, made);
+    if (unfinished !== undefined) return { id: unfinished, duplicate: true };
+    const now = yield* tx.time();
+    yield* this.#parts.audit.record(tx, { action: "schedule.triggered", name: key, after: { scheduledFor: now } });
+    return yield* this.#add(tx, made, [now], null);
+  }
+
+  remove(key: string): Promise<boolean> {
+    return this.#write("schedule", key, (tx) => this.#remove(tx, key));
+  }
+
+  *#remove(tx: Tx, key: string): Script<boolean> {
+    const [row] = yield* tx.returning<ScheduleRow>(this.#sql.remove, { key });
+    if (row === undefined) return false;
+    const before = auditedSchedule(toSchedule(row));
+    yield* this.#parts.audit.record(tx, { action: "schedule.removed", name: key, before, after: null });
+    return true;
+  }
+
+  setPaused({ key, revision = 0 }: { key: string; revision?: number }, nextAt: number | null): Promise<boolean> {
+    if (nextAt === null) return this.#write("schedule", key, (tx) => this.#pause(tx, key));
+    return this.#write("schedule", key, (tx) => this.#resume(tx, key, revision, nextAt));
+  }
+
+  *#pause(tx: Tx, key: string): Script<boolean> {
+    if (!(yield* tx.run(this.#sql.pause, { key }))) return (yield* this.#read(tx, key)).length === 1;
+    const act = { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } };
+    yield* this.#parts.audit.record(tx, act);
+    return true;
+  }
+
+  *#resume(tx: Tx, key: string, revision: number, nextAt: number): Script<boolean> {
+    if (!(yield* tx.run(this.#sql.resume, { key, revision, nextAt }))) return false;
+    const act = { action: "schedule.resumed", name: key, before: { paused: true }, after: { paused: false, nextAt } };
+    yield* this.#parts.audit.record(tx, act);
+    return true;
+  }
+
+  *#read(db: Reads, key: string | null): Script<StoredSchedule[]> {
+    return (yield* db.all<ScheduleRow>(this.#sql.list, { key })).map(toSchedule);
+  }
+
+  *#locked(tx: Tx, key: string): Script<Made | undefined> {
+    yield* tx.lock(this.#sql.lock, { key });
+    return yield* tx.get<Made>(this.#sql.made, { key });
+  }
+
+  *#add(tx: Tx, made: Made, ticks: readonly number[], lastAt: number | null): Script<Enqueued> {
+    const answers = yield* wait(this.#parts.enqueue.run(tx, jobsOf(made.template, ticks)));
+    yield* tx.run(this.#sql.added, { key: made.key, lastAt, lastJob: madeLast(answers) });
+    return answers.at(-1) as Enqueued;
+  }
+
+  /** The id of its last job, unless that is over, or pruned, or may have others beside it. */
+  *#unfinished(db: Reads, { overlap, lastJob }: Made): Script<string | undefined> {
+    if (isYes(overlap) || lastJob === null) return undefined;
+    const job = yield* db.get<{ state: JobState; createdAt: number }>(this.#sql.job, { lastJob });
+    return job === undefined || isFinished(job.state) ? undefined : generatedId(job.createdAt, lastJob);
+  }
+
+  #write<T>(operation: "schedule" | "tick", key: string, script: (tx: Tx) => Script<T>): Promise<T> {
+    return this.#access.write(operation, script, { row: `schedule ${key}` });
+  }
+}
+
+const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused,
+  last_at as "lastAt", next_at as "nextAt"`;
+
+function statements(dialect: Dialect, guard: ScheduleGuard) {
+  const table = dialect.table("schedules");
+  const made = `key, cron, timezone, missed, within, overlap, template, name, last_job as "lastJob"${guard.columns}`;
+  // In these words the index schedules_due has it.
+  const runs = dialect.isFalse("paused");
+  return {
+    // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
+    save: `
+      insert into ${table} as old (key, revision, cron, timezone, missed, within, overlap, paused, template, name,
+        created_at, next_at${guard.saved.columns})
+      values (:key, :revision, :cron, :timezone, :missed, :within, :overlap, false, :template, :name,
+        :now, :nextAt${guard.saved.values})
+      on conflict (key) do update set
+        revision = excluded.revision, missed = excluded.missed, within = excluded.within, overlap = excluded.overlap,
+        template = excluded.template, name = excluded.name, cron = excluded.cron, timezone = excluded.timezone,
+        next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
+          then old.next_at else excluded.next_at end${guard.saved.updates}
+      returning ${COLUMNS}`,
+    list: `
+      select ${COLUMNS} from ${table} where cast(:key as text) is null or key = :key order by ${dialect.byBytes("key")}`,
+    // One statement, hence as of one instant: what is due, and what comes next.
+    due: `
+      select ${COLUMNS}, :now as now from (select 1) as always left join ${table}
+        on ${runs} and next_at <= ${dialect.greatest(":now", `(select min(next_at) from ${table} where ${runs})`)}
+      order by next_at, ${dialect.byBytes("key")}`,
+    // Of many processes that saw the same tick, one finds next_at as it was.
+    move: `
+      update ${table} set next_at = :nextAt where key = :key and revision = :revision and next_at = :from and not paused
+      returning ${made}`,
+    added: `update ${table} set last_at = coalesce(:lastAt, last_at), last_job = :lastJob where key = :key`,
+    lock: `select 1 from ${table} where key = :key`,
+    made: `select ${made} from ${table} where key = :key`,
+    job: `select state, created_at as "createdAt" from ${dialect.table("jobs")} where key = :lastJob`,
+    remove: `delete from ${table} where key = :key returning ${COLUMNS}`,
+    pause: `update ${table} set paused = true where key = :key and not paused`,
+    // Only from paused: a resume that changes nothing must not step over a tick that is due.
+    resume: `update ${table} set paused = false, next_at = :nextAt where key = :key and revision = :revision and paused`,
+  };
 }

@@ -1,7 +1,6 @@
-import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
-import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
+import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
 import {
   addFindings,
   endedAs,
@@ -10,6 +9,7 @@ import {
   ownerOf,
   recoverySubject,
 } from "../../core/recovery/recovery-report.ts";
+import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import {
   type DeadProcess,
   type Ending,
@@ -25,6 +25,10 @@ import {
   reportOf,
   type StoredReport,
 } from "../recoveries.ts";
+import type { Audit } from "./audit.ts";
+import type { Builds } from "./builds/builds.ts";
+import type { Locks } from "./locks.ts";
+import { type RecoveryLog, Reports } from "./reports.ts";
 import {
   type Access,
   type Answer,
@@ -39,11 +43,6 @@ import {
   type Tx,
   wait,
 } from "./script.ts";
-import type { Audit } from "./audit.ts";
-import type { Builds } from "./builds/builds.ts";
-import type { Locks } from "./locks.ts";
-import type { RecoveryLog } from "./recovery-log.ts";
-import { Reports } from "./reports.ts";
 
 interface Parts {
   settle: Settle;

@@ -10,10 +10,10 @@ import {
   laneOverviews,
   lanesOf,
   type ListFilter,
-  type LookStore,
+  type QueryStore,
   type QueueOverview,
   queueOverviews,
-} from "../look.ts";
+} from "../queries.ts";
 import { endedWithWork } from "../sql/builds/leftovers.ts";
 import { jobChecksum } from "./checksum.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
@@ -43,7 +43,7 @@ const UNWANTED = `
   where job.state in ('pending', 'waiting') group by job.lane, job.state`;
 
 /** Reading, for people and programs. */
-export class Look implements LookStore {
+export class Queries implements QueryStore {
   readonly #access: StoreAccess;
   readonly #db: Connection;
   readonly #catalog: Catalog;

@@ -5,7 +5,7 @@ import { isYes } from "../job-row.ts";
 import type { Operation } from "../points.ts";
 import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/runs.ts";
-import type { GuardedSchedule, ScheduleGuard } from "../sql/schedules.ts";
+import type { GuardedSchedule, ScheduleGuard } from "../sql/queues.ts";
 import {
   type Access,
   type Dialect,

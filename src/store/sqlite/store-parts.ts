@@ -1,13 +1,11 @@
 import type { Alive } from "../alive.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
-import { EventLog } from "../sql/event-log.ts";
+import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
-import { Queues } from "../sql/queues.ts";
+import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
-import { RecoveryLog } from "../sql/recovery-log.ts";
-import { Schedules } from "../sql/schedules.ts";
-import { Sinks } from "../sql/sinks.ts";
+import { RecoveryLog } from "../sql/reports.ts";
 import { Work } from "../sql/work/work.ts";
 import type { DriverName } from "./driver.ts";
 import { Claim, ClaimedLanes } from "./jobs/claim.ts";
@@ -22,7 +20,7 @@ import type { Damage } from "./maintenance/damage/damage.ts";
 import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
-import { Look } from "./queries.ts";
+import { Queries } from "./queries.ts";
 import {
   AUDIT_GUARDS,
   BUILD_GUARD,
@@ -59,7 +57,7 @@ export class Areas {
   readonly settle: Settle;
   readonly leases: Leases;
   readonly notes: Notes;
-  readonly look: Look;
+  readonly queries: Queries;
   readonly operate: Operate;
   readonly locks: Locks;
   readonly processes: Processes;
@@ -112,9 +110,9 @@ export class Areas {
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes });
     this.leases = new Leases(db, this.settle);
-    this.look = new Look(db, { catalog, settings, tally }, access);
+    this.queries = new Queries(db, { catalog, settings, tally }, access);
     const cancel = new Cancel(db, { ...shared, waits });
-    this.operate = new Operate(db, { ...shared, audit, look: this.look, tally, expiring, cancel });
+    this.operate = new Operate(db, { ...shared, audit, queries: this.queries, tally, expiring, cancel });
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);

@@ -3,7 +3,7 @@ import { about, change, jobEvent, type JobEventType, type NewEvent } from "../..
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/script.ts";
-import type { EventGuard, EventNumbers } from "../../sql/event-log.ts";
+import type { EventGuard, EventNumbers } from "../../sql/events.ts";
 import type { Catalog, Settings } from "./catalog.ts";
 import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Statement } from "../driver.ts";

@@ -10,7 +10,7 @@ import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { PruneFilter } from "../../store.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Look } from "../queries.ts";
+import type { Queries } from "../queries.ts";
 import type { Catalog, Settings } from "./catalog.ts";
 import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
@@ -32,7 +32,7 @@ const ROW = "key, state, lane, fence, slot, gate, priority, limits";
 /** What an operator does to jobs. */
 export class Operate {
   readonly #catalog: Catalog;
-  readonly #look: Look;
+  readonly #queries: Queries;
   readonly #tally: Tally;
   readonly #endings: Endings;
   readonly #limits: Limits;
@@ -52,7 +52,7 @@ export class Operate {
     db: Connection,
     parts: {
       catalog: Catalog;
-      look: Look;
+      queries: Queries;
       tally: Tally;
       endings: Endings;
       limits: Limits;
@@ -63,7 +63,7 @@ export class Operate {
     },
   ) {
     this.#catalog = parts.catalog;
-    this.#look = parts.look;
+    this.#queries = parts.queries;
     this.#tally = parts.tally;
     this.#endings = parts.endings;
     this.#limits = parts.limits;
@@ -179,7 +179,7 @@ export class Operate {
   }
 
   #find(id: string): Row | undefined {
-    const key = this.#look.keyOf(id);
+    const key = this.#queries.keyOf(id);
     return key === null ? undefined : this.#row.get<Row>({ key });
   }
 }

@@ -2,7 +2,7 @@ import { existsSync, statSync } from "node:fs";
 import { type Circumstances, logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
-import type { Opening } from "../../../findings.ts";
+import type { Opening } from "../../../maintenance.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, modeLike } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";

@@ -1,6 +1,6 @@
 import { valueHash } from "../../../../core/pipelines/context-hash.ts";
 import type { JobKey } from "../../../../core/text/ids.ts";
-import type { Checked, Thoroughness } from "../../../findings.ts";
+import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
 import { connect, type Connection, type DriverName, type Value } from "../../driver.ts";

@@ -6,7 +6,7 @@ import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import { logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
 import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
-import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../findings.ts";
+import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../maintenance.ts";
 import { ownFile } from "../../../own-file.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, faultOf } from "../../faults.ts";

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
-import type { Finding, NewFinding } from "../../../findings.ts";
+import type { Finding, NewFinding } from "../../../maintenance.ts";
 import { createFolder, modeLike } from "../../faults.ts";
 import { syncFolder, writeSynced } from "../backup/copy.ts";
 

@@ -1,10 +1,10 @@
-import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import type { Lane } from "../core/jobs/claiming.ts";
-import type { Works } from "./processes.ts";
+import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
+import type { Works } from "./processes.ts";
 
 /** Reading, for people and programs. */
-export interface LookStore {
+export interface QueryStore {
   get(id: string): Promise<Job | null>;
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
