@@ -51,7 +51,7 @@ const SCENES: Record<string, Scene> = {
     before: (place) => killed(place, "1"),
     after: (place) => counted(place, { pending: 3, quarantined: 0 }),
   },
-  "Recovery waits for your word": {
+  "Recovery waits for approval": {
     before: async (place) => {
       await killed(place);
       await writeFile(join(place.folder, "holdfast.config.ts"), 'export default { modules: [], recovery: "manual" };\n');
