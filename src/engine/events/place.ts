@@ -70,16 +70,20 @@ export class PassingPlace implements Place {
   async leave(): Promise<void> {}
 }
 
+interface DurablePlaceParts {
+  store: Store;
+  clock: Clock;
+  self: ProcessId;
+  name: string;
+  kind: string;
+}
+
 /**
  * Of a sink or a durable subscriber: a row in the store, which one relay at a time holds, in whichever process. The
  * token that came with the hold guards the cursor, so a relay that slept too long moves nothing.
  */
 export class DurablePlace implements Place {
-  readonly #store: Store;
-  readonly #clock: Clock;
-  readonly #self: ProcessId;
-  readonly #name: string;
-  readonly #kind: string;
+  readonly #parts: DurablePlaceParts;
   #token: Fence | null = null;
   #cursor = 0;
   #stored = 0;
@@ -92,12 +96,8 @@ export class DurablePlace implements Place {
   #renewal: (() => void) | null = null;
   #lazy: (() => void) | null = null;
 
-  constructor(parts: { store: Store; clock: Clock; self: ProcessId; name: string; kind: string }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#self = parts.self;
-    this.#name = parts.name;
-    this.#kind = parts.kind;
+  constructor(parts: DurablePlaceParts) {
+    this.#parts = parts;
   }
 
   get cursor(): number {
@@ -109,11 +109,11 @@ export class DurablePlace implements Place {
   }
 
   async open(): Promise<void> {
-    this.#cursor = this.#stored = await this.#store.sinks.open(this.#name, this.#kind);
+    this.#cursor = this.#stored = await this.#parts.store.sinks.open(this.#parts.name, this.#parts.kind);
   }
 
   async take(): Promise<boolean> {
-    const isFresh = this.#token !== null && this.#clock.monotonic() - this.#since < RENEW;
+    const isFresh = this.#token !== null && this.#parts.clock.monotonic() - this.#since < RENEW;
     if (!isFresh && !(await this.#hold())) return false;
     this.#busy = true;
     this.#keep();
@@ -127,7 +127,7 @@ export class DurablePlace implements Place {
 
   skipped(seq: number): void {
     this.#cursor = seq;
-    this.#lazy ??= this.#clock.after(LAZY, () => {
+    this.#lazy ??= this.#parts.clock.after(LAZY, () => {
       this.#lazy = null;
       this.passed(this.#cursor);
     });
@@ -144,7 +144,8 @@ export class DurablePlace implements Place {
   async failed(error: string): Promise<void> {
     const token = this.#token;
     if (token === null) return;
-    if (await this.#store.sinks.update(this.#name, token, { error, ttl: TTL })) this.#since = this.#clock.monotonic();
+    if (await this.#parts.store.sinks.update(this.#parts.name, token, { error, ttl: TTL }))
+      this.#since = this.#parts.clock.monotonic();
     else this.#lose();
   }
 
@@ -159,13 +160,13 @@ export class DurablePlace implements Place {
     this.#lazy?.();
     this.passed(this.#cursor);
     await this.saved();
-    if (this.#token !== null) await this.#store.sinks.update(this.#name, this.#token, null);
+    if (this.#token !== null) await this.#parts.store.sinks.update(this.#parts.name, this.#token, null);
     this.#token = null;
   }
 
   async #hold(): Promise<boolean> {
-    const before = this.#clock.monotonic();
-    const held = await this.#store.sinks.hold(this.#name, { holder: this.#self, ttl: TTL, token: this.#token });
+    const before = this.#parts.clock.monotonic();
+    const held = await this.#parts.store.sinks.hold(this.#parts.name, { holder: this.#parts.self, ttl: TTL, token: this.#token });
     if (held === null) {
       // An operator has had it forgotten while it was in use here: it starts from now on, like a new one.
       this.#lose();
@@ -183,16 +184,16 @@ export class DurablePlace implements Place {
 
   /** A delivery may take long, and so may the pause after one that failed. */
   #keep(): void {
-    this.#renewal ??= this.#clock.after(RENEW, () => {
+    this.#renewal ??= this.#parts.clock.after(RENEW, () => {
       this.#renewal = null;
       const token = this.#token;
       if (token === null) return;
-      void this.#store.sinks
-        .hold(this.#name, { holder: this.#self, ttl: TTL, token })
+      void this.#parts.store.sinks
+        .hold(this.#parts.name, { holder: this.#parts.self, ttl: TTL, token })
         .then((held) => {
           if (this.#token !== token) return;
           if (held?.token !== token) return this.#lose();
-          this.#since = this.#clock.monotonic();
+          this.#since = this.#parts.clock.monotonic();
         })
         // The file may be locked for a moment; should the right run out meanwhile, the cursor's own write is refused.
         .catch(() => {})
@@ -206,9 +207,9 @@ export class DurablePlace implements Place {
       while (this.#token !== null && this.#stored < this.#cursor) {
         const seq = this.#cursor;
         const token = this.#token;
-        if (await this.#store.sinks.update(this.#name, token, { seq, ttl: TTL })) {
+        if (await this.#parts.store.sinks.update(this.#parts.name, token, { seq, ttl: TTL })) {
           this.#stored = seq;
-          this.#since = this.#clock.monotonic();
+          this.#since = this.#parts.clock.monotonic();
         } else if (this.#token === token) this.#lose();
       }
     } catch (error) {

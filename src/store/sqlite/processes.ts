@@ -36,11 +36,7 @@ interface Parts {
 /** Who has the database open. */
 export class Processes implements ProcessStore {
   readonly #access: StoreAccess;
-  readonly #audit: Audit;
-  readonly #driver: DriverName;
-  readonly #alive: Alive | null;
-  readonly #beWitness: (token: string) => void;
-  readonly #onRegistered: () => Promise<void>;
+  readonly #parts: Parts;
   /** Of the lock that was taken before the file was opened. */
   #token: string | null;
   #self: ProcessId | null = null;
@@ -56,12 +52,8 @@ export class Processes implements ProcessStore {
 
   constructor(db: Connection, parts: Parts, access: StoreAccess) {
     this.#access = access;
-    this.#audit = parts.audit;
-    this.#driver = parts.driver;
-    this.#alive = parts.alive;
+    this.#parts = parts;
     this.#token = parts.token;
-    this.#beWitness = parts.beWitness;
-    this.#onRegistered = parts.onRegistered;
     this.#add = db.prepare(
       `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
        values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
@@ -99,25 +91,25 @@ export class Processes implements ProcessStore {
   /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
   async register(process: NewProcess): Promise<ProcessId> {
     const alive = await this.#access.read(() => this.#prove());
-    await this.#access.read(() => this.#beWitness(alive));
+    await this.#access.read(() => this.#parts.beWitness(alive));
     const id = await this.#access.write("register", (tx) => this.#enter(tx, process, alive));
     this.#boot = process.boot;
-    this.#alive?.sweep(new Set(this.#registered().map(({ alive }) => alive)));
+    this.#parts.alive?.sweep(new Set(this.#registered().map(({ alive }) => alive)));
     this.actAs(id);
-    await this.#onRegistered();
+    await this.#parts.onRegistered();
     return id;
   }
 
   /** Begins to prove that this process lives, for as long as it does. */
   #prove(): string {
-    const token = this.#token ?? this.#alive?.hold() ?? "";
+    const token = this.#token ?? this.#parts.alive?.hold() ?? "";
     // One for each process: tests enter several.
     this.#token = null;
     return token;
   }
 
   #enter(tx: Tx, process: NewProcess, alive: string): ProcessId {
-    const driver = this.#driver;
+    const driver = this.#parts.driver;
     const { identity = "", pid, host, boot, program } = process;
     const stoppable = process.stoppable ? 1 : 0;
     const other = identity === "" ? undefined : this.#otherDriver.get<{ driver: string }>({ identity, driver });
@@ -147,7 +139,7 @@ export class Processes implements ProcessStore {
   probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
     return this.#access.read(() => {
       const processes = this.#registered();
-      this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
+      this.#parts.alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
       return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process, boot) }));
     });
   }
@@ -174,7 +166,7 @@ export class Processes implements ProcessStore {
       ids.filter((id) => {
         const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
         if (process === undefined) return false;
-        runSync(this.#audit.record(tx, ...stopAsked(id, process, drain)));
+        runSync(this.#parts.audit.record(tx, ...stopAsked(id, process, drain)));
         return true;
       }),
     );
@@ -191,7 +183,7 @@ export class Processes implements ProcessStore {
   forgetting(id: ProcessId): () => void {
     const alive = id === this.#self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
     return () => {
-      if (alive !== undefined && alive !== "") this.#alive?.forget(alive);
+      if (alive !== undefined && alive !== "") this.#parts.alive?.forget(alive);
     };
   }
 
@@ -203,7 +195,7 @@ export class Processes implements ProcessStore {
   }
 
   close(): void {
-    this.#alive?.close();
+    this.#parts.alive?.close();
   }
 
   #registered(): RegisteredProcess[] {
@@ -211,7 +203,7 @@ export class Processes implements ProcessStore {
   }
 
   #life(process: RegisteredProcess, ours: string): Life {
-    const lock = process.alive === "" || this.#alive === null ? "unknown" : this.#alive.probe(process.alive);
+    const lock = process.alive === "" || this.#parts.alive === null ? "unknown" : this.#parts.alive.probe(process.alive);
     return lifeOf(lock, { its: process.boot, ours });
   }
 }

@@ -33,15 +33,20 @@ interface Head extends Candidate {
   input: string | null;
 }
 
+interface ClaimParts {
+  catalog: Catalog;
+  settings: Settings;
+  limits: Limits;
+  events: JobEvents;
+  locks: ClaimLocks;
+  lanes: ClaimedLanes;
+  damaged: DamagedJobs;
+  random: () => number;
+}
+
 /** Jobs out. */
 export class Claim {
-  readonly #catalog: Catalog;
-  readonly #locks: ClaimLocks;
-  readonly #lanes: ClaimedLanes;
-  readonly #settings: Settings;
-  readonly #limits: Limits;
-  readonly #events: JobEvents;
-  readonly #damaged: DamagedJobs;
+  readonly #parts: ClaimParts;
   readonly #promote: Statement;
   readonly #dueLimited: Statement;
   readonly #setGate: Statement;
@@ -50,34 +55,14 @@ export class Claim {
   readonly #input: Statement;
   readonly #nextCounter: Statement;
   readonly #counted: Statement;
-  readonly #random: () => number;
   readonly #head: Statement;
   readonly #suspectHead: Statement;
   readonly #take: Statement;
   readonly #turns = new Turns();
   readonly #scan: ReadyLanes;
 
-  constructor(
-    db: Connection,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      limits: Limits;
-      events: JobEvents;
-      locks: ClaimLocks;
-      lanes: ClaimedLanes;
-      damaged: DamagedJobs;
-      random: () => number;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#limits = parts.limits;
-    this.#events = parts.events;
-    this.#locks = parts.locks;
-    this.#lanes = parts.lanes;
-    this.#damaged = parts.damaged;
-    this.#random = parts.random;
+  constructor(db: Connection, parts: ClaimParts) {
+    this.#parts = parts;
     this.#scan = new ReadyLanes(db, parts.random);
     // The next jobs of one lane, by holdfast_jobs_ready: its cost does not depend on how many there are, or were.
     this.#head = db.prepare(headSql("= 0"));
@@ -107,16 +92,16 @@ export class Claim {
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
-    this.#settings.at(tx.settings);
-    const matched = this.#catalog.matching(request.from, tx.lanes);
-    const shares = new Shares(this.#settings.view, this.#locks.held(tx.now));
+    this.#parts.settings.at(tx.settings);
+    const matched = this.#parts.catalog.matching(request.from, tx.lanes);
+    const shares = new Shares(this.#parts.settings.view, this.#parts.locks.held(tx.now));
     if (!matched.all.some((one) => shares.of(one) !== null)) return [];
     this.#promoteDue(tx, matched, shares);
-    this.#limits.serveDue(tx);
+    this.#parts.limits.serveDue(tx);
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
     for (const queues of this.#scan.batches(matched, shares, request.max, suspects)) {
-      suspects = this.#takeShares(tx, request, this.#turns.order(queues, this.#random), suspects, claimed);
+      suspects = this.#takeShares(tx, request, this.#turns.order(queues, this.#parts.random), suspects, claimed);
       if (claimed.length === request.max) break;
     }
     return claimed;
@@ -145,7 +130,7 @@ export class Claim {
     for (let round = 0; round < ROUNDS; round++) {
       const { chosen, held } = this.#choose(tx, lanes, max - taken.length, suspects, ahead);
       // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
-      const opened = this.#settings.view.limited ? this.#limits.write(tx) : 0;
+      const opened = this.#parts.settings.view.limited ? this.#parts.limits.write(tx) : 0;
       ahead = readAhead(ahead, { chosen, held });
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
@@ -156,19 +141,19 @@ export class Claim {
     }
     const [first] = taken;
     if (first !== undefined && request.exclusive !== undefined)
-      this.#locks.bind(tx, first.claim, request.worker, request.exclusive);
+      this.#parts.locks.bind(tx, first.claim, request.worker, request.exclusive);
     return taken;
   }
 
   /** Reads only: is there anything, and if not, when? */
   outlook(from: readonly ClaimSource[], now: number): Outlook {
     const [counted, settings] = this.#counted.row() as [number, number];
-    this.#settings.at(settings);
-    const matched = this.#catalog.matching(from, counted);
-    const shares = new Shares(this.#settings.view, this.#locks.held(now));
+    this.#parts.settings.at(settings);
+    const matched = this.#parts.catalog.matching(from, counted);
+    const shares = new Shares(this.#parts.settings.view, this.#parts.locks.held(now));
     const ready = this.#scan.isReady(matched, shares);
     const instants = [...this.#scan.timed(matched, shares)].map(({ at }) => at);
-    if (this.#settings.view.limited && matched.all.some((one) => shares.of(one) !== null))
+    if (this.#parts.settings.view.limited && matched.all.some((one) => shares.of(one) !== null))
       instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
@@ -177,14 +162,14 @@ export class Claim {
     for (const { lane, at } of this.#scan.timed(matched, shares)) {
       if (at === null || at > tx.now) continue;
       if (this.#promote.run(lane, tx.now) > 0) tx.wrote();
-      if (this.#settings.view.limited) this.#promoteLimited(tx, lane);
+      if (this.#parts.settings.view.limited) this.#promoteLimited(tx, lane);
     }
   }
 
   #promoteLimited(tx: Tx, lane: number): void {
     for (const row of this.#dueLimited.rows(lane, tx.now)) {
       const [key, priority, limits] = row as [JobKey, number, string];
-      this.#setGate.run(this.#limits.admit(tx, { key, lane, priority, limits }), key);
+      this.#setGate.run(this.#parts.limits.admit(tx, { key, lane, priority, limits }), key);
       tx.wrote();
     }
   }
@@ -220,11 +205,11 @@ export class Claim {
     if (head.input === ELSEWHERE) head.input = (this.#input.row(key)?.[0] ?? null) as string | null;
     const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
     if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input: head.input, scheduled_for, limits })) {
-      this.#damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
+      this.#parts.damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
       // What is behind it is read in the next round.
       return "held";
     }
-    return limits === null ? "started" : this.#limits.take(tx, { key, lane, priority, limits });
+    return limits === null ? "started" : this.#parts.limits.take(tx, { key, lane, priority, limits });
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Head[]): void {
@@ -238,14 +223,14 @@ export class Claim {
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }
     tx.wrote();
-    if (!this.#settings.view.telling) return;
-    const asked = new Set(lanes.filter(({ lane }) => this.#events.asked(tx, lane.id)));
-    for (const { key, share } of chosen) if (asked.has(share)) this.#events.always(tx, "job.started", key);
+    if (!this.#parts.settings.view.telling) return;
+    const asked = new Set(lanes.filter(({ lane }) => this.#parts.events.asked(tx, lane.id)));
+    for (const { key, share } of chosen) if (asked.has(share)) this.#parts.events.always(tx, "job.started", key);
   }
 
   #claimed(tx: Tx, { row, share, input }: Head): Claimed {
-    this.#lanes.add(row[0], share.lane.id, row[8]);
-    return toClaimed(row, share, input, this.#catalog.policy(row[2]), tx.commit, tx.now);
+    this.#parts.lanes.add(row[0], share.lane.id, row[8]);
+    return toClaimed(row, share, input, this.#parts.catalog.policy(row[2]), tx.commit, tx.now);
   }
 }
 

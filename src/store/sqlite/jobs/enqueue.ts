@@ -34,15 +34,19 @@ const ROWS = 25;
 const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 const PLAIN = 12;
 
+interface EnqueueParts {
+  catalog: Catalog;
+  settings: Settings;
+  limits: Limits;
+  waits: Waits;
+  endings: Endings;
+  events: JobEvents;
+  batches: WorkBatches;
+}
+
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #limits: Limits;
-  readonly #waits: Waits;
-  readonly #endings: Endings;
-  readonly #events: JobEvents;
-  readonly #batches: WorkBatches;
+  readonly #parts: EnqueueParts;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
   readonly #insertWhole: Statement;
@@ -57,25 +61,8 @@ export class Enqueue {
   readonly #byKey: Statement;
   readonly #bySlot: Statement;
 
-  constructor(
-    db: Connection,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      limits: Limits;
-      waits: Waits;
-      endings: Endings;
-      events: JobEvents;
-      batches: WorkBatches;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#limits = parts.limits;
-    this.#waits = parts.waits;
-    this.#endings = parts.endings;
-    this.#events = parts.events;
-    this.#batches = parts.batches;
+  constructor(db: Connection, parts: EnqueueParts) {
+    this.#parts = parts;
     this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
     this.#insertMany = db.prepare(
@@ -101,7 +88,7 @@ export class Enqueue {
   run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Enqueued[] {
     const answers: Enqueued[] = [];
     const hasWork = jobs.some(({ work }) => work !== undefined);
-    const existing = hasWork ? runSync(this.#batches.existing(tx, jobs)) : null;
+    const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs)) : null;
     const items: NewItem[] = [];
     let plain: Value[] = [];
     const admission = new Admission(this.#residents);
@@ -109,7 +96,7 @@ export class Enqueue {
       this.#write(plain);
       plain = [];
     };
-    this.#settings.at(tx.settings);
+    this.#parts.settings.at(tx.settings);
     for (const job of jobs) {
       // What it comes after, or is the double of, may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
@@ -122,8 +109,8 @@ export class Enqueue {
       const id = job.id ?? job.followUpId ?? null;
       const runAt = job.runAt ?? tx.now + job.delay;
       const large = isLarge(job.input);
-      const lane = this.#catalog.laneFor(tx, job);
-      const policy = this.#catalog.policyFor(tx, job.policy);
+      const lane = this.#parts.catalog.laneFor(tx, job);
+      const policy = this.#parts.catalog.policyFor(tx, job.policy);
       const limits = this.#limitsOf(tx, job);
       const slot = job.key === undefined ? null : slotOf(job.name, job.key);
       const input = large ? ELSEWHERE : job.input;
@@ -142,10 +129,10 @@ export class Enqueue {
       if (large) this.#insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
-      if (this.#settings.view.tells(job.queue)) {
+      if (this.#parts.settings.view.tells(job.queue)) {
         flush();
-        this.#events.always(tx, "job.enqueued", key);
-        if (broken) this.#events.always(tx, "job.cancelled", key);
+        this.#parts.events.always(tx, "job.enqueued", key);
+        if (broken) this.#parts.events.always(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
       const answer = { id: publicId(id, tx.now, key), duplicate: false };
@@ -154,7 +141,7 @@ export class Enqueue {
     }
     flush();
     if (items.length > 0) this.#addItems(tx, items, batch);
-    this.#endings.write(tx);
+    this.#parts.endings.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
   }
@@ -169,13 +156,14 @@ export class Enqueue {
     const { key, lane, priority, limits } = row;
     const { state } = standing;
     let gate: string | null = state === "pending" ? row.gate : null;
-    if (state === "pending" && gate === null && limits !== null) gate = this.#limits.admit(tx, { key, lane, priority, limits });
+    if (state === "pending" && gate === null && limits !== null)
+      gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
     const endedAt = error === null ? null : tx.now;
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
     this.#insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
-    if (state === "cancelled") this.#endings.add(key, lane, "cancelled");
-    if (state === "waiting") for (const { job } of standing.for) this.#waits.add(key, job);
+    if (state === "cancelled") this.#parts.endings.add(key, lane, "cancelled");
+    if (state === "waiting") for (const { job } of standing.for) this.#parts.waits.add(key, job);
     return state;
   }
 
@@ -186,18 +174,18 @@ export class Enqueue {
 
   #addItems(tx: Tx, items: readonly NewItem[], given: WorkBatch | undefined): void {
     const builds = [...new Set(items.flatMap(({ work }) => work.build ?? []))];
-    const batch = given ?? runSync(this.#batches.adding(tx, builds));
+    const batch = given ?? runSync(this.#parts.batches.adding(tx, builds));
     for (const { job, work } of items) batch.add(job, work);
-    runSync(given === undefined ? this.#batches.close(tx, batch) : this.#batches.write(tx, batch));
+    runSync(given === undefined ? this.#parts.batches.close(tx, batch) : this.#parts.batches.write(tx, batch));
     const cancelled = items.filter(({ isCancelled }) => isCancelled);
     const ended = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
-    runSync(this.#batches.cancelled(tx, tx.now, ended));
+    runSync(this.#parts.batches.cancelled(tx, tx.now, ended));
   }
 
   /** What stands in the row. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
-    const own = job.declares === undefined ? undefined : this.#settings.declare(tx, job.declares);
-    const rules = this.#settings.view.rulesFor(job.queue, own);
+    const own = job.declares === undefined ? undefined : this.#parts.settings.declare(tx, job.declares);
+    const rules = this.#parts.settings.view.rulesFor(job.queue, own);
     return rules.length === 0 ? null : limitsText(rules, job.limitKeys ?? []);
   }
 
@@ -213,7 +201,7 @@ export class Enqueue {
 
   #upstream(id: string): Upstream | undefined {
     const found = this.#find(id);
-    const state = this.#waits.stateOf(id, found?.key ?? null);
+    const state = this.#parts.waits.stateOf(id, found?.key ?? null);
     return found === undefined || state === null ? undefined : { id, job: found.key, state };
   }
 
@@ -223,7 +211,7 @@ export class Enqueue {
     if (chosen !== undefined) return { name: chosen[0], key: chosen[1] };
     const generated = parseGeneratedId(id);
     const row = generated && (this.#byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
-    return row ? { name: this.#catalog.lane(row[0]).name, key: row[1] } : undefined;
+    return row ? { name: this.#parts.catalog.lane(row[0]).name, key: row[1] } : undefined;
   }
 }
 

@@ -29,17 +29,21 @@ interface Row {
 
 const ROW = "key, state, lane, fence, slot, gate, priority, limits";
 
+interface OperateParts {
+  catalog: Catalog;
+  queries: Queries;
+  tally: Tally;
+  endings: Endings;
+  limits: Limits;
+  expiring: Expiring;
+  events: JobEvents;
+  audit: Audit;
+  cancel: Cancel;
+}
+
 /** What an operator does to jobs. */
 export class Operate {
-  readonly #catalog: Catalog;
-  readonly #queries: Queries;
-  readonly #tally: Tally;
-  readonly #endings: Endings;
-  readonly #limits: Limits;
-  readonly #expiring: Expiring;
-  readonly #events: JobEvents;
-  readonly #audit: Audit;
-  readonly #cancel: Cancel;
+  readonly #parts: OperateParts;
   readonly #row: Statement;
   readonly #remember: Statement;
   readonly #retry: Statement;
@@ -48,29 +52,8 @@ export class Operate {
   readonly #keepHighest: Statement;
   readonly #remove: Statement[];
 
-  constructor(
-    db: Connection,
-    parts: {
-      catalog: Catalog;
-      queries: Queries;
-      tally: Tally;
-      endings: Endings;
-      limits: Limits;
-      expiring: Expiring;
-      events: JobEvents;
-      audit: Audit;
-      cancel: Cancel;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#queries = parts.queries;
-    this.#tally = parts.tally;
-    this.#endings = parts.endings;
-    this.#limits = parts.limits;
-    this.#expiring = parts.expiring;
-    this.#events = parts.events;
-    this.#audit = parts.audit;
-    this.#cancel = parts.cancel;
+  constructor(db: Connection, parts: OperateParts) {
+    this.#parts = parts;
     this.#row = db.prepare(`select ${ROW} from holdfast_jobs where key = :key`);
     this.#retry = db.prepare(
       `update holdfast_jobs set state = 'pending', gate = :gate, errors = 0, crashes = 0, run_at = :now, finished_at = null
@@ -108,8 +91,8 @@ export class Operate {
 
   cancel(tx: Tx, id: string): boolean {
     const row = this.#find(id);
-    if (row === undefined || !this.#cancel.run(tx, row.key)) return false;
-    this.#endings.write(tx);
+    if (row === undefined || !this.#parts.cancel.run(tx, row.key)) return false;
+    this.#parts.endings.write(tx);
     this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
@@ -118,15 +101,15 @@ export class Operate {
     const row = this.#find(id);
     if (row === undefined || !mayMove("retry", row.state)) return false;
     // A work item that has ended is none any more: the next build does it again.
-    if (isPipelineQueue(this.#catalog.lane(row.lane).queue)) return false;
+    if (isPipelineQueue(this.#parts.catalog.lane(row.lane).queue)) return false;
     if (row.slot !== null && this.#unfinished.row(row.slot) !== undefined) return "key-taken";
-    const gate = row.limits === null ? null : this.#limits.admit(tx, { ...row, limits: row.limits });
+    const gate = row.limits === null ? null : this.#parts.limits.admit(tx, { ...row, limits: row.limits });
     this.#retry.runNamed({ key: row.key, now: tx.now, gate });
-    this.#events.always(tx, "job.retried", row.key);
-    this.#tally.add(row.lane, row.state as FinishedState, -1);
-    this.#endings.write(tx);
+    this.#parts.events.always(tx, "job.retried", row.key);
+    this.#parts.tally.add(row.lane, row.state as FinishedState, -1);
+    this.#parts.endings.write(tx);
     this.#wasDone(tx, "job.retried", id, row, "pending");
-    tx.ready(this.#catalog.lane(row.lane).queue);
+    tx.ready(this.#parts.catalog.lane(row.lane).queue);
     tx.wrote();
     return true;
   }
@@ -134,7 +117,7 @@ export class Operate {
   prune(tx: Tx, filter: PruneFilter): number {
     const keys = filter.ids?.map((id) => this.#find(id)?.key).filter((key) => key !== undefined);
     const lanes =
-      filter.queue === undefined ? null : [...this.#catalog.lanes(tx.lanes)].filter(({ queue }) => queue === filter.queue);
+      filter.queue === undefined ? null : [...this.#parts.catalog.lanes(tx.lanes)].filter(({ queue }) => queue === filter.queue);
     const rows = this.#prunable.all<Row>({
       state: filter.state,
       before: filter.finishedBefore ?? null,
@@ -146,14 +129,14 @@ export class Operate {
       tx,
       rows.map(({ key, lane }) => ({ job: key, lane, state: filter.state })),
     );
-    if (rows.length > 0) runSync(this.#audit.record(tx, ...jobsRemoved(rows.length, filter)));
+    if (rows.length > 0) runSync(this.#parts.audit.record(tx, ...jobsRemoved(rows.length, filter)));
     return rows.length;
   }
 
   /** One small step of forgetting what its queue need not keep any longer. */
   expire(tx: Tx, limit: number, leastAge: number): { removed: number; more: boolean } {
-    const listing = this.#expiring.backfill(tx);
-    const { taken, over } = this.#expiring.take(tx, limit, leastAge);
+    const listing = this.#parts.expiring.backfill(tx);
+    const { taken, over } = this.#parts.expiring.take(tx, limit, leastAge);
     this.#drop(tx, over);
     const removed = over.length;
     return { removed, more: isMore({ listing, taken, removed, limit }) };
@@ -165,21 +148,21 @@ export class Operate {
     for (const { job, lane, state } of jobs) {
       this.#remember.run(state, job);
       for (const remove of this.#remove) remove.run(job);
-      this.#tally.add(lane, state, -1);
+      this.#parts.tally.add(lane, state, -1);
     }
-    this.#tally.write(tx.now);
+    this.#parts.tally.write(tx.now);
     tx.wrote();
   }
 
   /** That it happened is told among the events of jobs. */
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Row, after: JobState): void {
-    const of = this.#catalog.lane(lane);
+    const of = this.#parts.catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
-    runSync(this.#audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
+    runSync(this.#parts.audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
   }
 
   #find(id: string): Row | undefined {
-    const key = this.#queries.keyOf(id);
+    const key = this.#parts.queries.keyOf(id);
     return key === null ? undefined : this.#row.get<Row>({ key });
   }
 }
@@ -194,27 +177,23 @@ interface CancelledRow {
   limits: string | null;
 }
 
+interface CancelParts {
+  catalog: Catalog;
+  endings: Endings;
+  waits: Waits;
+  limits: Limits;
+  events: JobEvents;
+  batches: WorkBatches;
+}
+
 /** Ends jobs that have not ended, whoever holds them. The caller then writes the endings. */
 export class Cancel {
-  readonly #catalog: Catalog;
-  readonly #endings: Endings;
-  readonly #waits: Waits;
-  readonly #limits: Limits;
-  readonly #events: JobEvents;
-  readonly #batches: WorkBatches;
+  readonly #parts: CancelParts;
   readonly #row: Statement;
   readonly #cancel: Statement;
 
-  constructor(
-    db: Connection,
-    parts: { catalog: Catalog; endings: Endings; waits: Waits; limits: Limits; events: JobEvents; batches: WorkBatches },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#endings = parts.endings;
-    this.#waits = parts.waits;
-    this.#limits = parts.limits;
-    this.#events = parts.events;
-    this.#batches = parts.batches;
+  constructor(db: Connection, parts: CancelParts) {
+    this.#parts = parts;
     this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
     this.#cancel = db.prepare(
       `update holdfast_jobs set state = 'cancelled', gate = null, finished_at = :now, expires_at = null, holder = null, worker = null
@@ -226,8 +205,8 @@ export class Cancel {
   run(tx: Tx, job: JobKey): boolean {
     const row = this.#take(tx, job);
     if (row === undefined) return false;
-    this.#events.always(tx, "job.cancelled", row.key);
-    runSync(this.#batches.cancelled(tx, tx.now, [{ job: row.key, lane: row.lane, was: row.state }]));
+    this.#parts.events.always(tx, "job.cancelled", row.key);
+    runSync(this.#parts.batches.cancelled(tx, tx.now, [{ job: row.key, lane: row.lane, was: row.state }]));
     return true;
   }
 
@@ -237,10 +216,10 @@ export class Cancel {
     for (const job of jobs) {
       const row = this.#take(tx, job);
       if (row === undefined) continue;
-      this.#events.tell(tx, "job.cancelled", row.lane, row.key);
+      this.#parts.events.tell(tx, "job.cancelled", row.lane, row.key);
       cancelled.set(row.key, row.state);
     }
-    this.#endings.write(tx);
+    this.#parts.endings.write(tx);
     return cancelled;
   }
 
@@ -248,18 +227,24 @@ export class Cancel {
     const row = this.#row.get<CancelledRow>({ key: job });
     if (row === undefined || !mayMove("cancel", row.state)) return undefined;
     this.#cancel.runNamed({ key: row.key, now: tx.now });
-    this.#endings.add(row.key, row.lane, "cancelled");
-    if (row.state === "waiting") this.#waits.forget(row.key);
-    if (row.limits !== null && row.state === "pending") this.#limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
-    if (row.limits !== null && row.state === "running") this.#limits.end(tx, row.lane, row.limits, true);
+    this.#parts.endings.add(row.key, row.lane, "cancelled");
+    if (row.state === "waiting") this.#parts.waits.forget(row.key);
+    if (row.limits !== null && row.state === "pending") this.#parts.limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
+    if (row.limits !== null && row.state === "running") this.#parts.limits.end(tx, row.lane, row.limits, true);
     if (row.state === "running") {
       tx.ended(row.key, row.fence);
       // It may have been an exclusive claim: its queue is open again.
-      tx.ready(this.#catalog.lane(row.lane).queue);
+      tx.ready(this.#parts.catalog.lane(row.lane).queue);
     }
     tx.wrote();
     return row;
   }
+}
+
+interface ExpiringParts {
+  catalog: Catalog;
+  settings: Settings;
+  tally: Tally;
 }
 
 /**
@@ -267,9 +252,7 @@ export class Cancel {
  * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
  */
 export class Expiring {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #tally: Tally;
+  readonly #parts: ExpiringParts;
   readonly #add: Statement;
   readonly #oldest: Statement;
   readonly #forget: Statement;
@@ -280,10 +263,8 @@ export class Expiring {
   readonly #endedUpTo: Statement;
   readonly #goOn: Statement;
 
-  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; tally: Tally }) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#tally = parts.tally;
+  constructor(db: Connection, parts: ExpiringParts) {
+    this.#parts = parts;
     this.#add = db.prepare(
       "insert into holdfast_expiring (lane, state, finished_at, job) values (?, ?, ?, ?) on conflict do nothing",
     );
@@ -312,7 +293,7 @@ export class Expiring {
       const what = `${lane} ${state}`;
       let isListed = listed.get(what);
       if (isListed === undefined) {
-        isListed = this.#settings.view.keep(this.#catalog.lane(lane).queue, state) !== undefined;
+        isListed = this.#parts.settings.view.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined;
         listed.set(what, isListed);
       }
       if (isListed) this.#add.run(lane, state, finishedAt, job);
@@ -336,11 +317,11 @@ export class Expiring {
 
   #due(now: number, leastAge: number, limit: number): Over[] {
     const due: Over[] = [];
-    this.#catalog.reload();
+    this.#parts.catalog.reload();
     const kept = {
-      set: this.#settings.view.queues,
-      lanes: this.#catalog.lanes(0),
-      finished: this.#tally.all(),
+      set: this.#parts.settings.view.queues,
+      lanes: this.#parts.catalog.lanes(0),
+      finished: this.#parts.tally.all(),
       unlisted: new Set(this.#allUnlisted.rows().map(([name]) => name as string)),
     };
     for (const { lanes, state, count, countBefore, ageBefore } of excesses(kept, now, leastAge)) {
@@ -362,7 +343,7 @@ export class Expiring {
     if (to !== null) {
       for (const row of this.#ended.rows(from, to)) {
         const [job, lane, state, finishedAt] = row as [JobKey, number, FinishedState, number];
-        if (this.#catalog.lane(lane).queue === name) this.add([{ job, lane, state }], finishedAt);
+        if (this.#parts.catalog.lane(lane).queue === name) this.add([{ job, lane, state }], finishedAt);
       }
     }
     this.#goOn.run(to, name);

@@ -23,20 +23,24 @@ interface Ended {
 
 type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
 
+interface EndingsParts {
+  catalog: Catalog;
+  settings: Settings;
+  tally: Tally;
+  waits: Waits;
+  limits: Limits;
+  expiring: Expiring;
+  events: JobEvents;
+  batches: WorkBatches;
+}
+
 /**
  * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
  * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
  * those after them, in the same transaction.
  */
 export class Endings {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #tally: Tally;
-  readonly #waits: Waits;
-  readonly #limits: Limits;
-  readonly #expiring: Expiring;
-  readonly #events: JobEvents;
-  readonly #batches: WorkBatches;
+  readonly #parts: EndingsParts;
   readonly #waiting: Statement;
   readonly #unblock: Statement;
   readonly #cancel: Statement;
@@ -45,27 +49,8 @@ export class Endings {
   #followed = true;
   #ended: Ended[] = [];
 
-  constructor(
-    db: Connection,
-    parts: {
-      catalog: Catalog;
-      settings: Settings;
-      tally: Tally;
-      waits: Waits;
-      limits: Limits;
-      expiring: Expiring;
-      events: JobEvents;
-      batches: WorkBatches;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#tally = parts.tally;
-    this.#waits = parts.waits;
-    this.#limits = parts.limits;
-    this.#expiring = parts.expiring;
-    this.#events = parts.events;
-    this.#batches = parts.batches;
+  constructor(db: Connection, parts: EndingsParts) {
+    this.#parts = parts;
     const these = "key in (select value from json_each(?)) and state = 'waiting'";
     this.#waiting = db.prepare(
       `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
@@ -81,15 +66,15 @@ export class Endings {
   }
 
   add(job: JobKey, lane: number, state: FinishedState): void {
-    this.#tally.add(lane, state, 1);
+    this.#parts.tally.add(lane, state, 1);
     if (this.#followed) this.#ended.push({ job, lane, state });
   }
 
   /** The last act of each operation, so that an undone one leaves nothing here. */
   write(tx: Tx): void {
     if (this.#ended.length > 0) this.#follow(tx);
-    this.#tally.write(tx.now);
-    this.#limits.write(tx);
+    this.#parts.tally.write(tx.now);
+    this.#parts.limits.write(tx);
     this.#followed = true;
   }
 
@@ -97,17 +82,17 @@ export class Endings {
   forget(): void {
     this.#ended = [];
     this.#followed = true;
-    this.#tally.forget();
+    this.#parts.tally.forget();
   }
 
   #follow(tx: Tx): void {
-    const forgetting = this.#settings.at(tx.settings).forgetting;
-    const waited = this.#waits.any();
+    const forgetting = this.#parts.settings.at(tx.settings).forgetting;
+    const waited = this.#parts.waits.any();
     // What is cancelled on the way has ended, too, and is looked at in the next round.
     while (this.#ended.length > 0) {
       const ended = this.#ended;
       this.#ended = [];
-      if (forgetting) this.#expiring.add(ended, tx.now);
+      if (forgetting) this.#parts.expiring.add(ended, tx.now);
       if (waited) this.#tellBehind(tx, ended);
     }
   }
@@ -115,14 +100,14 @@ export class Endings {
   /** In a handful of statements, however many come after them. */
   #tellBehind(tx: Tx, ended: readonly Ended[]): void {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
-    const pairs = this.#waits.behind([...states.keys()]);
+    const pairs = this.#parts.waits.behind([...states.keys()]);
     if (pairs.length === 0) return;
     const { cancelled, freer } = behind(pairs, states);
-    this.#waits.over([...states.keys()], [...cancelled.keys()]);
+    this.#parts.waits.over([...states.keys()], [...cancelled.keys()]);
     for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
       this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
     }
-    this.#unblocked(tx, this.#waits.free(freer));
+    this.#unblocked(tx, this.#parts.waits.free(freer));
     tx.wrote();
   }
 
@@ -132,8 +117,8 @@ export class Endings {
     for (const [key, lane, priority, runAt, createdAt, limits] of this.#waitingOf(jobs)) {
       if (isEarly(runAt, createdAt, tx.now)) timed.push(key);
       else if (limits === null) open.push(key);
-      else this.#unblock.run(this.#limits.admit(tx, { key, lane, priority, limits }), JSON.stringify([key]));
-      tx.ready(this.#catalog.lane(lane).queue);
+      else this.#unblock.run(this.#parts.limits.admit(tx, { key, lane, priority, limits }), JSON.stringify([key]));
+      tx.ready(this.#parts.catalog.lane(lane).queue);
     }
     if (open.length > 0) this.#unblock.run(null, JSON.stringify(open));
     if (timed.length > 0) this.#unblock.run("time", JSON.stringify(timed));
@@ -145,11 +130,11 @@ export class Endings {
     const error = JSON.stringify(upstreamEnded(publicId(id, createdAt, upstream), state));
     this.#cancel.run(error, tx.now, JSON.stringify(jobs));
     for (const [key, lane] of rows) {
-      this.#events.tell(tx, "job.cancelled", lane, key);
+      this.#parts.events.tell(tx, "job.cancelled", lane, key);
       this.add(key, lane, "cancelled");
     }
     const cancelled = rows.map(([job, lane]) => ({ job, lane, was: "waiting" }) as const);
-    runSync(this.#batches.cancelled(tx, tx.now, cancelled));
+    runSync(this.#parts.batches.cancelled(tx, tx.now, cancelled));
   }
 
   #waitingOf(jobs: readonly JobKey[]): WaitingRow[] {

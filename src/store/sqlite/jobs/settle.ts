@@ -21,17 +21,22 @@ import type { Enqueue } from "./enqueue.ts";
 /** From this many on it pays to end them with one statement. */
 const MANY = 4;
 
+interface SettleParts {
+  catalog: Catalog;
+  enqueue: Enqueue;
+  notes: Notes;
+  endings: Endings;
+  limits: Limits;
+  events: JobEvents;
+  settings: Settings;
+  lanes: ClaimedLanes;
+  batches: WorkBatches;
+  random: () => number;
+}
+
 /** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
 export class Settle {
-  readonly #catalog: Catalog;
-  readonly #enqueue: Enqueue;
-  readonly #notes: Notes;
-  readonly #endings: Endings;
-  readonly #limits: Limits;
-  readonly #events: JobEvents;
-  readonly #settings: Settings;
-  readonly #lanes: ClaimedLanes;
-  readonly #batches: WorkBatches;
+  readonly #parts: SettleParts;
   /** Whether there are any locks, any notes: looked up once a batch. */
   #locked = false;
   #noted = false;
@@ -43,7 +48,6 @@ export class Settle {
   #next: NewJob[] = [];
   /** By lane, of this batch. */
   readonly #askedOf = new Map<number, boolean>();
-  readonly #random: () => number;
   readonly #succeed: Statement;
   readonly #succeedAll: Statement;
   readonly #savepoint: Statement;
@@ -54,31 +58,8 @@ export class Settle {
   readonly #state: Statement;
   readonly #around: Statement;
 
-  constructor(
-    db: Connection,
-    parts: {
-      catalog: Catalog;
-      enqueue: Enqueue;
-      notes: Notes;
-      endings: Endings;
-      limits: Limits;
-      events: JobEvents;
-      settings: Settings;
-      lanes: ClaimedLanes;
-      batches: WorkBatches;
-      random: () => number;
-    },
-  ) {
-    this.#catalog = parts.catalog;
-    this.#enqueue = parts.enqueue;
-    this.#notes = parts.notes;
-    this.#endings = parts.endings;
-    this.#limits = parts.limits;
-    this.#events = parts.events;
-    this.#settings = parts.settings;
-    this.#lanes = parts.lanes;
-    this.#batches = parts.batches;
-    this.#random = parts.random;
+  constructor(db: Connection, parts: SettleParts) {
+    this.#parts = parts;
     this.#succeed = db.prepare(
       `update holdfast_jobs set state = 'succeeded', output = ?, finished_at = ?, expires_at = null, error = null
        where key = ? and fence = ? and state = 'running'`,
@@ -110,14 +91,14 @@ export class Settle {
 
   run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
     const [locked, noted, waited, built] = this.#around.row() as [number, number, number, number];
-    const { telling, forgetting } = this.#settings.at(tx.settings);
+    const { telling, forgetting } = this.#parts.settings.at(tx.settings);
     this.#locked = locked === 1;
     this.#noted = noted === 1;
     this.#told = telling;
     this.#work = built === 1 ? this.#load(tx, settlements) : null;
     this.#next = [];
     this.#askedOf.clear();
-    this.#endings.begin(forgetting || waited === 1);
+    this.#parts.endings.begin(forgetting || waited === 1);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = this.#silentRun(settlements, i);
@@ -134,19 +115,19 @@ export class Settle {
   /** The rows of the work items among these. */
   #load(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): WorkBatch | null {
     const ending = ends.flatMap(({ job, work }) => {
-      const lane = this.#lanes.lane(job);
+      const lane = this.#parts.lanes.lane(job);
       return lane === undefined ? [] : [{ job, lane, work }];
     });
-    return runSync(this.#batches.ending(tx, ending));
+    return runSync(this.#parts.batches.ending(tx, ending));
   }
 
   #write(tx: Tx): void {
     const work = this.#work;
-    if (work !== null) runSync(this.#batches.write(tx, work));
-    this.#endings.write(tx);
+    if (work !== null) runSync(this.#parts.batches.write(tx, work));
+    this.#parts.endings.write(tx);
     if (work === null) return;
-    if (this.#next.length > 0) this.#enqueue.run(tx, this.#next, work);
-    runSync(this.#batches.close(tx, work));
+    if (this.#next.length > 0) this.#parts.enqueue.run(tx, this.#next, work);
+    runSync(this.#parts.batches.close(tx, work));
   }
 
   /** What became of a lease. */
@@ -176,13 +157,13 @@ export class Settle {
     const row = this.#history.row(lease.job, lease.fence) as HistoryRow | undefined;
     if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
     const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
-    const next = decide({ attempt, errors, crashes }, this.#catalog.policy(policy), outcome, this.#random());
+    const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
     const finished = isFinished(next.state);
     const delayed = isDelayed(next);
     let gate = delayed ? "time" : null;
     if (limits !== null) {
-      this.#limits.end(tx, lane, limits, hasBegun(outcome));
-      if (!finished && !delayed) gate = this.#limits.admit(tx, { key: lease.job, lane, priority, limits });
+      this.#parts.limits.end(tx, lane, limits, hasBegun(outcome));
+      if (!finished && !delayed) gate = this.#parts.limits.admit(tx, { key: lease.job, lane, priority, limits });
     }
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
@@ -199,12 +180,12 @@ export class Settle {
       lease.fence,
     );
     tx.wrote();
-    if (isFinished(next.state)) this.#endings.add(lease.job, lane, next.state);
+    if (isFinished(next.state)) this.#parts.endings.add(lease.job, lane, next.state);
     this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
-    this.#events.tell(tx, EVENT_OF[next.state], lane, lease.job);
-    this.#lanes.forget(lease.job);
-    tx.ready(this.#catalog.lane(lane).queue);
-    if (next.dropCheckpoint) this.#notes.dropCheckpoint(lease.job);
+    this.#parts.events.tell(tx, EVENT_OF[next.state], lane, lease.job);
+    this.#parts.lanes.forget(lease.job);
+    tx.ready(this.#parts.catalog.lane(lane).queue);
+    if (next.dropCheckpoint) this.#parts.notes.dropCheckpoint(lease.job);
     return next;
   }
 
@@ -220,15 +201,15 @@ export class Settle {
     }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
-    if (this.#work !== null) runSync(this.#batches.write(tx, this.#work));
-    this.#endings.write(tx);
-    this.#enqueue.run(tx, settlement.followUps);
+    if (this.#work !== null) runSync(this.#parts.batches.write(tx, this.#work));
+    this.#parts.endings.write(tx);
+    this.#parts.enqueue.run(tx, settlement.followUps);
     return "held";
   }
 
   #tenable({ job, outcome, followUps, work }: Settlement): Outcome {
     if (outcome.kind !== "succeeded") return outcome;
-    const refused = followUps === undefined ? undefined : this.#enqueue.refused(followUps);
+    const refused = followUps === undefined ? undefined : this.#parts.enqueue.refused(followUps);
     if (refused !== undefined) return untenable(refused);
     return (this.#isItem(job) ? this.#work?.refusal(job, work) : undefined) ?? outcome;
   }
@@ -275,20 +256,20 @@ export class Settle {
 
   #asked(tx: Tx, lane: number): boolean {
     let asked = this.#askedOf.get(lane);
-    if (asked === undefined) this.#askedOf.set(lane, (asked = this.#events.asked(tx, lane)));
+    if (asked === undefined) this.#askedOf.set(lane, (asked = this.#parts.events.asked(tx, lane)));
     return asked;
   }
 
   /** What a success means for everything around the job's row. */
   #wellEnded(tx: Tx, job: JobKey): void {
     tx.wrote();
-    const { lane, limits } = this.#lanes.take(job);
-    this.#endings.add(job, lane, "succeeded");
-    if (limits !== null) this.#limits.end(tx, lane, limits, true);
-    if (this.#told && this.#asked(tx, lane)) this.#events.always(tx, "job.succeeded", job);
+    const { lane, limits } = this.#parts.lanes.take(job);
+    this.#parts.endings.add(job, lane, "succeeded");
+    if (limits !== null) this.#parts.limits.end(tx, lane, limits, true);
+    if (this.#told && this.#asked(tx, lane)) this.#parts.events.always(tx, "job.succeeded", job);
     // It may have been an exclusive claim: its queue is open again.
-    if (this.#locked) tx.ready(this.#catalog.lane(lane).queue);
-    if (this.#noted) this.#notes.dropCheckpoint(job);
+    if (this.#locked) tx.ready(this.#parts.catalog.lane(lane).queue);
+    if (this.#noted) this.#parts.notes.dropCheckpoint(job);
   }
 }
 
