@@ -4,7 +4,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { GONE, sayPath } from "../core/pipelines/work.ts";
-import { readMembers } from "./stage-runner.ts";
+import { readMembers } from "./stage-input.ts";
 import type { Values } from "./values.ts";
 import { buildById, type BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";

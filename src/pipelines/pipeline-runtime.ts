@@ -3,25 +3,20 @@ import type { Artifacts } from "../artifacts/artifacts.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Fingerprint } from "../core/pipelines/context-hash.ts";
-import { NOTHING } from "../core/pipelines/cost.ts";
 import type { Target } from "../core/pipelines/source.ts";
-import type { JobContext } from "../core/pipelines/stage.ts";
-import { listingJobName, stageJobName } from "../core/pipelines/work.ts";
-import { HoldfastError } from "../core/text/errors.ts";
+import type { CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildKey, JobKey } from "../core/text/ids.ts";
-import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import type { Definition } from "../engine/definition.ts";
+import { type Attempt, Ending } from "../engine/attempt.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { BuildRow } from "../store/builds.ts";
-import type { WorkView } from "../store/work.ts";
+import type { TargetRow, WorkView } from "../store/work.ts";
+import { BudgetReserver, CostRecorder } from "./budget-reserver.ts";
 import type { ToldTarget } from "./isolated/messages.ts";
-import { BuildContext, LiveTargets } from "./stage-input.ts";
-import type { Model } from "./model.ts";
-import { CostRecorder, BudgetReserver } from "./stage-attempt.ts";
-import { type Folders, SourceScanner } from "./source-scanner.ts";
+import type { Model, StagePosition } from "./model.ts";
+import type { Folders } from "./source-scanner.ts";
 import { ClaimedFile } from "./sources/file-target.ts";
-import { describeSkipped, Root } from "./sources/root.ts";
-import { StageRunner } from "./stage-runner.ts";
+import { Root } from "./sources/root.ts";
+import { BuildContext, type Context, LiveTargets, type Parent } from "./stage-input.ts";
 import { TargetWriter } from "./target-writer.ts";
 import { Batcher, ResultReader, Values } from "./values.ts";
 
@@ -32,6 +27,21 @@ const VIEWED = 100;
 const OTHER_CODE = 5_000;
 /** What is left of an ended build is gone by then, or is looked at again. */
 const CLEARED = 1_000;
+
+/** All that is known of a work item when its handler is about to run. */
+export interface Task {
+  attempt: Attempt;
+  scope: BuildContext;
+  view: WorkView;
+  place: StagePosition;
+  row: TargetRow;
+  live: Parent;
+  /** What the target has gone through before this stage. */
+  trail: CompletedStages;
+  context: Context;
+  /** Writes what the attempt finds of other targets. */
+  writer: TargetWriter;
+}
 
 /** What it takes to work on the builds of one pipeline in this process. */
 export class PipelineRuntime {
@@ -180,93 +190,3 @@ function ownFiles({ location, artifactFolder }: Engine): string[] {
   const database = location.kind === "sqlite" ? location.path : "";
   return [...own.map((suffix) => database + suffix), ...(path === null ? [] : [path])];
 }
-
-/** Of a listing: it may be told by every commit that it goes on. */
-const LISTING_LEASE = 30_000;
-
-/** What work items have come to is in their results; their jobs are only of use to those who look at what happens just now. */
-const KEEP = { succeeded: { age: 3_600_000 }, cancelled: { age: 3_600_000 } };
-
-/** A pipeline's stages and its listing, as a worker runs them. */
-export function definitionsOf(runtime: PipelineRuntime): Definition[] {
-  const { model } = runtime;
-  const runner = new StageRunner(runtime);
-  const stages = [...model.places].map(({ stage, declared }) =>
-    definition(runtime, {
-      name: stageJobName(model.name, stage.name),
-      version: stage.version,
-      policy: stage.policy,
-      lease: stage.lease,
-      concurrency: stage.concurrency,
-      declared,
-      perform: (attempt, job) => runner.perform(attempt, job),
-    }),
-  );
-  const name = listingJobName(model.name);
-  const listing = definition(runtime, {
-    name,
-    version: 1,
-    policy: model.listingPolicy,
-    lease: LISTING_LEASE,
-    concurrency: undefined,
-    declared: {
-      declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: KEEP } },
-      empty: true,
-      keys: [],
-    },
-    perform: (attempt, job) => list(runtime, attempt, job),
-  });
-  return [...stages, listing];
-}
-
-type Own = "name" | "version" | "policy" | "lease" | "concurrency" | "declared" | "perform";
-
-function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Definition {
-  const made: Definition = {
-    ...own,
-    queue: runtime.model.queue,
-    bound: true,
-    isResting: () => runtime.isResting(),
-    input: undefined,
-    output: undefined,
-    run: undefined,
-    handle: () => made,
-  };
-  return made;
-}
-
-async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
-  attempt.work = { cost: NOTHING, result: null, target: null };
-  await runtime.ready();
-  const view = await runtime.view(attempt.job);
-  if (view === null) return;
-  const { round, which } = job.input as { round: number; which?: "failed" };
-  const cursor = (await job.checkpoint.load()) as string | null | undefined;
-  const scope = runtime.scope(view.build);
-  try {
-    const register = runtime.targetWriter(scope, attempt.claimed);
-    const scanner = new SourceScanner({
-      scope,
-      register,
-      targets: runtime.targets,
-      values: runtime.values,
-      clock: runtime.engine.clock,
-      artifacts: runtime.artifacts,
-      folders: runtime.folders,
-      signal: attempt.signal,
-      isLeaving: () => runtime.isLeaving(view.build.key),
-      onSkipped: (file) => runtime.engine.log.warn(describeSkipped(file), { build: view.build.id, hint: SKIP_HINT }),
-    });
-    if (round > 0) await scanner.groups(round, view.build.failed);
-    else if (which === undefined) return await scanner.source(cursor);
-    await register.retryFailed(round, () => scanner.refuseLeaving());
-  } catch (error) {
-    // What the definition itself is refused for is refused again.
-    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new Ending(failForGood(toJobError(error)));
-    throw error;
-  }
-}
-
-const SKIP_HINT = "Leave it out with `ignore` of files(), or move the database to another folder.";
-
-const LASTING = new Set(["NOT_JSON", "SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "TARGET_TWICE", "TARGET_UNKNOWN"]);

@@ -4,7 +4,7 @@ import { editedStages, type PipelineDescription } from "../core/pipelines/pipeli
 import { gatherSegment, GONE, type Segment } from "../core/pipelines/work.ts";
 import { fixedEstimate } from "../core/pipelines/stage.ts";
 import { inlineValue, type KeptValue } from "../core/pipelines/context-hash.ts";
-import { BudgetReserver } from "./stage-attempt.ts";
+import { BudgetReserver } from "./budget-reserver.ts";
 import { Values } from "./values.ts";
 import { StagePlanner } from "./stage-planner.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
@@ -12,7 +12,7 @@ import { describeSkipped, type SkippedFile } from "./sources/root.ts";
 import { type BuildRow, newestBuild } from "../store/builds.ts";
 import type { TargetRow } from "../store/work.ts";
 import type { Found, TargetRegister } from "./target-writer.ts";
-import { childrenIn } from "./expansion.ts";
+import { childrenIn } from "./stage-attempt.ts";
 import { SourceScanner } from "./source-scanner.ts";
 import { asParent, BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
 import type { CheckedOptions, Model, StagePosition } from "./model.ts";

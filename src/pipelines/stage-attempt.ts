@@ -1,25 +1,26 @@
+import { hash } from "node:crypto";
 import { checkArtifactName } from "../artifacts/export-names.ts";
 import type { ArtifactData } from "../artifacts/write.ts";
-import { toJobError } from "../core/jobs/job.ts";
-import type { LeaseRef } from "../core/jobs/lease.ts";
-import { type CostHistory, estimate } from "../core/pipelines/budget.ts";
-import { type Amount, type Cost, NOTHING, plus, toAmount } from "../core/pipelines/cost.ts";
-import { type JobContext, type StageContext, stageEstimate } from "../core/pipelines/stage.ts";
-import { stepOf } from "../core/pipelines/work.ts";
-import type { Clock } from "../core/text/duration.ts";
-import { HoldfastError, isPassing, LeaseLostError } from "../core/text/errors.ts";
+import { CALM, type FileChurn, toJobError, waitAfter } from "../core/jobs/job.ts";
+import { type Fingerprint, type KeptValue, NO_VALUE } from "../core/pipelines/context-hash.ts";
+import { NOTHING } from "../core/pipelines/cost.ts";
+import type { JobContext, StageContext } from "../core/pipelines/stage.ts";
+import { type Segment, checkTargetId, childrenOf, pathOf, stepOf } from "../core/pipelines/work.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { toJson } from "../core/text/json.ts";
 import { checkName } from "../core/text/options.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import type { Holdings } from "../engine/leases.ts";
-import { type Log, said } from "../engine/log.ts";
-import type { BuildRow } from "../store/builds.ts";
-import type { Store } from "../store/store.ts";
-import type { NamedArtifact } from "../store/work.ts";
-import { RestartOnChange } from "./expansion.ts";
-import { type StagePosition, workKey } from "./model.ts";
-import type { PipelineRuntime } from "./pipeline-runtime.ts";
+import { said } from "../engine/log.ts";
+import type { FoundResult, ListedTarget, NamedArtifact } from "../store/work.ts";
+import type { AttemptCost } from "./budget-reserver.ts";
+import { workKey } from "./model.ts";
+import type { PipelineRuntime, Task } from "./pipeline-runtime.ts";
 import type { ClaimedFile } from "./sources/file-target.ts";
-import type { Task } from "./stage-runner.ts";
+import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
+import { type Parent, asParent } from "./stage-input.ts";
+import { type PlannedWay, listedTarget } from "./stage-planner.ts";
+import { BATCH, type Found } from "./target-writer.ts";
+import { ChildListWriter, type Values, type Yielded, readChildList } from "./values.ts";
 
 /** One attempt while its handler runs: what it costs, what it keeps, and whether its bytes are still those it was claimed for. */
 export class StageAttempt {
@@ -131,144 +132,238 @@ function artifactTwice(name: string, stage: string): HoldfastError {
   );
 }
 
-/** What a running attempt has reported is on the disk this soon; what ends sooner is written with its end. */
-const SOON = 50;
+/** Writes down what an expand yields, child by child. They are targets only when it has ended well. */
+export class Expansion {
+  readonly #task: Task;
+  readonly #seen = new Set<string>();
+  readonly #list: ChildListWriter;
 
-/** Counts what attempts say that they cost, and writes it down while they run: after a crash somebody has to know it. */
-export class CostRecorder {
-  readonly #store: Store;
-  readonly #clock: Clock;
-  readonly #log: Log;
-  #unsaved = new Map<AttemptCost, LeaseRef>();
-  #saving = false;
-
-  constructor(parts: { store: Store; clock: Clock; log: Log }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#task = task;
+    this.#list = new ChildListWriter(runtime.hasArtifacts ? runtime.artifacts : null);
   }
 
-  open(lease: LeaseRef, stage: string): AttemptCost {
-    return new AttemptCost(`A cost of stage "${stage}"`, (cost) => {
-      this.#unsaved.set(cost, lease);
-      if (this.#saving) return;
-      this.#saving = true;
-      this.#clock.after(SOON, () => this.#save());
-    });
+  /** All that it yields. */
+  async run(yielded: unknown): Promise<void> {
+    for await (const one of this.#iterate(yielded)) await this.add(one);
   }
 
-  #save(): void {
-    this.#saving = false;
-    const reports = [...this.#unsaved]
-      .filter(([cost]) => !cost.closed)
-      .map(([{ total }, { job, fence }]) => ({ job, fence, cost: total }));
-    this.#unsaved = new Map();
-    if (reports.length === 0) return;
-    this.#store.work
-      .saveCosts(reports)
-      .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", said(error)));
+  async add(one: unknown): Promise<void> {
+    this.#task.attempt.signal.throwIfAborted();
+    await this.#list.add(this.#child(one));
+  }
+
+  /** There are no more. */
+  end(): Promise<KeptValue> {
+    return this.#list.end();
+  }
+
+  drop(): void {
+    this.#list.drop();
+  }
+
+  #child(one: unknown): Yielded {
+    const where = `of the expand "${this.#task.place.stage.name}"`;
+    if (typeof one !== "object" || one === null || !("id" in one) || !("value" in one)) {
+      throw new HoldfastError(
+        "TARGET_INVALID",
+        `A target ${where} has no id or no value.`,
+        "Yield objects such as { id, value }.",
+      );
+    }
+    const id = checkTargetId(one.id, `The id of a target ${where}`);
+    if (this.#seen.size === this.#seen.add(id).size) {
+      throw new HoldfastError(
+        "TARGET_TWICE",
+        `Two targets ${where} have the id ${JSON.stringify(id)}.`,
+        "Give each target of one parent an id of its own.",
+      );
+    }
+    return { id, text: toJson(one.value, `The value of target ${JSON.stringify(id)} ${where}`) };
+  }
+
+  #iterate(yielded: unknown): Iterable<unknown> | AsyncIterable<unknown> {
+    if (typeof yielded === "object" && yielded !== null && (Symbol.asyncIterator in yielded || Symbol.iterator in yielded)) {
+      return yielded as Iterable<unknown> | AsyncIterable<unknown>;
+    }
+    throw new HoldfastError(
+      "TARGET_INVALID",
+      `The expand "${this.#task.place.stage.name}" answered nothing that can be iterated.`,
+      "Make it a generator, or answer an array of { id, value }.",
+    );
   }
 }
 
-/** Of one attempt. */
-class AttemptCost {
-  total: Amount = NOTHING;
-  /** The attempt is over: its end says what it cost. */
-  closed = false;
-  readonly #what: string;
-  readonly #onChange: (cost: AttemptCost) => void;
-
-  constructor(what: string, onChange: (cost: AttemptCost) => void) {
-    this.#what = what;
-    this.#onChange = onChange;
+/** The targets that a list of children stands for, batch by batch. */
+export async function* childrenIn(
+  list: KeptValue,
+  parent: Parent,
+  runtime: PipelineRuntime,
+  values: Values,
+): AsyncIterable<Found[]> {
+  const segment = runtime.model.segments[parent.segment + 1] as Segment;
+  let batch: Found[] = [];
+  for await (const { id, text } of readChildList(list, runtime.artifacts)) {
+    const value = text === null ? NO_VALUE : await values.keepText(text);
+    const path = pathOf(parent.path, id);
+    const child = { segment: segment.index, path, id, hash: hash("sha256", value.hash), value };
+    const found = runtime.targets.child(child, parent);
+    const { artifact, size } = value;
+    batch.push(artifact === null ? found : { ...found, artifacts: [{ name: "value", hash: artifact, size }] });
+    if (batch.length < BATCH) continue;
+    yield batch;
+    batch = [];
   }
-
-  add(cost: Cost): void {
-    this.total = plus(this.total, toAmount(cost, this.#what));
-    if (!this.closed) this.#onChange(this);
-  }
+  if (batch.length > 0) yield batch;
 }
 
-/** How long what is known of past costs is believed. */
-const FRESH = 1_000;
-/** Somebody else's end may leave room; where nothing is heard of it, it is asked again after this. */
-const ASK_AGAIN = 250;
+/** Of an artifact: it will not be there again, nor as it was. */
+const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
 
-/** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */
-export class BudgetReserver {
-  readonly #store: Store;
-  readonly #clock: Clock;
-  readonly #holdings: Holdings;
-  readonly #pipeline: string;
-  #costs: Promise<Record<string, CostHistory>> | null = null;
-  #askedAt = 0;
+/**
+ * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is seen by nobody
+ * before that is committed; then a job of its own makes targets of it, batch by batch, however often it has to begin anew.
+ */
+export class Children {
+  readonly #runtime: PipelineRuntime;
+  readonly #task: Task;
+  /** The expand itself ran just before, and was counted then. */
+  readonly #isOwn: boolean;
 
-  constructor(parts: { store: Store; clock: Clock; holdings: Holdings }, pipeline: string) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#holdings = parts.holdings;
-    this.#pipeline = pipeline;
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#runtime = runtime;
+    this.#task = task;
+    this.#isOwn = isChildren(task.attempt);
   }
 
-  /** Returns when the attempt may start. */
-  async begin(
-    attempt: Attempt,
-    build: BuildRow,
-    place: StagePosition,
-    context: { target: unknown; input: unknown },
-  ): Promise<void> {
-    const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
-    if (!isLimited && place.stage.estimate === null) return;
-    const amount = await this.estimate(place, context).catch((error: unknown) => {
-      // It would say the same again.
-      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
-    });
-    const { job, fence, claimed } = attempt;
-    for (;;) {
-      const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
-      // To wait for money is no part of its work: its time begins when it does.
-      if (attempt.lost === null) this.#holdings.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
-      if (answer === "start") return;
-      if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
-      if (answer === "pause") throw new Ending({ kind: "released" });
+  /** The way of a target whose expand has just run. */
+  get next(): PlannedWay {
+    const { scope, place, row, trail } = this.#task;
+    const steps = [...trail, { stage: place.stage.name, result: null, output: "none" as const }];
+    const job = this.#runtime.model.childrenJob(place, { build: scope.build.key, path: row.path });
+    return { flow: { to: "work", trail: steps, job }, passed: [] };
+  }
+
+  /** What was yielded; null: the expand has to run. */
+  async find(): Promise<FoundResult | null> {
+    const { writer, place, context, row } = this.#task;
+    const found = await writer.planner.lookUpChildren(place, context, row.trail, this.#isOwn);
+    if (found === null || found.output.artifact === null) return found;
+    try {
+      await (await this.#runtime.artifacts()).path(found.output.artifact);
+      return found;
+    } catch (error) {
+      if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
+      this.#runtime.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
+      return null;
+    }
+  }
+
+  /** All of them are known then, and their parent is at its end. */
+  async addTargets(found: FoundResult): Promise<void> {
+    const { attempt, writer, place, row, live, trail, context } = this.#task;
+    await this.#children(found);
+    const stage = place.stage.name;
+    const steps = [...trail, { stage, result: found.key, output: childrenOf(context.hash) }];
+    const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.trail);
+    const isOther = stepOf(row.trail, stage)?.result !== found.key;
+    if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
+    attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
+  }
+
+  /** Those that were there before and are not among them are gone. */
+  async #children({ output }: FoundResult): Promise<void> {
+    const { attempt, writer, live, trail } = this.#task;
+    const parent = asParent(live, trail);
+    const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
+    const there = new Set<string>();
+    for await (const found of childrenIn(output, parent, this.#runtime, this.#runtime.values)) {
       attempt.signal.throwIfAborted();
-      await this.#change(attempt.signal);
+      for (const { id } of found) there.add(id);
+      const paths = found.map(({ path }) => path);
+      await writer.addTargets(segment, found, await writer.rows(segment, paths));
     }
+    await writer.goneBut(segment, parent.path, there);
+  }
+}
+
+function isChildren({ claimed }: Attempt): boolean {
+  return (JSON.parse(claimed.input as string) as { children?: boolean }).children === true;
+}
+
+/** What a work item knows of earlier changes of its target's bytes. */
+export function churnOf({ claimed }: Attempt): FileChurn {
+  return (JSON.parse(claimed.input as string) as { churn?: FileChurn }).churn ?? CALM;
+}
+
+/** The same way on after a step that went well; the next work item knows how often the bytes have changed so far. */
+export function carryOn(attempt: Attempt, planned: PlannedWay): PlannedWay {
+  return withChurn(planned, { ...churnOf(attempt), waited: false });
+}
+
+function withChurn(planned: PlannedWay, churn: FileChurn, when: { delay?: number; priority?: number } = {}): PlannedWay {
+  const { flow } = planned;
+  if (flow.to !== "work" || churn.times === 0) return planned;
+  const input = JSON.stringify({ ...(JSON.parse(flow.job.input as string) as object), churn });
+  return { ...planned, flow: { ...flow, job: { ...flow.job, ...when, input } } };
+}
+
+/** A file has other bytes than those that its work is for: they get work of their own, from the first stage on. */
+export class RestartOnChange {
+  readonly #runtime: PipelineRuntime;
+  readonly #task: Task;
+
+  constructor(runtime: PipelineRuntime, task: Task) {
+    this.#runtime = runtime;
+    this.#task = task;
   }
 
-  async estimate(place: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount> {
-    return (await this.knownEstimate(place, context)) ?? NOTHING;
+  /** It changed while it was worked on. The answer is the target as it goes on: later, the more often that was. */
+  async during(): Promise<ListedTarget> {
+    const { attempt, row } = this.#task;
+    const times = churnOf(attempt).times + 1;
+    const delay = waitAfter(times);
+    if (delay === null) throw new Ending(failForGood(toJobError(restless(row.id, times))));
+    return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
   }
 
-  /** What the stage says, else the mean of its past attempts; null: neither is there. */
-  async knownEstimate({ stage }: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount | null> {
-    return stageEstimate(stage, context) ?? this.mean(stage.name);
+  /** It changed while its work waited, which is why it had to wait: what it is by now is worked on before anything else. */
+  async afterWait(): Promise<ListedTarget> {
+    const { times } = churnOf(this.#task.attempt);
+    const priority = 2 * this.#runtime.model.definition.stages.length;
+    return this.#as(await this.#fingerprint(), { times, waited: false }, { priority });
   }
 
-  /** What past attempts have cost, each; null while there are none. */
-  async mean(stage: string): Promise<Amount | null> {
-    const history = (await this.#history())[stage];
-    return history === undefined || history.attempts === 0 ? null : estimate(null, history);
-  }
-
-  #history(): Promise<Record<string, CostHistory>> {
-    const now = this.#clock.monotonic();
-    if (this.#costs === null || now - this.#askedAt > FRESH) {
-      this.#askedAt = now;
-      this.#costs = this.#store.work.costs(this.#pipeline);
+  async #as(
+    fingerprint: Fingerprint | null,
+    churn: FileChurn,
+    when: { delay?: number; priority?: number },
+  ): Promise<ListedTarget> {
+    const { writer, row, place, live } = this.#task;
+    if (fingerprint === null) {
+      // It is gone; the next listing finds that, and has it removed.
+      const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
+      return listedTarget(live, row.rev, { flow, passed: [] });
     }
-    return this.#costs;
+    const now = this.#runtime.targets.file(row.id, fingerprint);
+    const planned = await writer.planner.plan(now, place.segment, 0, [], row.trail);
+    return listedTarget(now, row.rev, withChurn(planned, churn, when));
   }
 
-  /** Until something was committed here, or a while has passed. */
-  #change(signal: AbortSignal): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    const unlisten = this.#store.onChange(() => resolve(), { ownOnly: true });
-    const cancel = this.#clock.after(ASK_AGAIN, resolve);
-    signal.addEventListener("abort", () => resolve(), { once: true });
-    return promise.finally(() => {
-      unlisten();
-      cancel();
-    });
+  /** Of the file as it is now; null: it is gone. */
+  async #fingerprint(): Promise<Fingerprint | null> {
+    const path = this.#runtime.pathOf(this.#task.row.id);
+    const stat = statNow(path);
+    // A link that leads out of the root by now is no file of it.
+    if (stat === null || !this.#runtime.isInside(path)) return null;
+    return fingerprintFile(path, stat, this.#runtime.engine.clock);
   }
+}
+
+function restless(id: string, times: number): HoldfastError {
+  return new HoldfastError(
+    "BYTES_CHANGED",
+    `${id} changed while it was worked on, ${times} times; the next build takes it up again.`,
+    "Leave files that never hold still out of the source, or take `snapshot: true`.",
+  );
 }

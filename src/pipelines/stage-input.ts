@@ -1,20 +1,25 @@
+import { promisify } from "node:util";
+import { deflateRaw, inflateRaw } from "node:zlib";
 import {
-  contextHash,
   type ContextParts,
   type Fingerprint,
   type KeptValue,
+  type Member,
+  type Members,
   NO_VALUE,
   type ValueHash,
+  contextHash,
+  toMember,
 } from "../core/pipelines/context-hash.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { stageKey } from "../core/pipelines/stage.ts";
-import { doneMark, type Segment, type Step, stepOf, type CompletedStages } from "../core/pipelines/work.ts";
+import { type CompletedStages, type Segment, type Step, doneMark, stepOf } from "../core/pipelines/work.ts";
 import type { BuildKey } from "../core/text/ids.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import type { FoundResult, TargetRow, WorkStore } from "../store/work.ts";
+import type { FoundResult, TargetRow, WorkStore, WorkView } from "../store/work.ts";
 import type { BuildSettings, Model, StagePosition } from "./model.ts";
-import { Batcher } from "./values.ts";
+import { Batcher, type Reader } from "./values.ts";
 
 /** Results that are looked up in one statement. */
 const LOOKED_UP = 500;
@@ -125,16 +130,6 @@ export interface LiveTarget {
   readonly target: Target;
 }
 
-/** Where values are read. */
-export interface Reader {
-  value(value: KeptValue): Promise<unknown>;
-  /** The key is null for what is about to be written with this attempt. */
-  output(step: OutputRef): Promise<unknown>;
-}
-
-/** Names the output of a stage. */
-export type OutputRef = Pick<Step, "result" | "output">;
-
 /** What a stage gets, and what its result depends on. */
 export interface Context {
   hash: string;
@@ -222,5 +217,113 @@ export class BuildContext {
 
   reruns(stage: string): boolean {
     return this.#rerun.has(stage);
+  }
+}
+
+/** What a gather needs to read its members. */
+interface GatherParts {
+  readonly engine: { readonly store: Store };
+  readonly model: Model;
+  readonly targets: LiveTargets;
+  readonly reader: Reader;
+  /** The file that a target is. */
+  fileOf(target: Target): { dispose(): Promise<void> } | null;
+}
+
+/** The work item of a gather. */
+interface GatherTask {
+  attempt: { readonly signal: AbortSignal };
+  view: WorkView;
+  place: StagePosition;
+  row: TargetRow;
+}
+
+/** Read at a time. */
+const PAGE = 200;
+
+/** What a gather reads: the members of its group in the order of their paths, however many there are. */
+export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+  readonly #runtime: GatherParts;
+  readonly #task: GatherTask;
+
+  constructor(runtime: GatherParts, task: GatherTask) {
+    this.#runtime = runtime;
+    this.#task = task;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncIterator<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const { place, row, attempt } = this.#task;
+    const group = place.stage.by === null ? null : row.id;
+    for (let last: TargetRow | undefined; ;) {
+      attempt.signal.throwIfAborted();
+      const page = await this.#runtime.engine.store.work.targets({
+        members: true,
+        pipeline: this.#runtime.model.name,
+        segment: place.segment.index - 1,
+        group,
+        limit: PAGE,
+        ...(last === undefined ? {} : { after: { group, path: last.path } }),
+      });
+      const members = await Promise.all(page.map((member) => this.#member(member)));
+      yield* members;
+      // Copies of files that were asked for.
+      for (const { target } of members) await this.#runtime.fileOf(target as Target)?.dispose();
+      last = page.at(-1);
+      if (last === undefined) return;
+    }
+  }
+
+  async #member(row: TargetRow): Promise<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
+    const live = await this.#runtime.targets.of(row);
+    const outputs: Record<string, unknown> = {};
+    await Promise.all(
+      row.trail.map(async ({ stage, result, output }) => {
+        outputs[stage] = output === "none" ? undefined : await this.#runtime.reader.output({ result, output });
+      }),
+    );
+    const last = row.trail.length > live.inherited.length ? row.trail.at(-1) : undefined;
+    const output = last === undefined ? await loadInput(live, row.trail, this.#runtime.reader) : outputs[last.stage];
+    return { target: live.target, output, outputs };
+  }
+}
+
+const MEMBERS_PAGE = 1_000;
+
+/** Of more, no list is kept: this many are a megabyte or two in the result's row, and nobody would read it. */
+const MOST = 50_000;
+
+/** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
+export async function memberList(runtime: GatherParts, task: GatherTask): Promise<string | null> {
+  const members: Member[] = [];
+  for await (const member of membersOf(runtime, task)) if (members.push(member) > MOST) return null;
+  const kept: Members = { failed: task.view.build.failed, members };
+  return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
+}
+
+export async function readMembers(list: string): Promise<Members> {
+  return JSON.parse((await promisify(inflateRaw)(Buffer.from(list, "base64"))).toString()) as Members;
+}
+
+async function* membersOf({ engine, model }: GatherParts, { place, row, attempt }: GatherTask): AsyncIterable<Member> {
+  const { index } = place.segment;
+  const own = new Set((model.segments[index - 1] as Segment).stages.map(({ name }) => name));
+  const group = place.stage.by === null ? null : row.id;
+  for (let last: TargetRow | undefined; ;) {
+    attempt.signal.throwIfAborted();
+    const after = last === undefined ? {} : { after: { group, path: last.path } };
+    const page = await engine.store.work.targets({
+      members: true,
+      pipeline: model.name,
+      segment: index - 1,
+      group,
+      limit: MEMBERS_PAGE,
+      ...after,
+    });
+    for (const { path, trail, value, member } of page) {
+      const output = trail.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
+      yield toMember(path, output, member as string);
+    }
+    last = page.at(-1);
+    if (last === undefined) return;
   }
 }

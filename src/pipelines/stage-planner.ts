@@ -6,7 +6,8 @@ import { HoldfastError } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import type { NewJob } from "../store/store.ts";
 import type { Flow, FoundResult, ListedTarget, Passed, TargetRow } from "../store/work.ts";
-import { type BuildContext, type Context, contextOf, inputHash, loadInput, type Reader, type LiveTarget } from "./stage-input.ts";
+import { type BuildContext, type Context, contextOf, inputHash, loadInput, type LiveTarget } from "./stage-input.ts";
+import type { Reader } from "./values.ts";
 import type { Model, StagePosition } from "./model.ts";
 import { isChildList } from "./values.ts";
 

@@ -1,45 +1,38 @@
-import { promisify } from "node:util";
-import { deflateRaw, inflateRaw } from "node:zlib";
-import type { JobContext } from "../core/pipelines/stage.ts";
+import { toJobError } from "../core/jobs/job.ts";
+import type { KeptValue } from "../core/pipelines/context-hash.ts";
 import { NOTHING } from "../core/pipelines/cost.ts";
+import type { JobContext } from "../core/pipelines/stage.ts";
+import { GONE, listingJobName, stageJobName } from "../core/pipelines/work.ts";
 import { HoldfastError, isPassing } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
-import { toJobError } from "../core/jobs/job.ts";
-import { type KeptValue, type Member, type Members, toMember } from "../core/pipelines/context-hash.ts";
-import { GONE, type Segment, type CompletedStages } from "../core/pipelines/work.ts";
-import type { Target } from "../core/pipelines/source.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import { callIsolated } from "./isolated/host.ts";
-import { outputOf } from "./values.ts";
-import { listedTarget, type PlannedWay } from "./stage-planner.ts";
-import type { PipelineRuntime } from "./pipeline-runtime.ts";
+import type { Definition } from "../engine/definition.ts";
 import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
-import { type TargetWriter, hasChildren, segmentBelow } from "./target-writer.ts";
-import { carryOn, Expansion, Children, RestartOnChange, churnOf } from "./expansion.ts";
-import { type BuildContext, type Context, contextOf, loadInput, type Parent, type Reader } from "./stage-input.ts";
+import { callIsolated } from "./isolated/host.ts";
 import type { StagePosition } from "./model.ts";
-import { type HandedContext, StageAttempt, stageContext } from "./stage-attempt.ts";
+import type { PipelineRuntime, Task } from "./pipeline-runtime.ts";
+import { SourceScanner } from "./source-scanner.ts";
+import { describeSkipped } from "./sources/root.ts";
+import {
+  carryOn,
+  Children,
+  churnOf,
+  Expansion,
+  type HandedContext,
+  RestartOnChange,
+  StageAttempt,
+  stageContext,
+} from "./stage-attempt.ts";
+import { type BuildContext, contextOf, Inputs, loadInput, memberList, type Parent } from "./stage-input.ts";
+import { listedTarget, type PlannedWay } from "./stage-planner.ts";
+import { hasChildren, segmentBelow } from "./target-writer.ts";
+import { outputOf, type Reader } from "./values.ts";
 
 /** A removal that is in the way is waited for, and looked for again after this. */
 const REMOVING = 100;
 
-/** All that is known of a work item when its handler is about to run. */
-export interface Task {
-  attempt: Attempt;
-  scope: BuildContext;
-  view: WorkView;
-  place: StagePosition;
-  row: TargetRow;
-  live: Parent;
-  /** What the target has gone through before this stage. */
-  trail: CompletedStages;
-  context: Context;
-  /** Writes what the attempt finds of other targets. */
-  writer: TargetWriter;
-}
-
 /** Runs one stage for one target, and says what follows from it. */
-export class StageRunner {
+class StageRunner {
   readonly #runtime: PipelineRuntime;
 
   constructor(runtime: PipelineRuntime) {
@@ -225,96 +218,6 @@ function noTarget(id: string): HoldfastError {
   );
 }
 
-/** Read at a time. */
-const PAGE = 200;
-
-/** What a gather reads: the members of its group in the order of their paths, however many there are. */
-export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
-  readonly #runtime: PipelineRuntime;
-  readonly #task: Task;
-
-  constructor(runtime: PipelineRuntime, task: Task) {
-    this.#runtime = runtime;
-    this.#task = task;
-  }
-
-  async *[Symbol.asyncIterator](): AsyncIterator<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
-    const { place, row, attempt } = this.#task;
-    const group = place.stage.by === null ? null : row.id;
-    for (let last: TargetRow | undefined; ;) {
-      attempt.signal.throwIfAborted();
-      const page = await this.#runtime.engine.store.work.targets({
-        members: true,
-        pipeline: this.#runtime.model.name,
-        segment: place.segment.index - 1,
-        group,
-        limit: PAGE,
-        ...(last === undefined ? {} : { after: { group, path: last.path } }),
-      });
-      const members = await Promise.all(page.map((member) => this.#member(member)));
-      yield* members;
-      // Copies of files that were asked for.
-      for (const { target } of members) await this.#runtime.fileOf(target as Target)?.dispose();
-      last = page.at(-1);
-      if (last === undefined) return;
-    }
-  }
-
-  async #member(row: TargetRow): Promise<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
-    const live = await this.#runtime.targets.of(row);
-    const outputs: Record<string, unknown> = {};
-    await Promise.all(
-      row.trail.map(async ({ stage, result, output }) => {
-        outputs[stage] = output === "none" ? undefined : await this.#runtime.reader.output({ result, output });
-      }),
-    );
-    const last = row.trail.length > live.inherited.length ? row.trail.at(-1) : undefined;
-    const output = last === undefined ? await loadInput(live, row.trail, this.#runtime.reader) : outputs[last.stage];
-    return { target: live.target, output, outputs };
-  }
-}
-
-const MEMBERS_PAGE = 1_000;
-
-/** Of more, no list is kept: this many are a megabyte or two in the result's row, and nobody would read it. */
-const MOST = 50_000;
-
-/** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
-async function memberList(runtime: PipelineRuntime, task: Task): Promise<string | null> {
-  const members: Member[] = [];
-  for await (const member of membersOf(runtime, task)) if (members.push(member) > MOST) return null;
-  const kept: Members = { failed: task.view.build.failed, members };
-  return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
-}
-
-export async function readMembers(list: string): Promise<Members> {
-  return JSON.parse((await promisify(inflateRaw)(Buffer.from(list, "base64"))).toString()) as Members;
-}
-
-async function* membersOf({ engine, model }: PipelineRuntime, { place, row, attempt }: Task): AsyncIterable<Member> {
-  const { index } = place.segment;
-  const own = new Set((model.segments[index - 1] as Segment).stages.map(({ name }) => name));
-  const group = place.stage.by === null ? null : row.id;
-  for (let last: TargetRow | undefined; ;) {
-    attempt.signal.throwIfAborted();
-    const after = last === undefined ? {} : { after: { group, path: last.path } };
-    const page = await engine.store.work.targets({
-      members: true,
-      pipeline: model.name,
-      segment: index - 1,
-      group,
-      limit: MEMBERS_PAGE,
-      ...after,
-    });
-    for (const { path, trail, value, member } of page) {
-      const output = trail.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
-      yield toMember(path, output, member as string);
-    }
-    last = page.at(-1);
-    if (last === undefined) return;
-  }
-}
-
 /** What is to be removed. `gone`: with its target; else the stage does not match that any more. */
 interface Unwanted {
   result: ResultKey;
@@ -382,3 +285,93 @@ class Removal {
     return below !== null && hasChildren(this.#scope, path, below);
   }
 }
+
+/** Of a listing: it may be told by every commit that it goes on. */
+const LISTING_LEASE = 30_000;
+
+/** What work items have come to is in their results; their jobs are only of use to those who look at what happens just now. */
+const KEEP = { succeeded: { age: 3_600_000 }, cancelled: { age: 3_600_000 } };
+
+/** A pipeline's stages and its listing, as a worker runs them. */
+export function definitionsOf(runtime: PipelineRuntime): Definition[] {
+  const { model } = runtime;
+  const runner = new StageRunner(runtime);
+  const stages = [...model.places].map(({ stage, declared }) =>
+    definition(runtime, {
+      name: stageJobName(model.name, stage.name),
+      version: stage.version,
+      policy: stage.policy,
+      lease: stage.lease,
+      concurrency: stage.concurrency,
+      declared,
+      perform: (attempt, job) => runner.perform(attempt, job),
+    }),
+  );
+  const name = listingJobName(model.name);
+  const listing = definition(runtime, {
+    name,
+    version: 1,
+    policy: model.listingPolicy,
+    lease: LISTING_LEASE,
+    concurrency: undefined,
+    declared: {
+      declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: KEEP } },
+      empty: true,
+      keys: [],
+    },
+    perform: (attempt, job) => list(runtime, attempt, job),
+  });
+  return [...stages, listing];
+}
+
+type Own = "name" | "version" | "policy" | "lease" | "concurrency" | "declared" | "perform";
+
+function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Definition {
+  const made: Definition = {
+    ...own,
+    queue: runtime.model.queue,
+    bound: true,
+    isResting: () => runtime.isResting(),
+    input: undefined,
+    output: undefined,
+    run: undefined,
+    handle: () => made,
+  };
+  return made;
+}
+
+async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
+  attempt.work = { cost: NOTHING, result: null, target: null };
+  await runtime.ready();
+  const view = await runtime.view(attempt.job);
+  if (view === null) return;
+  const { round, which } = job.input as { round: number; which?: "failed" };
+  const cursor = (await job.checkpoint.load()) as string | null | undefined;
+  const scope = runtime.scope(view.build);
+  try {
+    const register = runtime.targetWriter(scope, attempt.claimed);
+    const scanner = new SourceScanner({
+      scope,
+      register,
+      targets: runtime.targets,
+      values: runtime.values,
+      clock: runtime.engine.clock,
+      artifacts: runtime.artifacts,
+      folders: runtime.folders,
+      signal: attempt.signal,
+      isLeaving: () => runtime.isLeaving(view.build.key),
+      onSkipped: (file) => runtime.engine.log.warn(describeSkipped(file), { build: view.build.id, hint: SKIP_HINT }),
+    });
+    if (round > 0) await scanner.groups(round, view.build.failed);
+    else if (which === undefined) return await scanner.source(cursor);
+    await register.retryFailed(round, () => scanner.refuseLeaving());
+  } catch (error) {
+    // What the definition itself is refused for is refused again.
+    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new Ending(failForGood(toJobError(error)));
+    throw error;
+  }
+}
+
+const SKIP_HINT = "Leave it out with `ignore` of files(), or move the database to another folder.";
+
+const LASTING = new Set(["NOT_JSON", "SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "TARGET_TWICE", "TARGET_UNKNOWN"]);

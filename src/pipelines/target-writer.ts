@@ -4,7 +4,8 @@ import { LeaseLostError } from "../core/text/errors.ts";
 import { compareIds, type ResultKey } from "../core/text/ids.ts";
 import type { NewJob } from "../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetPage, TargetRow } from "../store/work.ts";
-import { asParent, type BuildContext, type LiveTargets, type Reader, type LiveTarget } from "./stage-input.ts";
+import { asParent, type BuildContext, type LiveTargets, type LiveTarget } from "./stage-input.ts";
+import type { Reader } from "./values.ts";
 import type { Model } from "./model.ts";
 import { listedTarget, StagePlanner } from "./stage-planner.ts";
 

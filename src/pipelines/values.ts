@@ -2,13 +2,12 @@ import { hash } from "node:crypto";
 import { once } from "node:events";
 import { PassThrough } from "node:stream";
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import { INLINE, inlineValue, type KeptValue, NO_VALUE, valueHash, type ValueHash } from "../core/pipelines/context-hash.ts";
-import { sayPath } from "../core/pipelines/work.ts";
-import { damagedRow, HoldfastError } from "../core/text/errors.ts";
+import { INLINE, type KeptValue, NO_VALUE, type ValueHash, inlineValue, valueHash } from "../core/pipelines/context-hash.ts";
+import { type Step, sayPath } from "../core/pipelines/work.ts";
+import { HoldfastError, damagedRow } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";
 import type { StoredResult, WorkStore } from "../store/work.ts";
-import type { OutputRef, Reader } from "./stage-input.ts";
 
 /** In UTF-16 units, all values together. */
 const RECENT_LENGTH = 2_000_000;
@@ -170,6 +169,16 @@ async function* piecesOf(list: KeptValue, artifacts: () => Promise<Artifacts>): 
 
 /** Read in one statement. */
 const TOGETHER = 200;
+
+/** Where values are read. */
+export interface Reader {
+  value(value: KeptValue): Promise<unknown>;
+  /** The key is null for what is about to be written with this attempt. */
+  output(step: OutputRef): Promise<unknown>;
+}
+
+/** Names the output of a stage. */
+export type OutputRef = Pick<Step, "result" | "output">;
 
 /** Reads the outputs that trails lead to. */
 export class ResultReader implements Reader {

@@ -6,11 +6,10 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { Ending } from "../../engine/attempt.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";
 import type { NewJob } from "../../store/store.ts";
-import type { Expansion } from "../expansion.ts";
-import type { HandedContext, StageAttempt } from "../stage-attempt.ts";
-import type { Inputs, Task } from "../stage-runner.ts";
+import type { Expansion, HandedContext, StageAttempt } from "../stage-attempt.ts";
+import type { Inputs } from "../stage-input.ts";
 import { outputOf } from "../values.ts";
-import type { PipelineRuntime } from "../pipeline-runtime.ts";
+import type { PipelineRuntime, Task } from "../pipeline-runtime.ts";
 import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
 
 /** A handler that does not heed its signal is ended by force after this. */
