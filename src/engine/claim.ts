@@ -24,9 +24,9 @@ export interface ClaimOptions {
   /** Who claims, for people to read. */
   worker: string;
   lease?: Duration;
-  /** "manual" (the default): it is taken back after its lease, whoever lives. "auto": it is renewed while this process lives. */
+  /** "manual" (the default): it is reclaimed after its lease, whatever lives. "auto": it is renewed while this process lives. */
   renew?: "auto" | "manual";
-  /** Takes the queue's lock as long as the claim lasts: nobody else claims from it. */
+  /** Takes the queue's lock for as long as the claim lasts: no other process claims from it. */
   exclusive?: boolean;
   /** Wait this long for a job. */
   wait?: Duration;
@@ -46,7 +46,7 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   release(): Promise<void>;
 }
 
-/** Jobs of a name in whatever version: for whoever has no definition of it. */
+/** Jobs of a name in whatever version: for callers without a definition of it. */
 export interface AnyVersion {
   anyVersionOf: string;
 }
@@ -153,7 +153,7 @@ async function news(engine: Engine, source: ClaimSource, most: number, over: Abo
   const { nextIn } = await engine.store.outlook([source]);
   const due = nextIn === null ? LOOK_AGAIN : Math.max(1, nextIn);
   await new Promise<void>((resolve) => {
-    // Somebody waits for this, so the process stays.
+    // A caller waits for this, so the process stays.
     const stay = setInterval(() => {}, 2 ** 30);
     const stop = engine.store.onChange(() => done());
     over.addEventListener("abort", done, { once: true });
@@ -168,7 +168,7 @@ async function news(engine: Engine, source: ClaimSource, most: number, over: Abo
   });
 }
 
-/** The right that a claim has, for whoever takes it along to another process. */
+/** The right that a claim has, for callers that take it along to another process. */
 function rightOf(claim: Claim): LeaseRef {
   return (claim as HandClaim).right;
 }
@@ -243,7 +243,7 @@ class HandClaim implements Claim {
 
   #hold(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
-    // By hand nothing times out: whoever holds it decides, as long as this process lives.
+    // By hand nothing times out: the holder decides, as long as this process lives.
     this.#engine.holdings.start(slot, Number.MAX_SAFE_INTEGER);
     this.#engine.poke();
     return slot;
@@ -291,7 +291,7 @@ function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration 
   return outcome;
 }
 
-/** Nobody renews a lease held by hand, so nobody would notice its loss: look when something was committed. */
+/** Nothing renews a lease held by hand, so nothing would notice its loss: look when something was committed. */
 function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
   let looking = false;
   return engine.store.onChange(() => {
@@ -308,7 +308,7 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
   });
 }
 
-/** A claim that was made in another process, long gone by now: whoever has its token holds the job. */
+/** A claim that was made in another process, long gone by now: the caller with its token holds the job. */
 export interface HeldClaim {
   /** The job's. */
   readonly id: string;
@@ -365,7 +365,7 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
   return { lease, id: decodeURIComponent(id as string) };
 }
 
-/** Against typing mistakes and other databases, where the same numbers are another job. No secret: whoever can write the file can do anything. */
+/** Against typing mistakes and other databases, where the same numbers are another job. No secret: a process that can write the file can do anything. */
 function seal(engine: Engine, right: string): string {
   return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
 }

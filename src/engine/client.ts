@@ -178,7 +178,7 @@ export class Jobs {
 const EAGER = 50;
 const PER_MILLISECOND = 20;
 
-/** Tells once for any number of changes since it was last asked; it keeps the process alive while somebody waits. */
+/** Wakes once for any number of changes since it was last asked; it keeps the process alive while a caller waits. */
 class News {
   static #open = 0;
   readonly #stop: () => void;
@@ -257,7 +257,7 @@ export class Queues {
     this.#refuseClosed = refuseClosed;
   }
 
-  /** Nothing more is claimed from it, by anybody, until it is resumed. What runs goes on, what is enqueued waits. */
+  /** Nothing more is claimed from it until it is resumed. Running jobs continue, enqueued ones wait. */
   async pause(name: string): Promise<void> {
     this.#refuseClosed();
     await this.#engine.store.queues.setPaused(checkName(name, "The queue"), true);
@@ -406,7 +406,7 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
 /** Puts a checked job into the user's own transaction, at once. */
 export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<NewJob>): StoreEnqueued | Promise<StoreEnqueued> {
   if (job instanceof Promise) {
-    // Nobody will ask how it ends.
+    // No caller will ask how it ends.
     job.catch(() => {});
     throw new HoldfastError(
       "SCHEMA_ASYNC",
@@ -420,7 +420,7 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
 
 function refuseLater(value: unknown): void {
   if (!isThenable(value)) return;
-  // Nobody will ask how it ends. Other thenables are left alone: an ORM's query runs when it is asked.
+  // No caller will ask how it ends. Other thenables are left alone: the query of an ORM runs when it is awaited.
   if (value instanceof Promise) value.catch(() => {});
   throw asynchronous();
 }

@@ -123,7 +123,7 @@ export type { Limit };
 export interface QueueOptions {
   name: string;
   limit?: Limit | Limit[];
-  /** What happens to its jobs is told to sinks and subscribers. Default false. */
+  /** Sinks and subscribers get the events of its jobs. Default false. */
   events?: boolean;
   /** How long finished jobs are kept, and how many of them; what is not named is kept for ever. */
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
@@ -198,7 +198,7 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
 function checkKey(key: unknown, name: string): string {
   if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
     return checkStorable(key, `The key of a limit of job "${name}"`);
-  // Nobody else will look at what becomes of it.
+  // No other code will look at what becomes of it.
   if (key instanceof Promise) key.catch(() => {});
   const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
   throw new HoldfastError(

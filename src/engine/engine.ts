@@ -37,8 +37,8 @@ export interface Owner {
   lose(reason: LossReason): void;
 }
 
-/** Who only looks has no number. */
-const NOBODY = 0 as ProcessId;
+/** The id of a process that only reads: it is not registered. */
+const UNREGISTERED = 0 as ProcessId;
 
 /** What an open database consists of, shared by everything that works on it in this process. */
 export class Engine {
@@ -95,11 +95,11 @@ export class Engine {
       ...(options.writeWaitMs === undefined ? {} : { writeWaitMs: options.writeWaitMs }),
     });
     try {
-      // What is damaged is only read: whoever opens it leaves no trace, and recovers nothing.
-      if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, NOBODY);
+      // A damaged database is only read: opening it leaves no trace, and recovers nothing.
+      if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await isLeftBehind(store))) {
         store.seal(() => recoveryPending(location.name));
-        return new Engine(store, location, options, NOBODY, true);
+        return new Engine(store, location, options, UNREGISTERED, true);
       }
       const self = await store.processes.register({
         pid: process.pid,
@@ -155,8 +155,8 @@ export class Engine {
       ...(this.#threaded ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) } : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });
-    // Somebody may ask it to stop before it has a worker.
-    if (onStop !== undefined && self !== NOBODY) this.janitor.start();
+    // An operator may ask it to stop before it has a worker.
+    if (onStop !== undefined && self !== UNREGISTERED) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const mode = () => (location.kind === "sqlite" ? modeLike(location.path) : (location.mode ?? DEFAULT_FILE_MODE));
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor, mode });
@@ -165,13 +165,13 @@ export class Engine {
       this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });
     const interval = setInterval(() => {
       store.damage.refusal("write", true);
-      if (this.#thread === null && self !== NOBODY && store.maintenance.isOverdue) this.keep();
+      if (this.#thread === null && self !== UNREGISTERED && store.maintenance.isOverdue) this.keep();
     }, CARE).unref();
     this.#care = () => clearInterval(interval);
   }
 
   /**
-   * A page may have gone bad while nobody was there, or in a crash of the host: whoever is the first to open it looks, but
+   * A page may have gone bad while no process was there, or in a crash of the host: the first to open it looks, but
    * not one that is soon gone.
    */
   async #checkLater(): Promise<void> {
@@ -323,7 +323,7 @@ export class Engine {
     await this.#stopThread();
     await this.#letGo();
     await this.artifactFolder.close();
-    if (this.self !== NOBODY) {
+    if (this.self !== UNREGISTERED) {
       await this.store.processes
         .unregister(this.self)
         .catch((error: unknown) => this.log.warn("could not sign off", said(error)));
@@ -331,7 +331,7 @@ export class Engine {
     await this.store.close();
   }
 
-  /** Claims that nobody settled: they go back, so that leaving is no crash. */
+  /** Claims that no caller settled: they go back, so that leaving is no crash. */
   async #letGo(): Promise<void> {
     const held = [...this.holdings.all()];
     if (held.length === 0) return;
@@ -400,7 +400,7 @@ export class Engine {
     });
   }
 
-  /** Not while it is closed, or waited for: whoever does may have nothing else that keeps the process alive. */
+  /** Not while it is closed, or awaited: the caller may have nothing else that keeps the process alive. */
   #leave(thread: Thread): void {
     if (!this.#closing) thread.unref();
   }

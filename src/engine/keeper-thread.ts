@@ -20,7 +20,7 @@ const ALERT_TICK = 90;
  * quick. To load what it takes and to connect costs as much as thousands of them, just when a worker starts.
  */
 const HELD_FOR_LONG = 200;
-/** That the write-ahead log is long is told at most this often, in milliseconds. */
+/** A long write-ahead log is reported at most this often, in milliseconds. */
 const TOLD_AGAIN = 60_000;
 
 export interface KeeperThreadData {
@@ -142,7 +142,7 @@ async function run(): Promise<void> {
   }
 }
 
-/** Not each time: it is so for as long as somebody reads what was. */
+/** Not each time: the log stays long for as long as a reader keeps an old state open. */
 function tellOf(wal: WalView): void {
   const now = systemClock.monotonic();
   if (now - toldAt < TOLD_AGAIN) return;

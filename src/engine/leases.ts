@@ -163,8 +163,8 @@ const LATE = 150;
 const REMEMBERED = 64;
 
 /**
- * Tells of leases that have run out. It asks nobody: a server that is gone keeps whoever renews waiting for longer than a
- * lease lasts, and what runs under a lease that has run out may run elsewhere by then.
+ * Reports leases that have expired. It asks no server: one that is gone keeps the renewal waiting for longer than a lease
+ * lasts, and what runs under a lease that has run out may run elsewhere by then.
  *
  * Only what ran out under its eyes is lost. Where the process was stopped, or its host suspended, nothing could be renewed:
  * then there is as much time for it as others leave it before they take an expired lease away. What had run out before a
@@ -221,7 +221,7 @@ export class LeaseWatch {
 
 /** A job that was claimed ahead and did not get to run for this long goes back: its worker is busy with another. */
 const PATIENCE = 1_000;
-/** How often it looks whether a running job was cancelled or taken by somebody else. */
+/** How often it looks whether a running job was cancelled, or reclaimed by another process. */
 const PATROL = 250;
 /** A round that failed is made again after this, where rounds are made only when needed. */
 const RETRY = 100;

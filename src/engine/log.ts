@@ -93,7 +93,7 @@ export const MEND =
 /** What to do after damage that a second read has not found. */
 export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
 
-/** What goes wrong at every try is told when it begins, and when it becomes another; an outage of an hour is not a log of it. */
+/** What fails at every try is logged when it begins, and when the error changes; an outage of an hour is not a log of it. */
 export class Trouble {
   #told: string | null = null;
 

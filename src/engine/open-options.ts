@@ -51,7 +51,7 @@ export interface OpenOptions {
   backups?: BackupsOptions;
   /**
    * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
-   * instant. It is the database's own, and stays until somebody says false. Left out: as it is.
+   * instant. It belongs to the database, and stays until a caller gives false. Left out: as it is.
    */
   journal?: boolean;
   /**
@@ -185,7 +185,7 @@ export interface EngineOptions {
   program: string;
   /** Who has started it, where it was started by hand. */
   user?: string;
-  /** "later": opening recovers nothing; whoever works does. "manual": where there is something to recover, it is only read. */
+  /** "later": opening recovers nothing; workers do. "manual": while there is something to recover, the database is read-only. */
   recovery?: "auto" | "manual" | "later";
   onStop?: (drain: number) => void;
   /** The folder of artifacts; default: beside the file. */

@@ -18,7 +18,7 @@ export interface ScheduleOptions<In = unknown> {
   /** Default "UTC". */
   timezone?: string;
   input: In;
-  /** Ticks that nobody was there for: "skip" them, run the newest "once" (the default), or "all". */
+  /** Ticks that no process was there for: "skip" them, run the newest "once" (the default), or "all". */
   missed?: Missed;
   /** How late a missed tick may still run. Default: for "once" as late as it likes, for "all" a day. */
   within?: Duration;
@@ -71,7 +71,7 @@ export class Schedules {
     if (!(await this.#engine.store.schedules.setPaused({ key: checkKey(key) }, null))) throw await this.#noSuch(key);
   }
 
-  /** Goes on with the next tick: those that fell into the pause were not missed. */
+  /** Continues with the next tick: those that fell into the pause were not missed. */
   async resume(key: string): Promise<void> {
     this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
@@ -118,7 +118,7 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   checkOneOf(missed, ["skip", "once", "all"], "missed");
   checkBoolean(overlap, "overlap");
   const template = await newJob(definition, options.input);
-  // By the time of a tick somebody may have said otherwise.
+  // By the time of a tick another process may have declared other settings.
   if (template.declares !== undefined) template.declares = { ...template.declares, old: true };
   return {
     key: checkName(options.key === undefined ? definition.name : options.key, "The key of a schedule"),
@@ -145,7 +145,7 @@ const TOGETHER = 100;
 
 /**
  * Makes jobs of ticks. Every process with a worker has one, and all of them see the same tick: the store lets one of them
- * have it. Whoever dies before that commit has done nothing, and the others are still there for it.
+ * have it. A process that dies before that commit has done nothing, and the others are still there for it.
  */
 export class Scheduler {
   readonly #store: Store;
@@ -154,7 +154,7 @@ export class Scheduler {
   #state: "idle" | "running" | "stopped" = "idle";
   #cancel: (() => void) | null = null;
   #looking: Promise<void> | null = null;
-  /** Somebody asked while it was looking: what it has read may be older than that. */
+  /** A caller asked while it was looking: what it has read may be older than that. */
   #again = false;
   readonly #trouble = new Trouble();
   /** What was said in the log already: it is tried again every second. */
@@ -184,7 +184,7 @@ export class Scheduler {
     await this.#looking;
   }
 
-  /** Everything that is due becomes jobs, now. Never throws: a worker or a claim goes on without it. */
+  /** Everything that is due becomes jobs, now. Never throws: a worker or a claim continues without it. */
   look(): Promise<void> {
     this.#again = true;
     this.#looking ??= this.#look()

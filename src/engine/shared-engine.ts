@@ -6,7 +6,7 @@ import type { Engine } from "./engine.ts";
 interface Shared {
   opened: Promise<Engine>;
   users: number;
-  /** Set by the last to leave: whoever opens meanwhile waits, since another driver must not touch the file before. */
+  /** Set by the last user to leave: a caller that opens meanwhile waits, since another driver must not touch the file before. */
   closing?: Promise<void>;
 }
 const REGISTRY = Symbol.for("holdfast.open");
@@ -17,7 +17,7 @@ function begun(): Map<string, Shared> {
   return new Map();
 }
 
-/** The engine of a database in this process: the one that is there, or that `start` makes. Whoever has it leaves it in the end. */
+/** The engine of a database in this process: the open one, or the one that `start` makes. Each caller leaves it in the end. */
 export async function sharedEngine(
   key: string,
   start: () => Promise<Engine>,
@@ -27,7 +27,7 @@ export async function sharedEngine(
   }
   const shared = registry.get(key) ?? { opened: start(), users: 0 };
   registry.set(key, shared);
-  // Counted before anything is waited for, so that whoever closes meanwhile is not the last.
+  // Counted before anything is awaited, so that a user that closes meanwhile is not the last.
   shared.users++;
   const engine = await shared.opened.catch((error: unknown) => {
     if (registry.get(key) === shared) registry.delete(key);
@@ -53,7 +53,7 @@ function goodbye(): void {
   closeAll().catch(() => {});
 }
 
-/** @internal Everything that this process has open, whoever uses it. */
+/** @internal Everything that this process has open, whatever uses it. */
 export async function closeAll(): Promise<void> {
   await Promise.all([...registry].map(([key, shared]) => close(key, shared)));
 }
@@ -67,7 +67,7 @@ async function close(key: string, shared: Shared): Promise<void> {
 export const SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
 const CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
 
-/** A second one asks to end at once; but a closed terminal is told by its kernel and by its shell, and means the same. */
+/** A second signal asks to end at once; but a closed terminal sends one by its kernel and one by its shell, which mean the same. */
 export function isImpatient(signal: NodeJS.Signals): boolean {
   return signal !== "SIGHUP";
 }

@@ -89,7 +89,7 @@ export class WorkerLoop implements Worker {
   #trouble: unknown = null;
   readonly #claims = new Trouble();
   readonly #looks = new Trouble();
-  /** What was run since somebody began to drain; null as long as nobody does. */
+  /** What ran since a caller began to drain; null while no caller does. */
   #drained: Drained | null = null;
 
   constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
@@ -151,7 +151,7 @@ export class WorkerLoop implements Worker {
       ]);
       const isWritten = !timedOut.includes("held");
       if (!ready && isWritten && this.#isQuiet()) return drained;
-      // Due, but not to be had yet (a second suspect, say): somebody else has to do something first, in real time.
+      // Due, but not claimable yet (a second suspect, say): another process has to act first, in real time.
       if (drained.ran === before) await new Promise((resolve) => setTimeout(resolve, 10));
     }
   }
@@ -220,7 +220,7 @@ export class WorkerLoop implements Worker {
       if (claimed.length > 0) this.#hold(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#overlap();
       this.#begin();
-      // What comes back now is claimed next; whoever waits for a job that is there does not wait for that.
+      // What comes back now is claimed next; a caller that waits for a job which is there does not wait for that.
       if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
         await this.#rest(from, wakes, left);
     } catch (error) {
@@ -266,7 +266,7 @@ export class WorkerLoop implements Worker {
     else this.#pump();
   }
 
-  /** Nothing there: sleep until somebody enqueues, or the next delayed job is due. */
+  /** Nothing to claim: sleep until jobs are enqueued, or the next delayed job is due. */
   async #rest(from: ClaimSource[], wakes: number, left: Outlook | null): Promise<void> {
     const commits = this.#commits;
     const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
@@ -316,7 +316,7 @@ export class WorkerLoop implements Worker {
     queueMicrotask(() => this.#turn());
   }
 
-  /** Somebody else has committed something: look before asking for the write lock. */
+  /** Another process has committed: look before asking for the write lock. */
   #peek(): void {
     if (!this.#dry || this.#peeking) return void this.#wakes++;
     this.#peeking = true;

@@ -20,7 +20,7 @@ import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
 import type { Durability } from "../store/store.ts";
 
-/** A process that has the database open; `dead` ones are there until somebody recovers what they left behind. */
+/** A process that has the database open; `dead` ones are listed until what they left behind is recovered. */
 export interface ProcessStatus {
   pid: number;
   host: string;
@@ -64,7 +64,7 @@ export interface Overview {
   builds: OpenBuild[];
   locks: LockView[];
   schedules: Schedule[];
-  /** Who is told of events, and how far behind each is. */
+  /** Sinks and subscribers, and how far behind each is. */
   sinks: SinkView[];
   recovery: ReclaimTotals;
   /** Its write-ahead log; null: the server's own. */
@@ -199,12 +199,12 @@ export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "re
   /** Pieces of work that have yet to run, as far as they are known. */
   left: number;
   failed: number;
-  /** A budget was approved, and the next run goes on. */
+  /** A budget was approved, and the next run continues. */
   approved: boolean;
   lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
 }
 
-/** More are nobody's at a glance. */
+/** More do not fit into one screen. */
 const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
@@ -246,7 +246,7 @@ function leadOf(
   return { pid, host, program, programHash, beatAt, life };
 }
 
-/** It says that it is being built, and nobody does: the next run finds that out. */
+/** It says that it is being built, and no process does: the next run finds that out. */
 export function isLeft({ state, lead }: OpenBuild): boolean {
   return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
 }
@@ -278,7 +278,7 @@ export interface Alarm {
   hint: string;
 }
 
-/** More names than this that nobody works on are summed up. */
+/** More names than this without a worker are summed up. */
 const NAMES = 4;
 /** A recovery that takes longer than this is stuck. */
 const STUCK = 60_000;
@@ -298,7 +298,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
-  // Whoever claims by hand is somebody who works, though nobody knows on what.
+  // A process that claims by hand is a worker, though it is not known of what.
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
@@ -362,7 +362,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
   return alarms;
 }
 
-/** It grows for as long as somebody reads what was; and where nobody does, nobody copies it into the database. */
+/** The log grows for as long as a reader keeps an old state open; or because no process copies it into the database. */
 function ofWal({ bytes: size, readers }: WalView): Alarm {
   const who = sayReaders(readers);
   const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;

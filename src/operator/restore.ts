@@ -23,7 +23,7 @@ export interface RestoredWhole extends Restored {
   };
 }
 
-/** The database of a backup, and the artifacts that came with it: those come first, since they harm nobody. */
+/** The database of a backup, and the artifacts that came with it: those come first, since they do no harm. */
 export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredWhole> {
   let artifacts: RestoredWhole["artifacts"] = { restored: 0, missing: [] };
   const restored = await restore(request, async (found) => {

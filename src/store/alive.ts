@@ -18,7 +18,7 @@ export function aliveFolder(path: string): string {
 /**
  * Proof of life. A process is alive while it holds a write transaction on a small SQLite file of its own: the kernel
  * frees that lock at the instant of death, whatever killed it, and no pid is involved that could be reused or belong to
- * another namespace. Whoever wants to know tries to take the lock.
+ * another namespace. A process that wants to know tries to take the lock.
  */
 export class Alive {
   readonly #folder: string;
@@ -33,7 +33,7 @@ export class Alive {
   readonly #modeOf: () => number;
 
   /**
-   * The folder is one that all processes of this host share which have the same database open, and nobody else. `identity`
+   * The folder is one that all processes of this host share which have the same database open, and no others. `identity`
    * is that of this process: whatever has taken a lock in it, with another driver too, its locks are not probed from here.
    */
   constructor(folder: string, driver: DriverName, identity = "", modeOf: () => number = () => DEFAULT_FILE_MODE) {
@@ -49,7 +49,7 @@ export class Alive {
       createFolder(this.#folder, this.#modeOf());
       const token = this.#mark + randomBytes(8).toString("hex");
       const db = this.#lock(this.#file(token));
-      // Somebody who cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
+      // A process that cleans up may have removed it before it was locked; a lock on a nameless file proves nothing.
       if (db !== null && existsSync(this.#file(token))) {
         this.#own.set(token, db);
         return token;
@@ -121,7 +121,7 @@ export class Alive {
     for (const db of this.#probes.values()) db.close();
     this.#probes.clear();
     for (const [token, db] of this.#own) {
-      // Unlinked while still held: nobody can find it unlocked and take its process for a dead one.
+      // Unlinked while still held: no process can find it unlocked and take its owner for dead.
       rmSync(this.#file(token), { force: true });
       db.close();
     }

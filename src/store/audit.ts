@@ -7,7 +7,7 @@ export type { AuditFault, AuditHead };
 /**
  * Who did what, and how it was before and after it: what operators do, what recovery does, and every act on a build. An
  * entry is written in the transaction of its act. Entries are never changed or removed, and the database refuses to; each
- * has a hash that covers the one before it, so that it shows if somebody does it all the same. What is secret, and what
+ * has a hash that covers the one before it, so that a change shows all the same. What is secret, and what
  * jobs are about, is in none of them.
  */
 export interface AuditStore {
@@ -32,7 +32,7 @@ export interface AuditEntry {
   after: unknown;
 }
 
-/** As it is written. `by`: where it is somebody else than whoever has the store open. */
+/** As it is written. `by`: if it is not the actor that has the store open. */
 export interface NewAuditEntry extends Omit<AuditEntry, "seq" | "at" | "by"> {
   by?: string;
 }
@@ -100,7 +100,7 @@ export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, ac
   return [record, linked(head, record)];
 }
 
-/** Nobody can remove it who has not removed what keeps it. */
+/** The head cannot be removed without removing the trigger that keeps it. */
 export function headless(): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

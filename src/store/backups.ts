@@ -8,7 +8,7 @@ export interface StageOptions {
   onProgress?: OnProgress;
 }
 
-/** Who wanted it: somebody, a schedule, or Holdfast itself before it changes the schema. Only scheduled ones are ever removed. */
+/** What wanted it: an operator, a schedule, or Holdfast itself before it changes the schema. Only scheduled ones are ever removed. */
 export type BackupReason = "asked" | "scheduled" | "migration";
 
 /** What is under way, and how much of it is done; in bytes, or in artifacts. */
@@ -24,7 +24,7 @@ export interface StagedBackup {
   readonly facts: BackupFacts;
   /** Every artifact that the copy references, each once. */
   readonly hashes: readonly string[];
-  /** A folder for artifacts that go with it; it is made by whoever puts some there. */
+  /** A folder for artifacts that go with it; the caller that puts some there makes it. */
   readonly artifactFolder: string;
   /** Gives it its name, and the manifest beside it; from then on it is a backup. */
   publish(artifacts: BackupArtifacts): Promise<Manifest>;
@@ -48,7 +48,7 @@ export interface BackupFacts {
   audit: { entries: number; head: string | null };
   /** What was found wrong with it; a copy of a damaged database is as damaged. */
   findings: string[];
-  /** Rows that are not as they were written: they are handed to nobody, and are that row's trouble alone. */
+  /** Rows that are not as they were written: they are not handed out, and are that row's trouble alone. */
   rows: string[];
 }
 
@@ -83,7 +83,7 @@ export interface Manifest extends BackupFacts {
   artifacts: BackupArtifacts;
 }
 
-/** Where backups of a file go, where nobody says otherwise. */
+/** The default folder for backups of a file. */
 export function backupsFolder(path: string): string {
   return `${path}-backups`;
 }
@@ -110,7 +110,7 @@ export function backupsIn(folder: string, databaseId: string | null): Manifest[]
   });
 }
 
-/** The manifest last: as long as it is there, somebody finds what is left of the rest. */
+/** The manifest last: as long as it is there, what is left of the rest can be found. */
 export function removeBackup(folder: string, file: string): void {
   const path = join(folder, file);
   for (const one of [path, artifactsPath(path), manifestPath(path)]) rmSync(one, { recursive: true, force: true });

@@ -47,7 +47,7 @@ export function toEvent({ seq, type, at, transition, job, build, data }: EventRo
 export interface SinkStore {
   /** Enters a sink or durable subscriber, for what happens from now on; one that is known keeps its place. Answers where it stands. */
   open(name: string, kind: string): Promise<number>;
-  /** Takes the right to deliver, or, by its token, keeps it. Free is what nobody has, whose time is over, or whose holder is gone. Null: no such sink. */
+  /** Takes the right to deliver, or, by its token, keeps it. It is free if it has no holder, its time is over, or its holder is dead. Null: no such sink. */
   hold(name: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
   /** Records what became of a delivery. False, and nothing changes, if the token is not the sink's any more. */
   update(name: string, token: Fence, delivery: Delivery): Promise<boolean>;
@@ -62,7 +62,7 @@ export interface SinkStore {
  */
 export type Delivery = { seq: number; ttl: number } | { error: string; ttl: number } | null;
 
-/** `token` is null while somebody else delivers; `cursor` is how far it is, either way. */
+/** `token` is null while another process delivers; `cursor` is how far it is, either way. */
 export interface SinkHold {
   token: Fence | null;
   cursor: number;

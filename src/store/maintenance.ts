@@ -42,7 +42,7 @@ export interface JournalLag {
 export interface Gauged {
   /** In bytes; unused: free for what comes. */
   size: { bytes: number; unused: number };
-  /** Of running jobs: those that ran out, and that nobody has taken back yet. */
+  /** Of running jobs: leases that expired and were not reclaimed yet. */
   expiredLeases: number;
   /** Null: there is none, or it is the server's own. Its readers are looked up if it is long, or on request. */
   wal: WalView | null;
@@ -73,13 +73,13 @@ export interface Setting {
 
 export interface StuckJob {
   id: string;
-  /** Its lease ran out and nobody took it back; it runs past its timeout; it waits, and nothing is known that it waits for. */
+  /** Its lease expired and was not reclaimed; it runs past its timeout; it waits, and nothing is known that it waits for. */
   why: "expired" | "overdue" | "forgotten";
   /** By how much, in milliseconds; null: for ever. */
   by: number | null;
 }
 
-/** A lease that ran out so long ago, or an attempt that is so long past its timeout, is nobody's any more. */
+/** A lease that expired so long ago, or an attempt that is so long past its timeout, is stuck. */
 export const STUCK = 60_000;
 /** So many are named. */
 export const NAMED = 20;
@@ -97,7 +97,7 @@ export interface Finding {
   severity: Severity;
   /** In plain words; a whole sentence. */
   what: string;
-  /** How many commits are known to be gone; null: nobody can tell. */
+  /** How many commits are known to be gone; null: it is not known. */
   commitsMissing: number | null;
 }
 

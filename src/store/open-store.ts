@@ -11,7 +11,7 @@ export { isAddress };
 export type StoreLocation = (SqliteLocation | PostgresLocation) & {
   /** For people to read; no password is in it. */
   name: string;
-  /** The same for whoever opens the same; null: each opening is a store of its own, which no thread can reach. */
+  /** The same for all that open the same database; null: each opening is a store of its own, which no thread can reach. */
   key: string | null;
   durability?: Durability;
   /** False: it must be there already. */
@@ -52,7 +52,7 @@ export interface OpenStoreOptions {
   /** Of this process, and of this run of its host. */
   identity?: string;
   boot?: string;
-  /** Whoever opens it only looks, and writes nothing. */
+  /** The caller only reads, and writes nothing. */
   looks?: boolean;
   /** Whether a file is to have a journal of changes; left out: as it is. */
   journal?: boolean;

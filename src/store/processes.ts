@@ -8,7 +8,7 @@ export interface ProcessStore {
   register(process: NewProcess): Promise<ProcessId>;
   /** Another handle of an entered process, in a thread of it. */
   actAs(id: ProcessId): void;
-  /** Who of the others lives, as far as it can be proven from here. `boot`: of this host, by somebody who is not entered. */
+  /** Which of the others live, as far as it can be proven from here. `boot`: of this host, for a caller that is not registered. */
   probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]>;
   all(): Promise<ProcessView[]>;
   /** How many jobs each process runs now; those claimed by hand are under null. */
@@ -69,9 +69,9 @@ export function worksText(works: readonly Works[]): string | null {
 /** The boot of processes that are in a database because they were when its backup was made. */
 export const RESTORED = "restored";
 
-/** What the lock says of a process, and the boot: whoever is dead, and was started before the host was, went with the host. */
+/** What the lock says of a process, and the boot: a dead process that was started before the host was, ended with the host. */
 export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
-  // Of those before a restore none has the database open: nobody can restore it then.
+  // Of those before a restore none has the database open: a restore is refused then.
   if (boots.its === RESTORED) return "rebooted";
   return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
 }

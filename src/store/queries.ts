@@ -90,7 +90,7 @@ export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Cou
     const at = oldest.get(lane.id);
     if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
   }
-  // A lane that was made since the lanes were read is told of next time.
+  // A lane that was made since the lanes were read is counted next time.
   for (const { lane, state, n } of unfinished) {
     const queue = ofLane.get(lane);
     if (queue !== undefined) queue.counts[state] += n;

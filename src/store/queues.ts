@@ -65,8 +65,8 @@ export interface ScheduleStore {
   /** Those whose next tick has come, the most overdue first, and when the soonest tick of all is; paused ones have none. */
   due(): Promise<DueSchedules>;
   /**
-   * Adds a job for each tick and moves the schedule on, if it is still exactly as it was read; false otherwise: somebody
-   * else did it. Without `overlap` nothing is added while its last job is unfinished, and never more than one.
+   * Adds a job for each tick and moves the schedule on, if it is still exactly as it was read; false otherwise: another
+   * process did it. Without `overlap` nothing is added while its last job is unfinished, and never more than one.
    */
   tick(tick: Tick): Promise<boolean>;
   /** A job now, whatever the pattern says; null when there is no such schedule. */
@@ -153,7 +153,7 @@ export function jobsOf(template: string, ticks: readonly number[]): NewJob[] {
   return ticks.map((tick) => ({ ...job, scheduledFor: tick, runAt: tick }));
 }
 
-/** The key of the job that was made last; null: it was a duplicate of one whose id somebody chose. */
+/** The key of the job that was made last; null: it was a duplicate of one whose id a caller chose. */
 export function madeLast(answers: readonly Enqueued[]): JobKey | null {
   const last = answers.at(-1);
   return last === undefined ? null : (parseGeneratedId(last.id)?.key ?? null);
@@ -166,7 +166,7 @@ export interface LockStore {
   release(name: string, token: string): Promise<boolean>;
   /** All locks, or the one with this name; expired ones too. */
   list(name?: string): Promise<LockView[]>;
-  /** Removes a lock whoever holds it: an operator's act. `stale`: only if its time, or its exclusive claim, is over. */
+  /** Removes a lock, whatever holds it: an operator's action. `stale`: only if its time, or its exclusive claim, is over. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
   clean(): Promise<number>;

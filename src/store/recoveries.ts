@@ -62,7 +62,7 @@ export interface Found {
   by: ProcessId;
   /** It has just opened the database: what the write-ahead log was before that is known. */
   opening: boolean;
-  /** Nobody else has it open. */
+  /** No other process has it open. */
   alone: boolean;
   /** What is wrong with the database, or missing: worth a report even if no process is dead. */
   findings?: Partial<Findings>;
@@ -70,7 +70,7 @@ export interface Found {
   findingIds?: readonly string[];
 }
 
-/** Somebody who is dead, and how that was proven. */
+/** A dead process, and how its death was proven. */
 export interface Left {
   id: ProcessId;
   life: Life;
@@ -113,7 +113,7 @@ export interface Ending extends Findings {
   by: ProcessId;
   /** How many jobs were pending when all was given back. */
   jobsPending: number;
-  /** At whose word it was done, for the audit; left out: nobody's, it is found by itself. */
+  /** The operator who asked for it, for the audit; left out: the janitor found it by itself. */
   asked?: string;
 }
 

@@ -39,7 +39,7 @@ export interface Store {
   readonly builds: BuildStore;
   /** What they work on. */
   readonly work: WorkStore;
-  /** Who did what. What an operator does is in it, by whoever has the store open. */
+  /** Audit entries: what operators, recovery and builds did, by the actor that has the store open. */
   readonly audit: AuditStore;
   /** What is wrong with it. */
   readonly damage: DamageStore;
@@ -51,7 +51,7 @@ export interface Store {
   readonly locks: LockStore;
   readonly schedules: ScheduleStore;
   readonly events: EventStore;
-  /** Who is told of them. */
+  /** Sinks and durable subscribers. */
   readonly sinks: SinkStore;
 
   // ── jobs in ──
@@ -66,7 +66,7 @@ export interface Store {
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] | Promise<Enqueued[]>;
   /**
    * The caller's own synchronous work and what it enqueues within `handle`, in one commit. It is called once, when
-   * nobody else can write; what it throws undoes all of it, and is the answer. Refused by stores in other processes.
+   * no other call can write; what it throws undoes all of it, and is the answer. Refused by stores in other processes.
    */
   transact<T>(work: (handle: object) => T): Promise<T>;
 
@@ -83,7 +83,7 @@ export interface Store {
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]>;
-  /** How it stands with leases that somebody believes to hold; reads only. */
+  /** The state of leases that the caller believes to hold; reads only. */
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]>;
   /** How long until the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<Outlook>;
@@ -194,7 +194,7 @@ export interface PruneFilter {
 }
 
 export interface Change {
-  /** By this store's own commit, or by somebody else's. */
+  /** By this store's own commit, or by another's. */
   own: boolean;
   /** Jobs of these queues may have become claimable; null when it cannot be told. */
   ready: ReadonlySet<string> | null;

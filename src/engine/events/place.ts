@@ -15,13 +15,13 @@ export interface Place {
   readonly lost: AbortSignal;
   /** Becomes known; resolves when what happens from now on is certain to reach it. */
   open(): Promise<void>;
-  /** True when it may deliver what comes after `cursor`. False: somebody else does. */
+  /** True when it may deliver what comes after `cursor`. False: another process does. */
   take(): Promise<boolean>;
   /** Everything up to here was delivered. It is written down in the background, as `saved` tells. */
   passed(seq: number): void;
-  /** The same for what nobody here asked for: it need not be written down each time. */
+  /** The same for events that no subscriber here asked for: it need not be written down each time. */
   skipped(seq: number): void;
-  /** False when somebody else has taken over meanwhile. */
+  /** False when another process has taken over meanwhile. */
   saved(): Promise<boolean>;
   failed(error: string): Promise<void>;
   /** Nothing to do for now: the right may run out, and costs nothing. */
@@ -29,7 +29,7 @@ export interface Place {
   leave(): Promise<void>;
 }
 
-/** Of a subscriber without a name: nothing is stored, and nobody else can have it. */
+/** Of a subscriber without a name: nothing is stored, and no other process can have it. */
 export class PassingPlace implements Place {
   readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;

@@ -8,7 +8,7 @@ import { type Log, said } from "../log.ts";
 
 /** Read at once. */
 const PAGE = 500;
-/** While somebody else has something to deliver, it is looked this often whether that one still does; a janitor strikes off the dead. */
+/** While another process has something to deliver, this is how often it is checked whether that one still does; a janitor unregisters the dead. */
 const STANDBY = 400;
 /** A sink that refuses so many new events in a row is down: it is left alone for a while. */
 const REFUSALS_IN_A_ROW = 5;
@@ -36,7 +36,7 @@ export interface RelayParts {
 
 /**
  * Brings events to one sink: reads from its place on, delivers in order, and moves its place after that. Dying in
- * between means delivering again, never skipping. It runs by itself and waits for nobody but its sink.
+ * between means delivering again, never skipping. It runs by itself and waits only for its sink.
  */
 export class Relay {
   readonly #parts: RelayParts;
@@ -56,7 +56,7 @@ export class Relay {
   constructor(parts: RelayParts) {
     this.#parts = parts;
     this.#opened = parts.place.open();
-    // Whoever awaits `opened` hears of it, and `run` tries again.
+    // A caller that awaits `opened` gets the error, and `run` tries again.
     this.#opened.catch(() => {});
     this.#over = this.#run();
   }
@@ -76,7 +76,7 @@ export class Relay {
   /** The same, but who does not come to an end is left behind; its events come again next time. */
   async stopSoon(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    // Real time, and the process stays for it: nobody may be left to move another clock on.
+    // Real time, and the process stays for it: no caller may be left to move another clock on.
     const timer = setTimeout(() => {
       this.#abort.abort();
       // A moment for a sink that heeds it; a subscriber may be deaf.
@@ -124,7 +124,7 @@ export class Relay {
       return this.#news();
     }
     if (!(await place.take())) return this.#news(STANDBY);
-    // Somebody else has delivered meanwhile.
+    // Another process has delivered meanwhile.
     if (place.cursor !== from) return;
     await this.#deliver(page);
     await place.saved();

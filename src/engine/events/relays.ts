@@ -95,7 +95,7 @@ export class Relays {
     await shared.relay.stopSoon();
   }
 
-  /** Whoever delivered before may have died; the janitor finds that out, and keeps the outbox short. */
+  /** The process that delivered before may have died; the janitor finds that out, and keeps the outbox short. */
   #place(name: string, kind: string): DurablePlace {
     const { store, clock, self, janitor } = this.#parts;
     janitor.start();
@@ -188,7 +188,7 @@ class Subscriber implements Sink {
   }
 }
 
-/** Where events go, as `open` is told. */
+/** Where events go, as given to `open`. */
 export type SinkOptions =
   /** One JSON line an event on standard output. */
   | { type: "console" }

@@ -111,7 +111,7 @@ async function mend(file: FileHandle, size: number): Promise<number> {
     await file.truncate(size - tail.length);
     return size - tail.length;
   }
-  // Somebody else's text without a line's end: it stays.
+  // Text of another program without a line end: it stays.
   await file.appendFile("\n");
   return size + 1;
 }
@@ -150,9 +150,9 @@ async function syncFolder(path: string): Promise<void> {
   }
 }
 
-/** Whoever has not answered by then is down. */
+/** A server that has not answered by then is down. */
 const TIMEOUT = 15_000;
-/** Nobody is left alone for longer, whatever it says. */
+/** The longest pause, whatever the server asks for. */
 const LONGEST_WAIT = 86_400_000;
 
 /**

@@ -26,7 +26,7 @@ export class ArtifactFolder {
     this.#given = given;
   }
 
-  /** Where it is, or would be; null: nobody has said, and there is no place beside the database. */
+  /** Where it is, or would be; null: it is not configured, and there is no place beside the database. */
   get path(): string | null {
     if (this.#given !== undefined) return resolve(this.#given);
     if (this.#location.kind === "postgres") return null;

@@ -19,7 +19,7 @@ import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
 import { said } from "../log.ts";
 
-/** The lock of whoever makes one: of all processes with the same database, one at a time. */
+/** The lock of the process that makes one: of all processes with the same database, one at a time. */
 const LOCK = "holdfast.backups";
 const TTL = 60_000;
 /** However long until the next one: look again by then, since clocks are set and folders are emptied. */
@@ -27,7 +27,7 @@ const LOOK_AGAIN = 3_600_000;
 /** While another process makes one, and after trouble. */
 const TRY_AGAIN = 60_000;
 
-/** Makes backups by a plan, and removes those that need not be kept. Whoever dies on the way has made none; the next look finds that. */
+/** Makes backups by a plan, and removes those that need not be kept. A process that dies on the way has made none; the next look finds that. */
 export class ScheduledBackups {
   readonly #engine: Engine;
   readonly #plan: BackupPlan;
@@ -76,7 +76,7 @@ export class ScheduledBackups {
     if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
     const renewal = this.#keep(token);
     try {
-      // Somebody may have made it between the look and the lock.
+      // Another process may have made it between the look and the lock.
       if (due() === 0) await this.#makeOne();
     } finally {
       renewal();
@@ -146,7 +146,7 @@ export interface BackupOptions {
   onProgress?: OnProgress;
 }
 
-/** A copy of all that is there at one instant, checked, under its name only when it is whole. Nobody is held up by it. */
+/** A copy of everything at one instant, checked, under its name only when it is whole. No other process waits for it. */
 export async function makeBackup(
   engine: Engine,
   path: string,

@@ -49,7 +49,7 @@ async function auditOf({ store }: Engine): Promise<string[]> {
 async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
   if (hashes.length === 0) return [];
   const { path } = engine.artifactFolder;
-  // On a server nobody may have said where they are: then nobody can look.
+  // On a server the place of artifacts may not be configured: then they cannot be checked.
   if (path === null) return engine.location.kind === "postgres" ? [] : hashes;
   if (!existsSync(path)) return hashes;
   const artifacts = await engine.artifacts();

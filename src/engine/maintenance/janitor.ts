@@ -15,7 +15,7 @@ const QUICK = 100;
 const TICK = 400;
 /** Where claims follow each other faster than this, not every one looks first. */
 const HEALED = 50;
-/** While nobody else has the database open, nothing runs and nothing changes: then nothing can be left behind. */
+/** While no other process has the database open, nothing runs and nothing changes: then nothing can be left behind. */
 const IDLE_TICK = 5_000;
 /** How long a process of which nothing is known stays on the list. */
 const DOUBT = 60_000;
@@ -24,9 +24,9 @@ const SKEW_TICKS = 5;
 /** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
 const STEP = 250;
 const BREATH = 10;
-/** However little is to be kept: whoever waits for a job has to see how it ended. In milliseconds. */
+/** However little is to be kept: a caller that waits for a job has to see how it ended. In milliseconds. */
 const LEAST_AGE = 1_000;
-/** Once a minute old events are trimmed; so many at a time that nobody waits for it. */
+/** Once a minute old events are trimmed; so few at a time that no caller waits for it. */
 const TRIM_EVERY = 60_000;
 const TRIM = 500;
 /** Work items of ended builds that are cleared away in one commit. */
@@ -61,7 +61,7 @@ export class Janitor {
   readonly #log: Log;
   readonly #self: ProcessId;
   readonly #onStop: ((drain: number) => void) | null;
-  /** Whoever is found dead is buried by it. */
+  /** Reclaims what dead processes held. */
   readonly recovery: Recovery;
   #stopAsked = false;
   #expiring: (() => void) | null = null;
@@ -95,7 +95,7 @@ export class Janitor {
     self: ProcessId;
     /** Looks closer after a crash. */
     check?: ConstructorParameters<typeof Recovery>[0]["check"];
-    /** Somebody asks this process to stop. */
+    /** An operator asks this process to stop. */
     onStop?: (drain: number) => void;
   }) {
     this.#store = parts.store;
@@ -112,7 +112,7 @@ export class Janitor {
   start(): void {
     if (this.#running) return;
     this.#running = true;
-    // Somebody who comes, claims and dies has to be noticed as fast as ever.
+    // A process that opens the database, claims and dies has to be noticed as fast as ever.
     this.#unlisten = this.#store.onChange(() => this.#hurry());
     this.#schedule(TICK);
   }
@@ -126,7 +126,7 @@ export class Janitor {
     await this.recovery.stop();
   }
 
-  /** What a crash has left behind is found by whoever opens next, and is back when this resolves. Never throws. */
+  /** What a crash has left behind is found by the process that opens next, and is back when this resolves. Never throws. */
   async open(): Promise<void> {
     try {
       const dead = await this.#dead();
@@ -148,7 +148,7 @@ export class Janitor {
   async heal(): Promise<boolean> {
     const now = this.#clock.monotonic();
     if (this.#running && now - this.#healedAt < HEALED) return false;
-    // Who only looks has nothing to claim, and nobody to bury.
+    // A handle that only reads claims nothing and reclaims nothing.
     if (this.#self === 0) return false;
     try {
       const dead = this.#running ? [] : await this.#dead();
@@ -178,7 +178,7 @@ export class Janitor {
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
   }
 
-  /** Work that builds have left undone at their end is nobody's any more. Costs a look when there is none. */
+  /** Cancels work that builds have left undone at their end. Costs one read when there is none. */
   async clear(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
     const clearing = { which: "idle", limit: CLEARED, ...(pipeline === undefined ? {} : { pipeline }) } as const;
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
@@ -199,7 +199,7 @@ export class Janitor {
     return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
   }
 
-  /** An operator's word: leases expired at least this long ago are taken back, whoever holds them. */
+  /** By an operator: leases that expired at least this long ago are reclaimed, whatever holds them. */
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryStats> {
     let entriesReclaimed = 0;
     for (;;) {
@@ -283,7 +283,7 @@ export class Janitor {
     onStop(self.stop);
   }
 
-  /** Forgets what its queue need not keep: in small steps, so that nobody waits for it. */
+  /** Removes jobs that their queue need not keep: in small steps, so that no caller waits for it. */
   async #expire(): Promise<void> {
     this.#expiring = null;
     const { more } = await this.#store.expire(STEP, LEAST_AGE);
@@ -324,12 +324,12 @@ export class Janitor {
     return (await this.#probe()).filter(({ life }) => isProven(life));
   }
 
-  /** As far as it can be told from here, nobody else has the database open. */
+  /** As far as this process can see, no other has the database open. */
   #isAlone(): boolean {
     return [...this.#lives.values()].every(isProven);
   }
 
-  /** The rest follows, while the claim goes on. */
+  /** The rest follows while the claim continues. */
   async #buryQuickly(dead: readonly Dead[]): Promise<void> {
     const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: QUICK });
     all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", said(error)));

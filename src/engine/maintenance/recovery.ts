@@ -26,16 +26,16 @@ export interface Dead {
   life: Life;
 }
 
-/** What is known when somebody is found dead. */
+/** What is known when a process is found dead. */
 interface Circumstances {
   opening: boolean;
-  /** Nobody else has the database open. */
+  /** No other process has the database open. */
   alone: boolean;
-  /** What is wrong with the database itself: worth a report though nobody may have died. */
+  /** What is wrong with the database itself: worth a report even if no process has died. */
   met?: readonly Finding[];
-  /** At most so many jobs in the first transaction: somebody waits for it. */
+  /** At most so many jobs in the first transaction: a claim waits for it. */
   first?: number;
-  /** At whose word, where it was somebody's: he stands in the audit. */
+  /** The operator who asked for it, for the audit. */
   asked?: string;
 }
 
@@ -58,7 +58,7 @@ interface Owned {
 
 /**
  * The one way in which dead processes are buried: their jobs go back, their builds are CRASHED, their locks are free, and one
- * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next goes on.
+ * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next continues.
  */
 export class Recovery {
   readonly #store: Store;
@@ -105,7 +105,7 @@ export class Recovery {
     return this.start(dead, circumstances).all;
   }
 
-  /** A report that somebody has left unended, beside whom this process lives. Costs a look when there is none. */
+  /** A report that another process has left unended while this one lives. Costs a read when there is none. */
   async takeOver(circumstances: Circumstances): Promise<void> {
     if (this.#owned === null) await this.run([], circumstances);
   }
@@ -154,7 +154,7 @@ export class Recovery {
     const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;
     for (const one of left) {
-      // Somebody has locked a job of his for the moment: he is found again.
+      // Another transaction has locked a job of this process for the moment: the janitor finds it again.
       if (!(await this.#bury(one, burial, recovered, { ...(quick === undefined ? {} : { quick }), onSome }))) return recovered;
     }
     if (!owned) return recovered;
@@ -203,7 +203,7 @@ export class Recovery {
     return true;
   }
 
-  /** Looks closer, then ends the report. Where that fails, it is tried again, or left to whoever comes next. */
+  /** Looks closer, then ends the report. If that fails, it is tried again, or left to the next process that recovers. */
   async #end(owned: Owned): Promise<void> {
     try {
       owned.found ??= await this.#checked(owned.context);
@@ -225,13 +225,13 @@ export class Recovery {
     }
   }
 
-  /** Whoever waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
+  /** The caller that waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
   async #checked(context: CheckCircumstances): Promise<Findings | null> {
     if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
     return this.#check === null ? NO_FINDINGS : await this.#check(context);
   }
 
-  /** Somebody else has found them dead meanwhile, and may be about to bury them. */
+  /** Another process has found them dead meanwhile, and may be about to reclaim from them. */
   async #others({ report, reason }: Owned, left: readonly Left[]): Promise<void> {
     for (const one of left) {
       if (await this.#bury(one, { report, reason, spent: () => 0 }, { entries: 0, locks: 0 })) continue;
@@ -266,11 +266,11 @@ function stopwatch(clock: Clock | null, since: number): () => number {
 export interface CheckCircumstances {
   /** The database has just been opened here. */
   opening: boolean;
-  /** Nobody else has it open. */
+  /** No other process has it open. */
   alone: boolean;
   /** The host was started anew since one of the dead was. */
   rebooted: boolean;
-  /** Aborts when this process leaves; whoever opens next checks again. */
+  /** Aborts when this process leaves; the process that opens next checks again. */
   signal: AbortSignal;
 }
 
@@ -310,7 +310,7 @@ async function attempt(check: Check, engine: Engine, circumstances: CheckCircums
   }
 }
 
-/** A log that a crash has left long makes every opening slow until somebody copies it. */
+/** A log that a crash has left long makes every opening slow until it is copied. */
 async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
   await store.maintenance.checkpoint({ alone });
   return {};
@@ -326,7 +326,7 @@ async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
 /** With the artifacts that something refers to. Where others live, they would have met damage; they have just been reading. */
 async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
   if (!alone && !rebooted) return {};
-  // There is nothing to look for on a server where nobody has said where artifacts are.
+  // There is nothing to check on a server if the place of artifacts is not configured.
   if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
   return { errors: await checkAll(engine, "quick", signal) };
 }
@@ -340,7 +340,7 @@ export interface RecoveryPlan extends Omit<RecoveryPreview, "staleLocks"> {
   /** Of holders that are not proven dead: running jobs whose lease has expired, and names of locks that are over. */
   expired: { jobs: number; locks: string[] };
   crashed: CrashedProcess[];
-  /** A recovery was killed itself, or left its report unended: it goes on with that. */
+  /** A recovery was killed itself, or left its report unended: the next continues it. */
   goesOn: boolean;
 }
 
@@ -369,7 +369,7 @@ async function crashOf(store: Store): Promise<Pick<RecoveryPlan, "crashed" | "go
 }
 
 /**
- * Whether a crash has left something that waits for an operator. Whoever dies beside workers is buried by them, in a moment,
+ * Whether a crash has left something that waits for an operator. Workers reclaim from a process that dies beside them in a moment,
  * so that is waited for: a worker that is started again at once would else be refused for nothing.
  */
 export async function isLeftBehind(store: Store): Promise<boolean> {

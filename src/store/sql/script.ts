@@ -9,7 +9,7 @@ import type { Enqueued, NewJob } from "../store.ts";
 
 /**
  * The steps of one transaction, written once for both databases. A script stops at every answer it has to wait for.
- * SQLite answers at once, so there a script runs from beginning to end without stopping; on PostgreSQL whoever runs it
+ * SQLite answers at once, so there a script runs from beginning to end without stopping; on PostgreSQL the runner
  * awaits each answer. Scripts call each other with `yield*`, as asynchronous functions do with `await`.
  */
 export type Script<T> = Generator<Promise<unknown>, T, unknown>;
@@ -96,9 +96,9 @@ export interface Tx extends Reads {
   lock(select: string, params?: Params): Script<unknown>;
   /** A number that no earlier transaction was given: the fence of what is taken or saved in this one. */
   fence(): Script<Fence>;
-  /** Somebody who waits for jobs of this queue should look again after the commit. */
+  /** Workers that wait for jobs of this queue should look again after the commit. */
   ready(queue: string): void;
-  /** Tells the holder of a lease that it was ended by somebody else. */
+  /** Notifies the holder of a lease that another process ended it. */
   ended(job: JobKey, fence: Fence): void;
   /** Writes an audit entry when all else is done. Absent where entries are written at once. */
   atLast?(entry: NewAuditEntry): void;

@@ -50,7 +50,7 @@ export function isHandleOf(driver: DriverName, handle: unknown): boolean {
   return handle instanceof (driver === "node:sqlite" ? loadNode().DatabaseSync : loadBetter());
 }
 
-/** A handle that somebody else opened. Its own settings (big integers, rows as arrays) are no concern of our statements. */
+/** A handle that the user opened. Its own settings (big integers, rows as arrays) are no concern of our statements. */
 export function through(driver: DriverName, handle: object): Connection {
   return driver === "node:sqlite" ? throughNode(handle as DatabaseSync) : throughBetter(handle as BetterDatabase);
 }

@@ -23,7 +23,7 @@ export function faultOf(error: unknown): SqliteFault | null {
   if (!(error instanceof Error)) return null;
   const { errcode, code } = error as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return CODES[(errcode & 0xff) as keyof typeof CODES] ?? "OTHER";
-  // Nobody has ever written a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
+  // No process has ever written a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
   if (code === "ERR_OUT_OF_RANGE" && error.message.startsWith("Value is too large to be represented")) return "CORRUPT";
   if (typeof code !== "string" || !code.startsWith("SQLITE_")) return null;
   const name = Object.values(CODES).find((known) => code.startsWith(`SQLITE_${known}`));
@@ -81,7 +81,7 @@ function systemFault(error: unknown): SqliteFault | null {
   }
 }
 
-/** What a caller is told; errors that are not SQLite's pass as they are. */
+/** The error that a caller gets; errors that are not SQLite's pass as they are. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
   const fault = faultOf(error) ?? systemFault(error);

@@ -27,7 +27,7 @@ export interface Tx extends ScriptTx {
   damaged(what: string): void;
 }
 
-/** What the world is told after a commit. */
+/** What listeners get after a commit. */
 export interface Committed {
   ready: Set<string>;
   ended: { job: JobKey; fence: Fence }[];
@@ -127,7 +127,7 @@ export class GroupCommit {
     return this.#add(operation, run, false, asItIs);
   }
 
-  /** `run` is somebody else's: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
+  /** `run` is the user's own: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
   submitAlone<T>(operation: Operation, run: (tx: Tx) => T, refused = asItIs): Promise<T> {
     return this.#add(operation, run, true, refused);
   }
@@ -181,7 +181,7 @@ export class GroupCommit {
   #alone(item: Item): Item[] {
     let called = false;
     let value: unknown;
-    // Somebody else's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
+    // The user's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
     this.#db.exec("pragma foreign_keys = on");
     const run = (tx: Tx): void => {
       called = true;
@@ -270,7 +270,7 @@ export class GroupCommit {
     return [];
   }
 
-  /** Null when nobody wrote anything: then there is nothing to commit, and nothing to tell. */
+  /** Null when nothing was written: then there is nothing to commit, and nothing to announce. */
   #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
     let mark: Mark;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
@@ -305,7 +305,7 @@ export class GroupCommit {
         damaged: (what) => committed.damaged.push(what),
         audited: (head) => (committed.audit = head),
       });
-      // Keys that were taken by what was undone since are in no row; whoever is undone says so.
+      // Keys that were taken by what was undone since are in no row; the caller says whether any was undone.
       committed.key = undone() ? jobs : nextKey;
       // Nor is a number that no job was given.
       committed.commit = counts || committed.key > jobs ? commit : commits;
@@ -385,7 +385,7 @@ export class GroupCommit {
       else item.reject(explain(busy(), path));
     }
     this.#queue = [...patient, ...this.#queue];
-    // Somebody has called meanwhile, and the next turn takes these along.
+    // A caller has submitted meanwhile, and the next turn takes these along.
     if (this.#scheduled) return;
     this.#scheduled = true;
     const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());

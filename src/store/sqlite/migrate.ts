@@ -87,7 +87,7 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
   passPoint("migrate", "written");
 }
 
-/** Whoever opens it enters himself, once it is whole. */
+/** The process that opens it registers itself, once it is whole. */
 export function wasUsed(db: Connection): boolean {
   return (db.prepare("select commits from holdfast_counter where id = 1").row() as [number])[0] > 0;
 }

@@ -57,7 +57,7 @@ export class News {
     this.#watchIfNeeded();
   }
 
-  /** Every commit touches the watched file, so nobody is to watch it who does not need to. */
+  /** Every commit touches the watched file, so it is only watched by handles that need to. */
   #watchIfNeeded(): void {
     const needed = !this.#closed && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
     if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));

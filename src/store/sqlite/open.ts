@@ -119,7 +119,7 @@ async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteO
   await backUpBeforeMigration(db, { path, driver, now });
 }
 
-/** Whoever makes it is still at it, or was killed in the middle: nobody was ever entered, so there is nothing to go back to. */
+/** The process that makes it is still at it, or was killed in the middle: none was ever registered, so there is nothing to go back to. */
 function isUnfinished(db: Connection): boolean {
   return db.prepare("select 1 from sqlite_sequence where name = 'holdfast_processes'").row() === undefined;
 }
@@ -150,9 +150,9 @@ function may(path: string, mode: number): boolean {
 
 /** Settings belong to the connection, so every connection goes through here. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
-  // Even this reads the file, and meets whoever is switching it to write-ahead logging or closing it last.
+  // Even this reads the file, and meets a process that is switching it to write-ahead logging or closing it last.
   refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], options.driver);
-  // Before anything is switched: it may be somebody else's database.
+  // Before anything is switched: it may be another program's database.
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
     const [mode] = db.prepare("pragma journal_mode = wal").row() as [string];
@@ -224,7 +224,7 @@ function gone(path: string, had: string): HoldfastError {
   return new HoldfastError(
     "DATABASE_GONE",
     `The database at ${path} is gone, or its write-ahead log (-wal) with all that was in it: it had ${had}.`,
-    "Put both files back, or a backup: holdfast restore. Whoever makes a new one there gets a report of what is missing.",
+    "Put both files back, or a backup: holdfast restore. A process that makes a new one there gets a report of what is missing.",
   );
 }
 

@@ -88,7 +88,7 @@ export class Processes implements ProcessStore {
     return this.#isEntered.row(id) !== undefined;
   }
 
-  /** The process's first commit: after it, nothing that it reads can be lost by somebody else's unfinished fsync. */
+  /** The process's first commit: after it, nothing that it reads can be lost by the unfinished fsync of another process. */
   async register(process: NewProcess): Promise<ProcessId> {
     const alive = await this.#access.read(() => this.#prove());
     await this.#access.read(() => this.#parts.beWitness(alive));
@@ -187,7 +187,7 @@ export class Processes implements ProcessStore {
     };
   }
 
-  /** Strikes it off, in a transaction of somebody who does more. */
+  /** Unregisters it, in a transaction that does more. */
   remove(tx: Tx, id: ProcessId): boolean {
     const removed = this.#remove.runNamed({ id }) > 0;
     if (removed) tx.wrote();

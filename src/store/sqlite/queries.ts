@@ -36,7 +36,7 @@ const SHOWN = `
   ${COLUMNS}, job.worker, job.expires_at, process.host, process.pid
   ${FROM} left join holdfast_processes as process on process.id = job.holder and job.state = 'running'`;
 
-/** Work of builds that have ended is about to be cleared away: it is nobody's any more. */
+/** Work of builds that have ended is about to be cleared away: no worker runs it any more. */
 const UNWANTED = `
   select job.lane, job.state, -count(*) from (${endedWithWork(DIALECT)}) as ended
   cross join holdfast_work as work on work.build = ended.key cross join holdfast_jobs as job on job.key = work.job
@@ -83,7 +83,7 @@ export class Queries implements QueryStore {
        union all
        ${UNWANTED}`,
     );
-    // What is due but still marked as delayed could run now, too: nobody may have claimed there yet.
+    // What is due but still marked as delayed could run now, too: no worker may have claimed there yet.
     this.#oldest = db.prepare(
       `select created_at from holdfast_jobs where key = (select min(key) from (
          select min(key) as key from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0

@@ -82,7 +82,7 @@ export interface SqliteStoreOptions {
   /** Of this process, and of this run of the host, for those who come after it. */
   identity?: string;
   boot?: string;
-  /** Whoever opens it only looks, and writes nothing. */
+  /** The caller only reads, and writes nothing. */
   looks?: boolean;
   /** How long a write waits for another process's transaction, in milliseconds. */
   writeWaitMs?: number;

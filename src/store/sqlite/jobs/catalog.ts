@@ -133,7 +133,7 @@ export class Catalog {
 
 /**
  * What is set for queues, and which limits there are. Read again only when the database's count of such changes has
- * moved, which every transaction sees anyway: where nobody sets anything, it costs nothing.
+ * moved, which every transaction sees anyway: where nothing is set, it costs nothing.
  */
 export class Settings {
   readonly #allQueues: Statement;
@@ -193,7 +193,7 @@ export class Settings {
     return this.#view.rule(id);
   }
 
-  /** Called first by whoever relies on it; `settings` is the database's count of changes. */
+  /** Called first by code that relies on it; `settings` is the database's count of changes. */
   at(settings: number): SettingsView {
     if (settings !== this.#seen) this.#reload(settings);
     return this.#view;

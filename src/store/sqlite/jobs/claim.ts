@@ -68,7 +68,7 @@ export class Claim {
     this.#head = db.prepare(headSql("= 0"));
     this.#suspectHead = db.prepare(headSql("> 0"));
     // The claim itself: one statement for the batch. What it takes was read in the same transaction, which holds the
-    // database's only write lock, so nobody can have come between.
+    // database's only write lock, so no other process can have come between.
     this.#take = db.prepare(
       `update holdfast_jobs set
          state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?

@@ -22,7 +22,7 @@ export interface DamagedJob {
 }
 
 /**
- * Jobs whose row is not what was written there. None of them is handed to anybody: whoever would have claimed one puts it
+ * Jobs whose row is not what was written there. None of them is handed out: the process that would have claimed one puts it
  * into quarantine instead, where an operator finds it. Nothing that its row says is relied on, but the lane it was found in.
  */
 export class DamagedJobs {

@@ -298,7 +298,7 @@ export class Intake {
   }
 
   /**
-   * In a transaction that is somebody else's to commit or to undo, in part even: so nothing that an earlier call has
+   * In a transaction that the user commits or undoes, in part even: so nothing that an earlier call has
    * learnt in it is believed. When it throws, it has left nothing behind, and the transaction may go on.
    */
   provisionally(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {

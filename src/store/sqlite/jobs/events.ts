@@ -71,7 +71,7 @@ export function eventNumbers(access: Access): EventNumbers {
 type Row = [lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
 /**
- * What happens to jobs, told where their queue asks for it. The job's row is read after the change, so that nobody else
+ * What happens to jobs, told where their queue asks for it. The job's row is read after the change, so that no other code
  * pays for carrying its id about.
  */
 export class JobEvents {

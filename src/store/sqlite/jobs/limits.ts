@@ -26,7 +26,7 @@ export class Limits {
   readonly #due: Statement;
   readonly #wrong: Statement;
   readonly #version: Statement;
-  /** What is known of counters holds until somebody else has written, a limit has changed, or a transaction of ours was undone. */
+  /** What is known of counters holds until another process has written, a limit has changed, or a transaction of ours was undone. */
   #tx: Tx | null = null;
   #seen = -1;
   #settingsSeen = -1;
@@ -67,7 +67,7 @@ export class Limits {
   serveDue(tx: Tx): void {
     if (!this.#settings.limited) return;
     this.#look(tx, this.#due, tx.now);
-    // No rate is used up for longer than it lasts: whoever wrote such an instant has a clock that was set back since.
+    // No rate is used up for longer than it lasts: the process that wrote such an instant has a clock that was set back since.
     this.#look(tx, this.#wrong, tx.now + this.#settings.longest);
   }
 
@@ -237,7 +237,7 @@ export class ClaimLocks {
     return this.#any.row() !== undefined;
   }
 
-  /** The names of locks that are held: queues that nobody may claim from. */
+  /** The names of locks that are held: queues from which no other process may claim. */
   held(now: number): string[] {
     if (!this.any()) return [];
     return this.#held.all<{ name: string }>({ now }).map(({ name }) => name);

@@ -154,7 +154,7 @@ export class Operate {
     tx.wrote();
   }
 
-  /** That it happened is told among the events of jobs. */
+  /** The event is among those of jobs. */
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Row, after: JobState): void {
     const of = this.#parts.catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
@@ -186,7 +186,7 @@ interface CancelParts {
   batches: WorkBatches;
 }
 
-/** Ends jobs that have not ended, whoever holds them. The caller then writes the endings. */
+/** Ends jobs that have not ended, whatever holds them. The caller then writes the endings. */
 export class Cancel {
   readonly #parts: CancelParts;
   readonly #row: Statement;

@@ -45,7 +45,7 @@ export class Endings {
   readonly #unblock: Statement;
   readonly #cancel: Statement;
   readonly #idOf: Statement;
-  /** Somebody may wait for what ends, or it is not kept for ever. */
+  /** Another job may wait for what ends, or it is not kept for ever. */
   #followed = true;
   #ended: Ended[] = [];
 
@@ -192,7 +192,7 @@ export class Waits {
     this.#add.run(job, upstream);
   }
 
-  /** How an upstream job stands; a pruned one is remembered by the id that its caller chose. Null: nobody knows it. */
+  /** How an upstream job stands; a pruned one is remembered by the id that its caller chose. Null: it is not known. */
   stateOf(id: string, key: JobKey | null): JobState | null {
     const row = (key === null ? undefined : this.#state.row(key)) ?? this.#remembered.row(id);
     return (row?.[0] ?? null) as JobState | null;
@@ -207,7 +207,7 @@ export class Waits {
     });
   }
 
-  /** Those that somebody may wait for. Where few are waited for at all, that is told without asking for each that ended. */
+  /** Those that other jobs may wait for. Where few are waited for at all, that is known without asking for each that ended. */
   #awaited(ended: readonly JobKey[]): readonly JobKey[] {
     if (ended.length < FEW) return ended;
     const all = this.#upstreams.rows();

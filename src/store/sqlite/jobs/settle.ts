@@ -299,7 +299,7 @@ export class Leases {
 
   constructor(db: Connection, settle: Settle) {
     this.#settle = settle;
-    // Only a lease that is still the job's; an expired one that nobody took yet may be renewed.
+    // Only a lease that is still the job's; an expired one that was not reclaimed yet may be renewed.
     this.#renew = db.prepare(
       "update holdfast_jobs set expires_at = ?, lease = ? where key = ? and fence = ? and state = 'running'",
     );

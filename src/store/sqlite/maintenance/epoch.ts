@@ -30,7 +30,7 @@ export function knownIn(db: Connection): Known {
        from holdfast_database, holdfast_counter where holdfast_database.id = 1 and holdfast_counter.id = 1`,
     )
     .row() as [number, number, number];
-  // One driver throws here, the other rounds: nobody has ever written such a number.
+  // One driver throws here, the other rounds: no process has ever written such a number.
   if (!row.every(Number.isSafeInteger)) throw corrupt(`a number that was never given out: ${row.join(", ")}`);
   return { epoch: row[0], commits: row[1], key: row[2] };
 }

@@ -245,7 +245,7 @@ export class Maintenance implements MaintenanceStore {
   }
 }
 
-/** How long the log may be before a commit copies it: with nobody to help, and with a thread. In pages. */
+/** How long the log may be before a commit copies it: by itself, and with a thread. In pages. */
 const ALONE = 1_000;
 const BACKSTOP = 4_000;
 /** From this many pages on they are copied into the database, beside the writers. */
@@ -254,7 +254,7 @@ const COPY = 500;
 const RESTART = 8_000;
 
 /**
- * Keeps the write-ahead log short, from a thread where a stall hurts nobody. A log that starts anew is written over in
+ * Keeps the write-ahead log short, from a thread in which a stall blocks no job. A log that starts anew is written over in
  * place, which makes each fsync cheaper than one that grows: half as many commits a second were seen without.
  */
 export class Checkpoint {
@@ -288,7 +288,7 @@ export class Checkpoint {
 
   /** How much of the log is in use, in bytes, where that could not be copied. */
   run(): number {
-    // Most rounds find that nobody has written: one page of shared memory tells.
+    // Most rounds find that no process has written: one page of shared memory tells.
     const [version] = this.#version.row() as [number];
     if (version === this.#seen) return 0;
     this.#seen = version;
@@ -317,13 +317,13 @@ function pages(look: Statement): number {
 const LENGTH = 136;
 const LAST_FRAME = 16;
 const MARKS = 100;
-/** How many marks there are; a lock on the byte of one says that somebody reads up to it. */
+/** How many marks there are; a lock on the byte of one says that a process reads up to it. */
 const READERS = 5;
 const READ_LOCKS = 123;
 
 /**
  * Who reads an earlier state of the database than its newest: as long as he does, the log cannot start anew. Which mark each
- * reader has is in shared memory, who has locked it says Linux; elsewhere nobody can tell. Another process reads that
+ * reader has is in shared memory, who has locked it says Linux; elsewhere it is not known. Another process reads that
  * memory: in this one, to close the file would drop the locks of all that have the database open here.
  */
 async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<number, string>): Promise<WalReader[]> {

@@ -118,7 +118,7 @@ interface ByteLock {
   to: number;
 }
 
-/** Who has locked which bytes of a file, as Linux says; elsewhere nobody does. The file itself is not opened. */
+/** Who has locked which bytes of a file, as Linux says; elsewhere it is not known. The file itself is not opened. */
 export function locksOn(path: string): ByteLock[] {
   const stat = statSync(path, { throwIfNoEntry: false });
   if (stat === undefined) return [];

@@ -25,7 +25,7 @@ import { FRAME_HEADER, LOG_HEADER, readWalIndex, type WalIndex } from "./wal.ts"
 import { bootAnew, type Booted } from "./epoch.ts";
 
 export interface PowerCutOptions {
-  /** Where the database is. Whoever writes to it is stopped. */
+  /** Where the database is. A process that writes to it is stopped. */
   from: string;
   /** Where the image goes: there must be nothing yet. */
   to: string;
@@ -45,11 +45,11 @@ export interface PowerCutImage {
   bytesUnsynced: number;
 }
 
-/** As often as somebody else writes meanwhile. */
+/** As often as another process writes meanwhile. */
 const TRIES = 10;
 /** What a disk writes as one. */
 const SECTOR = 512;
-/** The log comes by itself, its index is made anew by whoever opens it, and backups are another disk's. */
+/** The log comes by itself, its index is made anew by the process that opens it, and backups are another disk's. */
 const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 
 /**
@@ -139,7 +139,7 @@ function cutLog(
   torn: number | null,
 ): Pick<PowerCutImage, "framesKept" | "bytesUnsynced"> {
   const size = statSync(`${image}-wal`, { throwIfNoEntry: false })?.size ?? 0;
-  // Nobody has it open: whoever had it has left it to the disk long ago.
+  // No process has it open: the last one left it to the disk long ago.
   if (index === null || size === 0) return { framesKept: 0, bytesUnsynced: 0 };
   const framesKept = durability === "power" ? index.committed : Math.max(index.copied, index.copying);
   const end = framesKept === 0 ? 0 : LOG_HEADER + framesKept * (FRAME_HEADER + index.pageSize);

@@ -26,7 +26,7 @@ interface Bad {
 /**
  * Reads a log piece by piece. Each frame's checksum continues that of the frame before, so SQLite silently stops at the
  * first that does not fit: that is how it knows where the last commit ended, and why a flipped bit hides all that follows.
- * Here it goes on from what stands in the bad frame. What then fits was written after it, so the bad one was whole once.
+ * Here it continues from what stands in the bad frame. What then fits was written after it, so the bad one was whole once.
  */
 class Frames {
   #left: Buffer = Buffer.alloc(0);
@@ -97,7 +97,7 @@ interface LogHeader {
   /** False: it is not what was written, and nothing that it says is relied on. */
   whole: boolean;
   pageSize: number;
-  /** Words are read in the order of whoever made the log. */
+  /** Words are read in the byte order of the host that made the log. */
   little: boolean;
   /** All frames of this log have the same; null: as the first has them. */
   salts: Buffer | null;
@@ -201,7 +201,7 @@ const PRINT = "require('node:fs').createReadStream(process.argv[1]).pipe(process
 
 /**
  * What is in a database's log, as it lies on the disk; null where there is none. Another process reads it: in this one,
- * closing a descriptor of the file would drop the locks of whoever has the database open.
+ * closing a descriptor of the file would drop the locks of this process on the database.
  */
 export async function scanLog(path: string): Promise<Scanned | null> {
   const log = `${path}-wal`;
@@ -209,13 +209,13 @@ export async function scanLog(path: string): Promise<Scanned | null> {
   const scanned = await scan(log);
   if (scanned === null) return null;
   if (scanned.bad === null) return scanned;
-  // Somebody may have written while it was read; then it reads otherwise now.
+  // Another process may have written while it was read; then it reads otherwise now.
   const again = await scan(log);
   if (again === null) return null;
   return again.bad?.frame === scanned.bad.frame ? again : { ...again, bad: null };
 }
 
-/** Null: somebody has put it away meanwhile, as whoever closes a database last does. */
+/** Null: another process has removed it meanwhile, as the last to close a database does. */
 async function scan(log: string): Promise<Scanned | null> {
   const frames = new Frames();
   try {
@@ -253,7 +253,7 @@ async function* output(command: string, args: readonly string[]): AsyncGenerator
   await ended;
 }
 
-/** The write-ahead log as whoever opened the database has met it. */
+/** The write-ahead log as the process that opened the database found it. */
 export interface LogAtOpening {
   bytes: number;
   frames: number;
@@ -277,7 +277,7 @@ export interface WalIndex {
   committed: number;
   /** Frames that are copied into the database. */
   copied: number;
-  /** Frames that somebody has begun to copy: before he does, he syncs the log. */
+  /** Frames that a process has begun to copy: before that, it syncs the log. */
   copying: number;
   /** All of it: two that are equal are of the same instant. */
   text: string;
@@ -286,7 +286,7 @@ export interface WalIndex {
 const HEADER = 48;
 const LENGTH = 136;
 
-/** Null: nobody has the database open, or nobody has looked at its log yet. */
+/** Null: no process has the database open, or none has looked at its log yet. */
 export function readWalIndex(path: string): WalIndex | null {
   const file = `${path}-shm`;
   if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) < LENGTH) return null;
@@ -297,7 +297,7 @@ export function readWalIndex(path: string): WalIndex | null {
   } finally {
     closeSync(fd);
   }
-  // It is written twice, the second copy first: whoever is stopped in between leaves one that is whole.
+  // It is written twice, the second copy first: a process that is stopped in between leaves one that is whole.
   const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
   if (header === undefined) return null;
   const size = LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);

@@ -48,7 +48,7 @@ export function readSlots(path: string): Slot[] {
   });
 }
 
-/** The most that anybody has seen of a database: a lower bound of what must be in it. Null: nobody has said anything. */
+/** The most that any process has seen of a database: a lower bound of what must be in it. Null: no process has written anything down. */
 export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | null {
   const all = slots.filter(({ seen }) => databaseId === undefined || seen.databaseId === databaseId).map(({ seen }) => seen);
   // What is of an earlier epoch was given up.
@@ -63,7 +63,7 @@ export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | nu
   }, first);
 }
 
-/** For whoever puts another database into this one's place: what it must go beyond. */
+/** For code that puts another database into this one's place: what it must go beyond. */
 export function knownOutside(path: string): Known {
   const { epoch, commits, key } = mostSeen(readSlots(path)) ?? { epoch: 0, commits: 0, key: 0 };
   return { epoch, commits, key };
@@ -83,7 +83,7 @@ function takeSlot(path: string, token: string, alive: Alive): number {
       renameSync(join(folder, other), own);
       return openSync(own, "r+");
     } catch {
-      // Somebody else was faster.
+      // Another process was faster.
     }
   }
   return makeSlot(path, token);
@@ -192,7 +192,7 @@ const SYNC = 1_000;
 
 /**
  * What this process has seen committed, written down outside the database after each commit of its own, before anybody
- * is told of it. Whoever opens the database later compares: a log that was cut off, a file that was put back, a disk that
+ * gets its answer. A process that opens the database later compares: a log that was cut off, a file that was put back, a disk that
  * forgot what it had synced.
  */
 export class Witness {
@@ -244,7 +244,7 @@ export class Witness {
     if (commits <= seen.commits && key <= seen.key) return;
     if (commits > seen.commits) seen.commits = commits;
     if (key > seen.key) seen.key = key;
-    // It survives the death of the process; the sync is nobody's to wait for.
+    // It survives the death of the process; no caller waits for the sync.
     const at = COUNTS + (commits % 2) * COUNTS_APART;
     this.#write(this.#counts.set(seen.commits, seen.key), COUNT, at);
     this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
@@ -284,7 +284,7 @@ export class Witness {
     fsync(this.#fd, () => {});
   }
 
-  /** Somebody may have removed it: what is written into a file without a name is written for nobody. */
+  /** Another process may have removed it: what is written into a file without a name is lost. */
   #comeBack(): void {
     try {
       if (fstatSync(this.#fd).nlink > 0) return;
@@ -311,7 +311,7 @@ export class Witness {
   }
 }
 
-/** The first entry that somebody has seen, and that is not there as it was. */
+/** The first entry that a process has seen, and that is not there as it was. */
 function missedIn(
   slots: readonly Slot[],
   { databaseId, epoch }: Seen,

@@ -141,7 +141,7 @@ create table holdfast_artifacts (
 ) without rowid;
 create index holdfast_artifacts_hash on holdfast_artifacts (hash);
 
--- Work items that have not ended: jobs of builds. estimate: set aside while it runs. cost: what the running attempt has
+-- Work items that have not ended: jobs of builds. estimate: reserved while it runs. cost: what the running attempt has
 -- reported. charged: what its earlier attempts have cost.
 create table holdfast_work (
   job              integer primary key,

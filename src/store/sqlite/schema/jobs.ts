@@ -21,13 +21,13 @@ create table holdfast_counter (
   commits  integer not null,
   jobs     integer not null,
   lanes    integer not null,
-  -- Rises when a queue's settings or a limit change, so that nobody has to read them again before.
+  -- Rises when a queue's settings or a limit change, so that no process has to read them again before.
   settings integer not null,
   writer   integer not null
 );
 insert into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0);
 
--- A lane is what a worker can claim or not claim as a whole. Claims walk lanes, so jobs that nobody here can run
+-- A lane is what a worker can claim or not claim as a whole. Claims walk lanes, so jobs that no worker here can run
 -- are never stepped over.
 create table holdfast_lanes (
   id       integer primary key,
@@ -117,7 +117,7 @@ create table holdfast_notes (
   checksum    integer
 );
 
--- How many finished jobs there are, so that nobody has to count history. since, fresh, before: how many there were in
+-- How many finished jobs there are, so that no query has to count history. since, fresh, before: how many there were in
 -- the current minute and in the one before it, for the rate.
 create table holdfast_tally (
   lane    integer not null,

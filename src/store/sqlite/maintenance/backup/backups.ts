@@ -129,7 +129,7 @@ const WORKSHOP = ".holdfast-backups";
 
 /**
  * A place for a backup that is being made, on the disk where it will be. Its name belongs to a lock that the kernel frees:
- * whoever makes the next backup there finishes what a dead process had all but finished, and removes the rest.
+ * the process that makes the next backup there finishes what a dead process had all but finished, and removes the rest.
  */
 export class Staging {
   readonly target: string;
@@ -190,7 +190,7 @@ export function clearWorkshop(folder: string, driver: DriverName): void {
 function clearDead(workshop: string, alive: Alive, own: string | null): void {
   for (const entry of readdirSync(workshop)) {
     const token = entry.replace(/\.lock$/, "");
-    // Its lock is made before its place, and goes after it: without one, nobody is there.
+    // Its lock is made before its place, and goes after it: without one, no process is there.
     if (token === own || !/^[0-9a-f]+$/.test(token) || alive.probe(token) === "alive") continue;
     const place = join(workshop, token);
     if (existsSync(place)) finish(place, dirname(workshop));
@@ -206,7 +206,7 @@ function finish(place: string, folder: string): void {
   const target = join(folder, basename(readFileSync(name, "utf8")));
   if (!existsSync(target) || existsSync(manifestPath(target))) return;
   const { size, sha256 } = parseManifest(readFileSync(manifest, "utf8"), manifest);
-  // Somebody else's may have got the name.
+  // Another process's backup may have got the name.
   if (statSync(target).size !== size || digestFile(target) !== sha256) return;
   nameRest(place, target);
 }
@@ -262,7 +262,7 @@ function removeEmpty(workshop: string): void {
 }
 
 /**
- * Before a newer Holdfast changes the schema: whoever wants to go back to the older one has what it could read. Of several
+ * Before a newer Holdfast changes the schema: a user who wants to go back to the older one has what it could read. Of several
  * processes that open it at once, one makes it; it is named after what is in it, so the others find it there.
  */
 export async function backUpBeforeMigration(

@@ -22,7 +22,7 @@ import { schemaVersion, versionOf } from "../../migrate.ts";
 import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";
 
-/** On a thread of its own it may wait for somebody who is just opening the file. */
+/** On a thread of its own it may wait for a process that is just opening the file. */
 const PATIENCE = 5_000;
 
 /**
@@ -47,7 +47,7 @@ export async function copyDatabase(driver: DriverName, from: string, to: string)
   return { whole: false };
 }
 
-/** The same on a connection that is there already: what is in memory, nobody else can reach. */
+/** The same on a connection that is there already: no other connection can reach what is in memory. */
 export function copyFrom(db: Connection, from: string, to: string, mode = DEFAULT_FILE_MODE): void {
   try {
     refuseFull(sizeOf(db), to);
@@ -85,7 +85,7 @@ export interface Survey {
   hashes: string[];
 }
 
-/** Looks at a copy that nobody writes to: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
+/** Looks at a copy that no process writes to: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
 export function survey(driver: DriverName, path: string): Survey | null {
   // On a connection that may only read, SQLite passes over every CHECK. Nothing is written.
   const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });
@@ -147,7 +147,7 @@ function rowsOf(db: Connection): Record<string, number> {
   return Object.fromEntries(tablesOf(db).map((table) => [table, count(table)]));
 }
 
-/** Where the journal goes on. */
+/** Where the journal continues. */
 function changesOf(db: Connection): number | null {
   if (!stateOf(db)?.active) return null;
   const row = db.prepare("select seq from sqlite_sequence where name = 'holdfast_changes'").row() as [number] | undefined;

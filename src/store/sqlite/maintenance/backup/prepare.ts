@@ -19,7 +19,7 @@ import { runTask } from "./tasks.ts";
 
 export interface Preparation {
   driver: DriverName;
-  /** The copy; nobody has it open. */
+  /** The copy; no process has it open. */
   path: string;
   now: number;
   /** Of the database whose place it takes, and of what else is remembered there. */
@@ -45,8 +45,8 @@ const PROCESSES = 1_000_000;
 const TRANSITIONS = 1_000_000;
 
 /**
- * Makes a copy ready to be worked in, in one transaction. Whoever held anything in it is gone, and nothing that he still says
- * is taken for somebody else's: all fences, tokens and numbers from here on are beyond those that were ever given out. What
+ * Makes a copy ready to be worked in, in one transaction. The processes that held anything in it are gone, and nothing that they still write
+ * is taken for another's: all fences, tokens and numbers from here on are beyond those that were ever given out. What
  * ran goes back by the same way as after a crash, when it is opened next, and is charged none.
  */
 export function prepare(preparation: Preparation, onProgress: OnProgress = () => {}): Prepared {
@@ -68,7 +68,7 @@ export function prepare(preparation: Preparation, onProgress: OnProgress = () =>
       asked === undefined ? null : replay(db, asked, (done, total) => onProgress({ step: "replaying", done, total }));
     const prepared = { ...startAnew(db, preparation, replayed), replayed };
     db.exec("commit");
-    // As whoever opens it wants it: to switch it then would leave a log of another kind behind, should he die of it.
+    // As the process that opens it wants it: to switch it then would leave a log of another kind behind, should that process die.
     db.exec("pragma journal_mode = wal");
     return prepared;
   } finally {
@@ -115,7 +115,7 @@ function tell(db: Connection, now: number, by: string, act: Preparation["audit"]
   runSync(new Audit(DIALECT, { actor: by, events: new Events(db) }).record(txOn(db, now, commit), act));
 }
 
-/** What counts by itself goes on from there. */
+/** Counters continue from there. */
 function moveOn(db: Connection, table: string, by: number): void {
   const moved = db.prepare("update sqlite_sequence set seq = seq + ? where name = ?").run(by, table);
   if (moved === 0) db.prepare("insert into sqlite_sequence (name, seq) values (?, ?)").run(table, by);
@@ -146,7 +146,7 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
   );
   if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
     const said = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
-    // Whoever opens a database enters himself in it.
+    // A process that opens a database registers itself in it.
     if (existsSync(`${path}-alive`)) throw opened(path, said);
     throw damaged(path, `it is not what its manifest says: ${said}`);
   }
@@ -181,12 +181,12 @@ function none(path: string): HoldfastError {
 function opened(path: string, said: string): HoldfastError {
   return new HoldfastError(
     "BACKUP_CHANGED",
-    `The backup ${path} is not what its manifest says: ${said}. Somebody has opened it as a database since it was made.`,
+    `The backup ${path} is not what its manifest says: ${said}. It was opened as a database since it was made.`,
     `Use another copy. To go on from this one as it was left, take it without its manifest: put ${basename(manifestPath(path))} away.`,
   );
 }
 
-/** A backup is one file. What has a log beside it is a database that somebody may work in. */
+/** A backup is one file. What has a log beside it is a database that a process may work in. */
 function refuseLive(path: string): void {
   for (const end of ["-wal", "-journal"]) {
     if ((statSync(path + end, { throwIfNoEntry: false })?.size ?? 0) === 0) continue;

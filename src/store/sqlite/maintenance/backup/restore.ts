@@ -53,8 +53,8 @@ export interface Restored extends Prepared {
 const STEPPING_BACK = 2_000;
 
 /**
- * A backup takes the place of a database that nobody has open. Before anything is changed, the backup is checked, copied and
- * made ready; then the files change their names. Killed before that is decided, everything is as before; after it, whoever
+ * A backup takes the place of a database that no process has open. Before anything is changed, the backup is checked, copied and
+ * made ready; then the files change their names. Killed before that is decided, everything is as before; after it, the process that
  * opens the database next brings it to its end.
  *
  * `before` is called when all is ready, and what it throws ends it.
@@ -120,7 +120,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
 }
 
 /**
- * Whoever opens the database shows that he lives, then looks for a plan; here it is the other way round. So of the two at
+ * A process that opens the database shows that it lives, then looks for a plan; here it is the other way round. So of the two at
  * least one sees the other.
  */
 export async function decide(right: Right, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
@@ -166,13 +166,13 @@ function leftIn(path: string, driver: DriverName, databaseId: string, epoch: num
   });
 }
 
-/** All of it is committed, and nothing came after it; or nobody has looked yet since a table was changed. */
+/** All of it is committed, and nothing came after it; or no process has looked yet since a table was changed. */
 function endOf(seq: number, covered: boolean): TailChange {
   if (!covered) return { seq, kind: "unseen", at: null };
   return { seq, kind: "drained", name: null, key: null, row: null, at: Date.now() };
 }
 
-/** Which database is there, or was when it could last be read; null: nobody knows. */
+/** Which database is there, or was when it could last be read; null: it is not known. */
 export function databaseAt(path: string, driver: DriverName): string | null {
   const at = canonicalPath(path);
   return look(at, driver).databaseId ?? mostSeen(readSlots(at))?.databaseId ?? null;
@@ -183,7 +183,7 @@ interface There {
   known: Known;
 }
 
-/** What can be told of the database that is there; it may be damaged, or none. */
+/** What is known of the database that is there; it may be damaged, or none. */
 function look(path: string, driver: DriverName): There {
   const nothing: There = { databaseId: null, known: { epoch: 0, commits: 0, key: 0 } };
   return reading(path, driver, nothing, (db) => {
@@ -228,7 +228,7 @@ export function refuseLiving(path: string, there: readonly Living[]): void {
   throw new HoldfastError(
     "IN_USE",
     `${path} is open: ${names.join(", ")}. Nothing was changed.`,
-    "Stop all that works with it first: `holdfast stop` asks the workers to. Nobody may have it open while it is replaced.",
+    "Stop all that works with it first: `holdfast stop` asks the workers to. No process may have it open while it is replaced.",
   );
 }
 
@@ -278,7 +278,7 @@ function itself(path: string): HoldfastError {
 
 /**
  * The staged database takes the place of the one that is there, which is kept with its log. Each step can be done again:
- * whoever finds the plan of a dead process goes on with it. The old log is gone from its name before the new database has
+ * the process that finds the plan of a dead one continues it. The old log is gone from its name before the new database has
  * its own: one beside the wrong database would be written into it. A database that was just being switched to a write-ahead
  * log has the other kind, too.
  */
@@ -318,7 +318,7 @@ export function settleWith(right: Right, path: string): void {
   right.clear();
 }
 
-/** Of somebody who lives: he is about to change the files. */
+/** Of a living process that is about to change the files. */
 export function isSwitching(path: string): boolean {
   return hasPlan(path);
 }
@@ -328,7 +328,7 @@ const PATIENCE = 5_000;
 
 /**
  * Before a process opens a database it shows that it lives, and then looks whether the files are about to be replaced; who
- * replaces them looks the other way round. So nobody is left with a file that has lost its name.
+ * replaces them looks the other way round. So no process is left with a file that has lost its name.
  */
 export async function enter(path: string, driver: DriverName, alive: Alive): Promise<string> {
   for (;;) {

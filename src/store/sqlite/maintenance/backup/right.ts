@@ -6,7 +6,7 @@ import { createFile, createFolder, isBusy, modeLike } from "../../faults.ts";
 import { locksOn } from "../open-files.ts";
 import { syncFolder, writeSynced } from "./copy.ts";
 
-/** What is going to be done with the files of a database, for whoever has to finish it. */
+/** What is going to be done with the files of a database, for the process that has to finish it. */
 export interface Plan {
   /** "ready": nothing was moved, so it is forgotten. "switching": something may have been, so it is brought to its end. */
   phase: "ready" | "switching";
@@ -37,7 +37,7 @@ export function reportPath(path: string): string {
   return join(restoreFolder(path), "report.json");
 }
 
-/** Whoever is about to open the database waits while there is one. */
+/** A process that is about to open the database waits while there is one. */
 export function hasPlan(path: string): boolean {
   return existsSync(planPath(path));
 }
@@ -50,7 +50,7 @@ export class Right implements Disposable {
   readonly #path: string;
   readonly #db: Connection;
 
-  /** Null: somebody else has it. */
+  /** Null: another process has it. */
   static take(path: string, driver: DriverName): Right | null {
     const folder = aliveFolder(path);
     createFolder(folder, modeLike(path));
@@ -76,7 +76,7 @@ export class Right implements Disposable {
     return (this.#db.prepare("pragma user_version").row() as [number])[0];
   }
 
-  /** Before anything is staged: the right is let go for an instant, in which somebody may look for what was left behind. */
+  /** Before anything is staged: the right is let go for an instant, in which another process may look for what was left behind. */
   remember(epoch: number): void {
     this.#db.exec(`pragma user_version = ${epoch}`);
     this.#db.exec("commit");
@@ -92,7 +92,7 @@ export class Right implements Disposable {
     writeSynced(planPath(this.#path), JSON.stringify(plan), modeLike(this.#path));
   }
 
-  /** Whoever waits may go on. */
+  /** Processes that wait may continue. */
   forget(): void {
     rmSync(planPath(this.#path), { force: true });
     if (existsSync(restoreFolder(this.#path))) syncFolder(restoreFolder(this.#path));
@@ -110,7 +110,7 @@ export class Right implements Disposable {
   }
 }
 
-/** Somebody who has a database open; of those who have not said more, only that much is known. */
+/** A process that has a database open; of those that have not written more, only that much is known. */
 export interface Living {
   pid: number | null;
   program: string | null;
@@ -119,7 +119,7 @@ export interface Living {
 /** Where SQLite's locks are in a file: beyond everything that could be data. */
 const LOCK_BYTES = 0x4000_0000;
 
-/** Who has this database open, in this instant, but for whoever asks. Nothing is written, and no lock is taken. */
+/** The processes that have this database open, in this instant, but for the caller. Nothing is written, and no lock is taken. */
 export function living(path: string, driver: DriverName): Living[] {
   const known = ours(path, driver);
   return [...known, ...others(path).filter(({ pid }) => !known.some((one) => one.pid === pid))];

@@ -44,7 +44,7 @@ async function copy(
   return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole, took };
 }
 
-/** The bytes of a file that nobody has open, and what SQLite says of them, unless they are others than expected. */
+/** The bytes of a file that no process has open, and what SQLite says of them, unless they are others than expected. */
 function inspect(
   { driver, path, expected }: { driver: DriverName; path: string; expected?: string | undefined },
   tell: OnProgress,

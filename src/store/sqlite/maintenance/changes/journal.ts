@@ -111,7 +111,7 @@ function keepOn(db: Connection, by: Switching): void {
   db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
 }
 
-/** A database that is made of what was saved of another has a journal if that had one: whoever opens it next sees to it. */
+/** A database that is made of what was saved of another has a journal if that had one: the process that opens it next sees to it. */
 export function leaveOn(db: Connection): void {
   db.exec(TABLES);
   db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
@@ -137,7 +137,7 @@ function tell(db: Connection, { now, actor }: Switching, after: { active: boolea
   const events = new Events(db);
   const audit = new Audit(DIALECT, { actor, events });
   runSync(audit.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
-  // Whoever opens it is not entered yet, so that this commit has no number; the entry has one.
+  // The process that opens it is not registered yet, so that this commit has no number; the entry has one.
   events.add(tx, { type, transition: change(type, "journal", commit, entry), data: after });
 }
 
@@ -146,7 +146,7 @@ export class CommitMarks {
   readonly #mark: Statement;
 
   constructor(db: Connection) {
-    // Somebody may have switched it off since.
+    // Another process may have switched it off since.
     this.#mark = db.prepare(
       "insert into holdfast_changes (kind, at) select 'commit', ? from holdfast_journal where id = 1 and active = 1",
     );
@@ -228,7 +228,7 @@ export class Drain {
     passStep("drain:removed");
   }
 
-  /** Somebody has made or changed a table, or a trigger: from here on it is seen. */
+  /** A program has made or changed a table, or a trigger: from here on it is seen. */
   #keepUp(): void {
     this.#unlessBusy(() => keepUp(this.#db, this.#now()));
   }
@@ -254,7 +254,7 @@ export class Drain {
     this.#right = null;
   }
 
-  /** One snapshot: so what is read ends with a commit, whoever has made it. */
+  /** One snapshot: so what is read ends with a commit, whatever process made it. */
   #write(writer: SegmentWriter): void {
     this.#db.exec("begin");
     try {

@@ -214,7 +214,7 @@ function isOwn(table: string): boolean {
   return table.startsWith("holdfast_");
 }
 
-/** The same as long as no table has changed its shape, and nobody else's trigger was made, changed or removed. */
+/** The same as long as no table has changed its shape, and no other program's trigger was made, changed or removed. */
 export function signatureOf(tables: readonly Journaled[], triggers: readonly string[]): string {
   return hash("sha256", JSON.stringify([tables.map(({ name, sql }) => [name, sql]), triggers]));
 }

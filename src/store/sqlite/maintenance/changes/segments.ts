@@ -174,7 +174,7 @@ export function readSegment(path: string): { changes: Change[]; ends: number[]; 
   return { changes, ends, whole, damaged };
 }
 
-/** Those that nobody needs any more go. A backup needs what comes after it; without one, all of it may be needed. */
+/** Those that no backup needs any more go. A backup needs what comes after it; without one, all of it may be needed. */
 export function trimSegments(
   folder: string,
   now: { databaseId: string; epoch: number },

@@ -94,7 +94,7 @@ export class Arrival {
     if (seen === null) return;
     immediately(db, () => {
       const here = knownIn(db);
-      // Somebody else has done it meanwhile.
+      // Another process has done it meanwhile.
       if (here.epoch > seen.epoch) return;
       raiseEpoch(db, seen);
     });
@@ -180,7 +180,7 @@ export async function openDamaged<T>(damage: Damage, path: string, open: (damage
       return await open(false);
     } catch (error) {
       const cause = error instanceof HoldfastError ? error.cause : error;
-      // What nobody has ever worked in may be anything, and is left alone.
+      // What no process has ever worked in may be anything, and is left alone.
       if (!isDamage(cause) || !wasHere(path)) throw error;
       if (tries === 0) continue;
       damage.found({ severity: "damage", what: `It cannot be opened as it should: ${(cause as Error).message}.` });

@@ -5,14 +5,14 @@ import { copyPages } from "../../driver.ts";
 import { createFile, isBusy, modeLike } from "../../faults.ts";
 import { fromThrown } from "../backup/tasks.ts";
 
-/** Checks a copy: in a process of its own, so that whatever SQLite meets in a damaged file ends nobody's work. */
+/** Checks a copy: in a process of its own, so that whatever SQLite meets in a damaged file ends no job. */
 
-/** `copy`: where there is nothing yet, and whoever asks clears away after the answer. */
+/** `copy`: where there is nothing yet, and the caller clears away after the answer. */
 export type CopyCheckRequest = CheckRequest & { copy: string };
 export type CopyCheckAnswer = { checked: CheckedPages } | { failure: ReturnType<typeof fromThrown> };
 
 process.once("message", (request: CopyCheckRequest) => {
-  // Whoever asked is gone, and so is the use of an answer.
+  // The process that asked is gone, and so is the use of an answer.
   process.once("disconnect", () => process.exit());
   void answerTo(request).then((answer) => process.send?.(answer, () => process.disconnect()));
 });

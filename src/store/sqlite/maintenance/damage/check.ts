@@ -9,7 +9,7 @@ import { migrate } from "../../migrate.ts";
 
 /** How many findings of SQLite's own are told; a page that is torn makes thousands. */
 const MOST = 20;
-/** On a thread of its own it may wait for somebody who is just opening the file. */
+/** On a thread of its own it may wait for a process that is just opening the file. */
 const PATIENCE = 5_000;
 
 export interface CheckedPages extends Checked {

@@ -123,7 +123,7 @@ export class Damage implements DamageStore {
     if (severity === "damage") this.#stop(what, onlyRead(this.#path, what));
   }
 
-  /** By one who only looks: it is told, and left to be found by those who act on it. */
+  /** By a handle that only reads: it is reported, and left to be found by those that act on it. */
   saw(finding: NewFinding): void {
     this.#seen.push({ id: "", at: this.#options.now(), commitsMissing: null, ...finding });
   }
@@ -246,7 +246,7 @@ export class Damage implements DamageStore {
   auditHeads(): AuditHead[] {
     if (this.#path === ":memory:" || this.#db === null) return [];
     const epoch = this.#epochIn(this.#db);
-    // What was written down before a restore is not what the database goes on from.
+    // What was written down before a restore is not what the database continues from.
     const seen = readSlots(this.#path).filter(
       (slot) => slot.seen.databaseId === this.#watched?.databaseId && slot.seen.epoch === epoch,
     );
@@ -325,7 +325,7 @@ export function isDamage(error: unknown): boolean {
 }
 
 /**
- * Everything about a copy of it, in a child: nobody is held up, and the log can start anew while the copy is looked through.
+ * Everything about a copy of it, in a child process: no job waits, and the log can start anew while the copy is looked through.
  * What a killed one leaves is cleared away by the next, or by the next backup in that folder.
  */
 async function checkCopy(request: CheckRequest): Promise<CheckedPages> {

@@ -19,7 +19,7 @@ export interface Cleared extends Finding {
  */
 export class Findings {
   readonly #path: string;
-  /** Null: of a database in memory, which nobody else has. */
+  /** Null: of a database in memory, which no other process has. */
   readonly #folder: string | null;
   readonly #kept: Finding[] = [];
   readonly #cleared: Cleared[] = [];
@@ -93,7 +93,7 @@ export function findingsFolder(path: string): string {
   return `${path}-findings`;
 }
 
-/** For whoever puts another database into its place: restore and salvage. */
+/** For code that puts another database into its place: restore and salvage. */
 export function clearFindings(path: string): void {
   rmSync(findingsFolder(path), { recursive: true, force: true });
   syncFolder(dirname(path));

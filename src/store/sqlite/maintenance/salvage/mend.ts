@@ -16,7 +16,7 @@ const POLICY: Policy = {
 };
 
 export interface Mended {
-  /** Jobs that cannot be run, since nobody knows what they are: their names are lost. They are not in the new database. */
+  /** Jobs that cannot be run, since it is not known what they are: their names are lost. They are not in the new database. */
   nameless: number[];
   /** Jobs that wait for others which are lost; they are in quarantine. */
   bereft: number[];
@@ -28,7 +28,7 @@ export interface Mended {
 
 interface Circumstances {
   now: number;
-  /** As it stands beside the database; null: nobody knows. */
+  /** As it stands beside the database; null: it is not known. */
   databaseId: string | null;
   /** What jobs wait for is not all there. */
   waitsLost: boolean;
@@ -135,7 +135,7 @@ function resetLimits(db: Connection, now: number): void {
 
 /**
  * A job waits for those that are there and have not ended. When all that it is known to wait for has succeeded, it is ready;
- * but for one that is lost, nobody can say how it ended, or whether there was another.
+ * but for one that is lost, it is not known how it ended, or whether there was another.
  */
 function freeWaiting(db: Connection, now: number, waitsLost: boolean): number[] {
   const unknown = "select key from holdfast_jobs where state = 'waiting' and key not in (select job from holdfast_waits)";
@@ -176,7 +176,7 @@ function recount(db: Connection): void {
     on conflict (lane, state) do update set n = excluded.n, ended = max(ended, excluded.n)`);
 }
 
-/** The next entry goes on from the last that is there. A gap before it stays one, and shows. */
+/** The next entry continues the last that is there. A gap before it stays one, and shows. */
 function closeAudit(db: Connection): void {
   const last = db.prepare("select seq, hash from holdfast_audit where hash is not null order by seq desc limit 1").row();
   const [seq, hash] = (last as [number, string] | undefined) ?? [NO_ENTRY.seq, NO_ENTRY.hash];
