@@ -234,7 +234,7 @@ function waitedLong(id: string, timeout: number): HoldfastError {
   return new HoldfastError(
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
-    "Wait longer, or look at it with jobs.get; it goes on.",
+    "Wait longer, or look at it with jobs.get; it continues.",
   );
 }
 

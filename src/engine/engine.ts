@@ -375,9 +375,9 @@ export class Engine {
         case "lead-lost":
           return this.leads.lost(message.token);
         case "long-wal":
-          return this.log.warn("the write-ahead log is long: somebody reads what was, and keeps it from starting anew", {
+          return this.log.warn("the write-ahead log is long: a reader of an old state keeps it from starting anew", {
             bytes: message.wal.bytes,
-            readers: sayReaders(message.wal.readers) ?? "nobody that can be told from here",
+            readers: sayReaders(message.wal.readers) ?? "not known from here",
             hint: "Look for a program that keeps a transaction open, and end it; until then the log grows.",
           });
         case "trouble":

@@ -384,10 +384,10 @@ export class WorkerLoop implements Worker {
     if (this.#running.has(attempt)) {
       this.#engine.clock.after(ZOMBIE, () => {
         if (!this.#running.delete(attempt)) return;
-        this.#engine.log.warn("a handler goes on although its lease is gone", {
+        this.#engine.log.warn("a handler continues although its lease is gone", {
           job: attempt.claimed.id,
           name: attempt.claimed.name,
-          hint: "Have it end when its `signal` is aborted: nothing more of it is kept, and somebody else may run the job.",
+          hint: "Have it end when its `signal` is aborted: nothing more of it is kept, and another worker may run the job.",
         });
         this.#pump();
         this.#wake();

@@ -301,7 +301,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   // A process that claims by hand is a worker, though it is not known of what.
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
-    const message = `${plural(pending, "job is", "jobs are")} pending and nobody works`;
+    const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
     alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
   } else {
     alarms.push(...notWorked(overview.unworked));
@@ -393,11 +393,11 @@ function notWorked(unworked: readonly Unworked[]): Alarm[] {
   const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {
-    return `nobody works on ${name}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
+    return `no worker runs ${name}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
   });
   if (others.length > 0) {
     const pending = others.reduce((total, one) => total + one.pending, 0);
-    messages.push(`nobody works on ${others.length} other names (${number(pending)} pending)`);
+    messages.push(`no worker runs ${others.length} other names (${number(pending)} pending)`);
   }
   const hint = "holdfast work FILES…";
   return messages.map((message) => ({ code: "NAME_NOT_WORKED", grave: false, message, hint }));

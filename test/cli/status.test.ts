@@ -61,7 +61,7 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
   assert.deepEqual(
     status.alarms.map(({ code, message }) => [code, message]),
     [
-      ["NAME_NOT_WORKED", "nobody works on nobody (1 pending)"],
+      ["NAME_NOT_WORKED", "no worker runs nobody (1 pending)"],
       ["FAILED", "1 job failed"],
     ],
   );
@@ -87,7 +87,7 @@ test("without a worker alive, waiting and left-behind jobs are alarms, and healt
   assert.equal(coloured.code, 1);
   assert.equal(
     coloured.stdout,
-    `${ESCAPE}[31mnot ok${ESCAPE}[39m: 1 job is pending and nobody works; 1 job was left running by a process that died\n`,
+    `${ESCAPE}[31mnot ok${ESCAPE}[39m: 1 job is pending and no worker runs; 1 job was left running by a process that died\n`,
   );
   const plain = await place.run(["status"], { env: { NO_COLOR: "1" } });
   assert.ok(!plain.stdout.includes(ESCAPE));

@@ -25,7 +25,7 @@ test("a process that only enqueues is nobody who works", async () => {
   const health = await place.json<{ ok: boolean; reasons: { code: string; message: string }[] }>(["health"], 1);
   assert.deepEqual(
     health.reasons.map(({ code, message }) => [code, message]),
-    [["NOBODY_WORKS", "1 job is pending and nobody works"]],
+    [["NOBODY_WORKS", "1 job is pending and no worker runs"]],
   );
   const status = await place.json<Line>(["status"]);
   assert.deepEqual(
@@ -35,7 +35,7 @@ test("a process that only enqueues is nobody who works", async () => {
   assert.deepEqual(status.unworked, [{ name: "tick", version: 1, pending: 1 }]);
 });
 
-test("names and versions that nobody works on are alarms while others are worked on, and health is well", async () => {
+test("names and versions that no worker runs are alarms while others are worked on, and health is well", async () => {
   const worker = hf.work([tick]);
   await hf.jobs.wait(await hf.enqueue(tick, 1));
   await hf.enqueueMany(job({ name: "tick", version: 2, queue: "other", run: () => {} }), [1, 2]);
@@ -45,11 +45,11 @@ test("names and versions that nobody works on are alarms while others are worked
   assert.deepEqual(
     alarms.map(({ code, grave, message }) => [code, grave, message]),
     [
-      "nobody works on tick v2 (2 pending)",
-      "nobody works on a (1 pending)",
-      "nobody works on b (1 pending)",
-      "nobody works on c (1 pending)",
-      "nobody works on 2 other names (2 pending)",
+      "no worker runs tick v2 (2 pending)",
+      "no worker runs a (1 pending)",
+      "no worker runs b (1 pending)",
+      "no worker runs c (1 pending)",
+      "no worker runs 2 other names (2 pending)",
     ].map((message) => ["NAME_NOT_WORKED", false, message]),
   );
   const { code, stdout } = await place.run(["health"]);

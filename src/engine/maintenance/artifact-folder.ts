@@ -82,7 +82,7 @@ export class ArtifactFolder {
 function noFolder(): HoldfastError {
   return new HoldfastError(
     "ARTIFACTS_NEEDED",
-    "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL nobody can guess where.",
+    "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL its place cannot be guessed.",
     "Give open(address, { artifacts: folder }), or --artifacts to a command: the same folder for all workers.",
   );
 }

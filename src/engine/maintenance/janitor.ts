@@ -158,7 +158,7 @@ export class Janitor {
       if (stale.length === 0) this.#healedAt = now;
       return healed > 0 || dead.length > 0;
     } catch (error) {
-      this.#log.warn("healing before a claim failed; the claim goes on", said(error));
+      this.#log.warn("reclaiming before a claim failed; the claim continues", said(error));
       return false;
     }
   }

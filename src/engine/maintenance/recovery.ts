@@ -246,7 +246,7 @@ export class Recovery {
   }
 }
 
-const SEEN = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` says that somebody has seen it.";
+const SEEN = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` marks it as seen.";
 
 function reasonOf({ opening }: Circumstances): BuildReason {
   return opening ? "orphaned_at_startup" : "orchestrator_lost";
@@ -385,7 +385,7 @@ export async function isLeftBehind(store: Store): Promise<boolean> {
 export function recoveryPending(name: string): HoldfastError {
   return new HoldfastError(
     "RECOVERY_PENDING",
-    `${name} was left behind by a crash, and is only read until somebody has it recovered.`,
+    `${name} was left behind by a crash, and is only read until an operator has it recovered.`,
     "Run `holdfast recover` to see what that would do, `holdfast recover --apply` to do it, and open it again.",
   );
 }

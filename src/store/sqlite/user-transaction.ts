@@ -146,7 +146,7 @@ class Guest {
       if (!isBusy(error)) throw error;
       throw new HoldfastError(
         "TX_BUSY",
-        `The transaction on \`tx\` has no write lock, and cannot get it: somebody else writes or has written to ${this.#host.path}.`,
+        `The transaction on \`tx\` has no write lock, and cannot get it: another process writes or has written to ${this.#host.path}.`,
         "Roll it back and try again, and begin it with BEGIN IMMEDIATE: a deferred one that has read cannot wait for others.",
         { cause: error },
       );

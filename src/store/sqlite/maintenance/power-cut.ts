@@ -92,8 +92,8 @@ function copyAtRest(from: string, to: string): WalIndex | null {
   }
   throw new HoldfastError(
     "IN_USE",
-    `Somebody else goes on writing to ${from} while its image is taken.`,
-    "A power cut hits everybody: let nobody but the program that is simulated, and processes that it starts, write meanwhile.",
+    `Another process writes to ${from} while its image is taken.`,
+    "A power cut hits every process: let only the simulated program, and processes that it starts, write meanwhile.",
   );
 }
 
