@@ -8,7 +8,7 @@ import type { Event as Told } from "../../src/core/jobs/event.ts";
 import { open } from "../../src/index.ts";
 import { parseAddress } from "../../src/store/postgres/connection/address.ts";
 import { loadDriver } from "../../src/store/postgres/connection/driver.ts";
-import { Numbering } from "../../src/store/postgres/events.ts";
+import { EventNumbering } from "../../src/store/postgres/events.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { Reader } from "../../src/store/postgres/connection/connections.ts";
 import { systemClock } from "../../src/engine/host.ts";
@@ -112,7 +112,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const to = { driver: await loadDriver(), address: parseAddress(server.url()), silence: 1_000 };
     const reader = new Reader(to, { most: 1, patience: 0, random: Math.random });
     t.after(() => reader.close());
-    const numbering = new Numbering(schema, reader, { readInTurn: () => assert.fail() });
+    const numbering = new EventNumbering(schema, reader, { readInTurn: () => assert.fail() });
     for (let i = 0; i < 5; i++) {
       await one.begin();
       await one.tell(...Array.from({ length: 800 }, (_, n) => `${i} ${n}`));

@@ -6,7 +6,7 @@ import { listOf } from "./connection/driver.ts";
 import type { SingleCall, Tx } from "./transactions/transaction.ts";
 import type { Happened } from "./events.ts";
 import type { Made, SingleStatement } from "./transactions/receipts.ts";
-import { type LookedUp, LookUp } from "./existing-jobs.ts";
+import { type ExistingJobs, ExistingJobsLookUp } from "./existing-jobs.ts";
 import { runAsync } from "../sql/script.ts";
 import type { WorkBatch } from "../sql/work/work-batch.ts";
 import type { JobParts } from "./store-parts.ts";
@@ -40,14 +40,14 @@ type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "waits" |
 /** Enqueues jobs. */
 export class Enqueue {
   readonly #parts: EnqueueParts;
-  readonly #lookUp: LookUp;
+  readonly #lookUp: ExistingJobsLookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
   readonly #one: SingleStatement;
   readonly #alike: SingleStatement;
 
   constructor(s: string, parts: EnqueueParts) {
     this.#parts = parts;
-    this.#lookUp = new LookUp(s, parts.catalog);
+    this.#lookUp = new ExistingJobsLookUp(s, parts.catalog);
     this.#sql = {
       // Keys are given in the order of the list.
       plain: `
@@ -204,7 +204,7 @@ export class Enqueue {
   async #decided(
     tx: Tx,
     jobs: readonly NewJob[],
-    known: LookedUp,
+    known: ExistingJobs,
     limits: readonly (string | null)[] | null,
     batch: WorkBatch | undefined,
   ): Promise<Enqueued[]> {

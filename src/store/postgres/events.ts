@@ -17,7 +17,7 @@ export class Events {
   #told = 0;
 
   constructor(s: string) {
-    // Its transaction has its number before an event has its id; see `Numbering`.
+    // Its transaction has its number before an event has its id; see `EventNumbering`.
     this.#insert = `
       with own as materialized (select pg_current_xact_id() as xid)
       insert into ${s}.outbox (at, type, transition, job, build, data)
@@ -132,7 +132,7 @@ const BELIEVED = 60_000;
  * Numbers of transactions (xid) would give another order: one that wrote something else first has the lower number, and
  * may still come second to a job.
  */
-export class Numbering implements EventNumbers {
+export class EventNumbering implements EventNumbers {
   readonly isBehind: string;
   readonly newest: string;
   readonly #access: Pick<Access, "readInTurn">;

@@ -18,7 +18,7 @@ interface Found {
  * What the database knows of the jobs that a batch names: by id, by key, or as what comes before. Looked up before it is
  * decided, and those of the batch are added as they are let in.
  */
-export class LookedUp implements Residents {
+export class ExistingJobs implements Residents {
   readonly #byId = new Map<string, Found>();
   readonly #bySlot = new Map<string, string>();
 
@@ -45,7 +45,7 @@ export class LookedUp implements Residents {
 }
 
 /** Looks up what a batch has to know before it can be decided, in a handful of statements. */
-export class LookUp {
+export class ExistingJobsLookUp {
   readonly #catalog: Catalog;
   readonly #sql: Record<"lock" | "generated" | "chosen" | "slots" | "lockSlots", string>;
 
@@ -70,8 +70,8 @@ export class LookUp {
     };
   }
 
-  async of(tx: Tx, jobs: readonly NewJob[]): Promise<LookedUp> {
-    const known = new LookedUp();
+  async of(tx: Tx, jobs: readonly NewJob[]): Promise<ExistingJobs> {
+    const known = new ExistingJobs();
     const upstreams = new Set(jobs.flatMap(({ after }) => after ?? []));
     const ids = [...new Set([...upstreams, ...jobs.flatMap(({ id }) => id ?? [])])];
     const slots = new Set(jobs.flatMap(({ name, key }) => (key === undefined ? [] : [slotOf(name, key)])));
@@ -88,7 +88,7 @@ export class LookUp {
     return known;
   }
 
-  async #holders(tx: Tx, slots: ReadonlySet<string>, lock: boolean, known: LookedUp): Promise<void> {
+  async #holders(tx: Tx, slots: ReadonlySet<string>, lock: boolean, known: ExistingJobs): Promise<void> {
     const rows = await tx.rows<[string, JobKey, number, string | null, number, JobState]>(
       lock ? this.#sql.lockSlots : this.#sql.slots,
       listOf([...slots]),
@@ -104,7 +104,7 @@ export class LookUp {
     }
   }
 
-  async #generated(tx: Tx, ids: readonly string[], known: LookedUp): Promise<void> {
+  async #generated(tx: Tx, ids: readonly string[], known: ExistingJobs): Promise<void> {
     const keys = keysIn(ids);
     if (keys.length === 0) return;
     const asked = new Set(ids);

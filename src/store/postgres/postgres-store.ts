@@ -19,7 +19,7 @@ import type {
   Settlement,
   Store,
 } from "../store.ts";
-import { type Allowance, type OpenedPostgres, openPostgres } from "./connection/open.ts";
+import { type ConnectionLimit, type OpenedPostgres, openPostgres } from "./connection/open.ts";
 import { StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
@@ -31,7 +31,7 @@ import { secondShare } from "./settle/settle-effects.ts";
 import { SettleQueue } from "./settle/settle-queue.ts";
 import type { Foreseen, SingleRoute } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
-import { Guests } from "./transactions/user-transaction.ts";
+import { UserTransactions } from "./transactions/user-transaction.ts";
 import type { Queries } from "./queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import type { Reader, Writer } from "./connection/connections.ts";
@@ -91,12 +91,12 @@ export class PostgresStore implements Store {
   readonly sinks: Sinks;
   readonly #writer: Writer;
   readonly #reader: Reader;
-  readonly #allowance: Allowance;
+  readonly #connectionLimit: ConnectionLimit;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
   /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
-  readonly #guests: Guests;
+  readonly #userTransactions: UserTransactions;
   readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
   /** What may be one statement. */
@@ -129,7 +129,7 @@ export class PostgresStore implements Store {
     this.durability = opened.durability;
     this.#writer = writer;
     this.#reader = reader;
-    this.#allowance = opened.allowance;
+    this.#connectionLimit = opened.connectionLimit;
     const { clock, random } = options;
     this.#changes = new ChangeFeed({
       schema: options.schema ?? "holdfast",
@@ -166,7 +166,7 @@ export class PostgresStore implements Store {
     this.damage = new Damage(reader.rows, s);
     const { audit, jobParts } = areas;
     const { catalog, limits, enqueue } = jobParts;
-    this.#guests = new Guests({
+    this.#userTransactions = new UserTransactions({
       s,
       address: writer.address,
       databaseId: this.databaseId,
@@ -191,7 +191,7 @@ export class PostgresStore implements Store {
       epoch: opened.epoch,
       tallyShare: () => this.#tallyShare,
       onStale: () => jobParts.forget(),
-      onReturn: () => jobParts.forgetAll(),
+      onRevert: () => jobParts.forgetAll(),
       first: (tx, queues) => jobParts.first(tx, queues),
       last: (tx, entries) => runAsync(audit.write(tx, entries)),
       onStall: () => limits.stalled(),
@@ -242,7 +242,7 @@ export class PostgresStore implements Store {
   async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (this.#sealed !== null) throw this.#sealed();
     await this.#declare(jobs);
-    return this.#guests.enqueue(tx, jobs);
+    return this.#userTransactions.enqueue(tx, jobs);
   }
 
   /**
@@ -271,7 +271,7 @@ export class PostgresStore implements Store {
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    if (request.holder !== null && this.#allowance.refusal("worker") !== null) return this.#claimIfAllowed(request);
+    if (request.holder !== null && this.#connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
     if (!this.#parts.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
         wants: () => this.#parts.claim.wants(request),
@@ -291,8 +291,8 @@ export class PostgresStore implements Store {
 
   /** Without a connection for the keeper, which renews them, leases would expire one after the other. */
   async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
-    await this.#allowance.look(this.#reader.rows);
-    const few = this.#allowance.refusal("worker");
+    await this.#connectionLimit.look(this.#reader.rows);
+    const few = this.#connectionLimit.refusal("worker");
     if (few !== null) throw few;
     return this.claim(request);
   }

@@ -23,7 +23,7 @@ import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
 import { LimitCache, Limits } from "./limits/limits.ts";
 import { Queries } from "./queries.ts";
-import { Events, JobEvents, Numbering } from "./events.ts";
+import { Events, JobEvents, EventNumbering } from "./events.ts";
 import { Cancel, Operate } from "./operate.ts";
 import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
@@ -89,7 +89,7 @@ export class StoreParts {
     this.operate = new Operate(s, { ...jobParts, cancel, audit });
     this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
     this.queues = new Queues({ settings, audit }, scripts);
-    const numbers = new Numbering(s, reader, access);
+    const numbers = new EventNumbering(s, reader, access);
     this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
     this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);

@@ -7,7 +7,7 @@ const FAR_JOBS = 100_000_000;
 const FAR_PROCESSES = 1_000_000;
 
 /** The database is another than the one that is known here. */
-export class Returned extends Overtaken {
+export class DatabaseReverted extends Overtaken {
   constructor() {
     super("The database has gone back to what it was before.", { soon: true });
   }

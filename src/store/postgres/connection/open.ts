@@ -39,7 +39,7 @@ export interface OpenedPostgres {
   databaseId: string;
   durability: Durability;
   epoch: Epoch;
-  allowance: Allowance;
+  connectionLimit: ConnectionLimit;
   /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
   /** Opens a connection for notifications; null behind a pooler. */
@@ -110,7 +110,7 @@ async function setUp(first: Writer, second: Writer, settings: string): Promise<v
 async function enter(
   writer: Writer,
   { schema = "holdfast", durability, create = true, injected, clock, actor }: OpenPostgresOptions,
-): Promise<Migrated & { epoch: Epoch; allowance: Allowance }> {
+): Promise<Migrated & { epoch: Epoch; connectionLimit: ConnectionLimit }> {
   const session = await writer.session();
   const [row] = await session.rows<[number, string]>(
     "select current_setting('server_version_num')::integer, current_setting('server_encoding')",
@@ -118,10 +118,10 @@ async function enter(
   const [version, encoding] = row as [number, string];
   refuseOld(version);
   refuseEncoding(encoding);
-  const allowance = new Allowance(writer.address);
+  const connectionLimit = new ConnectionLimit(writer.address);
   // Behind a pooler connections are the pooler's, and shared.
-  if (!writer.pooled) await allowance.look((text, ...values) => session.rows(text, values));
-  const few = allowance.refusal("process");
+  if (!writer.pooled) await connectionLimit.look((text, ...values) => session.rows(text, values));
+  const few = connectionLimit.refusal("process");
   if (few !== null) throw few;
   const now = injected ? clock.now() : null;
   const migrated = await migrate(session, { schema, durability: durability ?? "power", create, now, actor: actor ?? null });
@@ -130,7 +130,7 @@ async function enter(
   }
   const epoch = new Epoch(quoteName(schema));
   await epoch.enter(session, () => {});
-  return { ...migrated, epoch, allowance };
+  return { ...migrated, epoch, connectionLimit };
 }
 
 /** As PostgreSQL counts them: 150004 is 15.4. */
@@ -169,7 +169,7 @@ type Limit = [connections: number, kind: "role" | "database", name: string];
 const NEEDED = { process: 3, worker: 7 };
 
 /** How many connections this user may have to this database: where they are too few, a process is in its own way. */
-export class Allowance {
+export class ConnectionLimit {
   readonly #address: string;
   #limit: Limit | null = null;
 

@@ -19,7 +19,7 @@ export class Session {
   readonly #connection: Connection;
   readonly #server: Server;
   readonly #host: Host;
-  readonly #pulse: Pulse;
+  readonly #watchdog: ConnectionWatchdog;
   /** Set once the connection is handed out. */
   #onLost: () => void = () => {};
   readonly #open = new Set<(error: Error) => void>();
@@ -76,7 +76,7 @@ export class Session {
   private constructor(server: Server, host: Host, { name, onNotice }: SessionOptions) {
     this.#server = server;
     this.#host = host;
-    this.#pulse = new Pulse(
+    this.#watchdog = new ConnectionWatchdog(
       {
         signs: () => ({ waits: this.#open.size > 0, heard: this.#answers + this.#connection.heard() }),
         examine: () => this.#isServed(),
@@ -111,7 +111,7 @@ export class Session {
     OPEN.get(this.#server)?.delete(this);
     for (const reject of this.#open) reject(this.#lost);
     this.#open.clear();
-    this.#pulse.stop();
+    this.#watchdog.stop();
     this.#connection.destroy();
     this.#onLost();
   }
@@ -210,7 +210,7 @@ export class Session {
       // A program that has nothing more to do ends, also when it closed nothing; an answer is awaited.
       if (this.#open.size === 0) this.#connection.keep(true);
       this.#open.add(reject);
-      this.#pulse.watch();
+      this.#watchdog.watch();
       query().then(
         (value) => {
           this.#over(reject);
@@ -263,7 +263,7 @@ function literal(value: Value): string {
 }
 
 /** What is watched. */
-interface Patient {
+interface Watched {
   /** Whether an answer is waited for; and a number that grows with all that is heard. */
   signs(): { waits: boolean; heard: number };
   /** Whether the server still serves it, asked over another connection. */
@@ -276,22 +276,22 @@ interface Patient {
  * wait for a quarter of an hour. So when no answer has come for a while, another connection asks the server. A statement may
  * also just take its time.
  */
-class Pulse {
-  readonly #patient: Patient;
+class ConnectionWatchdog {
+  readonly #watched: Watched;
   readonly #every: number;
   #timer: NodeJS.Timeout | null = null;
   #heard = 0;
   #isExamined = false;
 
-  constructor(patient: Patient, every: number) {
-    this.#patient = patient;
+  constructor(watched: Watched, every: number) {
+    this.#watched = watched;
     this.#every = every;
   }
 
   /** Said when an answer is waited for. It costs nothing while one is. */
   watch(): void {
     if (this.#timer !== null) return;
-    this.#heard = this.#patient.signs().heard;
+    this.#heard = this.#watched.signs().heard;
     this.#timer = setInterval(() => this.#look(), this.#every).unref();
   }
 
@@ -301,7 +301,7 @@ class Pulse {
   }
 
   #look(): void {
-    const { waits, heard } = this.#patient.signs();
+    const { waits, heard } = this.#watched.signs();
     if (!waits) return this.stop();
     if (heard === this.#heard) void this.#examine(heard);
     this.#heard = heard;
@@ -310,9 +310,9 @@ class Pulse {
   async #examine(heard: number): Promise<void> {
     if (this.#isExamined) return;
     this.#isExamined = true;
-    const lives = await this.#patient.examine();
+    const lives = await this.#watched.examine();
     this.#isExamined = false;
-    const signs = this.#patient.signs();
-    if (!lives && signs.waits && signs.heard === heard) this.#patient.bury();
+    const signs = this.#watched.signs();
+    if (!lives && signs.waits && signs.heard === heard) this.#watched.bury();
   }
 }

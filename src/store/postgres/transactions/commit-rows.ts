@@ -131,8 +131,8 @@ export class RowCommits {
       first: (tx, queues) => connection.jobParts.first(tx, queues),
       onStale: () => connection.jobParts.forget(),
       onStall: () => connection.jobParts.limits.stalled(),
-      onReturn: () => {
-        group.onReturn();
+      onRevert: () => {
+        group.onRevert();
         connection.jobParts.forgetAll();
       },
     });

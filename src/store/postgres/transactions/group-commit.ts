@@ -5,7 +5,7 @@ import type { Durability } from "../../store.ts";
 import { backoff } from "../connection/faults.ts";
 import type { Writer } from "../connection/connections.ts";
 import type { Rows } from "../connection/driver.ts";
-import { Returned } from "../connection/epoch.ts";
+import { DatabaseReverted } from "../connection/epoch.ts";
 import { closedError, explain, isLost, mayRunAgain, Overtaken } from "../connection/faults.ts";
 import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
@@ -23,7 +23,7 @@ import {
   type Item,
   type SingleRoute,
   together,
-  Waiting,
+  WriteQueue,
   wantedBy,
 } from "./write-queue.ts";
 
@@ -35,7 +35,7 @@ export interface GroupCommitOptions extends TransactionOptions {
   /** Hears of each commit. */
   changes: ChangeFeed;
   /** Nothing that was known of the database is so any more. */
-  onReturn: () => void;
+  onRevert: () => void;
   /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
   first: (tx: Tx, queues: readonly string[]) => Promise<void> | null;
   /** Comes after everything else: what is written into the audit, whose head everybody wants who does. */
@@ -58,13 +58,13 @@ export class GroupCommit {
   readonly #options: GroupCommitOptions;
   readonly #receipts: Receipts;
   readonly #begin: readonly string[];
-  readonly #waiting = new Waiting();
+  readonly #waiting = new WriteQueue();
   #underWay: Item[] = [];
   #running = false;
   /** Since when the server cannot be reached; null: it can. */
   #lostSince: number | null = null;
   /** The database has gone back, and has to be learnt anew. */
-  #hasReturned = false;
+  #hasReverted = false;
   #closed = false;
   #idle: (() => void)[] = [];
 
@@ -166,9 +166,9 @@ export class GroupCommit {
     try {
       session = this.#writer.current ?? (await this.#writer.session());
       // Not before: now no transaction is under way that relies on what was known.
-      if (this.#hasReturned) {
-        await this.#options.epoch.enter(session, this.#options.onReturn);
-        this.#hasReturned = false;
+      if (this.#hasReverted) {
+        await this.#options.epoch.enter(session, this.#options.onRevert);
+        this.#hasReverted = false;
       }
     } catch (error) {
       return { error, lost: isLost(error) };
@@ -285,7 +285,7 @@ export class GroupCommit {
 
   #causeOf(state: Transaction, error: unknown): unknown {
     const cause = state.cause(error);
-    this.#hasReturned ||= cause instanceof Returned;
+    this.#hasReverted ||= cause instanceof DatabaseReverted;
     return cause;
   }
 

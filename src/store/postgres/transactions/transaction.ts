@@ -4,12 +4,12 @@ import type { NewAuditEntry } from "../../audit.ts";
 import type { Operation } from "../../points.ts";
 import type { Tx as AnyTx } from "../../sql/script.ts";
 import type { Rows, Value } from "../connection/driver.ts";
-import { type Epoch, Returned } from "../connection/epoch.ts";
+import { type Epoch, DatabaseReverted } from "../connection/epoch.ts";
 import { codeOf, isLost, Overtaken } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
-import { type Foreseen, Opening } from "./write-queue.ts";
+import { type Foreseen, PipelinedBegin } from "./write-queue.ts";
 import { Stalled } from "./mutexes.ts";
 import type { Receipts, SingleStatement } from "./receipts.ts";
 
@@ -79,7 +79,7 @@ export class Transaction extends ScriptTx implements Tx {
   readonly #session: Session;
   readonly #options: TransactionOptions;
   /** What is to be sent with its beginning; null when that is under way. */
-  #opening: Opening | null;
+  #pipelined: PipelinedBegin | null;
   #begun: Promise<void> = Promise.resolve();
   readonly #undo: (() => void)[] = [];
   readonly #keep: (() => void)[] = [];
@@ -101,7 +101,7 @@ export class Transaction extends ScriptTx implements Tx {
     this.#epoch = options.epoch.known;
     this.tallyShare = options.tallyShare();
     this.at = within === null ? (options.injected ? options.clock.now() : null) : within.at;
-    this.#opening = within === null ? new Opening() : null;
+    this.#pipelined = within === null ? new PipelinedBegin() : null;
   }
 
   now(): Promise<number> {
@@ -116,7 +116,7 @@ export class Transaction extends ScriptTx implements Tx {
     if (this.#stopped !== null) return Promise.reject(this.#stopped.cause);
     this.#sent++;
     this.isLate ||= LOCKS_ROWS.test(text);
-    const rows = this.#opening === null ? this.#send<Row>(text, values) : this.#opening.add<Row>(text, values);
+    const rows = this.#pipelined === null ? this.#send<Row>(text, values) : this.#pipelined.add<Row>(text, values);
     // After the first error every other statement fails, too, for no reason of its own.
     rows.catch((error: unknown) => (this.#failed ??= { error }));
     return rows;
@@ -137,9 +137,9 @@ export class Transaction extends ScriptTx implements Tx {
 
   /** Together with all that has been handed in so far. A second time it does nothing more. */
   begin(begin: readonly string[]): Promise<void> {
-    const opening = this.#opening;
-    this.#opening = null;
-    if (opening !== null) this.#begun = opening.send(this.#session, begin);
+    const pipelined = this.#pipelined;
+    this.#pipelined = null;
+    if (pipelined !== null) this.#begun = pipelined.send(this.#session, begin);
     return this.#begun;
   }
 
@@ -215,12 +215,12 @@ export class Transaction extends ScriptTx implements Tx {
 
   cause(error: unknown): unknown {
     // What was known has been forgotten under it, and whatever went wrong may come of that.
-    if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new Returned();
+    if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new DatabaseReverted();
     if (error instanceof Overtaken) return error;
     const cause = this.#failed?.error ?? error;
     switch (codeOf(cause)) {
       case REFUSED.returned:
-        return new Returned();
+        return new DatabaseReverted();
       case REFUSED.stale:
         return this.#stale();
       case REFUSED.moved:

@@ -2,7 +2,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability, Enqueued, NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import type { Rows, Value } from "../connection/driver.ts";
-import { type Epoch, Returned } from "../connection/epoch.ts";
+import { type Epoch, DatabaseReverted } from "../connection/epoch.ts";
 import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts";
 import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
 import { longShare } from "../settle/settle-effects.ts";
@@ -31,7 +31,7 @@ export interface Host {
 const TRIES = 5;
 
 /** Users' own transactions: jobs go in with their rows. What is answered holds if, and only if, they commit. */
-export class Guests {
+export class UserTransactions {
   readonly #host: Host;
 
   constructor(host: Host) {
@@ -47,7 +47,7 @@ export class Guests {
           return await this.#try(access, settings, jobs);
         } catch (error) {
           if (!mayRunAgain(error) || tries === TRIES) throw error;
-          if (error instanceof Returned) await this.#host.enterAnew();
+          if (error instanceof DatabaseReverted) await this.#host.enterAnew();
         }
       }
     } catch (error) {
@@ -73,7 +73,7 @@ export class Guests {
   async #write(query: Query, { take, giveBack }: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     if (take !== null) await query(take, []);
     const { s, random, catalog, wake } = this.#host;
-    const tx = new GuestTx(query, this.#host);
+    const tx = new UserTx(query, this.#host);
     const jobParts = new JobParts(s, { speaks: false, random, knows: catalog });
     const answers = await jobParts.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
@@ -137,7 +137,7 @@ async function readRows<Row extends object>(query: Query, select: string, values
   return JSON.parse(text) as Row[];
 }
 
-class GuestTx extends ScriptTx implements Tx {
+class UserTx extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly tallyShare: number;
   readonly woken = new Set<string>();
@@ -182,7 +182,7 @@ class GuestTx extends ScriptTx implements Tx {
       this.#known,
     );
     const [lanes, settings, isGone] = row as [number, number, boolean];
-    if (isGone) throw new Returned();
+    if (isGone) throw new DatabaseReverted();
     if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
   }
 

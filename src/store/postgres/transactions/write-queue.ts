@@ -7,10 +7,8 @@ import type { SingleCall, Transaction, Tx } from "./transaction.ts";
 /** What is called, by one or several. */
 export interface Item {
   operation: Operation;
-  /** All its statements are sent at once: the next item need not wait for it. */
+  /** All its statements are sent at once, for all its calls: the next item need not wait, and more calls may join. */
   quick: boolean;
-  /** Whether more calls may join it: one statement for all of them. */
-  open: boolean;
   /** How many rows it is about, where that may be many. */
   rows: number;
   /** What may make one statement of its calls; null: it is always several. */
@@ -54,7 +52,7 @@ export interface Call {
 const MOST_ROWS = 1_000;
 
 /** Calls that have not begun, in the order in which they were made. */
-export class Waiting {
+export class WriteQueue {
   #items: Item[] = [];
 
   get isEmpty(): boolean {
@@ -70,7 +68,6 @@ export class Waiting {
     const item: Item = {
       operation,
       quick: false,
-      open: false,
       rows: 1,
       single: (single ?? null) as Item["single"],
       calls: [],
@@ -89,11 +86,11 @@ export class Waiting {
     { rows, single }: { rows: number; single: SingleRoute<Input, T> | null },
   ): Item {
     const last = this.#items.at(-1);
-    if (last !== undefined && last.open && last.operation === operation && last.rows + rows <= MOST_ROWS) {
+    if (last !== undefined && last.quick && last.operation === operation && last.rows + rows <= MOST_ROWS) {
       last.rows += rows;
       return last;
     }
-    const item = { operation, quick: true, open: true, rows, single, calls: [], ...FREE, run } as unknown as Item;
+    const item = { operation, quick: true, rows, single, calls: [], ...FREE, run } as unknown as Item;
     this.#items.push(item);
     return item;
   }
@@ -181,7 +178,7 @@ interface Statement {
  * be done by itself, and stay. But the server stops at the first statement of a message that fails. So the first
  * statements go with it, in one message, and cost no trip of their own.
  */
-export class Opening {
+export class PipelinedBegin {
   readonly #statements: Statement[] = [];
 
   add<Row extends readonly unknown[]>(text: string, values: Value[]): Promise<Row[]> {
