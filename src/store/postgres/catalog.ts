@@ -2,8 +2,8 @@ import { type ClaimSource, type Lane, LaneIndex, laneText, type MatchedLanes } f
 import type { Policy } from "../../core/jobs/retry.ts";
 import { policyText } from "../queues.ts";
 import { listOf, type Rows } from "./connection/driver.ts";
-import { Overtaken } from "./connection/faults.ts";
 import type { Tx } from "./transactions/transaction.ts";
+import type { OrderedLock } from "./transactions/mutexes.ts";
 
 type LaneRow = [id: number, queue: string, name: string, version: number];
 
@@ -13,7 +13,7 @@ type LaneRow = [id: number, queue: string, name: string, version: number];
  */
 export class Catalog {
   readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
-  readonly #counter: Counter;
+  readonly #counter: OrderedLock;
   readonly #lanes = new Map<number, Lane>();
   #index = new LaneIndex();
   readonly #laneIds = new Map<string, number>();
@@ -28,7 +28,7 @@ export class Catalog {
   /** How many lanes there are, as the counter said when all of them were read. */
   #counted = -1;
 
-  constructor(s: string, counter: Counter) {
+  constructor(s: string, counter: OrderedLock) {
     this.#counter = counter;
     this.#sql = {
       counted: `select lanes from ${s}.counter where id = 1`,
@@ -45,7 +45,7 @@ export class Catalog {
   }
 
   /** Knows what this one knows, and learns by itself. */
-  copy(s: string, counter: Counter): Catalog {
+  copy(s: string, counter: OrderedLock): Catalog {
     const copy = new Catalog(s, counter);
     for (const lane of this.#lanes.values()) copy.#learn([lane.id, lane.queue, lane.name, lane.version]);
     copy.#readTo = this.#readTo;
@@ -173,7 +173,7 @@ export class Catalog {
     const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
     if (!lanes.some(isMissing)) return;
     // One after the other: two who add several each would wait for each other.
-    await this.#counter.hold(tx);
+    await this.#counter.take(tx);
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);
     if (missing.length === 0) return;
@@ -235,47 +235,5 @@ export class Catalog {
   #learnPolicy(id: number, body: string): void {
     this.#policies.set(id, JSON.parse(body) as Policy);
     this.#policyIds.set(body, id);
-  }
-}
-
-/** After so many conflicts in a row a transaction holds the counter from its beginning. */
-const MOST_MISSES = 3;
-
-/**
- * The row that counts lanes and settings. A transaction that changes one of them holds it until the commit, so that they come one
- * after the other. It comes after the locks of queues and before any other row.
- */
-export class Counter {
-  readonly #sql: Record<"hold" | "tryHold", string>;
-  /** Another transaction held it when it was too late to wait: the next try takes it first. */
-  #wanted = false;
-  #misses = 0;
-
-  constructor(s: string) {
-    const hold = `select 1 from ${s}.counter where id = 1 for update`;
-    this.#sql = { hold, tryHold: `${hold} skip locked` };
-  }
-
-  async hold(tx: Tx): Promise<void> {
-    const rows = await tx.rows(tx.isLate ? this.#sql.tryHold : this.#sql.hold);
-    if (rows.length > 0) return;
-    this.#wanted = true;
-    throw new Overtaken("Another transaction changes lanes or settings.", { soon: true });
-  }
-
-  /** Before any other row; null when it is not wanted. */
-  holdWanted(tx: Tx): Promise<void> | null {
-    if (this.#wanted || this.#misses > 0) {
-      tx.onCommit(() => {
-        this.#wanted = false;
-        this.#misses = 0;
-      });
-    }
-    return this.#wanted ? this.hold(tx) : null;
-  }
-
-  /** What a transaction relied on was changed by others, and it runs again: not for ever, however often they change it. */
-  missed(): void {
-    this.#wanted ||= ++this.#misses >= MOST_MISSES;
   }
 }

@@ -157,19 +157,19 @@ interface Before {
     claimedIn(jobs: readonly JobKey[]): string[];
     lock(tx: Tx, queues: readonly string[]): Promise<unknown>;
   };
-  turn: { take(tx: Tx): Promise<void> };
+  buildsLock: { take(tx: Tx): Promise<void> };
   settings: { refresh(tx: Tx): Promise<void> };
 }
 
 /** Lets scripts read over any connection, and write as part of the store's transactions. */
-export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, turn, settings }: Before): Access {
+export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, buildsLock, settings }: Before): Access {
   return {
     read: (script) => runAsync(script(statements.reads({ rows: access.read, at: access.at() }))),
     write: (operation, script, { row, builds = false, jobs = [], claimed = [] } = {}) => {
       const run = async (tx: Tx) => {
         if (builds) {
           await limits.lock(tx, limits.queuesOf(jobs));
-          await turn.take(tx);
+          await buildsLock.take(tx);
           await settings.refresh(tx);
         }
         return runAsync(script(tx));

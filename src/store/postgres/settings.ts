@@ -12,11 +12,10 @@ import {
 import { limitsText } from "../../core/limits/turnstile.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
-import type { Counter } from "./catalog.ts";
 import type { LimitCache } from "./limits/limits.ts";
 import type { Rows, Value } from "./connection/driver.ts";
 import type { Tx } from "./transactions/transaction.ts";
-import type { QueueLocks } from "./transactions/mutexes.ts";
+import type { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
 
 type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
 type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];
@@ -27,22 +26,22 @@ type RuleValues = [number, string, string, number, boolean, number | null, numbe
  */
 export class Settings {
   readonly #sql: Record<
-    "counted" | "count" | "queues" | "rules" | "pause" | "set" | "addRule" | "setRule" | "wakeCounters",
+    "counted" | "count" | "queues" | "rules" | "pause" | "set" | "addRule" | "setRule" | "wakeOrderedLocks",
     string
   >;
   readonly #words: Words;
   readonly #locks: QueueLocks;
-  readonly #decisions: LimitCache;
-  readonly #counter: Counter;
+  readonly #cache: LimitCache;
+  readonly #counter: OrderedLock;
   #seen = -1;
   #view: SettingsView = NOTHING_SET;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; decisions: LimitCache; counter: Counter }) {
+  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock }) {
     this.#words = new Words(options);
     this.#locks = options.locks;
-    this.#decisions = options.decisions;
+    this.#cache = options.limitCache;
     this.#counter = options.counter;
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
@@ -60,7 +59,7 @@ export class Settings {
         insert into ${s}.limits (queue, job, position, keyed, concurrency, starts, per)
         values ($1, $2, $3, $4, $5, $6, $7) returning id`,
       setRule: `update ${s}.limits set keyed = $2, concurrency = $3, starts = $4, per = $5 where id = $1`,
-      wakeCounters: `update ${s}.counters set due_at = 0 where rule = $1 and parked > 0`,
+      wakeOrderedLocks: `update ${s}.counters set due_at = 0 where rule = $1 and parked > 0`,
     };
   }
 
@@ -158,7 +157,7 @@ export class Settings {
       // First, so that two who declare at once do it one after the other.
       await this.#count(tx);
       for (const change of changes) await this.#make(tx, change, rules);
-      if (wakes) await this.#decisions.changed(tx, declaration.queue);
+      if (wakes) await this.#cache.changed(tx, declaration.queue);
       await this.load(tx.rows);
       // More of what waits there may start now.
       tx.ready(declaration.queue);
@@ -209,17 +208,17 @@ export class Settings {
       }
       case "set-rule":
         await tx.rows(this.#sql.setRule, change.id, ...valuesOf(change.rule));
-        await tx.rows(this.#sql.wakeCounters, change.id);
+        await tx.rows(this.#sql.wakeOrderedLocks, change.id);
         return;
       case "drop-rule":
         await tx.rows(this.#sql.setRule, change.id, this.#view.rule(change.id).keyed, null, null, null);
-        await tx.rows(this.#sql.wakeCounters, change.id);
+        await tx.rows(this.#sql.wakeOrderedLocks, change.id);
     }
   }
 
   /** No other transaction can change settings from here to the commit. */
   async #count(tx: Tx): Promise<void> {
-    await this.#counter.hold(tx);
+    await this.#counter.take(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
     tx.moved("settings", count - 1, count);
     tx.onUndo(() => this.forget());

@@ -11,8 +11,8 @@ import type { TargetGuard } from "../sql/work/targets.ts";
 import { Work } from "../sql/work/work.ts";
 import type { ArtifactCheck } from "../sql/work/work-batch.ts";
 import { WorkBatches } from "../sql/work/work-batches.ts";
-import { QueueLocks, Turn } from "./transactions/mutexes.ts";
-import { Catalog, Counter } from "./catalog.ts";
+import { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
+import { Catalog } from "./catalog.ts";
 import { ClaimLocks } from "./claims/claim-statements.ts";
 import { Claim } from "./claims/claim.ts";
 import { Leases } from "./claims/leases.ts";
@@ -154,24 +154,24 @@ export class JobParts {
   readonly retention: Retention;
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
-  readonly turn: Turn;
+  readonly buildsLock: OrderedLock;
   /** What builds work on. */
   readonly batches: WorkBatches;
-  readonly #counter: Counter;
+  readonly #counter: OrderedLock;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
   constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
-    const counter = (this.#counter = new Counter(s));
+    const counter = (this.#counter = new OrderedLock(s, "counter"));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
-    const decisions = new LimitCache(s);
-    const locks = new QueueLocks(s, decisions);
-    this.turn = new Turn(s);
-    const settings = (this.settings = new Settings(s, { ...options, locks, decisions, counter }));
+    const limitCache = new LimitCache(s);
+    const locks = new QueueLocks(s, limitCache);
+    this.buildsLock = new OrderedLock(s, "builds");
+    const settings = (this.settings = new Settings(s, { ...options, locks, limitCache, counter }));
     const tally = (this.tally = new Tally(s));
     const outbox = (this.outbox = new Events(s));
     const waits = (this.waits = new Waits(s));
     const events = (this.events = new JobEvents(s, { catalog, settings, outbox }));
-    const limits = (this.limits = new Limits(s, { catalog, settings, locks, decisions }));
+    const limits = (this.limits = new Limits(s, { catalog, settings, locks, limitCache }));
     const retention = (this.retention = new Retention(s, { catalog, settings, tally }));
     const database = workDatabase(s, { catalog, limits });
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
@@ -184,16 +184,16 @@ export class JobParts {
   /** What comes before everything else in a transaction: null when it is nothing. */
   first(tx: Tx, queues: readonly string[]): Promise<void> | null {
     const locked = this.limits.lockWanted(tx, queues);
-    const turned = this.turn.takeWanted(tx);
-    const held = this.#counter.holdWanted(tx);
+    const builds = this.buildsLock.takeWanted(tx);
+    const counter = this.#counter.takeWanted(tx);
     // From here on nothing is waited for that comes before it.
-    if (turned !== null) tx.isLate = true;
-    return locked === null && turned === null && held === null ? null : Promise.all([locked, turned, held]).then(() => {});
+    if (builds !== null) tx.isLate = true;
+    return locked === null && builds === null && counter === null ? null : Promise.all([locked, builds, counter]).then(() => {});
   }
 
   /** Others have changed what is known here, and what relied on it was undone. */
   forget(): void {
-    this.#counter.missed();
+    this.#counter.conflicted();
     this.catalog.forgetCount();
     this.settings.forget();
   }

@@ -53,19 +53,19 @@ export class Limits {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #locks: QueueLocks;
-  readonly #decisions: LimitCache;
+  readonly #cache: LimitCache;
   readonly #rows: CounterRows;
   readonly #sql: Record<"lanes" | "due", string>;
   /** Each job with limits, or work item, that was claimed through this store. */
   readonly #claimed = new Map<JobKey, ClaimedHere>();
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; decisions: LimitCache }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; limitCache: LimitCache }) {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#locks = parts.locks;
-    this.#decisions = parts.decisions;
-    this.#rows = new CounterRows(s, (rule) => this.#decisions.remembered(this.#queueOf(rule)));
+    this.#cache = parts.limitCache;
+    this.#rows = new CounterRows(s, (rule) => this.#cache.remembered(this.#queueOf(rule)));
     const due = (when: string) => `
       select asked.rule, counter.key from clock cross join unnest($1::integer[]) as asked (rule) cross join lateral (
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
@@ -227,7 +227,7 @@ export class Limits {
 
   forget(): void {
     this.#claimed.clear();
-    this.#decisions.forget();
+    this.#cache.forget();
   }
 
   isClaimed(job: JobKey): boolean {
@@ -289,10 +289,10 @@ export class Limits {
     own: readonly JobKey[],
   ): void {
     const counters = Map.groupBy(turnstile.counters, ({ rule }) => this.#queueOf(rule));
-    for (const [queue, some] of counters) this.#decisions.remembered(queue).keep(some, changes, facts);
+    for (const [queue, some] of counters) this.#cache.remembered(queue).keep(some, changes, facts);
     const writes = this.#rows.write(tx, changes, new Set(own));
     if (writes.length === 0) return;
-    for (const write of [...writes, this.#decisions.made(tx, [...counters.keys()])]) write.catch(() => {});
+    for (const write of [...writes, this.#cache.made(tx, [...counters.keys()])]) write.catch(() => {});
     tx.wrote();
   }
 

@@ -31,7 +31,7 @@ export function tryLockMutex(s: string, id: number): string {
  * How long the holder of a queue's lock waits for any other lock. Transactions of stores take a few milliseconds; a user's
  * may stay open for hours, and no store could claim from the queue meanwhile.
  */
-const LONGEST_WAIT = 250;
+const MAX_WAIT_MS = 250;
 
 /** Another transaction holds what this one needs, and may wait for what it holds: it is rolled back and tried again. */
 export class Stalled extends Overtaken {
@@ -41,23 +41,23 @@ export class Stalled extends Overtaken {
 }
 
 /**
- * Who decides about the limits of a queue holds its lock until the commit; everybody else waits. It comes before any
- * other row, and those of several queues come in the order of their mutexes: so no two wait for each other. One that finds
- * out later that he needs one does not wait for it.
+ * A transaction that decides about the limits of a queue holds its lock until the commit; others wait. It comes before any
+ * other row, and those of several queues come in the order of their mutexes: so no two wait for each other. A transaction that
+ * finds out later that it needs one does not wait for it.
  */
 export class QueueLocks {
-  readonly #decisions: LimitCache;
+  readonly #cache: LimitCache;
   readonly #sql: Record<"lock" | "tryLock", string>;
   /** What a transaction turned out to need when it was too late to wait: when it runs again, it takes all of them first. */
   #wanted: readonly string[] = [];
   #yields = false;
 
-  constructor(s: string, decisions: LimitCache) {
-    this.#decisions = decisions;
+  constructor(s: string, cache: LimitCache) {
+    this.#cache = cache;
     const taking = (skipLocked: string) => `
       with locked as materialized (
         select id from ${s}.mutexes where id = any($1::integer[]) order by id for update ${skipLocked})
-      select count(*) = cardinality($1::integer[]), set_config('lock_timeout', '${LONGEST_WAIT}', true) from locked`;
+      select count(*) = cardinality($1::integer[]), set_config('lock_timeout', '${MAX_WAIT_MS}', true) from locked`;
     this.#sql = { lock: taking(""), tryLock: taking("skip locked") };
   }
 
@@ -71,7 +71,7 @@ export class QueueLocks {
     const isLate = tx.isLate || held.some((queue) => first < queueMutex(queue));
     tx.queues = [...held, ...missing];
     const locked = tx.rows<[boolean]>(isLate ? this.#sql.tryLock : this.#sql.lock, listOf(mutexes));
-    const [[row]] = await Promise.all([locked, this.#decisions.read(tx, missing)]);
+    const [[row]] = await Promise.all([locked, this.#cache.read(tx, missing)]);
     if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
     throw new Overtaken("Another transaction has the lock of a queue that comes first.", { soon: true });
@@ -99,38 +99,53 @@ export class QueueLocks {
   }
 }
 
-/**
- * A transaction that moves builds, or writes anything else about them, has the turn until the commit: there are few,
- * and come one after the other. So of two who want to lead a pipeline the second finds the first. It comes after the locks
- * of queues and before any row.
- */
-export class Turn {
-  readonly #sql: Record<"take" | "tryTake", string>;
-  /** Another transaction had it when it was too late to wait: the next try takes it first. */
-  #wanted = false;
+/** After so many conflicts in a row a transaction takes the lock at its beginning. */
+const MAX_CONFLICTS = 3;
 
-  constructor(s: string) {
-    this.#sql = { take: lockMutex(s, MUTEX.builds), tryTake: tryLockMutex(s, MUTEX.builds) };
+/**
+ * A row that one transaction at a time holds until its commit. It comes after the locks of queues and before any other row.
+ *
+ * - `builds`: for every change of builds. There are few, and they come one after the other: of two processes that want to
+ *   orchestrate a pipeline, the second finds the first.
+ * - `counter`: for changes of lanes and settings, which it counts.
+ */
+export class OrderedLock {
+  readonly #select: string;
+  /** Another transaction had it when it was too late to wait: the next try takes it first. */
+  #isWanted = false;
+  #conflicts = 0;
+
+  constructor(s: string, row: "builds" | "counter") {
+    this.#select = row === "builds" ? lockMutex(s, MUTEX.builds) : `select true from ${s}.counter where id = 1 for update`;
   }
 
-  /** The next statement finds what those have left who had it before. */
+  /** The next statement sees what the holders before it committed. */
   async take(tx: Tx): Promise<void> {
     const taken = this.#take(tx);
     tx.isLate = true;
     await taken;
   }
 
-  /** Before any row; null when it is not wanted. Whatever else is taken first may still be waited for. */
+  /** At the beginning of a transaction; null when it is not wanted. Other locks may still be waited for. */
   takeWanted(tx: Tx): Promise<void> | null {
-    if (!this.#wanted) return null;
-    tx.onCommit(() => (this.#wanted = false));
-    return this.#take(tx);
+    if (this.#isWanted || this.#conflicts > 0) {
+      tx.onCommit(() => {
+        this.#isWanted = false;
+        this.#conflicts = 0;
+      });
+    }
+    return this.#isWanted ? this.#take(tx) : null;
+  }
+
+  /** What it protects has changed under a transaction, which runs again: not for ever, however often it changes. */
+  conflicted(): void {
+    this.#isWanted ||= ++this.#conflicts >= MAX_CONFLICTS;
   }
 
   async #take(tx: Tx): Promise<void> {
-    const taken = await tx.rows(tx.isLate ? this.#sql.tryTake : this.#sql.take);
+    const taken = await tx.rows(tx.isLate ? `${this.#select} skip locked` : this.#select);
     if (taken.length > 0) return;
-    this.#wanted = true;
-    throw new Overtaken("Another transaction moves builds.", { soon: true });
+    this.#isWanted = true;
+    throw new Overtaken("Another transaction has a lock that comes first.", { soon: true });
   }
 }
