@@ -13,7 +13,7 @@ import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, newJob } from "./definition.ts";
 import type { Engine, Owner } from "./engine.ts";
-import { JobLog, type Log, said } from "./log.ts";
+import { JobLog, type Log, describeError } from "./log.ts";
 import type { LossReason } from "./leases.ts";
 
 type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
@@ -412,7 +412,7 @@ export class ProgressWriter {
     if (this.#reports.size === 0) return;
     const reports = [...this.#reports.values()];
     this.#reports = new Map();
-    this.#store.saveProgress(reports).catch((error: unknown) => this.#log.warn("progress was not written", said(error)));
+    this.#store.saveProgress(reports).catch((error: unknown) => this.#log.warn("progress was not written", describeError(error)));
   }
 }
 

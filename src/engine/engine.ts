@@ -10,7 +10,7 @@ import { ArtifactFolder } from "./maintenance/artifact-folder.ts";
 import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
-import { type Log, logFailure, MEND, READ_ERRORS, said } from "./log.ts";
+import { type Log, logFailure, MEND, READ_ERRORS, describeError } from "./log.ts";
 import { Holdings, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
@@ -183,7 +183,7 @@ export class Engine {
             this.log.error("a check has found something", { what, hint: "`holdfast doctor` says more." }),
           ),
         )
-        .catch((error: unknown) => this.log.warn("the database could not be checked", said(error)));
+        .catch((error: unknown) => this.log.warn("the database could not be checked", describeError(error)));
     }, CHECK_AFTER).unref();
     this.#cancelCheck = () => clearTimeout(timer);
   }
@@ -238,7 +238,7 @@ export class Engine {
   #announceAll(): void {
     this.store.processes
       .announce(this.self, [...this.#works].flat())
-      .catch((error: unknown) => this.log.warn("could not say what is worked on", said(error)));
+      .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
   }
 
   /** Room for this many leases more. */
@@ -326,7 +326,7 @@ export class Engine {
     if (this.self !== UNREGISTERED) {
       await this.store.processes
         .unregister(this.self)
-        .catch((error: unknown) => this.log.warn("could not sign off", said(error)));
+        .catch((error: unknown) => this.log.warn("could not sign off", describeError(error)));
     }
     await this.store.close();
   }
@@ -336,13 +336,13 @@ export class Engine {
     const held = [...this.holdings.all()];
     if (held.length === 0) return;
     const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
-    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", said(error)));
+    await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", describeError(error)));
   }
 
   #keep(): void {
     void this.#keeper
       ?.round()
-      .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", said(error)))
+      .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", describeError(error)))
       .finally(() => this.poke());
   }
 
@@ -388,7 +388,7 @@ export class Engine {
     });
     thread.on("error", (error) => {
       if (!this.#ready) this.#keeperFile.failed(error);
-      this.log.error("the keeper thread failed", said(error));
+      this.log.error("the keeper thread failed", describeError(error));
     });
     thread.on("exit", () => {
       this.#thread = null;

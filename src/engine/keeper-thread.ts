@@ -3,7 +3,7 @@ import type { ProcessId } from "../core/text/ids.ts";
 import type { WalView } from "../core/recovery/loss.ts";
 import { Holdings, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
 import { BEAT, type LeadMessage } from "./maintenance/leads.ts";
-import { type Said, said } from "./log.ts";
+import { type DescribedError, describeError } from "./log.ts";
 import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
@@ -41,7 +41,7 @@ export type FromKeeper =
   | { type: "closed" }
   /** The write-ahead log has grown long. */
   | { type: "long-wal"; wal: WalView }
-  | { type: "trouble"; trouble: Said };
+  | { type: "trouble"; trouble: DescribedError };
 
 const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
@@ -80,7 +80,7 @@ async function beat(): Promise<void> {
       if (opened === null || (await opened.store.builds.beat(lock)) || !leads.delete(lock.token)) continue;
       say({ type: "lead-lost", token: lock.token });
     } catch (error) {
-      say({ type: "trouble", trouble: said(error) });
+      say({ type: "trouble", trouble: describeError(error) });
     }
   }
 }
@@ -138,7 +138,7 @@ async function run(): Promise<void> {
     const wal = closing ? null : await opened.store.maintenance.run();
     if (wal !== null) tellOf(wal);
   } catch (error) {
-    say({ type: "trouble", trouble: said(error) });
+    say({ type: "trouble", trouble: describeError(error) });
   }
 }
 

@@ -61,7 +61,7 @@ export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided
   if (decided === undefined || decided.error === null || outcome.kind === "later") return;
   const { id: job, name, attempt, policy } = claimed;
   const hint = `hf.jobs.get("${job}") has the stack.`;
-  const about = { job, name, attempt, ...describeError(decided.error) };
+  const about = { job, name, attempt, ...summarizeError(decided.error) };
   const failed = decided.error.code === "TIMEOUT" ? `timed out after ${sayMillis(policy.timeout)}` : "failed";
   if (decided.state === "pending") {
     const when = decided.delay === 0 ? "now" : `in ${sayMillis(decided.delay)}`;
@@ -70,19 +70,19 @@ export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided
   log.error(`job "${name}" ${failed}${decided.state === "quarantined" ? ", and is quarantined" : ""}`, { ...about, hint });
 }
 
-function describeError({ name, message, stack }: JobError): { error: string; at?: string } {
+function summarizeError({ name, message, stack }: JobError): { error: string; at?: string } {
   const at = stack?.split("\n").find((line) => /^\s+at /.test(line));
   return { error: `${name}: ${message}`, ...(at === undefined ? {} : { at: at.trim().slice(3) }) };
 }
 
 /** What a line of the log says of an error. */
-export interface Said {
+export interface DescribedError {
   error: string;
   hint?: string;
 }
 
 /** With what can be done about it, where that is known. */
-export function said(error: unknown): Said {
+export function describeError(error: unknown): DescribedError {
   return error instanceof HoldfastError ? { error: String(error), hint: error.hint } : { error: String(error) };
 }
 
@@ -94,12 +94,12 @@ export const MEND =
 export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
 
 /** What fails at every try is logged when it begins, and when the error changes; an outage of an hour is not a log of it. */
-export class Trouble {
+export class RepeatedFailure {
   #told: string | null = null;
 
   /** What to log of it, with what can be done about it; null: that was told already. */
-  news(error: unknown): Said | null {
-    const news = said(error);
+  news(error: unknown): DescribedError | null {
+    const news = describeError(error);
     if (news.error === this.#told) return null;
     this.#told = news.error;
     return news;

@@ -7,7 +7,7 @@ import type { Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { definitionOf, newJob } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { type Log, said, Trouble } from "./log.ts";
+import { type Log, describeError, RepeatedFailure } from "./log.ts";
 import { type ReadOptions, refuseMissing } from "./client.ts";
 
 export interface ScheduleOptions<In = unknown> {
@@ -156,7 +156,7 @@ export class Scheduler {
   #looking: Promise<void> | null = null;
   /** A caller asked while it was looking: what it has read may be older than that. */
   #again = false;
-  readonly #trouble = new Trouble();
+  readonly #trouble = new RepeatedFailure();
   /** What was said in the log already: it is tried again every second. */
   readonly #troubles = new Map<string, string>();
 
@@ -240,7 +240,7 @@ export class Scheduler {
       return true;
     } catch (error) {
       if (this.#troubles.get(key) !== String(error)) {
-        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, ...said(error) });
+        this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, ...describeError(error) });
       }
       this.#troubles.set(key, String(error));
       return false;

@@ -4,7 +4,7 @@ import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
 import { type Attempt, outcomeOf, unwritable } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
-import { MEND, said } from "./log.ts";
+import { MEND, describeError } from "./log.ts";
 
 /** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
 const AGAIN = 250;
@@ -128,7 +128,7 @@ export class Settler {
     if (attempt.lost !== null) return;
     if (lasting !== null) {
       const { id: job, name } = attempt.claimed;
-      this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...said(lasting) });
+      this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...describeError(lasting) });
       attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
       withoutSuccess(attempt);
     }
@@ -173,7 +173,7 @@ export class Settler {
   }
 
   #complain(jobs: number, error: unknown): void {
-    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...said(error) });
+    this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...describeError(error) });
   }
 }
 

@@ -7,7 +7,7 @@ import type { Change, ClaimSource, Claimed, Declaration, Outlook } from "../stor
 import { Attempt, Executor, type ProgressWriter, Runnables } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { logFailure, said, Trouble } from "./log.ts";
+import { logFailure, describeError, RepeatedFailure } from "./log.ts";
 import { Settler } from "./settler.ts";
 
 const CONCURRENCY = 10;
@@ -87,8 +87,8 @@ export class WorkerLoop implements Worker {
   #quiet: (() => void)[] = [];
   /** What the last claim failed with. */
   #trouble: unknown = null;
-  readonly #claims = new Trouble();
-  readonly #looks = new Trouble();
+  readonly #claims = new RepeatedFailure();
+  readonly #looks = new RepeatedFailure();
   /** What ran since a caller began to drain; null while no caller does. */
   #drained: Drained | null = null;
 
@@ -104,11 +104,7 @@ export class WorkerLoop implements Worker {
     this.#drain = toMillis(options.drain === undefined ? DRAIN : options.drain, "drain");
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
     this.#runnables = new Runnables(defs);
-    const unlisten = [
-      engine.store.onChange((change) => this.#onChange(change)),
-      engine.store.onIncoming(() => this.#onIncoming()),
-    ];
-    this.#unlisten = () => unlisten.forEach((stop) => stop());
+    this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: () => this.#onIncoming() });
     // A worker with nothing to do is still a worker.
     this.#stayAlive = setInterval(() => {}, 2 ** 30);
     engine.keep();
@@ -159,7 +155,7 @@ export class WorkerLoop implements Worker {
   #declare(declarations: readonly Declaration[]): void {
     this.#engine.store.queues.declare(declarations).catch((error: unknown) => {
       if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
-      this.#engine.log.warn("limits could not be declared; it is tried again", said(error));
+      this.#engine.log.warn("limits could not be declared; it is tried again", describeError(error));
       this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
     });
   }

@@ -7,7 +7,7 @@ import type { Clock } from "../core/text/duration.ts";
 import { LeaseLostError, isPassing } from "../core/text/errors.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
 import type { Holdings } from "../engine/leases.ts";
-import { type Log, said } from "../engine/log.ts";
+import { type Log, describeError } from "../engine/log.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
 import type { StagePosition } from "./model.ts";
@@ -47,7 +47,7 @@ export class CostRecorder {
     if (reports.length === 0) return;
     this.#store.work
       .saveCosts(reports)
-      .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", said(error)));
+      .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", describeError(error)));
   }
 }
 

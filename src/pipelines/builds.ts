@@ -9,7 +9,7 @@ import { checkCount, checkOneOf, checkText, refuseUnknown } from "../core/text/o
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import type { Definition } from "../engine/definition.ts";
 import type { Engine } from "../engine/engine.ts";
-import { said } from "../engine/log.ts";
+import { describeError } from "../engine/log.ts";
 import { incompleteOf, notReadable, type Page } from "../engine/client.ts";
 import type { Worker } from "../engine/worker.ts";
 import { PipelineRuntime } from "./pipeline-runtime.ts";
@@ -328,7 +328,9 @@ async function writeDown({ store, log, clock }: Engine, build: string, code: str
   };
   await isRepeat()
     .then((repeat) => (repeat ? undefined : record(store, build, code)))
-    .catch((error: unknown) => log.warn("that a token was refused could not be written down", { build, code, ...said(error) }));
+    .catch((error: unknown) =>
+      log.warn("that a token was refused could not be written down", { build, code, ...describeError(error) }),
+    );
 }
 
 function record(store: Engine["store"], build: string, code: string): Promise<void> {

@@ -12,7 +12,7 @@ import {
 import { gatherSegment } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "../engine/engine.ts";
-import { said } from "../engine/log.ts";
+import { describeError } from "../engine/log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
 import { buildById, type BuildRow, type BuildStore, type LedBuild, type LockToken, newestBuild } from "../store/builds.ts";
@@ -122,7 +122,7 @@ export class Orchestrator {
         await this.#lead(row);
       }
     } catch (error) {
-      engine.log.warn("leading a build failed; it is tried again", { build: id, ...said(error) });
+      engine.log.warn("leading a build failed; it is tried again", { build: id, ...describeError(error) });
     }
     this.#looking = false;
     this.#soon(this.#again ? LOOK_MS : LOOK_AGAIN_MS);
@@ -217,7 +217,7 @@ export class Orchestrator {
     } catch (error) {
       // Attempts in other processes are still in flight; whoever goes on with it finds out.
       const isEarly = error instanceof HoldfastError && error.code === "BUILD_NOT_READY";
-      if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, ...said(error) });
+      if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, ...describeError(error) });
       return paused;
     }
   }
@@ -228,7 +228,7 @@ export class Orchestrator {
     if (!hasEnded(state)) return;
     await janitor
       .clear(pipeline)
-      .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, ...said(error) }));
+      .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, ...describeError(error) }));
   }
 
   async #read(): Promise<BuildRow> {

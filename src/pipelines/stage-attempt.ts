@@ -10,7 +10,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkName } from "../core/text/options.ts";
 import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import { said } from "../engine/log.ts";
+import { describeError } from "../engine/log.ts";
 import type { FoundResult, ListedTarget, NamedArtifact } from "../store/work.ts";
 import type { AttemptCost } from "./budget-reserver.ts";
 import { workKey } from "./model.ts";
@@ -254,7 +254,7 @@ export class Children {
       return found;
     } catch (error) {
       if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
-      this.#runtime.engine.log.warn("what an expand had yielded cannot be read; it is run again", said(error));
+      this.#runtime.engine.log.warn("what an expand had yielded cannot be read; it is run again", describeError(error));
       return null;
     }
   }

@@ -100,11 +100,9 @@ export interface Store {
    */
   expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
 
-  // ── news ──
-  /** Called after each commit of this store, and of others too unless `ownOnly`: watching for theirs is not free. Returns the way to stop. */
-  onChange(call: (change: Change) => void, options?: { ownOnly?: boolean }): () => void;
-  /** Called when jobs are handed in, before their commit: a claim made at once is part of it. Returns the way to stop. */
-  onIncoming(call: () => void): () => void;
+  // ── changes ──
+  /** Calls after each commit of this store, and of others too unless `ownOnly`: watching for theirs costs. Returns the way to stop. */
+  onChange(call: (change: Change) => void, options?: ChangeOptions): () => void;
   /** From now on every write is refused with what this makes; reads go on. Null: they are taken again. */
   seal(refusal: (() => HoldfastError) | null): void;
   close(): Promise<void>;
@@ -191,6 +189,12 @@ export interface PruneFilter {
   ids?: readonly string[];
   finishedBefore?: number;
   limit: number;
+}
+
+export interface ChangeOptions {
+  ownOnly?: boolean;
+  /** Called when jobs are handed in, before their commit: a claim made at once is part of it. */
+  onIncoming?: () => void;
 }
 
 export interface Change {

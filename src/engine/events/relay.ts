@@ -4,7 +4,7 @@ import type { Place } from "./place.ts";
 import { type Sink, SinkDown } from "./sinks.ts";
 import { passPoint } from "../../store/points.ts";
 import type { Store } from "../../store/store.ts";
-import { type Log, said } from "../log.ts";
+import { type Log, describeError } from "../log.ts";
 
 /** Read at once. */
 const PAGE = 500;
@@ -266,7 +266,7 @@ export class Relay {
 
   #warn(message: string, error: unknown, data: object = {}): void {
     if (this.#abandoned) return;
-    this.#parts.log.warn(message, { sink: this.#parts.name, ...said(error), error: textOf(error), ...data });
+    this.#parts.log.warn(message, { sink: this.#parts.name, ...describeError(error), error: textOf(error), ...data });
   }
 }
 

@@ -17,7 +17,7 @@ import {
 import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/prepare.ts";
 import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
-import { said } from "../log.ts";
+import { describeError } from "../log.ts";
 
 /** The lock of the process that makes one: of all processes with the same database, one at a time. */
 const LOCK = "holdfast.backups";
@@ -130,12 +130,12 @@ export class ScheduledBackups {
     const { log, store } = this.#engine;
     const error = failure instanceof Error ? failure.message : String(failure);
     const { folder } = this.#plan;
-    if (this.#trouble !== error) log.error("a backup failed; it is tried again", { folder, ...said(failure), error });
+    if (this.#trouble !== error) log.error("a backup failed; it is tried again", { folder, ...describeError(failure), error });
     const begins = this.#trouble === null;
     this.#trouble = error;
     if (!begins || store.damage.damaged !== null) return;
     const act = { action: "backup.failed", name: folder, after: { error } };
-    await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", said(trouble)));
+    await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", describeError(trouble)));
   }
 }
 
@@ -169,7 +169,7 @@ async function writeDown({ store, log }: Engine, path: string, { size, sha256, r
   if (store.damage.damaged !== null) return;
   await store.audit
     .record({ action: "backup.made", name: path, after: { size, sha256, reason } })
-    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, ...said(error) }));
+    .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, ...describeError(error) }));
 }
 
 /** The file, and the artifacts that came with it. */

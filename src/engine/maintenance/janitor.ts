@@ -5,7 +5,7 @@ import { type Dead, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
-import { type Log, said, Trouble } from "../log.ts";
+import { type Log, describeError, RepeatedFailure } from "../log.ts";
 import type { Holdings } from "../leases.ts";
 
 /** At most this many leases in one transaction. */
@@ -81,7 +81,7 @@ export class Janitor {
   #slow = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
-  readonly #trouble = new Trouble();
+  readonly #trouble = new RepeatedFailure();
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
   /** The dead were looked for since the database was opened: who is found from now on may have died beside this process. */
@@ -136,7 +136,7 @@ export class Janitor {
       await this.orphans("orphaned_at_startup");
       await this.clear(undefined, 1);
     } catch (error) {
-      this.#log.warn("recovering failed; it is tried again", said(error));
+      this.#log.warn("recovering failed; it is tried again", describeError(error));
     }
   }
 
@@ -158,7 +158,7 @@ export class Janitor {
       if (stale.length === 0) this.#healedAt = now;
       return healed > 0 || dead.length > 0;
     } catch (error) {
-      this.#log.warn("reclaiming before a claim failed; the claim continues", said(error));
+      this.#log.warn("reclaiming before a claim failed; the claim continues", describeError(error));
       return false;
     }
   }
@@ -289,7 +289,9 @@ export class Janitor {
     const { more } = await this.#store.expire(STEP, LEAST_AGE);
     if (!more || !this.#running) return;
     this.#expiring = this.#clock.after(BREATH, () => {
-      this.#expire().catch((error: unknown) => this.#log.warn("removing old jobs failed; it is tried again", said(error)));
+      this.#expire().catch((error: unknown) =>
+        this.#log.warn("removing old jobs failed; it is tried again", describeError(error)),
+      );
     });
   }
 
@@ -332,7 +334,7 @@ export class Janitor {
   /** The rest follows while the claim continues. */
   async #buryQuickly(dead: readonly Dead[]): Promise<void> {
     const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: QUICK });
-    all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", said(error)));
+    all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", describeError(error)));
     await some;
   }
 

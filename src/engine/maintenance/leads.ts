@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/text/duration.ts";
 import type { LockToken } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
-import { type Log, said } from "../log.ts";
+import { type Log, describeError } from "../log.ts";
 
 /** How often an orchestrator says that it lives. */
 export const BEAT = 5_000;
@@ -57,7 +57,7 @@ export class Leads {
       try {
         if (!(await this.#store.builds.beat(lock))) this.lost(lock.token);
       } catch (error) {
-        this.#log.warn("a build's lock could not be kept; it is tried again", said(error));
+        this.#log.warn("a build's lock could not be kept; it is tried again", describeError(error));
       }
     }
     if (this.#held.size > 0) this.#beatSoon();

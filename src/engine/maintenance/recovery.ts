@@ -12,7 +12,7 @@ import type { Left, RecoveryPreview, StoredReport } from "../../store/recoveries
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 import { bootId } from "../host.ts";
-import { type Log, said } from "../log.ts";
+import { type Log, describeError } from "../log.ts";
 import { checkAll } from "./check.ts";
 import type { Janitor } from "./janitor.ts";
 
@@ -135,7 +135,7 @@ export class Recovery {
     if (this.#owned === null) return;
     await this.#store.recoveries
       .close(this.#owned.report, { by: this.#self })
-      .catch((error: unknown) => this.#log.warn("could not give up a recovery report", said(error)));
+      .catch((error: unknown) => this.#log.warn("could not give up a recovery report", describeError(error)));
   }
 
   async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
@@ -221,7 +221,7 @@ export class Recovery {
         return;
       }
     } catch (error) {
-      this.#log.warn("a recovery could not be ended; it is tried again", said(error));
+      this.#log.warn("a recovery could not be ended; it is tried again", describeError(error));
     }
   }
 

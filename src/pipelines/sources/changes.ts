@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { SourceDefinition } from "../../core/pipelines/source.ts";
-import { type Log, said } from "../../engine/log.ts";
+import { type Log, describeError } from "../../engine/log.ts";
 import { listFiles } from "./files.ts";
 import { listItems } from "./items.ts";
 
@@ -138,7 +138,10 @@ export class SourceChanges implements Disposable {
     } catch (error) {
       this.#unwatchable = true;
       const hint = "That does as well, and costs more; on Linux raise `fs.inotify.max_user_watches`.";
-      this.#parts.log.warn("not all folders can be watched; they are looked at every few seconds", { ...said(error), hint });
+      this.#parts.log.warn("not all folders can be watched; they are looked at every few seconds", {
+        ...describeError(error),
+        hint,
+      });
     }
   }
 

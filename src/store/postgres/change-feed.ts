@@ -1,4 +1,4 @@
-import type { Change } from "../store.ts";
+import type { Change, ChangeOptions } from "../store.ts";
 import type { Value } from "./connection/driver.ts";
 import { backoff } from "./connection/faults.ts";
 import type { Session, SessionOptions } from "./connection/session.ts";
@@ -27,8 +27,7 @@ interface ChangeFeedOptions {
 export class ChangeFeed {
   readonly notifier: Notifier;
   readonly #options: ChangeFeedOptions;
-  readonly #subscribers = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
-  readonly #incoming = new Set<{ call: () => void }>();
+  readonly #subscribers = new Set<ChangeOptions & { call: (change: Change) => void }>();
   #listener: Listener | null = null;
   #idleTimer: NodeJS.Timeout | null = null;
   #snapshot = "";
@@ -39,8 +38,8 @@ export class ChangeFeed {
     this.notifier = new Notifier(options.schema, options.handle, options.send);
   }
 
-  onChange(call: (change: Change) => void, ownOnly: boolean): () => void {
-    const subscriber = { call, ownOnly };
+  onChange(call: (change: Change) => void, options: ChangeOptions): () => void {
+    const subscriber = { call, ...options };
     this.#subscribers.add(subscriber);
     this.#listenIfNeeded();
     return () => {
@@ -49,15 +48,9 @@ export class ChangeFeed {
     };
   }
 
-  onIncoming(call: () => void): () => void {
-    const subscriber = { call };
-    this.#incoming.add(subscriber);
-    return () => this.#incoming.delete(subscriber);
-  }
-
   /** Jobs were handed in, and are not committed yet. */
   incoming(): void {
-    for (const { call } of this.#incoming) call();
+    for (const { onIncoming } of this.#subscribers) onIncoming?.();
   }
 
   /** This store has committed; `isNotified`: a notification was sent with it. */
@@ -70,7 +63,6 @@ export class ChangeFeed {
   async close(): Promise<void> {
     this.#isClosed = true;
     this.#subscribers.clear();
-    this.#incoming.clear();
     await Promise.all([this.notifier.close(), this.#stopListening()]);
   }
 

@@ -6,6 +6,7 @@ import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Operation } from "../points.ts";
 import type {
   Change,
+  ChangeOptions,
   Claimed,
   ClaimRequest,
   ClaimSource,
@@ -347,12 +348,8 @@ export class PostgresStore implements Store {
     return { removed: 0, more: soon };
   }
 
-  onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
-    return this.#changes.onChange(call, options.ownOnly ?? false);
-  }
-
-  onIncoming(call: () => void): () => void {
-    return this.#changes.onIncoming(call);
+  onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {
+    return this.#changes.onChange(call, options);
   }
 
   seal(refusal: (() => HoldfastError) | null): void {

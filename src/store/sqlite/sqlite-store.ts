@@ -5,6 +5,7 @@ import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type {
   Change,
+  ChangeOptions,
   Claimed,
   ClaimRequest,
   ClaimSource,
@@ -20,7 +21,7 @@ import type {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { Areas } from "./store-parts.ts";
+import { StoreParts } from "./store-parts.ts";
 import type { AuditHead } from "../audit.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
@@ -48,7 +49,7 @@ import type { Connection, DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import type { Queries } from "./queries.ts";
-import { News } from "./news.ts";
+import { ChangeFeed } from "./change-feed.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { EventLog, Sinks } from "../sql/events.ts";
 import type { Processes } from "./processes.ts";
@@ -112,9 +113,9 @@ export class SqliteStore implements Store {
   readonly #driver: DriverName;
   readonly #db: Connection;
   readonly #files: DatabaseFiles | null;
-  readonly #areas: Areas;
+  readonly #parts: StoreParts;
   readonly #group: GroupCommit;
-  readonly #news: News;
+  readonly #changes: ChangeFeed;
   #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
   readonly #boot: string;
@@ -176,7 +177,7 @@ export class SqliteStore implements Store {
     damage.onDamaged(() => damage.isReplaced && process.once("exit", this.#closeReplaced));
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
-    this.#news = new News(db, path);
+    this.#changes = new ChangeFeed(db, path);
     const access: StoreAccess = {
       now: () => this.clock.now(),
       read: (run) => this.#read(run),
@@ -190,22 +191,22 @@ export class SqliteStore implements Store {
       access,
     );
     const beWitness = (token: string) => this.#beWitness(token);
-    const areas = (this.#areas = new Areas(opened, { ...options, path, damage, beWitness, access }));
-    this.audit = areas.auditLog;
-    this.queries = areas.queries;
-    this.queues = areas.queues;
-    this.builds = areas.builds;
-    this.work = areas.work;
-    this.recoveries = areas.recoveries;
-    this.processes = areas.processes;
-    this.locks = areas.locks;
-    this.schedules = areas.schedules;
-    this.events = areas.events;
-    this.sinks = areas.sinks;
-    const { intake, lanes } = areas;
+    const parts = (this.#parts = new StoreParts(opened, { ...options, path, damage, beWitness, access }));
+    this.audit = parts.auditLog;
+    this.queries = parts.queries;
+    this.queues = parts.queues;
+    this.builds = parts.builds;
+    this.work = parts.work;
+    this.recoveries = parts.recoveries;
+    this.processes = parts.processes;
+    this.locks = parts.locks;
+    this.schedules = parts.schedules;
+    this.events = parts.events;
+    this.sinks = parts.sinks;
+    const { intake, lanes } = parts;
     this.#group = new GroupCommit(db, {
       path,
-      statements: areas.statements,
+      statements: parts.statements,
       now: () => this.clock.now(),
       monotonic: () => performance.now(),
       patience: options.writeWaitMs ?? WRITE_WAIT_MS,
@@ -216,7 +217,7 @@ export class SqliteStore implements Store {
         this.#witness?.saw(commit, key);
         if (audit !== null) this.#witness?.sawAudit(audit);
         for (const what of damaged) damage.found({ severity: "row", what });
-        this.#news.committed(ready, ended);
+        this.#changes.committed(ready, ended);
       },
       onFault: (error) => damage.met(error),
       onUndo: () => {
@@ -228,9 +229,9 @@ export class SqliteStore implements Store {
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     const enqueued = this.#write("enqueue", (tx) =>
-      options?.whole ? this.#areas.intake.whole(tx, jobs) : this.#areas.intake.enqueue.run(tx, jobs),
+      options?.whole ? this.#parts.intake.whole(tx, jobs) : this.#parts.intake.enqueue.run(tx, jobs),
     );
-    this.#news.announce();
+    this.#changes.incoming();
     return enqueued;
   }
 
@@ -238,11 +239,11 @@ export class SqliteStore implements Store {
     const refusal = this.#refusal();
     if (refusal !== null) throw refusal;
     const handle = handleOf(tx);
-    if (handle === this.#db.handle) return this.#areas.own.enqueue(jobs);
-    const enqueued = this.#areas.guests.enqueue(handle, jobs);
+    if (handle === this.#db.handle) return this.#parts.own.enqueue(jobs);
+    const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
     // What their definitions say counts by itself, whatever becomes of that transaction.
     const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
-    for (const one of unsaid) if (this.#areas.intake.settings.isSaid(one)) unsaid.delete(one);
+    for (const one of unsaid) if (this.#parts.intake.settings.isSaid(one)) unsaid.delete(one);
     if (unsaid.size > 0) this.queues.declare([...unsaid]).catch(() => {});
     return enqueued;
   }
@@ -250,65 +251,65 @@ export class SqliteStore implements Store {
   transact<T>(work: (handle: object) => T): Promise<T> {
     const refusal = this.#refusal();
     if (refusal !== null) return Promise.reject(refusal);
-    return this.#group.submitAlone("transaction", (tx) => this.#areas.own.run(tx, work));
+    return this.#group.submitAlone("transaction", (tx) => this.#parts.own.run(tx, work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     const refusal = this.damage.refusal("claim");
     if (refusal !== null) return Promise.reject(refusal);
-    return this.#write("claim", (tx) => this.#areas.claim.run(tx, request));
+    return this.#write("claim", (tx) => this.#parts.claim.run(tx, request));
   }
 
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
-    return this.#write("renew", (tx) => this.#areas.leases.renew(tx, leases));
+    return this.#write("renew", (tx) => this.#parts.leases.renew(tx, leases));
   }
 
   settle(settlements: readonly Settlement[]): Promise<Fate[]> {
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#settleWithRows(settlements);
-    return this.#write("settle", (tx) => this.#areas.settle.run(tx, settlements));
+    return this.#write("settle", (tx) => this.#parts.settle.run(tx, settlements));
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
     return this.#write("checkpoint", (tx) =>
-      this.#areas.notes.saveCheckpoint(tx, lease, value) ? "held" : this.#areas.settle.fate(lease),
+      this.#parts.notes.saveCheckpoint(tx, lease, value) ? "held" : this.#parts.settle.fate(lease),
     );
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#read(() => this.#areas.notes.checkpoint(job));
+    return this.#read(() => this.#parts.notes.checkpoint(job));
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
     return this.#write("progress", (tx) =>
-      reports.map((report) => (this.#areas.notes.saveProgress(tx, report) ? "held" : this.#areas.settle.fate(report))),
+      reports.map((report) => (this.#parts.notes.saveProgress(tx, report) ? "held" : this.#parts.settle.fate(report))),
     );
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
-    return this.#read(() => this.#areas.leases.inspect(leases));
+    return this.#read(() => this.#parts.leases.inspect(leases));
   }
 
   outlook(from: readonly ClaimSource[]): Promise<Outlook> {
-    return this.#read(() => this.#areas.claim.outlook(from, this.clock.now()));
+    return this.#read(() => this.#parts.claim.outlook(from, this.clock.now()));
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#areas.operate.cancel(tx, id));
+    return this.#write("cancel", (tx) => this.#parts.operate.cancel(tx, id));
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#areas.operate.retry(tx, id));
+    return this.#write("retry", (tx) => this.#parts.operate.retry(tx, id));
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { settings, expiring } = this.#areas.intake;
+    const { settings, expiring } = this.#parts.intake;
     const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
-    return this.#write("expire", (tx) => this.#areas.operate.expire(tx, limit, leastAge));
+    return this.#write("expire", (tx) => this.#parts.operate.expire(tx, limit, leastAge));
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#areas.operate.prune(tx, filter));
+    return this.#write("prune", (tx) => this.#parts.operate.prune(tx, filter));
   }
 
   /** From its first commit on. */
@@ -316,19 +317,15 @@ export class SqliteStore implements Store {
     if (this.#alive === null) return;
     this.#witness?.close();
     const { databaseId, durability } = this;
-    const { audit, statements } = this.#areas;
+    const { audit, statements } = this.#parts;
     const db = readsAt(statements, this.clock.now());
     const here = { databaseId, durability, boot: this.#boot, audit: runSync(audit.head(db)), ...knownIn(this.#db) };
     const has = (entry: AuditHead) => runSync(audit.has(db, entry));
     this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has });
   }
 
-  onChange(call: (change: Change) => void, options: { ownOnly?: boolean } = {}): () => void {
-    return this.#news.onChange(call, options.ownOnly ?? false);
-  }
-
-  onIncoming(call: () => void): () => void {
-    return this.#news.onIncoming(call);
+  onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {
+    return this.#changes.onChange(call, options);
   }
 
   seal(refusal: (() => HoldfastError) | null): void {
@@ -337,7 +334,7 @@ export class SqliteStore implements Store {
 
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.drained(), this.damage.confirmed()]).then(() => {
-      this.#news.close();
+      this.#changes.close();
       const isReplaced = this.damage.replaced(0) !== null;
       if (isReplaced) this.#witness?.abandon();
       else this.#witness?.close();
@@ -352,7 +349,7 @@ export class SqliteStore implements Store {
   }
 
   #settleWithRows(settlements: readonly Settlement[]): Promise<Fate[]> {
-    const { settle, own } = this.#areas;
+    const { settle, own } = this.#parts;
     const parts = { group: this.#group, settle, own, path: this.#path, onFault: (error: unknown) => this.damage.met(error) };
     const refusal = this.#refusal();
     return refusal === null ? settleWithRows(onlyOne(settlements), parts) : Promise.reject(refusal);

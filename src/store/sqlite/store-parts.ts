@@ -31,7 +31,7 @@ import {
   statementsOn,
   type StoreAccess,
 } from "./scripts.ts";
-import { Guests, OwnTransaction } from "./user-transaction.ts";
+import { UserTransactions, OwnTransaction } from "./user-transaction.ts";
 import { RESULT_GUARD, TARGET_GUARD, workHooks } from "./work.ts";
 
 interface Parts {
@@ -46,12 +46,12 @@ interface Parts {
   access: StoreAccess;
 }
 
-/** The areas of SQL on one connection, and who of them needs whom. */
-export class Areas {
+/** The parts of SQL on one connection, and who of them needs whom. */
+export class StoreParts {
   readonly statements: Statements;
   readonly intake: Intake;
   readonly own: OwnTransaction;
-  readonly guests: Guests;
+  readonly userTransactions: UserTransactions;
   readonly claim: Claim;
   readonly lanes: ClaimedLanes;
   readonly settle: Settle;
@@ -75,9 +75,9 @@ export class Areas {
     const { db, databaseId, durability } = opened;
     const { path, driver, random, damage, access } = parts;
     this.intake = new Intake(db, { speaks: true });
-    const { catalog, settings, limits, endings, waits, expiring, jobEvents, events, tally, enqueue } = this.intake;
+    const { catalog, settings, limits, effects, waits, expiring, jobEvents, events, tally, enqueue } = this.intake;
     this.own = new OwnTransaction(db, this.intake, path);
-    this.guests = new Guests({ path, driver, durability, now: access.now });
+    this.userTransactions = new UserTransactions({ path, driver, durability, now: access.now });
     const statements = (this.statements = statementsOn(db));
     const scripts = scriptAccess(statements, access);
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
@@ -100,7 +100,7 @@ export class Areas {
       catalog,
       settings,
       limits,
-      endings,
+      effects,
       batches: this.intake.batches,
       events: jobEvents,
       locks: new ClaimLocks(db),

@@ -13,7 +13,7 @@ import type { Settle } from "./jobs/settle.ts";
 import { canonicalPath } from "./open.ts";
 import { type Statements, statementsOn } from "./scripts.ts";
 
-/** The store whose file the guests write to. */
+/** The store whose file the userTransactions write to. */
 interface Host {
   path: string;
   driver: DriverName;
@@ -22,13 +22,13 @@ interface Host {
 }
 
 /** Users' own handles on the store's file: jobs go in with their rows, in their transaction. */
-export class Guests {
+export class UserTransactions {
   readonly #host: Host;
   /**
    * Weak at both ends: a prepared statement of node:sqlite keeps its database for ever, also a closed one, and some
    * programs open a handle for each request.
    */
-  readonly #guests = new WeakMap<object, WeakRef<Guest>>();
+  readonly #userTransactions = new WeakMap<object, WeakRef<Guest>>();
 
   constructor(host: Host) {
     this.#host = host;
@@ -46,11 +46,11 @@ export class Guests {
   #guest(given: unknown): Guest {
     if (!looksOpenable(given)) throw noHandle(given);
     const handle = given as object;
-    const known = this.#guests.get(handle)?.deref();
+    const known = this.#userTransactions.get(handle)?.deref();
     if (known?.isUsable()) return known;
     if (!isHandleOf(this.#host.driver, handle)) throw otherLibrary(this.#host.driver);
     const guest = new Guest(through(this.#host.driver, handle), this.#host);
-    this.#guests.set(handle, new WeakRef(guest));
+    this.#userTransactions.set(handle, new WeakRef(guest));
     return guest;
   }
 }

@@ -5,7 +5,7 @@ import type { JobError } from "../../../core/jobs/job.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Connection, Statement } from "../driver.ts";
-import type { Endings } from "./settle-effects.ts";
+import type { SettleEffects } from "./settle-effects.ts";
 import type { JobEvents } from "./events.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";
@@ -26,14 +26,14 @@ export interface DamagedJob {
  * into quarantine instead, where an operator finds it. Nothing that its row says is relied on, but the lane it was found in.
  */
 export class DamagedJobs {
-  readonly #endings: Endings;
+  readonly #effects: SettleEffects;
   readonly #limits: Limits;
   readonly #events: JobEvents;
   readonly #batches: WorkBatches;
   readonly #quarantine: Statement;
 
-  constructor(db: Connection, parts: { endings: Endings; limits: Limits; events: JobEvents; batches: WorkBatches }) {
-    this.#endings = parts.endings;
+  constructor(db: Connection, parts: { effects: SettleEffects; limits: Limits; events: JobEvents; batches: WorkBatches }) {
+    this.#effects = parts.effects;
     this.#limits = parts.limits;
     this.#events = parts.events;
     this.#batches = parts.batches;
@@ -52,7 +52,7 @@ export class DamagedJobs {
       throw corrupt("the index of jobs that are ready is not that of the jobs");
     tx.wrote();
     this.#freePlace(tx, job);
-    this.#endings.add(key, lane, "quarantined");
+    this.#effects.add(key, lane, "quarantined");
     const batch = runSync(this.#batches.ending(tx, [{ job: key, lane }]));
     if (batch !== null) {
       const next = { state: "quarantined", delay: 0, attempt: 0, errors: 0, crashes: 0, error, dropCheckpoint: false } as const;
@@ -60,7 +60,7 @@ export class DamagedJobs {
       runSync(this.#batches.close(tx, batch));
     }
     this.#events.tell(tx, EVENT_OF.quarantined, lane, key);
-    this.#endings.write(tx);
+    this.#effects.write(tx);
     tx.damaged(error.message);
   }
 

@@ -26,7 +26,7 @@ import { Catalog, Settings } from "./catalog.ts";
 import { Events, JobEvents } from "./events.ts";
 import { Limits } from "./limits.ts";
 import { Expiring } from "./operate.ts";
-import { Endings, Tally, Waits } from "./settle-effects.ts";
+import { SettleEffects, Tally, Waits } from "./settle-effects.ts";
 
 const ROWS = 25;
 
@@ -39,7 +39,7 @@ interface EnqueueParts {
   settings: Settings;
   limits: Limits;
   waits: Waits;
-  endings: Endings;
+  effects: SettleEffects;
   events: JobEvents;
   batches: WorkBatches;
 }
@@ -141,7 +141,7 @@ export class Enqueue {
     }
     flush();
     if (items.length > 0) this.#addItems(tx, items, batch);
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
   }
@@ -162,7 +162,7 @@ export class Enqueue {
     const endedAt = error === null ? null : tx.now;
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
     this.#insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
-    if (state === "cancelled") this.#parts.endings.add(key, lane, "cancelled");
+    if (state === "cancelled") this.#parts.effects.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#parts.waits.add(key, job);
     return state;
   }
@@ -254,7 +254,7 @@ export class Intake {
   readonly jobEvents: JobEvents;
   readonly limits: Limits;
   readonly expiring: Expiring;
-  readonly endings: Endings;
+  readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
   /** What builds work on. */
   readonly batches: WorkBatches;
@@ -276,8 +276,8 @@ export class Intake {
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
     const batches = (this.batches = new WorkBatches(DIALECT, { settings, database: workDatabase(db, catalog), guards }));
     const parts = { catalog, settings, tally, waits, limits, expiring, events, batches };
-    const endings = (this.endings = new Endings(db, parts));
-    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, endings, events, batches });
+    const effects = (this.effects = new SettleEffects(db, parts));
+    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, effects, events, batches });
     this.#mark = db.prepare("savepoint holdfast_enqueue");
     this.#undo = db.prepare("rollback to holdfast_enqueue");
     this.#keep = db.prepare("release holdfast_enqueue");
@@ -287,7 +287,7 @@ export class Intake {
   forget(): void {
     this.catalog.forget();
     this.settings.forget();
-    this.endings.forget();
+    this.effects.forget();
     this.limits.forget();
   }
 

@@ -14,7 +14,7 @@ import type { Queries } from "../queries.ts";
 import type { Catalog, Settings } from "./catalog.ts";
 import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
-import type { Endings, Tally, Waits } from "./settle-effects.ts";
+import type { SettleEffects, Tally, Waits } from "./settle-effects.ts";
 
 interface Row {
   key: JobKey;
@@ -33,7 +33,7 @@ interface OperateParts {
   catalog: Catalog;
   queries: Queries;
   tally: Tally;
-  endings: Endings;
+  effects: SettleEffects;
   limits: Limits;
   expiring: Expiring;
   events: JobEvents;
@@ -92,7 +92,7 @@ export class Operate {
   cancel(tx: Tx, id: string): boolean {
     const row = this.#find(id);
     if (row === undefined || !this.#parts.cancel.run(tx, row.key)) return false;
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     this.#wasDone(tx, "job.cancelled", id, row, "cancelled");
     return true;
   }
@@ -107,7 +107,7 @@ export class Operate {
     this.#retry.runNamed({ key: row.key, now: tx.now, gate });
     this.#parts.events.always(tx, "job.retried", row.key);
     this.#parts.tally.add(row.lane, row.state as FinishedState, -1);
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     this.#wasDone(tx, "job.retried", id, row, "pending");
     tx.ready(this.#parts.catalog.lane(row.lane).queue);
     tx.wrote();
@@ -179,14 +179,14 @@ interface CancelledRow {
 
 interface CancelParts {
   catalog: Catalog;
-  endings: Endings;
+  effects: SettleEffects;
   waits: Waits;
   limits: Limits;
   events: JobEvents;
   batches: WorkBatches;
 }
 
-/** Ends jobs that have not ended, whatever holds them. The caller then writes the endings. */
+/** Ends jobs that have not ended, whatever holds them. The caller then writes the effects. */
 export class Cancel {
   readonly #parts: CancelParts;
   readonly #row: Statement;
@@ -219,7 +219,7 @@ export class Cancel {
       this.#parts.events.tell(tx, "job.cancelled", row.lane, row.key);
       cancelled.set(row.key, row.state);
     }
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     return cancelled;
   }
 
@@ -227,7 +227,7 @@ export class Cancel {
     const row = this.#row.get<CancelledRow>({ key: job });
     if (row === undefined || !mayMove("cancel", row.state)) return undefined;
     this.#cancel.runNamed({ key: row.key, now: tx.now });
-    this.#parts.endings.add(row.key, row.lane, "cancelled");
+    this.#parts.effects.add(row.key, row.lane, "cancelled");
     if (row.state === "waiting") this.#parts.waits.forget(row.key);
     if (row.limits !== null && row.state === "pending") this.#parts.limits.withdraw(tx, { ...row, limits: row.limits }, row.gate);
     if (row.limits !== null && row.state === "running") this.#parts.limits.end(tx, row.lane, row.limits, true);

@@ -39,7 +39,7 @@ interface EndingsParts {
  * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
  * those after them, in the same transaction.
  */
-export class Endings {
+export class SettleEffects {
   readonly #parts: EndingsParts;
   readonly #waiting: Statement;
   readonly #unblock: Statement;

@@ -15,7 +15,7 @@ import type { JobEvents } from "./events.ts";
 import type { Tx } from "../group-commit.ts";
 import type { Limits } from "./limits.ts";
 import type { ClaimedLanes } from "./claim.ts";
-import type { Endings, Notes } from "./settle-effects.ts";
+import type { SettleEffects, Notes } from "./settle-effects.ts";
 import type { Enqueue } from "./enqueue.ts";
 
 /** From this many on it pays to end them with one statement. */
@@ -25,7 +25,7 @@ interface SettleParts {
   catalog: Catalog;
   enqueue: Enqueue;
   notes: Notes;
-  endings: Endings;
+  effects: SettleEffects;
   limits: Limits;
   events: JobEvents;
   settings: Settings;
@@ -98,7 +98,7 @@ export class Settle {
     this.#work = built === 1 ? this.#load(tx, settlements) : null;
     this.#next = [];
     this.#askedOf.clear();
-    this.#parts.endings.begin(forgetting || waited === 1);
+    this.#parts.effects.begin(forgetting || waited === 1);
     const fates: Fate[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = this.#silentRun(settlements, i);
@@ -124,7 +124,7 @@ export class Settle {
   #write(tx: Tx): void {
     const work = this.#work;
     if (work !== null) runSync(this.#parts.batches.write(tx, work));
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     if (work === null) return;
     if (this.#next.length > 0) this.#parts.enqueue.run(tx, this.#next, work);
     runSync(this.#parts.batches.close(tx, work));
@@ -180,7 +180,7 @@ export class Settle {
       lease.fence,
     );
     tx.wrote();
-    if (isFinished(next.state)) this.#parts.endings.add(lease.job, lane, next.state);
+    if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
     this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
     this.#parts.events.tell(tx, EVENT_OF[next.state], lane, lease.job);
     this.#parts.lanes.forget(lease.job);
@@ -202,7 +202,7 @@ export class Settle {
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // What is cancelled by what has ended so far goes first: its key is free for a follow-up.
     if (this.#work !== null) runSync(this.#parts.batches.write(tx, this.#work));
-    this.#parts.endings.write(tx);
+    this.#parts.effects.write(tx);
     this.#parts.enqueue.run(tx, settlement.followUps);
     return "held";
   }
@@ -264,7 +264,7 @@ export class Settle {
   #wellEnded(tx: Tx, job: JobKey): void {
     tx.wrote();
     const { lane, limits } = this.#parts.lanes.take(job);
-    this.#parts.endings.add(job, lane, "succeeded");
+    this.#parts.effects.add(job, lane, "succeeded");
     if (limits !== null) this.#parts.limits.end(tx, lane, limits, true);
     if (this.#told && this.#asked(tx, lane)) this.#parts.events.always(tx, "job.succeeded", job);
     // It may have been an exclusive claim: its queue is open again.

@@ -1,16 +1,15 @@
 import { closeSync, constants, type FSWatcher, openSync, watch, type WatchListener, writeSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { aliveFolder } from "../alive.ts";
-import type { Change } from "../store.ts";
+import type { Change, ChangeOptions } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { createFile, modeLike } from "./faults.ts";
 
-/** Who wants to hear of commits, this handle's own and, by watching the file, those of others. */
-export class News {
+/** Calls listeners after commits: this handle's own and, by watching the file, those of other processes. */
+export class ChangeFeed {
   readonly #db: Connection;
   readonly #path: string;
-  readonly #listeners = new Set<{ call: (change: Change) => void; ownOnly: boolean }>();
-  readonly #expectant = new Set<() => void>();
+  readonly #listeners = new Set<ChangeOptions & { call: (change: Change) => void }>();
   readonly #signal: CommitSignal | null;
   #watch: Watch | null = null;
   #closed = false;
@@ -21,19 +20,14 @@ export class News {
     this.#signal = path === ":memory:" ? null : new CommitSignal(path);
   }
 
-  onChange(call: (change: Change) => void, ownOnly: boolean): () => void {
-    const listener = { call, ownOnly };
+  onChange(call: (change: Change) => void, options: ChangeOptions): () => void {
+    const listener = { call, ...options };
     this.#listeners.add(listener);
     this.#watchIfNeeded();
     return () => {
       this.#listeners.delete(listener);
       this.#watchIfNeeded();
     };
-  }
-
-  onIncoming(call: () => void): () => void {
-    this.#expectant.add(call);
-    return () => this.#expectant.delete(call);
   }
 
   /** This handle has committed. Other processes hear of it first: they need longer to react. */
@@ -47,8 +41,8 @@ export class News {
   }
 
   /** Jobs were handed in, and are not committed yet. */
-  announce(): void {
-    for (const call of this.#expectant) call();
+  incoming(): void {
+    for (const { onIncoming } of this.#listeners) onIncoming?.();
   }
 
   close(): void {
