@@ -30,7 +30,7 @@ import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { secondShare } from "./settle/settle-effects.ts";
 import { SettleQueue } from "./settle/settle-queue.ts";
-import type { Foreseen, SingleRoute } from "./transactions/write-queue.ts";
+import type { CallHints, SingleRoute } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
 import type { Queries } from "./queries.ts";
@@ -366,7 +366,7 @@ export class PostgresStore implements Store {
     return this.#closed;
   }
 
-  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T> = {}): Promise<T> {
-    return this.#sealed === null ? this.#group.submit(operation, run, foreseen) : Promise.reject(this.#sealed());
+  #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T> = {}): Promise<T> {
+    return this.#sealed === null ? this.#group.submit(operation, run, hints) : Promise.reject(this.#sealed());
   }
 }

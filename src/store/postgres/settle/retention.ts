@@ -18,7 +18,7 @@ interface Forgetful {
 }
 
 /** What is to be done, as a reader sees it before the transaction that does it begins. */
-export interface Outstanding {
+interface Outstanding {
   due: boolean;
   /** Something will be, when others have committed what they are about. */
   soon: boolean;

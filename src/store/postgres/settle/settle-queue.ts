@@ -3,7 +3,7 @@ import type { Fate, Settlement } from "../../store.ts";
 import type { Writer } from "../connection/connections.ts";
 import { GroupCommit, type GroupCommitOptions } from "../transactions/group-commit.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import { type Foreseen, splitAnswers } from "../transactions/write-queue.ts";
+import { type CallHints, splitAnswers } from "../transactions/write-queue.ts";
 import { MoreFollows, type Settle } from "./settle.ts";
 
 /** Fewer settlements do not delay a claim long enough to be worth a commit of their own. */
@@ -18,7 +18,7 @@ interface Parts {
   /** A second one, which connects when it is first needed. */
   writer: Writer;
   /** Writes over the first connection; rejects where the store is read-only. */
-  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T>): Promise<T>;
+  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T>): Promise<T>;
 }
 
 /**

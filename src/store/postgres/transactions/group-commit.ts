@@ -17,7 +17,7 @@ import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts"
 import {
   type Call,
   callsOf,
-  type Foreseen,
+  type CallHints,
   inputsOf,
   isClaimOrSettle,
   type Item,
@@ -76,8 +76,8 @@ export class GroupCommit {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen: Foreseen<T> = {}): Promise<T> {
-    return this.#add<T>(undefined, () => this.#waiting.add(operation, run, foreseen), foreseen.owed);
+  submit<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T> = {}): Promise<T> {
+    return this.#add<T>(undefined, () => this.#waiting.add(operation, run, hints), hints.owed);
   }
 
   /** `run` sends everything at once, and for all calls together that are made one after the other. */
@@ -220,7 +220,7 @@ export class GroupCommit {
     passPoint(operation, "begun");
     passPoint(operation, "written");
     const { notifier } = this.#options.changes;
-    const carried = state.hasWritten ? notifier.carried(state.news) : null;
+    const carried = state.hasWritten ? notifier.carried(state.committed) : null;
     const sent = state.alone(this.#receipts, call, carried);
     const isNotified = carried !== null || this.#notify(session, state);
     let answers: unknown[];
@@ -257,9 +257,9 @@ export class GroupCommit {
   }
 
   /** Sends a notification right behind the commit, and does not wait for it. False: none was sent. */
-  #notify(session: Session, { hasWritten, news }: Transaction): boolean {
+  #notify(session: Session, { hasWritten, committed }: Transaction): boolean {
     const { notifier } = this.#options.changes;
-    const statement = hasWritten ? notifier.behind(news) : null;
+    const statement = hasWritten ? notifier.behind(committed) : null;
     if (statement === null) return false;
     const [text, ...values] = statement;
     session.rows(text, values).then(
@@ -294,7 +294,7 @@ export class GroupCommit {
     state.keep();
     this.#underWay = [];
     // The subscribers first: callers continue with what has changed.
-    if (state.hasWritten) this.#options.changes.committed(state.news, isNotified);
+    if (state.hasWritten) this.#options.changes.committed(state.committed, isNotified);
     const answerAll = (): void => answers.forEach((answer) => answer());
     // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
     if (this.#waiting.isEmpty) answerAll();

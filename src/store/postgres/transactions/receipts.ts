@@ -12,7 +12,7 @@ const KEPT = "1 day";
 const WAIT = 1_000;
 
 /** What a transaction has relied on; null: not on that. */
-export interface Relied {
+interface Relied {
   epoch: number;
   lanes: number | null;
   settings: number | null;

@@ -9,7 +9,7 @@ import { codeOf, isLost, Overtaken } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
-import { type Foreseen, PipelinedBegin } from "./write-queue.ts";
+import { type CallHints, PipelinedBegin } from "./write-queue.ts";
 import { Stalled } from "./mutexes.ts";
 import type { Receipts, SingleStatement } from "./receipts.ts";
 
@@ -68,7 +68,7 @@ export class Transaction extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly tallyShare: number;
   /** What it changes that other processes wait for. */
-  readonly news = { ready: new Set<string>(), ended: [] as { job: JobKey; fence: Fence }[] };
+  readonly committed = { ready: new Set<string>(), ended: [] as { job: JobKey; fence: Fence }[] };
   /** What it has to write into the audit. */
   readonly entries: NewAuditEntry[] = [];
   hasWritten = false;
@@ -252,11 +252,11 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   ready(queue: string): void {
-    this.news.ready.add(queue);
+    this.committed.ready.add(queue);
   }
 
   ended(job: JobKey, fence: Fence): void {
-    this.news.ended.push({ job, fence });
+    this.committed.ended.push({ job, fence });
   }
 
   undo(): void {
@@ -281,8 +281,8 @@ export class Transaction extends ScriptTx implements Tx {
     whole.entries.push(...this.entries);
     whole.isLate = this.isLate;
     whole.queues = this.queues;
-    for (const queue of this.news.ready) whole.news.ready.add(queue);
-    whole.news.ended.push(...this.news.ended);
+    for (const queue of this.committed.ready) whole.committed.ready.add(queue);
+    whole.committed.ended.push(...this.committed.ended);
     whole.#undo.push(...this.#undo);
     whole.#keep.push(...this.#keep);
     Object.assign(whole.#assumed, this.#assumed);
@@ -294,7 +294,7 @@ export interface Access {
   /** The injected clock's time for what is read; null where the database's own clock counts. */
   at(): number | null;
   readonly read: Rows;
-  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, foreseen?: Pick<Foreseen<T>, "wants" | "row">): Promise<T>;
+  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints?: Pick<CallHints<T>, "wants" | "row">): Promise<T>;
   /** Reads in its turn among the writes, also where these are refused. */
   readInTurn<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
 }

@@ -23,7 +23,7 @@ export interface Item {
 }
 
 /** What is known of a call before it runs. */
-export interface Foreseen<T> {
+export interface CallHints<T> {
   wants?: Item["wants"] | undefined;
   row?: string;
   single?: SingleRoute<undefined, T>;
@@ -64,7 +64,7 @@ export class WriteQueue {
   }
 
   /** `run` may run more than once, after everything it did was undone. */
-  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, single }: Foreseen<T>): Item {
+  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, single }: CallHints<T>): Item {
     const item: Item = {
       operation,
       quick: false,

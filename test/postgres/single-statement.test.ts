@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { after, before, describe, test, type TestContext } from "node:test";
 import postgres from "postgres";
+import { after, before, describe, test, type TestContext } from "node:test";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
