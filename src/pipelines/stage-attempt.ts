@@ -116,11 +116,13 @@ export async function stageContext(
 }
 
 /** What the key for outside services is of. What is run anew is done anew outside, too. */
-async function subjectOf({ scope, place: { stage }, context: { hash } }: Task, runtime: PipelineRuntime): Promise<string> {
+async function subjectOf({ scope, row, place: { stage }, context: { hash } }: Task, runtime: PipelineRuntime): Promise<string> {
   if (scope.reruns(stage.name)) return `${hash}:${scope.build.id}`;
   if (stage.remove === null && stage.kind !== "expand") return hash;
   // It was made before, and is made again because something else has taken its place since, or it was removed.
-  const [found] = await runtime.engine.store.work.lookUp(runtime.model.name, [{ stage: stage.name, hash }]);
+  const [found] = await runtime.engine.store.work.lookUp(runtime.model.name, [
+    { stage: stage.name, hash, ...(stage.reuse === "bytes" ? {} : { path: row.path }) },
+  ]);
   return found == null ? hash : `${hash}:${found.key}`;
 }
 

@@ -12,12 +12,11 @@ import {
   toMember,
 } from "../core/pipelines/context-hash.ts";
 import type { Target } from "../core/pipelines/source.ts";
-import { stageKey } from "../core/pipelines/stage.ts";
+import { type StageDefinition, stageKey } from "../core/pipelines/stage.ts";
 import { type CompletedStages, type Segment, type Step, doneMark, stepOf } from "../core/pipelines/work.ts";
-import type { BuildKey } from "../core/text/ids.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import type { FoundResult, TargetRow, WorkStore, WorkView } from "../store/work.ts";
+import type { ResultContext, FoundResult, TargetRow, WorkStore, WorkView } from "../store/work.ts";
 import type { BuildSettings, Model, StagePosition } from "./model.ts";
 import { Batcher, type Reader } from "./values.ts";
 
@@ -179,7 +178,7 @@ export class BuildContext {
   /** The last stage that is to be run; all of them, if nothing was said. */
   readonly #last: number;
   readonly #rerun: ReadonlySet<string>;
-  readonly #found: Batcher<{ stage: string; hash: string; build?: BuildKey }, FoundResult | null>;
+  readonly #found: Batcher<ResultContext, FoundResult | null>;
   readonly #marks = new Map<number, string | null>();
 
   constructor(store: Store, model: Model, build: BuildRow) {
@@ -194,8 +193,9 @@ export class BuildContext {
   }
 
   /** The newest success in this context; of a stage that is rerun, only one that this build has made. */
-  lookUp(stage: string, hash: string): Promise<FoundResult | null> {
-    return this.#found.get(this.reruns(stage) ? { stage, hash, build: this.build.key } : { stage, hash });
+  lookUp({ name: stage, reuse }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
+    const context = reuse === "bytes" ? { stage, hash } : { stage, hash, path };
+    return this.#found.get(this.reruns(stage) ? { ...context, build: this.build.key } : context);
   }
 
   /** `doneMark`, computed once for the targets that inherit nothing, which are nearly all. */

@@ -144,9 +144,9 @@ export class StagePlanner {
    * something only if the target's children are those: others may have been made since, or only those of its copy; they are
    * made by a job of their own then (`lookUpChildren`). And what a stage with `remove` does outside is there for this target only if that was the last that it did for it.
    */
-  async lookUp({ stage }: StagePosition, { hash }: Context, old: CompletedStages): Promise<FoundResult | null> {
+  async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
-    const found = await this.#scope.lookUp(stage.name, hash);
+    const found = await this.#scope.lookUp(stage, hash, parts.target.id);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
     const before = stepOf(old, stage.name);
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
@@ -158,13 +158,13 @@ export class StagePlanner {
    */
   async lookUpChildren(
     { stage }: StagePosition,
-    { hash }: Context,
+    { hash, parts }: Context,
     old: CompletedStages,
     isOwn = false,
   ): Promise<FoundResult | null> {
     const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
     if (stage.remove !== null && !areThere && !isOwn) return null;
-    const found = await this.#scope.lookUp(stage.name, hash);
+    const found = await this.#scope.lookUp(stage, hash, parts.target.id);
     return found !== null && isChildList(found.output) ? found : null;
   }
 

@@ -129,6 +129,7 @@ class StageRunner {
       parts,
       output,
       artifacts: stageAttempt.artifacts,
+      shared: place.stage.reuse === "bytes",
     };
     const target = listedTarget(live, row.rev, carryOn(attempt, planned));
     attempt.work = { cost: stageAttempt.cost.total, result, target };

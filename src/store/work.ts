@@ -25,8 +25,8 @@ export interface WorkStore {
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate>;
 
   // ── results ──
-  /** The newest SUCCESS for each context hash, if there is one. `build`: only of that build (a rerun's). */
-  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]>;
+  /** The newest SUCCESS for each context, if there is one. */
+  lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
   results(query: ResultQuery): Promise<StoredResult[]>;
 
   // ── work ──
@@ -48,6 +48,16 @@ export interface WorkStore {
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
   /** Those that a build refers to, or only what it has of a stage and target. */
   artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;
+}
+
+/** What a result is looked up by. */
+export interface ResultContext {
+  stage: string;
+  hash: string;
+  /** Only of this target, which the hash names; left out: of all targets, where their results are shared. */
+  path?: string;
+  /** Only of this build (a rerun's). */
+  build?: BuildKey;
 }
 
 /** Which results are read. */
@@ -232,6 +242,8 @@ export interface NewResult {
   parts: string;
   output: KeptValue;
   artifacts: readonly NamedArtifact[];
+  /** Other targets may reuse it; its hash does not name its target then. */
+  shared?: boolean;
 }
 
 export interface NamedArtifact {

@@ -32,10 +32,10 @@ import {
 export function resultCases(check: Check): void {
   check("the newest success of a context hash is found, of its own pipeline and stage only", async ({ store }) => {
     const first = await site(store);
-    const old = await make(store, first, "a", { hash: "context-1", output: inlineValue('"old"') });
+    const old = await make(store, first, "a", { hash: "context-1", output: inlineValue('"old"'), shared: true });
     await fail(store, first, "b");
     const second = await next(store, first);
-    const made = await make(store, second, "a", { hash: "context-1", output: inlineValue('"new"') });
+    const made = await make(store, second, "a", { hash: "context-1", output: inlineValue('"new"'), shared: true });
     const keys = [
       { stage: "parse", hash: "context-1" },
       { stage: "parse", hash: "context-2" },
@@ -49,6 +49,16 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await store.work.lookUp("docs", keys), [found, null, null, null, before, null]);
     assert.deepEqual(await store.work.lookUp("blog", keys.slice(0, 1)), [null]);
     assert.deepEqual(await store.work.lookUp("docs", []), []);
+  });
+
+  check("a result that is not shared is found for its own target only", async ({ store }) => {
+    const at = await site(store);
+    const made = await make(store, at, "a", { hash: "context-1" });
+    const parsed = { stage: "parse", hash: "context-1" };
+    const own = { ...parsed, path: "a" };
+    const keys = [own, { ...own, path: "b" }, parsed, { ...own, hash: "context-2" }, { ...own, build: 99 as BuildKey }];
+    const found = { key: made.key, output: made.output };
+    assert.deepEqual(await store.work.lookUp("docs", keys), [found, null, null, null, null]);
   });
 
   check("results are read by their keys, in the order in which they are asked for", async ({ store }) => {
@@ -103,7 +113,7 @@ export function resultCases(check: Check): void {
         (await store.work.artifacts(b)).map(({ name, hash, size }) => ({ name, hash, size })),
         [{ name: "", hash: "o", size: 3 }, ...artifacts],
       );
-      const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash }]);
+      const found = await store.work.lookUp("docs", [{ stage: "parse", hash: a.hash, path: "a" }]);
       assert.equal(found[0]?.key, a.key, "only what was made is found");
       const made = await make(store, second, "b", { hash: "context-2" });
       assert.deepEqual(await resultOf(store.work, second.build.id, "parse", "b"), made, "what is made takes its place");

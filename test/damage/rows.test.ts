@@ -146,7 +146,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
         assert.equal((await store.work.targets({ pipeline: "docs", segment: 0, paths: ["b"] })).length, 1);
       }
       const [result] = await store.work.results({ build: id, stage: "shout", limit: 1 });
-      const asked = [{ stage: "shout", hash: result?.hash as string }];
+      const asked = [{ stage: "shout", hash: result?.hash as string, path: result?.path as string }];
       assert.notEqual((await store.work.lookUp("docs", asked))[0], null);
       for (const change of [
         "parts = parts || ' '",

@@ -133,9 +133,13 @@ create table ${s}.results (
   micros       bigint not null default 0,
   tokens       bigint not null default 0,
   error        text,
-  at           bigint not null
+  at           bigint not null,
+  -- 1: other targets may reuse it.
+  shared       smallint not null default 0
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
-create index results_hash on ${s}.results (hash, key) where state = 'SUCCESS';
+-- By path, which most are looked up by: an index by the hash alone would write a page of its own for each result.
+create index results_context on ${s}.results (pipeline, stage, path, hash, key) where state = 'SUCCESS';
+create index results_hash on ${s}.results (hash, key) where state = 'SUCCESS' and shared = 1;
 create unique index results_target on ${s}.results (pipeline, stage, path, build);
 create index results_failed on ${s}.results (build, key) where state = 'FAILED';
 

@@ -24,6 +24,7 @@ export interface NewResultRow extends ResultOrigin {
   cost: Amount;
   /** Null: it is a SUCCESS. */
   error: JobError | null;
+  shared?: boolean;
 }
 
 /** A row of results, but for its checksum. */
@@ -39,6 +40,7 @@ type ResultRow = OutputColumns &
     tokens: number;
     error: string | null;
     at: number;
+    shared: number;
   };
 
 /** A result that another target, or this build, has from now on. */
@@ -145,6 +147,7 @@ const COLUMNS = {
   tokens: "bigint",
   error: "text",
   at: "bigint",
+  shared: "bigint",
 } as const;
 const ORIGIN = { build: "bigint", stage: "text", path: "text" } as const;
 
@@ -229,6 +232,7 @@ export class ResultBatch {
       micros: cost.micros,
       tokens: cost.tokens,
       error: error === null ? null : JSON.stringify(error),
+      shared: made.shared ? 1 : 0,
     });
     return { key, again };
   }
@@ -240,7 +244,7 @@ export class ResultBatch {
   reuse(by: Pick<NewResultRow, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, at: number): void {
     const { build, pipeline, stage, path, target } = by;
     this.#replace(by);
-    const free = { build, pipeline, path, target, micros: 0, tokens: 0, error: null, at };
+    const free = { build, pipeline, path, target, micros: 0, tokens: 0, error: null, at, shared: 0 };
     if (result === null) {
       this.#add({ ...free, stage, state: "GONE", hash: "", parts: null, ...outputColumns(NO_VALUE) });
       return;

@@ -1,9 +1,10 @@
-import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
+import type { ResultKey } from "../../../core/text/ids.ts";
 import { retriedIn } from "../../builds.ts";
 import {
   type FoundResult,
   type OutputColumns,
   type ResultColumns,
+  type ResultContext,
   type ResultQuery,
   type StoredResult,
   toOutput,
@@ -37,17 +38,19 @@ export class Results {
     this.#sql = statements(dialect, guard);
   }
 
-  *lookUp(
-    db: Reads,
-    pipeline: string,
-    keys: readonly { stage: string; hash: string; build?: BuildKey }[],
-  ): Script<(FoundResult | null)[]> {
+  *lookUp(db: Reads, pipeline: string, contexts: readonly ResultContext[]): Script<(FoundResult | null)[]> {
     type Found = OutputColumns & { place: number; result: ResultKey };
-    const found: (FoundResult | null)[] = keys.map(() => null);
-    const asked = keys.map(({ stage, hash, build }, place) => ({ place, stage, hash, build }));
-    // A damaged result counts as none: it is made again.
-    for (const row of yield* db.all<Found>(this.#sql.lookUp, { pipeline, keys: JSON.stringify(asked) }))
-      if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
+    const found: (FoundResult | null)[] = contexts.map(() => null);
+    const asked = contexts.map(({ stage, hash, path, build }, place) => ({ place, stage, hash, path, build }));
+    for (const [sql, some] of [
+      [this.#sql.lookUp, asked.filter(({ path }) => path !== undefined)],
+      [this.#sql.lookUpShared, asked.filter(({ path }) => path === undefined)],
+    ] as const) {
+      if (some.length === 0) continue;
+      // A damaged result counts as none: it is made again.
+      for (const row of yield* db.all<Found>(sql, { pipeline, keys: JSON.stringify(some) }))
+        if (this.#guard.isIntact(row)) found[row.place] = { key: row.result, output: toOutput(row) };
+    }
     return found;
   }
 
@@ -107,17 +110,17 @@ function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       order by one.build desc`,
     )} ${andBuild}
     where result.state in ('SUCCESS', 'REUSED') limit :limit`;
+  const lookUp = (isOne: string) => `
+    select asked.place, result.key as result, ${guard.found}
+    from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", path: "text", build: "bigint" })} as asked ${firstRow(
+      results,
+      "result",
+      `where ${isOne} and one.state = 'SUCCESS' and (asked.build is null or one.build = asked.build) order by one.key desc`,
+    )}`;
   return {
-    // Each by the index results_hash, the newest first.
-    lookUp: `
-      select asked.place, result.key as result, ${guard.found}
-      from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", build: "bigint" })} as asked ${firstRow(
-        results,
-        "result",
-        `where one.hash = asked.hash and one.state = 'SUCCESS' and one.pipeline = :pipeline and one.stage = asked.stage
-          and (asked.build is null or one.build = asked.build)
-        order by one.key desc`,
-      )}`,
+    // The newest first, by the index results_context, or results_hash.
+    lookUp: lookUp("one.pipeline = :pipeline and one.stage = asked.stage and one.path = asked.path and one.hash = asked.hash"),
+    lookUpShared: lookUp("one.hash = asked.hash and one.shared = 1 and one.pipeline = :pipeline and one.stage = asked.stage"),
     byKey: `
       select ${columns} from ${items("bigint", ":keys")} as asked join ${results} as result on result.key = asked.value
       ${andBuild} order by asked.place`,

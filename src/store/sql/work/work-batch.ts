@@ -203,10 +203,10 @@ export class WorkBatch implements WorkBatchParts {
     if (item.kind !== "stage" || result === null) return null;
     const { build, pipeline } = spend;
     const { stage, path } = item;
-    const { hash, parts, output } = result;
+    const { hash, parts, output, shared = false } = result;
     this.totals.count(spend, stage, "ran", 1);
     const target = end?.target?.id ?? this.targets.get(refOf(spend, item))?.id ?? path;
-    const made = { build, pipeline, stage, path, target, hash, parts, output, cost, error: null };
+    const made = { build, pipeline, stage, path, target, hash, parts, output, cost, error: null, shared };
     const { key, again } = this.results.put(made, now);
     if (again) this.totals.failed(spend, stage, -1);
     this.results.addArtifacts({ build, stage, path }, artifactsOf(result));

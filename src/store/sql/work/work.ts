@@ -12,6 +12,7 @@ import {
   type ListedBatch,
   type MemberPage,
   type NewWork,
+  type ResultContext,
   type ResultQuery,
   type StoredResult,
   type TargetPage,
@@ -109,8 +110,8 @@ export class Work implements WorkStore {
     return yield* this.#listing.run(tx, lease, batch);
   }
 
-  lookUp(pipeline: string, keys: readonly { stage: string; hash: string; build?: BuildKey }[]): Promise<(FoundResult | null)[]> {
-    return this.#access.read((db) => this.#results.lookUp(db, pipeline, keys));
+  lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]> {
+    return this.#access.read((db) => this.#results.lookUp(db, pipeline, contexts));
   }
 
   results(query: ResultQuery): Promise<StoredResult[]> {

@@ -124,9 +124,13 @@ create table holdfast_results (
   tokens       integer not null default 0,
   error        text,
   at           integer not null,
+  -- 1: other targets may reuse it.
+  shared       integer not null default 0,
   checksum     integer
 );
-create index holdfast_results_hash on holdfast_results (hash, key) where state = 'SUCCESS';
+-- By path, which most are looked up by: an index by the hash alone would write a page of its own for each result.
+create index holdfast_results_context on holdfast_results (pipeline, stage, path, hash, key) where state = 'SUCCESS';
+create index holdfast_results_hash on holdfast_results (hash, key) where state = 'SUCCESS' and shared = 1;
 create unique index holdfast_results_target on holdfast_results (pipeline, stage, path, build);
 create index holdfast_results_failed on holdfast_results (build, key) where state = 'FAILED';
 
