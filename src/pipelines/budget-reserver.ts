@@ -15,7 +15,7 @@ import type { StagePosition } from "./model.ts";
 /** What a running attempt has reported is on the disk this soon; what ends sooner is written with its end. */
 const SOON = 50;
 
-/** Counts what attempts say that they cost, and writes it down while they run: after a crash somebody has to know it. */
+/** Sums up the costs that attempts report, and saves them while the attempts run, so that a crash does not lose them. */
 export class CostRecorder {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -72,7 +72,7 @@ export class AttemptCost {
 
 /** How long what is known of past costs is believed. */
 const FRESH = 1_000;
-/** Somebody else's end may leave room; where nothing is heard of it, it is asked again after this. */
+/** Retry interval for a reservation; another attempt may have freed budget without a notification. */
 const ASK_AGAIN = 250;
 
 /** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */

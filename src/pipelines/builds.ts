@@ -226,7 +226,7 @@ export class Builds {
     return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
   }
 
-  /** @internal What wakes whoever builds it again and again. */
+  /** @internal Wakes the loop that builds the pipeline after each change. */
   changes(pipeline: Pipeline): SourceChanges {
     return sourceChanges(this.#runtime(pipeline));
   }

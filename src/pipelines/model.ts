@@ -115,12 +115,12 @@ export class Model {
     return { ...job, declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) };
   }
 
-  /** Makes targets of what an expand has yielded. It calls nobody, so nothing limits it. */
+  /** Makes targets of what an expand has yielded. It calls no handler, so no limit applies. */
   childrenJob(place: StagePosition, work: { build: BuildKey; path: string }): NewJob {
     return this.#stageJob(place, work, { children: true });
   }
 
-  /** Runs a stage's `remove` for what it once made. `gone`: the target is forgotten then; else it goes on from there. */
+  /** Runs a stage's `remove` for what it once made. `gone`: the target is deleted then; else it continues from there. */
   removeJob(
     place: StagePosition,
     work: { build: BuildKey; path: string; segment: number },
@@ -148,7 +148,7 @@ export class Model {
     return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round, which }), work };
   }
 
-  /** The lease of a listing is that of any job; it is renewed while it goes on. */
+  /** The lease of a listing is that of any job; it is renewed while the listing runs. */
   get listingPolicy(): Policy {
     return LISTING;
   }
@@ -218,7 +218,7 @@ export interface BuildOptions {
   signal?: AbortSignal;
 }
 
-/** What is kept of them with the build, for whoever works on it. */
+/** The settings that are stored with the build, for the processes that work on it. */
 export interface BuildSettings {
   rerun: string[];
   only: { stages: string[]; targets: string[] };

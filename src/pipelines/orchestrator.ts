@@ -24,7 +24,7 @@ import type { PipelineRuntime } from "./pipeline-runtime.ts";
 
 /** However many commits there are, it looks no more often than this. */
 const LOOK_MS = 25;
-/** And no less often: nobody else's news may have been lost. */
+/** And no less often, because a notification may have been lost. */
 const LOOK_AGAIN_MS = 1_000;
 /** Work that is under way when a build pauses has been paid for: it is waited for, this long. */
 const IN_FLIGHT = 24 * 3_600_000;
@@ -77,7 +77,7 @@ export class Orchestrator {
     this.#soon(0);
   }
 
-  /** Lets go of it: what runs may end within the worker's time, and the build goes on when somebody resumes it. */
+  /** Releases the build: running attempts may end within the worker's time, and a resume continues the build. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
@@ -185,7 +185,7 @@ export class Orchestrator {
     }
   }
 
-  /** Somebody else leads it, or an operator has broken the lock: whatever is written here now is refused. */
+  /** Another process leads the build, or an operator has broken the lock: the store refuses what this process writes now. */
   #lost(): void {
     if (this.#over) return;
     const { engine, row } = this.#parts;
@@ -207,7 +207,7 @@ export class Orchestrator {
     this.#end.resolve({ row: last, ...(token === undefined || hasEnded(last.state) ? {} : { token }) });
   }
 
-  /** What was in flight at the pause has ended: where that leaves nothing that money would help, nobody is asked for any. */
+  /** The attempts in flight at the pause have ended. If a larger budget would not help then, none is asked for. */
   async #afterPause(paused: BuildRow): Promise<BuildRow> {
     const { engine } = this.#parts;
     try {
@@ -215,14 +215,14 @@ export class Orchestrator {
       const move = row.state === "BUDGET_PAUSE" ? nextPausedMove({ ...row, running: 0, left: row.open }) : null;
       return (move && (await engine.store.builds.move(row.id, move, { by: engine.actor }))) ?? row;
     } catch (error) {
-      // Attempts in other processes are still in flight; whoever goes on with it finds out.
+      // Attempts in other processes are still in flight; the process that resumes the build finds out.
       const isEarly = error instanceof HoldfastError && error.code === "BUILD_NOT_READY";
       if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, ...describeError(error) });
       return paused;
     }
   }
 
-  /** What will not be done any more is nobody's. If that does not come to its end here, janitors go on with it. */
+  /** Cancels work that will not be done any more. Janitors finish that if it does not end here. */
   async #clear({ state, pipeline, id: build }: BuildRow): Promise<void> {
     const { janitor, log } = this.#parts.engine;
     if (!hasEnded(state)) return;
@@ -291,7 +291,7 @@ export class BuildHandle<All = unknown> {
     return this.done();
   }
 
-  /** The build as it goes on; the last one is as `done` answers. */
+  /** The build as it progresses; the last view is what `done` answers. */
   async *progress(): AsyncIterable<Build> {
     const ended = this.done();
     const over = ended.then(() => true);
@@ -323,7 +323,7 @@ export class BuildHandle<All = unknown> {
   }
 }
 
-/** A build that is paused, or led by somebody else, is looked after this often. */
+/** How often a build that is paused, or led by another process, is checked. */
 const RECHECK_MS = 3_000;
 
 interface WatchParts {
@@ -347,12 +347,12 @@ export async function* watchBuilds(parts: WatchParts): AsyncGenerator<Build> {
   }
 }
 
-/** What wakes whoever builds this again and again. */
+/** Wakes the loop that builds this pipeline after each change. */
 export function sourceChanges({ model, folders, engine }: PipelineRuntime): SourceChanges {
   return new SourceChanges({ source: model.definition.source, folders, clock: engine.clock, log: engine.log });
 }
 
-/** The build that is to be done now. Null: somebody has to approve a budget first, or leads one. */
+/** The build to run now. Null: a budget needs an approval first, or another process leads a build. */
 async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boolean): Promise<BuildHandle | null> {
   const { builds } = runtime.engine.store;
   try {

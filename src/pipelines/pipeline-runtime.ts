@@ -76,7 +76,7 @@ export class PipelineRuntime {
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
   }
 
-  /** Whether there is a place for them: on a server, only where somebody has said one. */
+  /** Whether artifacts can be stored: on a server, only if their folder was named. */
   get hasArtifacts(): boolean {
     return this.engine.location.kind === "sqlite" || this.engine.artifactFolder.path !== null;
   }
@@ -101,7 +101,7 @@ export class PipelineRuntime {
     return new Root(this.pathOf("."), this.folders.skip).holds(path);
   }
 
-  /** As it is told to a process of its own. */
+  /** The target as it is sent to an isolated child process. */
   tell(target: Target): ToldTarget {
     const { id, hash, parent } = target;
     const file = this.#told.get(target);
@@ -157,7 +157,7 @@ export class PipelineRuntime {
     return () => void this.#leaving.add(build);
   }
 
-  /** Whether a listing of this build is to be left as it is, for whoever goes on with it. */
+  /** Whether a listing of this build stops here, for the next orchestrator to continue. */
   isLeaving(build: BuildKey): boolean {
     return this.#leaving.has(build);
   }

@@ -257,7 +257,7 @@ class Counter implements TargetRegister {
     }
   }
 
-  /** Nobody knows how many there will be: as many as there were the last time, or one. */
+  /** How many there will be is unknown: as many as there were the last time, or one. */
   async #unknownChildren(segment: Segment, parent: string | null): Promise<void> {
     if (segment.ends !== "expand") return;
     const below = this.#runtime.model.segments[segment.index + 1] as Segment;
@@ -322,7 +322,7 @@ function estimated({ estimate, priced, unpriced }: Omit<Counted, "run" | "cached
   };
 }
 
-/** What somebody who is about to spend money should know. */
+/** What an operator who is about to spend money should know. */
 export function warningsOf({ description }: Model, newest: BuildRow | null): string[] {
   const warnings: string[] = [];
   if (newest !== null) {

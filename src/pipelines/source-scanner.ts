@@ -25,7 +25,7 @@ const READ_AT_FIRST = 16 * 1024 * 1024;
 /** A listing that is left to others: another worker of this very process is not to take it again and again. */
 const LEFT = 200;
 
-/** What is known of a listing that was begun before: it goes on behind this; null: it cannot. Undefined: nothing was written. */
+/** Where a listing that was begun before continues; null: it cannot. Undefined: nothing was written. */
 type Cursor = string | null | undefined;
 
 type ListedItems = { found: Found; cursor: string | null }[];
@@ -71,7 +71,7 @@ export class SourceScanner {
     );
   }
 
-  /** `cursor`: where one that was interrupted goes on; null: it has to begin anew. */
+  /** `cursor`: where an interrupted listing continues; null: it begins anew. */
   async source(cursor: Cursor): Promise<void> {
     const { scope, register } = this.#parts;
     const { source } = scope.model.definition;
@@ -247,7 +247,7 @@ export class SourceScanner {
 
   async #items(source: ItemsSource, segment: Segment, cursor: Cursor): Promise<void> {
     let batch: ListedItems = [];
-    // Behind a cursor nobody is told of those before it. Without one all come again.
+    // A listing that continues from a cursor has not seen the targets before it. Without a cursor all come again.
     const there = cursor === null && this.#only.isAll ? new Set<string>() : null;
     for await (const item of listItems(source, cursor ?? undefined)) {
       there?.add(item.id);

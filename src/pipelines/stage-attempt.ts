@@ -223,7 +223,7 @@ export async function* childrenIn(
 const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
 
 /**
- * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is seen by nobody
+ * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is not visible
  * before that is committed; then a job of its own makes targets of it, batch by batch, however often it has to begin anew.
  */
 export class Children {
@@ -320,7 +320,7 @@ export class RestartOnChange {
     this.#task = task;
   }
 
-  /** It changed while it was worked on. The answer is the target as it goes on: later, the more often that was. */
+  /** The file changed during processing. The answer is the target as it continues: later, the more often that happened. */
   async during(): Promise<ListedTarget> {
     const { attempt, row } = this.#task;
     const times = churnOf(attempt).times + 1;

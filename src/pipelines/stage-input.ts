@@ -289,7 +289,7 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
 
 const MEMBERS_PAGE = 1_000;
 
-/** Of more, no list is kept: this many are a megabyte or two in the result's row, and nobody would read it. */
+/** Of more, no list is kept: this many are a megabyte or two in the result's row. */
 const MOST = 50_000;
 
 /** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */

@@ -34,7 +34,7 @@ export class StagePlanner {
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
 
-  /** `looksOnly`: nothing will be run, so nobody goes on after something else. */
+  /** `looksOnly`: nothing will run, so no target waits for a removal. */
   constructor(scope: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
     this.#scope = scope;
     this.#model = scope.model;
@@ -108,7 +108,7 @@ export class StagePlanner {
     let input = needed ? await loadInput(live, steps, reader) : undefined;
     if (!matches(place, live, input)) {
       const before = stepOf(old, stage.name);
-      // It goes on when that is done: until then it is in its trail what there is to remove.
+      // The target continues when the removal is done; until then its completed stages say what to remove.
       if (before !== undefined && stage.remove !== null && !this.#looksOnly)
         return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
       planned.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });

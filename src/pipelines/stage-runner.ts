@@ -91,7 +91,7 @@ class StageRunner {
     }
   }
 
-  /** Whether somebody else has made it since it was enqueued. Only where that can be: the same bytes. */
+  /** Whether another attempt has made the result since the job was enqueued, which only targets with the same bytes can. */
   async #isMade({ writer, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
     return (await writer.planner.lookUp(place, context, row.trail)) !== null;
@@ -230,7 +230,7 @@ function unwanted({ claimed }: Attempt): Unwanted | undefined {
   return (JSON.parse(claimed.input as string) as { remove?: Unwanted }).remove;
 }
 
-/** Has a stage remove what it once made of a target, which then is forgotten, or goes on without. */
+/** Runs a stage's `remove` for what it once made of a target; the target is deleted then, or continues without. */
 class Removal {
   readonly #runtime: PipelineRuntime;
   readonly #scope: BuildContext;
@@ -287,7 +287,7 @@ class Removal {
   }
 }
 
-/** Of a listing: it may be told by every commit that it goes on. */
+/** The lease of a listing, which each of its commits confirms. */
 const LISTING_LEASE = 30_000;
 
 /** What work items have come to is in their results; their jobs are only of use to those who look at what happens just now. */

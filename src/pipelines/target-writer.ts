@@ -17,10 +17,10 @@ const NO_TARGETS: ReadonlySet<string> = new Set();
 /** A target that was found, and what of it is in artifacts. */
 export type Found = LiveTarget & { artifacts?: readonly NamedArtifact[] };
 
-/** Who is told which targets there are. */
+/** Receives the targets that a listing finds. */
 export interface TargetRegister {
   rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
-  /** Those that were found, with what is known of them so far. `cursor`: where a listing goes on after them. */
+  /** Those that were found, with what is known of them so far. `cursor`: where a listing continues after them. */
   addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
   /** All were found that there are; those that were not are gone. */
   gone(segment: Segment): Promise<void>;

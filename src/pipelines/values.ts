@@ -127,7 +127,7 @@ export class ChildListWriter {
     if (this.#stream === null) {
       const stream = (this.#stream = new PassThrough());
       this.#stored = (await artifacts()).put(stream);
-      // Whoever waits for the end of the list is told; nobody may.
+      // The error reaches `end`, if that is called.
       this.#stored.catch((error: unknown) => stream.destroy(error as Error));
     }
     const text = this.#text;

@@ -40,7 +40,7 @@ export interface BuildStore {
   letRun(build: string, lock: LockToken): Promise<boolean>;
   /**
    * By the orchestrator: refused (`null`) when the lock of this build is not `lock.token`'s any more. The lock is let go when
-   * the build is not ACTIVE after it. By somebody without the lock (`by`), for what needs none: a paused build that fails.
+   * the build is not ACTIVE after it. By a process without the lock (`by`), for what needs none: a paused build that fails.
    */
   move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null>;
   /** By an operator, whatever the lock. The lock goes with it, so that its orchestrator stops. Null: no such build. */
@@ -62,8 +62,8 @@ export interface BuildStore {
   /** Of all pipelines, if none is named. */
   leads(pipeline?: string): Promise<LeadView[]>;
   /**
-   * Removes the lock whoever holds it, and its ACTIVE build is CRASHED: an operator's act. `holder`: only that one's, for who
-   * has found it dead: somebody else may have taken the lock since.
+   * Removes the lock of any holder, and its ACTIVE build is CRASHED: an operator's act. `holder`: only that one's, for who
+   * has found it dead: another process may have taken the lock since.
    */
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean>;
   /**
@@ -83,7 +83,7 @@ export interface NewBuild {
   /** `pipelineHash`, and what it was made of, as JSON. */
   hash: string;
   description: string;
-  /** Rerun, only, … as JSON, for whoever works on it. */
+  /** Rerun, only, … as JSON, for the processes that work on it. */
   options: string;
   budget: Budget;
   maxFailures: number | null;
@@ -103,7 +103,7 @@ export interface ResumeBuild {
   approval?: Approval;
 }
 
-/** What an operator gives so that a paused build goes on. */
+/** What an operator gives so that a paused build continues. */
 export interface Approval {
   token: unknown;
   budget: Cost;
@@ -133,7 +133,7 @@ export interface LeadView extends Omit<NewLead, "token"> {
   beatAt: number;
 }
 
-/** Somebody else leads the pipeline's build. */
+/** Another process leads the pipeline's build. */
 export interface LockConflict {
   conflict: LeadView;
 }
@@ -180,7 +180,7 @@ export interface BuildRow {
 
 /** A build that was just started or resumed. */
 export interface LedBuild extends BuildRow {
-  /** Work of builds before it is left, so its queue rests, and nobody claims that: see `letRun`. */
+  /** Work of builds before it is left, so its queue rests, and no worker claims that: see `letRun`. */
   rests: boolean;
   /** Targets that failed before the resume are to be listed again: `nextRound` with round 0. */
   retries: boolean;
@@ -360,7 +360,7 @@ export function brokenBy(by: string): WantedMove {
   return { ...LOST, note: `the lock was broken by ${by}` };
 }
 
-/** Of a build as it was read, by whoever holds its lock, or does not. */
+/** Of a build as it was read, by a process that holds its lock, or does not. */
 export function factsOf(
   build: BuildRow,
   { isRetrying, ...known }: { holdsLock: boolean; running: number; isRetrying: boolean; tokenMinted: boolean },
@@ -374,7 +374,7 @@ export function startsNothing(build: BuildRow): boolean {
   return build.blocked !== null || startsNothingNew({ ...build, running: 0, left: build.open });
 }
 
-/** How a build goes on whose lock was just taken; throws if its pipeline is another by now. A token is used after that. */
+/** How a build continues whose lock was just taken; throws if its pipeline is another by now. A token is used after that. */
 export function resumption(build: BuildRow, wanted: ResumeBuild): { move: WantedMove; facts: BuildFacts } {
   const samePipeline = build.hash === wanted.hash;
   if (!samePipeline && mayMoveBuild("resume", build.state)) {
@@ -384,7 +384,7 @@ export function resumption(build: BuildRow, wanted: ResumeBuild): { move: Wanted
   return { move: { move: "resume", reason }, facts: { holdsLock: true, samePipeline, approved: true } };
 }
 
-/** The budget with which a build goes on without a token: the one that it has, if it needs none, or none any more. */
+/** The budget with which a build continues without a token: the one that it has, if it needs none, or none any more. */
 export function budgetOf(build: BuildRow): Budget {
   if (build.state !== "BUDGET_PAUSE") return build.budget;
   if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
@@ -392,7 +392,7 @@ export function budgetOf(build: BuildRow): Budget {
   return approve(build, fromBudget(build.budget), build.refused);
 }
 
-/** For the audit: that it goes on by a token, and not which one. */
+/** For the audit: that it continues by a token, and not which one. */
 export function tokenUse({ approval }: Pick<ResumeBuild, "approval">): { more?: object } {
   return approval === undefined ? {} : { more: { token: "used" } };
 }

@@ -14,7 +14,7 @@ import type { NewJob } from "./store.ts";
  * Stages run as jobs of a queue of their pipeline (`core/work.ts` has the names). A job that has `work` is a *work item*:
  * (build, stage, target). All that follows from its end is in its settlement (`WorkEnd`), and is written with it: the
  * result, the target's way on, counts, cost, and the next work item. However an attempt leaves `running` (settled, released,
- * reclaimed, cancelled), what was set aside for it is free in that transaction, and what it is charged is spent.
+ * reclaimed, cancelled), what was reserved for it is free in that transaction, and what it is charged is spent.
  */
 export interface WorkStore {
   // ── targets ──
@@ -30,7 +30,7 @@ export interface WorkStore {
   results(query: ResultQuery): Promise<StoredResult[]>;
 
   // ── work ──
-  /** Cancels open work items of builds that have ended; answers how many. Until then they count as nobody's pending work. */
+  /** Cancels open work items of builds that have ended; answers how many. Until then they do not count as pending work. */
   clearWork(clearing: Clearing): Promise<number>;
   /** What work items are about. Null: there is none. */
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
@@ -185,7 +185,7 @@ export interface ListedBatch {
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
   /** Failures from before the resume (`retries`) that this batch lists again; they are deleted with it. */
   retried?: readonly ResultKey[];
-  /** For the job's checkpoint: where the listing goes on. Undefined: as it was. */
+  /** For the job's checkpoint: where the listing continues. Undefined: as it was. */
   cursor?: string;
 }
 
@@ -193,7 +193,7 @@ export interface ListedBatch {
 export interface Clearing {
   /** Of all pipelines, if none is named. */
   pipeline?: string;
-  /** `idle`: what runs is left to its end, which is kept; but for listings, which nobody wants any more. */
+  /** `idle`: what runs is left to its end, which is kept; but for listings, which are not needed any more. */
   which: "idle" | "all";
   /** In one commit. */
   limit: number;
@@ -228,7 +228,7 @@ export interface WorkEnd {
   cost: Amount;
   /** Of a success: what it made. Null: it was found made already, or makes nothing (a listing, a removal). */
   result: NewResult | null;
-  /** Of a success: the target as it goes on. `rev` as it was read: if it is another by now, the target is left alone. Null: nothing to say (a listing). */
+  /** Of a success: the target as it continues. `rev` as it was read: if it is another by now, the target is left alone. Null: nothing to say (a listing). */
   target: ListedTarget | null;
   /** Of a success of a removal: the target has nothing left to be removed, and is forgotten. */
   forget?: { path: string; rev: number };
@@ -283,7 +283,7 @@ export interface StoredResult {
 
 export type Beginning =
   | "start"
-  /** Not while so much is set aside for others. */
+  /** Not while so much is reserved for others. */
   | "wait"
   /** The budget is used up. The build is about to pause. */
   | "pause"

@@ -12,7 +12,7 @@ export interface Budget {
 
 export const UNLIMITED: Budget = { micros: null, tokens: null };
 
-/** A build's money: what may be spent, what was, and what is set aside for attempts in flight. */
+/** A build's money: what may be spent, what was, and what is reserved for attempts in flight. */
 export interface Ledger {
   budget: Budget;
   spent: Amount;
@@ -51,7 +51,7 @@ export function estimate(said: Amount | null, { attempts, spent }: CostHistory):
 
 type Verdict =
   | { kind: "start" }
-  /** There is no room as long as so much is set aside, but there may be when what runs has cost less. */
+  /** There is no room as long as so much is reserved, but there may be when what runs has cost less. */
   | { kind: "wait" }
   /** There is no room, and there will be none. */
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
@@ -85,7 +85,7 @@ export function reserve(ledger: Ledger, estimate: Amount): Ledger {
   return { ...ledger, reserved: plus(ledger.reserved, estimate) };
 }
 
-/** An attempt has left `running`, in whichever way: what was set aside for it is free, what it is charged is spent. */
+/** An attempt has left `running`, in whichever way: what was reserved for it is free, what it is charged is spent. */
 export function settle(ledger: Ledger, reserved: Amount, charge: Amount): Ledger {
   return { ...ledger, reserved: minus(ledger.reserved, reserved), spent: plus(ledger.spent, charge) };
 }
@@ -130,7 +130,7 @@ export function charge(teller: Teller, attempt: { reported: Amount; estimate: Am
 }
 
 /**
- * The budget that somebody approves: a new total, not an addition. What it does not name stays as it was. It must leave
+ * The budget that an operator approves: a new total, not an addition. What it does not name stays as it was. It must leave
  * room for the work that was refused, or the build would pause again at once.
  */
 export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
@@ -244,7 +244,7 @@ function refuse(code: TokenRefusal): TokenVerdict {
   return { ok: false, code };
 }
 
-/** The refusal as whoever presented the token gets it; the token itself is not in it. */
+/** The refusal as the caller that presented the token gets it; the token itself is not in it. */
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
   return new HoldfastError(code, `${SAYS[code]} Build ${build.id} is ${build.state}.`, hintFor(code, build));
 }

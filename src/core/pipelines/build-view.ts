@@ -176,7 +176,7 @@ interface WhyFacts {
   after: ContextParts;
   /** Of a gather: which members came, went, or are others, where that is known. */
   members?: readonly Difference[];
-  /** Somebody asked for it with `rerun`. */
+  /** The build was started with `rerun`. */
   forced?: boolean;
   /** The last time it failed. */
   failedBefore?: boolean;

@@ -57,7 +57,7 @@ export function withoutArtifacts(hashes: readonly string[]): Outcome {
   return { kind: "error", error: toJobError(artifactMissing(hashes)) };
 }
 
-/** The success of a stage that does not say what it made: whoever settled it is not a worker of its pipeline. */
+/** The success of a stage that does not say what it made: its caller is not a worker of the pipeline. */
 export function withoutResult(): Outcome {
   const error = new HoldfastError(
     "RESULT_MISSING",
@@ -67,7 +67,7 @@ export function withoutResult(): Outcome {
   return { kind: "error", error: toJobError(error), retry: false };
 }
 
-/** What stands in the record of a work item that somebody has cancelled. */
+/** The error in the record of a cancelled work item. */
 export function cancelledItem(): JobError {
   return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }

@@ -32,9 +32,9 @@ let calls = 0;
 let isOver = false;
 let artifacts: Artifacts | null = null;
 
-// Ctrl-C reaches it, too; how it is stopped is for whoever started it to say.
+// Ctrl-C reaches it, too; the process that started it decides how it stops.
 for (const signal of SIGNALS) process.on(signal, () => {});
-// Whoever started it is gone: nobody is left to hear how it ends.
+// The process that started it is gone, so no process waits for its end.
 process.on("disconnect", () => process.exit(isOver ? 0 : 1));
 process.on("message", (message: ToGuest) => {
   switch (message.type) {

@@ -30,12 +30,12 @@ interface Guests {
 }
 
 /**
- * Runs a stage's handler in a process of its own. If that process dies, the attempt has crashed, and this one goes on: a
- * handler that runs out of memory takes nobody with it.
+ * Runs a stage's handler in a process of its own. If that process dies, the attempt has crashed, and this process continues: a
+ * handler that runs out of memory ends no other attempt.
  */
 async function runIsolated(task: ToldTask, handed: HandedContext, job: JobContext<unknown>, guests: Guests): Promise<Returned> {
   const entry = ownFile({ here: import.meta.url, name: "./guest", runs: 'the process of a stage with isolate: "process"' });
-  // What it prints is for people: standard output may be somebody's JSON.
+  // What it prints is for people: standard output may be a command's JSON.
   const child = fork(entry, [], {
     serialization: "advanced",
     stdio: ["ignore", 2, 2, "ipc"],

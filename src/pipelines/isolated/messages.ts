@@ -5,7 +5,7 @@ import type { Outcome } from "../../core/jobs/retry.ts";
 import type { DriverName } from "../../store/sqlite/driver.ts";
 import type { NewJob } from "../../store/store.ts";
 
-/** A target, as it is told to another process. */
+/** A target, as it is sent to another process. */
 export interface ToldTarget {
   id: string;
   hash: string;

@@ -14,7 +14,7 @@ const QUIET = 100;
 const LATEST = 2_000;
 /** Where every folder is watched it is looked again all the same: news can get lost. */
 const RESCAN = 30_000;
-/** Where nobody tells: items, or more folders than can be watched. */
+/** Where changes cannot be watched: items, or more folders than the system watches. */
 const POLL = 3_000;
 
 export interface ChangesParts {
@@ -27,14 +27,14 @@ export interface ChangesParts {
 
 /**
  * Whether a source is still as it was. What the system tells of folders is only a reason to look: what counts is what a
- * listing would find, so that the database, what is ignored, and what a stage writes beside its files wake nobody.
+ * listing would find, so that the database, what is ignored, and what a stage writes beside its files start no build.
  */
 export class SourceChanges implements Disposable {
   readonly #parts: ChangesParts;
   readonly #skip: ReadonlySet<string>;
   readonly #watched = new Map<string, FSWatcher>();
   #unwatchable = false;
-  /** It could not be listed, so nobody tells when it can be again. */
+  /** It could not be listed, so no event says when it can be again. */
   #blind = false;
   #marked: string | null = null;
   #news: (() => void) | null = null;
@@ -46,14 +46,14 @@ export class SourceChanges implements Disposable {
     this.#skip = new Set(parts.folders.skip);
   }
 
-  /** As it is now is how it is known; whoever builds says so before. */
+  /** Takes the current files as known; a build calls this before it lists them. */
   async mark(): Promise<void> {
     this.#marked = await this.#look();
   }
 
   /** Resolves when it is not as it was marked. False: the signal was aborted first. */
   async next(signal: AbortSignal, patience = Number.POSITIVE_INFINITY): Promise<boolean> {
-    // Watchers and timers let a process end; somebody who waits does not.
+    // Watchers and timers let a process end; a caller that waits does not.
     const stayAlive = setInterval(() => {}, 2 ** 30);
     const until = this.#parts.clock.monotonic() + patience;
     try {
@@ -119,7 +119,7 @@ export class SourceChanges implements Disposable {
       this.#blind = true;
       return error instanceof HoldfastError ? error.code : "unlistable";
     } finally {
-      // What comes back under its name is another folder, and would be watched by nobody.
+      // What comes back under its name is another folder, and would not be watched.
       for (const path of this.#watched.keys()) if (!seen.has(path)) this.#unwatch(path);
     }
   }

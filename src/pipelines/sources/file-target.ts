@@ -70,7 +70,7 @@ export class ClaimedFile {
     return Readable.from(this.#pieces(), { objectMode: false });
   }
 
-  /** A copy of its own, so that nobody writes to it while it is read; made at once, since a property cannot be waited for. */
+  /** A private copy, so that no other process writes to it while it is read; made at once, since a property cannot be waited for. */
   copy(): string {
     const { artifacts, id } = this.#parts;
     if (this.#disposed) throw disposed(id);
@@ -92,7 +92,7 @@ export class ClaimedFile {
    */
   async recheck(): Promise<boolean> {
     const { fingerprint, snapshot, path } = this.#parts;
-    // A handler that goes on after that may have seen other bytes, also if they are the right ones again by now.
+    // A handler that continues after that may have seen other bytes, also if they are the right ones again by now.
     if (this.#spoiled) return false;
     if (snapshot) return true;
     const stat = statNow(path);

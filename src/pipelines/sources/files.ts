@@ -34,7 +34,7 @@ export interface ListOptions {
   skip: readonly string[];
   /** Only what comes after this id, whether or not there is such a file any more. */
   after?: string | undefined;
-  /** Told of each folder before it is read. */
+  /** Called with each folder before it is read. */
   onFolder?: (path: string) => void;
   /** Called for each file that would be a target if it were not a database in use. */
   onSkipped?: (file: SkippedFile) => void;

@@ -29,7 +29,7 @@ export interface Reading {
   after: FileStat;
 }
 
-/** Reads it until nobody has written to it meanwhile. `read` is told how many bytes to expect, and need not read many more. */
+/** Reads a file until no writer has changed it meanwhile. `read` gets the number of bytes to expect, and need not read many more. */
 export async function whileStill(
   path: string,
   stat: FileStat,
@@ -127,7 +127,7 @@ export function statOpen(fd: number): FileStat | null {
   return stat.isFile() ? toFileStat(stat) : null;
 }
 
-/** It does not wait for somebody to write into it, should a pipe have taken the file's place. */
+/** Opens without waiting for a writer, in case a pipe has taken the file's place. */
 export const READ: number = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
 
 export function openNow(path: string): number {
@@ -142,7 +142,7 @@ let next: Promise<void> | null = null;
 
 /**
  * Small files are looked at and read without waiting, since handing each to another thread takes five times as long as
- * reading it. So that a hundred thousand of them do not hold up everything else, whoever does that asks here before each one.
+ * reading it. So that a hundred thousand of them do not hold up everything else, a caller asks here before each one.
  */
 export async function turn(): Promise<void> {
   while (isOver()) await (next ??= giveOthers());

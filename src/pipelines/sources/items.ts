@@ -13,12 +13,12 @@ export interface ListedItem {
   hash: string;
   /** JSON text. */
   value: string;
-  /** Where a listing goes on behind it; null: it cannot. */
+  /** Where a listing continues behind it; null: it cannot. */
   cursor: string | null;
 }
 
 /**
- * The items of a source, in its own order. When nobody wants any more of them, its iterator is told. An id may come again, as
+ * The items of a source, in its own order. When the listing stops early, it calls `return` of the source's iterator. An id may come again, as
  * it does where a list is made of pages that move, but only as the same item.
  */
 export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {

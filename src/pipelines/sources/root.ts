@@ -111,7 +111,7 @@ class LeadingFolders {
 
   /** Null: there is no such folder, or a link is on the way to it, which is not followed. */
   #identify(id: string): string | null {
-    // Whoever lists the root looks after it, and may come to it by a link.
+    // The listing of the root checks it, and may reach it through a link.
     if (id === "") return "";
     const names = id.split("/");
     let identity: string | null = null;

@@ -16,7 +16,7 @@ export class Leads {
     this.#sql = statements(dialect);
   }
 
-  /** The lead that is in force; null if nobody leads the pipeline, or only a process that is gone. */
+  /** The lead that is in force; null if no process leads the pipeline, or only one that is gone. */
   *held(db: Reads, pipeline: string): Script<LeadView | null> {
     const row = yield* db.get<LeadColumns>(this.#sql.held, { pipeline });
     return row === undefined ? null : toLead(row);
@@ -59,7 +59,7 @@ export class Leads {
     return tx.run(this.#sql.release, { build });
   }
 
-  /** ACTIVE builds led by nobody, by a process that is gone, or by one that has not been heard of for too long. */
+  /** ACTIVE builds without an orchestrator, led by a process that is gone, or by one that has not been heard of for too long. */
   *unled(db: Reads, { dead, alive }: Known): Script<BuildKey[]> {
     const builds = yield* db.all<{ key: BuildKey }>(this.#sql.unled, { dead, alive });
     return builds.map(({ key }) => key);
@@ -79,7 +79,7 @@ function statements(dialect: Dialect) {
     find: `${read} where lead.pipeline = :pipeline`,
     held: `${read} where lead.pipeline = :pipeline and ${registered}`,
     all: `${read} order by lead.pipeline`,
-    // Fails if somebody leads the pipeline, whatever was read before.
+    // Fails if a process leads the pipeline, whatever was read before.
     take: `
       insert into ${leads} (pipeline, build, token, holder, pid, host, program, program_hash, acquired_at, beat_at)
       values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,

@@ -55,7 +55,7 @@ export class Moves {
     return moved;
   }
 
-  /** Lets the queue of an ACTIVE build go on, unless work of earlier builds is left, which nobody should claim. */
+  /** Unpauses the queue of an ACTIVE build, unless work of earlier builds is left, which no worker should claim. */
   *letRun(tx: Tx, { pipeline, queue }: BuildRow): Script<boolean> {
     const { settings, isWorkLeft } = this.#parts;
     const pauses = yield* isWorkLeft(tx, pipeline);

@@ -119,7 +119,7 @@ export class Orchestrate {
     return this.#parts.audit.actor ?? actorText(lead);
   }
 
-  /** An ACTIVE build that nobody leads any more is CRASHED before somebody else takes it over. */
+  /** An ACTIVE build without an orchestrator is CRASHED before another one takes it over. */
   *#crashed(tx: Tx, build: BuildRow, by: string): Script<BuildRow> {
     if (build.state !== "ACTIVE") return build;
     return yield* this.#parts.moves.make(tx, build, LOST, { holderGone: true }, { by });
@@ -132,7 +132,7 @@ export class Orchestrate {
 
   *#list(tx: Tx, build: BuildRow, listing: NewJob): Script<void> {
     const [answer] = yield* wait(this.#parts.enqueue.run(tx, [listingOf(build.key, listing)]));
-    // A round that nobody lists would never end.
+    // A round without a listing would never end.
     if (answer === undefined || !("duplicate" in answer) || answer.duplicate) {
       throw new Error(`the listing of build ${build.id} was not taken in`);
     }

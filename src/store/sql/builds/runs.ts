@@ -38,7 +38,7 @@ export interface InsertedBuild {
 type Row = BuildColumns & { stages: string | null };
 
 /**
- * The rows of builds. A row is also the lock of its build: whoever bases a decision on it locks it first and reads it then, so
+ * The rows of builds. A row is also the lock of its build: a transaction that bases a decision on it locks it first and reads it then, so
  * that everything it finds is of one instant and stays so until the commit.
  */
 export class Runs {
@@ -90,7 +90,7 @@ export class Runs {
     return (row as { running: number }).running;
   }
 
-  /** A PENDING build, which nobody has been told of yet. */
+  /** A PENDING build, which is not announced yet. */
   *insert(tx: Tx, build: NewBuild): Script<BuildRow> {
     const { pipeline, queue, hash, description, options, maxFailures, budget, stages } = build;
     const now = yield* tx.time();
@@ -196,7 +196,7 @@ function statements(dialect: Dialect, { columns, inserted }: BuildGuard) {
     insertStages: `
       insert into ${stages} (build, place, stage)
       select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,
-    // What the budget refused does not matter once the build goes on: it will be asked again.
+    // What the budget refused does not matter once the build continues: it will be asked again.
     move: `
       update ${builds} set state = cast(:to as text), reason = :reason, note = :note, seq = :seq, approved = false,
         budget_micros = :micros, budget_tokens = :tokens, finished_at = :finishedAt,

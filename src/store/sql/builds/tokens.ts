@@ -10,7 +10,7 @@ import {
 import { type Approval, type BuildRow, type MintedToken, type TokenColumns, toToken } from "../../builds.ts";
 import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
-/** Confirmation tokens, of which only hashes are stored. Whoever uses them has locked the row of their build. */
+/** Confirmation tokens, of which only hashes are stored. A transaction that uses them has locked the row of their build. */
 export class Tokens {
   readonly #sql: ReturnType<typeof statements>;
 
