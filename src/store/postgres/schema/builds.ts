@@ -135,7 +135,7 @@ create table ${s}.results (
   error        text,
   at           bigint not null,
   -- 1: other targets may reuse it.
-  shared       smallint not null default 0
+  shared       bigint not null default 0
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 -- By path, which most are looked up by: an index by the hash alone would write a page of its own for each result.
 create index results_context on ${s}.results (pipeline, stage, path, hash, key) where state = 'SUCCESS';
