@@ -52,7 +52,9 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
           verdicts.map(({ status }) => status),
           ["fulfilled", "rejected"],
         );
-        assert.deepEqual(told, [{ ready: new Set(["good"]), ended: [{ job: 1, fence: 1 }], damaged: [], audit: null, commit: 1, key: 0 }]);
+        assert.deepEqual(told, [
+          { ready: new Set(["good"]), ended: [{ job: 1, fence: 1 }], damaged: [], audit: null, commit: 1, key: 0 },
+        ]);
       });
     });
 
