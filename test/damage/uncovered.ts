@@ -95,6 +95,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
     "running_before",
     "spent",
   ],
+  holdfast_results: ["shared"],
   holdfast_schedules: ["created_at", "last_at", "last_job", "paused", "revision"],
   holdfast_sinks: [
     "created_at",
