@@ -7,7 +7,7 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { setTimeout as passes } from "node:timers/promises";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { Alive } from "../../src/store/alive.ts";
-import { findPlace, type Place, sweepOld } from "../../src/store/postgres/connection/place.ts";
+import { findPlace, type Place, sweepOld } from "../../src/store/postgres/processes.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Life } from "../../src/store/processes.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
