@@ -77,7 +77,7 @@ export class Builds {
     return this.#leading(runtime, answer, lead, checked);
   }
 
-  /** Goes on with a build that was stopped, has crashed, or is paused: that one with a token and a new budget. */
+  /** Resumes a build that was stopped, has crashed, or is paused; a paused one needs a token and a new budget. */
   async resume<T, I, O, All>(
     pipeline: Pipeline<T, I, O, All>,
     id: string,
@@ -109,7 +109,7 @@ export class Builds {
 
   /**
    * Builds, waits until the source has changed, and builds again: each build as it was left. It ends when the signal is
-   * aborted. What was interrupted is gone on with; a build that paused for its budget waits for an approval.
+   * aborted. An interrupted build is resumed; a build that paused for its budget waits for an approval.
    */
   watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
     this.#parts.refuseClosing();
@@ -124,7 +124,7 @@ export class Builds {
     });
   }
 
-  /** Token and budget, without running anything: the next resume goes on. */
+  /** Approves a new budget without running anything; the next resume needs no token. */
   async approve(id: string, options: { token: string; budget: Cost }): Promise<Build> {
     this.#parts.refuseClosed();
     refuseUnknown(options, ["token", "budget"], "builds.approve");
@@ -303,8 +303,8 @@ export class Builds {
 }
 
 /**
- * That somebody has tried a confirmation token is written down also where it is refused: who, on which build, and why. The
- * token is not, whatever it was. It is a transaction of its own, since the one that was refused has left nothing.
+ * Records a rejected use of a confirmation token in the audit: by whom, on which build, and why; never the token. It is a
+ * transaction of its own, since the rejected one was rolled back.
  */
 async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
   try {
@@ -364,7 +364,7 @@ function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model)
   );
 }
 
-/** A build goes on as it was started. Its budget is changed with a token, and nothing else of it is. */
+/** A build is resumed as it was started: only its budget may change, with a token. */
 function refuseOtherOptions(
   row: BuildRow,
   options: BuildOptions & { token?: string },
@@ -378,7 +378,7 @@ function refuseOtherOptions(
   if (other) {
     throw new HoldfastError(
       "OPTION_INVALID",
-      `Build ${row.id} was started with another \`${other}\`, and goes on as it was started.`,
+      `Build ${row.id} was started with another \`${other}\`, and is resumed as it was started.`,
       `Leave \`${other}\` out, or abandon the build and start a new one: all that succeeded is reused.`,
     );
   }

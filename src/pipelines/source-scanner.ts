@@ -54,8 +54,8 @@ export interface ListerParts {
 }
 
 /**
- * Lists the targets of a round: those of the source, or the groups of a gather. It commits as it goes, and goes on behind
- * its cursor after a crash; what came before that is looked at again then, because it may have changed since, or be gone.
+ * Lists the targets of a round: those of the source, or the groups of a gather. It commits in batches and continues after
+ * its cursor after a crash; it then checks the earlier targets again, because they may have changed or be gone.
  */
 export class SourceScanner {
   readonly #parts: ListerParts;

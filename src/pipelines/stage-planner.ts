@@ -18,8 +18,8 @@ export interface PlannedWay {
 }
 
 /**
- * Told of targets whose children are as they were when their parent was last expanded; or, for who only looks, of those that
- * have others now (`list`).
+ * Called for targets whose children are as they were when their parent was last expanded; by a plan, for those that have
+ * others now (`list`).
  */
 export type OnExpanded = (parent: LiveTarget, trail: CompletedStages, list?: KeptValue) => Promise<void>;
 

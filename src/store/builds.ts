@@ -67,8 +67,8 @@ export interface BuildStore {
    */
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean>;
   /**
-   * ACTIVE builds without a living lead become CRASHED, their locks go, their queues rest: those led by one of the `dead`, by
-   * nobody, by a process that is not registered any more, or, unless among `alive`, by one that has not said so for `TTL`.
+   * Moves ACTIVE builds without a live orchestrator to CRASHED, removes their locks and pauses their queues: those of one of
+   * the `dead`, without a lock, of a process that is not registered, or, unless among `alive`, without a heartbeat for `TTL`.
    */
   orphan(known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): Promise<BuildRow[]>;
 }

@@ -94,7 +94,7 @@ export function settle(ledger: Ledger, reserved: Amount, charge: Amount): Ledger
 type Teller =
   /** The holder, well or badly: it knows what it has paid. */
   | "holder"
-  /** Somebody who found it left behind, or took it from one that had stalled: nobody knows what was paid since. */
+  /** A process that reclaimed it from a dead or stalled holder; what was paid since is unknown. */
   | "reclaimer"
   /** Its handler was never called. */
   | "unstarted";
@@ -204,7 +204,7 @@ export interface PausedBuild {
 }
 
 export interface Presented {
-  /** What somebody gave, whatever it is. */
+  /** What the caller passed as a token; may be anything. */
   presented: unknown;
   /** What is stored under its hash. */
   stored: StoredToken | null;
@@ -225,8 +225,8 @@ export type TokenRefusal =
 type TokenVerdict = { ok: true; used: StoredToken } | { ok: false; code: TokenRefusal };
 
 /**
- * Whether this token lets this build go on. If so, the store writes `used` in the transaction of the approval, where it is
- * still unused: then nobody uses it a second time, and one that is refused for another reason is not used up.
+ * Whether this token allows this build to resume. If so, the store writes `used` in the transaction of the approval, if it
+ * is still unused: no token is used twice, and a use that is rejected for another reason does not use it up.
  */
 export function judgeToken({ presented, stored, build, now }: Presented): TokenVerdict {
   if (build.state !== "BUDGET_PAUSE") return refuse("BUILD_NOT_PAUSED");
@@ -249,16 +249,16 @@ export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuil
   return new HoldfastError(code, `${SAYS[code]} Build ${build.id} is ${build.state}.`, hintFor(code, build));
 }
 
-/** Whether somebody has presented a token in vain: it is no good, or what he asked for with it. */
+/** Whether this error is a rejected use of a token: the token or the requested budget is invalid. */
 export function isRefusedUse(code: string): boolean {
   return (code in SAYS && code !== "TOKEN_NEEDED") || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID";
 }
 
 const SAYS: Record<TokenRefusal, string> = {
   BUILD_NOT_PAUSED: "There is nothing to approve: the build is not paused for its budget.",
-  TOKEN_NEEDED: "The build is paused for its budget, and goes on only with a confirmation token.",
+  TOKEN_NEEDED: "The build is paused for its budget, and is resumed only with a confirmation token.",
   TOKEN_MALFORMED: "This is not a confirmation token.",
-  TOKEN_UNKNOWN: "Nobody has made this confirmation token here.",
+  TOKEN_UNKNOWN: "This confirmation token is unknown in this database.",
   TOKEN_OF_ANOTHER_BUILD: "This confirmation token is for another build.",
   TOKEN_USED: "This confirmation token has been used, and each can be used once.",
   TOKEN_REPLACED: "This confirmation token does not count any more: a newer one was made, or it is of an earlier pause.",

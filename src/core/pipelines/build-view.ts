@@ -97,7 +97,7 @@ export type BuildEventType =
   | "build.approved"
   | "build.token_minted";
 
-/** How each move is told, and called in the audit. */
+/** The event and audit action of each move. */
 export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
   start: "build.started",
   succeed: "build.succeeded",
@@ -108,7 +108,7 @@ export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
   abandon: "build.abandoned",
 };
 
-/** A build of which something is told, as its row is after the change. */
+/** The build of an event, as its row is after the change. */
 interface ToldBuild {
   id: string;
   pipeline: string;
@@ -118,14 +118,14 @@ interface ToldBuild {
   spent: Amount;
 }
 
-/** What is told of a transition. */
+/** The event of a transition. */
 export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: BuildTransition): NewEvent {
   const type = EVENT_OF_MOVE[move];
   const transition = buildTransition(type, build.id, build.seq);
   return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
 }
 
-/** What is told of an act that moves nothing. There may be several between two transitions: no other act has this `unique`. */
+/** The event of an action that is no transition. Several may occur between two transitions; `unique` tells them apart. */
 export function buildAct(type: BuildEventType, build: ToldBuild, unique: string): NewEvent {
   return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: told(build) };
 }

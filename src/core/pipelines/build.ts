@@ -11,13 +11,13 @@ export type BuildReason =
   | "all_targets_done"
   /** Targets failed after their retries, and what could still run has run. */
   | "targets_failed"
-  /** The listing failed after its retries: nobody knows what there is to do. */
+  /** The listing failed after its retries, so the targets are unknown. */
   | "source_failed"
   /** An operator does not want to pay more. */
   | "budget_refused"
   /** Found at `open`: its orchestrator is dead. */
   | "orphaned_at_startup"
-  /** Found by somebody who was there all the time: its orchestrator died, or let its lock expire. */
+  /** Found by a live process: its orchestrator died, or let its lock expire. */
   | "orchestrator_lost"
   /** Its orchestrator was told to stop; nothing went wrong. */
   | "stopped"
@@ -113,7 +113,7 @@ export interface MovingBuild {
   seq: number;
 }
 
-/** What whoever wants to move a build knows; what is not said is not so, or not known. */
+/** What the caller knows of a build that it wants to move; an absent fact is false or unknown. */
 export interface BuildFacts {
   /** The writer holds the orchestrator's lock of this pipeline, with a token that lives. */
   holdsLock?: boolean;
@@ -128,7 +128,7 @@ export interface BuildFacts {
   /** Targets and stages that have yet to run; what can never run because something before it failed is not among them. */
   left?: number;
   failed?: number;
-  /** A confirmation token was made, for whoever may pay. */
+  /** A confirmation token was created. */
   tokenMinted?: boolean;
 }
 
@@ -200,7 +200,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   },
   approval: {
     met: ({ approved }) => approved === true,
-    says: "nobody has approved a new budget",
+    says: "no new budget was approved",
     hint: "Give a confirmation token and a budget with room for what is left.",
   },
   "holder-gone": {
@@ -227,7 +227,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   token: {
     met: ({ tokenMinted }) => tokenMinted === true,
     says: "there is no confirmation token for it",
-    hint: "Make one in the same commit, so that whoever may pay can let it go on.",
+    hint: "Create one in the same commit, so that an operator can approve a new budget.",
   },
   note: {
     met: (_, note) => note !== undefined && note.trim() !== "",
@@ -255,8 +255,8 @@ export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress
 }
 
 /**
- * The move that an ACTIVE build makes now; null: none yet. A build that is going to fail anyway does not pause: nobody
- * should be asked for money that would not help.
+ * The move that an ACTIVE build makes now; null: none yet. A build that is going to fail does not pause: more money would
+ * not help.
  */
 export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed, blocked } = progress;
@@ -270,8 +270,8 @@ export function nextBuildMove(progress: BuildProgress): WantedMove | null {
 }
 
 /**
- * The same for a build in BUDGET_PAUSE, when the last of what was in flight has ended: if that has left nothing that could
- * still be done for money, nobody needs to approve anything.
+ * The same for a build in BUDGET_PAUSE, when the last attempt in flight has ended: if nothing is left that money could
+ * pay for, no approval is needed.
  */
 export function nextPausedMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed } = progress;

@@ -73,7 +73,7 @@ export class MembersHash {
     this.#hash.update(`${JSON.stringify([id, member])}\n`);
   }
 
-  /** `failed`: how many are missing, which a gather with `partial` is told. */
+  /** `failed`: how many members are missing; a gather with `partial` gets that number. */
   end(failed: number): ValueHash {
     return `members:${this.#hash.update(String(failed)).digest("hex")}`;
   }
@@ -81,7 +81,7 @@ export class MembersHash {
 
 /** What a gather was made of, as far as it takes to say later what has changed: short hashes, by the members' paths. */
 export interface Members {
-  /** How many were missing, which a gather with `partial` is told. */
+  /** How many members were missing; a gather with `partial` gets that number. */
   failed: number;
   members: Member[];
 }

@@ -231,7 +231,7 @@ export type SourceDescription =
   | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
   | { kind: "items"; version: AFunction | null; cursor: AFunction | null };
 
-/** What a pipeline is, as far as a build that goes on must find it again. How it is run (retries, limits, budget) is not in it. */
+/** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) is not in it. */
 export interface PipelineDescription {
   name: string;
   source: SourceDescription;

@@ -82,7 +82,7 @@ export function files(
 
 /**
  * Anything that can be listed. `version` says whether an item has changed; without it, the whole item does. With `cursor`
- * a listing that was interrupted goes on after the last item that was written down.
+ * an interrupted listing continues after the last item that was stored.
  *
  * ```ts
  * pipeline("mails").source(items((after) => mailsSince(after), { id: (mail) => mail.id, cursor: (mail) => mail.receivedAt }))

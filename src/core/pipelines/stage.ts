@@ -142,7 +142,7 @@ export function fixedEstimate({ name, estimate }: StageDefinition): Amount | nul
   return toAmount(cost, `The estimate of stage "${name}"`);
 }
 
-/** Whoever looks at it gets no further. */
+/** Throws when an estimate reads it. */
 const UNKNOWN = {
   get target(): never {
     throw new Error("there is no target yet");
@@ -223,7 +223,7 @@ function checkFunction<F>(given: F | undefined, option: string, where: string): 
 
 function checkBoolean(given: unknown, option: string, where: string): boolean {
   if (given === undefined || typeof given === "boolean") return given ?? false;
-  throw invalid(`\`${option}\` of ${where} is no boolean.`, "Give true or false.");
+  throw invalid(`\`${option}\` of ${where} must be a boolean.`, "Give true or false.");
 }
 
 function invalid(message: string, hint: string): HoldfastError {

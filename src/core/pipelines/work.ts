@@ -11,8 +11,8 @@ import type { StageDefinition } from "./stage.ts";
 const PREFIX = "pipeline/";
 
 /**
- * The queue of a pipeline's work items. Where targets are files that only one host has, it is a queue of that host: nobody
- * else claims from it.
+ * The queue of a pipeline's work items. If targets are files that only one host has, the queue belongs to that host: no
+ * other host claims from it.
  */
 export function pipelineQueue(pipeline: string, host: string | null): string {
   return host === null ? PREFIX + pipeline : `${PREFIX}${pipeline}@${host}`;

@@ -111,7 +111,7 @@ function failed(what: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "SOURCE_FAILED",
     `${what} of items() threw: ${toJobError(cause).message}`,
-    "Nothing is taken for removed because of it. Make it answer, and list again: it goes on where it was.",
+    "No target was removed because of it. Correct the function and run the build again: it is resumed.",
     { cause },
   );
 }
