@@ -122,7 +122,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(
       told.map(({ type }) => type),
       entries.map(({ action }) => action),
-      "and each is told by the same name",
+      "and each event has the name of its audit entry",
     );
     assert.doesNotMatch(JSON.stringify([entries, told]), /the token/);
     await isWhole(store);
@@ -202,12 +202,12 @@ export function auditCases(check: Check): void {
     await store.queues.setPaused("q", true);
     const before = await auditHead(store);
     assert.equal(await store.cancel(id), false);
-    assert.equal(await store.cancel("nobody"), false);
+    assert.equal(await store.cancel("absent"), false);
     assert.equal(await store.retry(id), false);
     assert.equal(await store.prune({ state: "failed", limit: 10 }), 0);
     assert.equal(await store.queues.setPaused("q", true), false);
     assert.equal(await store.queues.setPaused("other", false), false);
-    assert.equal(await store.locks.break("nobody's"), false);
+    assert.equal(await store.locks.break("absent"), false);
     assert.equal(await store.schedules.setPaused({ key: "paused" }, null), true);
     assert.equal(await store.schedules.remove("none"), false);
     assert.equal(await store.schedules.trigger("none"), null);

@@ -14,7 +14,7 @@ import { claimOf, dollars, ended, everyWork, money, parsing, parsingOne, result,
 const FIVE = { micros: 5_000_000, tokens: null };
 
 export function budgetCases(check: Check): void {
-  check("estimates are set aside in order, as far as the budget goes", async ({ store }) => {
+  check("estimates are reserved in order, as far as the budget goes", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const leases = await parsing(store, at, ["a", "b", "c", "d"]);
     const estimates = [200, 250, 100, 10].map(dollars);
@@ -69,7 +69,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(await money(store, at.build), { spent: 40_000, reserved: 0 });
   });
 
-  check("whoever has lost its lease starts nothing, and what it says of its cost is refused", async ({ store }) => {
+  check("an attempt that has lost its lease starts nothing, and the cost it reports is refused", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const [a, b] = (await parsing(store, at, ["a", "b"])) as [Claimed, Claimed];
     await takeBack(store, "stalled", a);
@@ -82,7 +82,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(await everyWork(store, at.build), before);
   });
 
-  check("who asks twice has it set aside once", async ({ store }) => {
+  check("an attempt that asks twice reserves its estimate once", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const lease = await parsingOne(store, at);
     const start = (cents: number) => store.work.begin([{ ...lease, estimate: dollars(cents) }]);
@@ -140,7 +140,7 @@ export function budgetCases(check: Check): void {
   };
   for (const [way, { act, cents, tells = false }] of Object.entries(WAYS_OUT)) {
     const says = tells ? "tells what one costs" : "tells nothing of what one costs";
-    check(`an attempt that ${way} is charged ${cents} cents, ${says}, and nothing stays set aside for it`, async ({ store }) => {
+    check(`an attempt that ${way} is charged ${cents} cents, ${says}, and nothing stays reserved for it`, async ({ store }) => {
       const at = await site(store, { budget: FIVE });
       const lease = await parsingOne(store, at);
       assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(50) }]), ["start"]);
@@ -192,7 +192,7 @@ export function budgetCases(check: Check): void {
 
   for (const seed of SEEDS)
     check(
-      `however attempts begin and end, what is spent is what they were charged, and in the end nothing is set aside (HOLDFAST_SEED=${seed})`,
+      `however attempts begin and end, the spend equals the sum of their charges, and in the end nothing is reserved (HOLDFAST_SEED=${seed})`,
       async (ground) => {
         const { store, clock } = ground;
         await wander(store, (millis) => pass(clock, millis), lcg(seed));

@@ -63,7 +63,7 @@ export function buildFactCases(check: Check): void {
     assert.deepEqual([failed.state, failed.failed], ["FAILED", 1]);
   });
 
-  check("what is in flight for another build keeps nobody from failing", async ({ store }) => {
+  check("work in flight for another build does not keep a build from failing", async ({ store }) => {
     const { build, lock } = await started(store);
     const blog = await started(store, { pipeline: "blog", lead: newLead(await register(store), "token-2") });
     const lister = await claimOne(store, { from: [{ queue: blog.build.queue, lease: LEASE }] });
@@ -111,7 +111,7 @@ export function buildFactCases(check: Check): void {
     assert.equal(await rests(store, build), false, "the queue that was stopped is open");
   });
 
-  check("a paused build whose last attempts fail is failed by whoever sees it: it has no lock", async ({ store }) => {
+  check("a paused build whose last attempts fail is failed by any process that sees it: it has no lock", async ({ store }) => {
     const at = await site(store);
     const running = await outOfMoney(store, at);
     const fail = () => store.builds.move(at.build.id, TARGETS_FAILED, { by: "holdfast" });

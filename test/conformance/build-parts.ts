@@ -18,7 +18,7 @@ import {
 import type { NewJob, Store } from "../../src/store/store.ts";
 import { claimIds, LEASE, newJob, register } from "./parts.ts";
 
-/** Words that the cases of builds share: a pipeline, a build of it, somebody who leads it. */
+/** Values that the cases of builds share: a pipeline, a build of it, and the orchestrator that holds its lock. */
 export const BUDGET: Budget = { micros: 5_000_000, tokens: null };
 export const STOPPED = { move: "crash", reason: "stopped" } as const;
 export const PAUSED = { move: "pause", reason: "budget_precheck_block" } as const;
@@ -76,7 +76,7 @@ export async function started(
   return { build, lead, lock: { pipeline: build.pipeline, token: lead.token } };
 }
 
-/** What builds before it have left is cleared away, and its queue goes on. */
+/** Clears the work that earlier builds left behind; the queue of the build continues. */
 export async function clearedFor(store: Store, { build, lock }: Pick<Led, "build" | "lock">): Promise<void> {
   while ((await store.work.clearWork({ pipeline: build.pipeline, which: "all", limit: 100 })) > 0);
   assert.equal(await store.builds.letRun(build.id, lock), true);
@@ -159,12 +159,12 @@ export async function rests(store: Store, { queue }: { queue: string }): Promise
   return (await store.queries.queues()).some(({ name, paused }) => name === queue && paused);
 }
 
-/** How many of its jobs somebody gets who asks. */
+/** Number of its jobs that a worker could claim now. */
 export async function claimable(store: Store, { queue }: { queue: string }): Promise<number> {
   return (await claimIds(store, { from: [{ queue, lease: LEASE }] })).length;
 }
 
-/** What was told of a build, without what is the same in all. */
+/** Events of a build, without the fields that are the same in all of them. */
 export async function toldOf(store: Store, { id }: { id: string }): Promise<{ type: string; data: Record<string, unknown> }[]> {
   const events = await store.events.page({ after: 0, limit: 1_000, build: id });
   return events.map(({ type, data }) => ({ type, data: data as Record<string, unknown> }));

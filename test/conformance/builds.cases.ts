@@ -75,7 +75,7 @@ export function buildCases(check: Check): void {
     assert.equal(await claimable(store, build), 1, "the listing");
   });
 
-  check("whoever waits for work is told of a build that starts, and of one that goes on", async ({ store }) => {
+  check("a waiting worker is notified of a build that starts and of a build that resumes", async ({ store }) => {
     const lead = newLead(await register(store));
     let build = "";
     const starting = await changesDuring(store, async () => {
@@ -131,7 +131,7 @@ export function buildCases(check: Check): void {
     );
     await store.builds.move(docs.build.id, STOPPED, docs.lock);
     assert.equal(await rests(store, docs.build), true);
-    assert.equal(await rests(store, blog.build), false, "the other goes on");
+    assert.equal(await rests(store, blog.build), false, "the other continues");
   });
 
   check("a start abandons the build that crashed, and says so", async ({ store, clock }) => {
@@ -167,7 +167,7 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await everything(store), before);
   });
 
-  check("what cannot be done harms nobody who asked at the same time", async ({ store }) => {
+  check("a call that cannot be carried out does not harm other calls of the same batch", async ({ store }) => {
     const { build, lock } = await started(store);
     const holder = await register(store);
     const [failed, blog] = await Promise.allSettled([
@@ -207,7 +207,7 @@ export function buildCases(check: Check): void {
         { type: "build.failed", data: { ...rest, seq: 4, from: "ACTIVE", to: "FAILED", reason: "source_failed" } },
       ]);
       const all = await store.events.page({ after: 0, limit: 100 });
-      assert.equal(all.length, 4, "nobody has paused a queue");
+      assert.equal(all.length, 4, "no queue was paused");
       assert.ok(all.every(({ build }) => build === id));
       assert.equal(new Set(all.map(({ dedupeKey }) => dedupeKey)).size, 4);
     },
@@ -256,7 +256,7 @@ export function buildCases(check: Check): void {
     assert.equal(await store.builds.abandon("b00000000000000000", "gone", "operator"), null);
   });
 
-  check("a build goes on only with the pipeline that it was started with", async ({ store }) => {
+  check("a build resumes only with the pipeline that it was started with", async ({ store }) => {
     const led = await stopped(store);
     const error = await refused(store, "PIPELINE_CHANGED", () => store.builds.resume(resuming(led, { version: 2 })));
     assert.match(error.message, /version of stage "parse" is 2, it was 1\./);
@@ -265,7 +265,7 @@ export function buildCases(check: Check): void {
     assert.equal(made(await store.builds.resume(resuming(led))).state, "ACTIVE");
   });
 
-  check("a build that somebody leads is not resumed by another", async ({ store }) => {
+  check("a build whose orchestrator lock is held is not resumed by another process", async ({ store }) => {
     const led = await started(store);
     const conflict = await leadOf(store.builds, "docs");
     assert.equal(conflict?.build, led.build.id);
@@ -289,7 +289,7 @@ export function buildCases(check: Check): void {
     const next = (round: number, key = lock) => store.builds.nextRound(build.id, round, listing("docs", round), key);
     await changesNothing(store, false, () => next(0));
     await changesNothing(store, false, () => next(2));
-    await changesNothing(store, false, () => next(1, { pipeline: "docs", token: "of somebody else" }));
+    await changesNothing(store, false, () => next(1, { pipeline: "docs", token: "of another process" }));
     assert.equal(await next(1), true);
     const { round, listing: listed, seq } = await seeBuild(store, build);
     assert.deepEqual([round, listed, seq], [1, "running", 1]);

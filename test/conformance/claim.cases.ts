@@ -56,7 +56,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claim(store), []);
   });
 
-  check("a claim takes no more than it asks for", async ({ store }) => {
+  check("a claim takes at most as many jobs as it asks for", async ({ store }) => {
     const ids = await add(store, {}, {}, {}, {}, {});
     assert.deepEqual(await claimIds(store, { max: 0 }), []);
     assert.deepEqual(await claimIds(store, { max: 2 }), ids.slice(0, 2));
@@ -201,7 +201,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await claimIds(store, from({ queue: "q" })), [b1]);
   });
 
-  check("jobs that nobody here can run never block the others", async ({ store }) => {
+  check("jobs that no worker here can run never block the others", async ({ store }) => {
     await add(store, ...Array.from({ length: 300 }, () => ({ name: "unknown", queue: "q", priority: 9 })));
     const id = await addOne(store, { name: "known", queue: "q" });
     assert.deepEqual(await claimIds(store, { from: [{ name: "known", version: 1, lease: LEASE }], max: 1 }), [id]);
@@ -504,7 +504,7 @@ export function claimCases(check: Check): void {
     await add(store, { delay: 5_000 }, { delay: 2_000 });
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: 2_000 });
     pass(clock, 2_500);
-    assert.deepEqual(await store.outlook(from), { ready: true, nextIn: 0 }, "due, though nobody has claimed yet");
+    assert.deepEqual(await store.outlook(from), { ready: true, nextIn: 0 }, "due, though no worker has claimed it yet");
     await claimOne(store);
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: 2_500 });
     await addOne(store);
@@ -517,7 +517,7 @@ export function claimCases(check: Check): void {
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: 9_000 });
     pass(clock, 1_000);
     assert.deepEqual(await store.outlook(from), { ready: false, nextIn: 8_000 });
-    assert.deepEqual(await store.outlook([{ name: "nobody", lease: LEASE }]), { ready: false, nextIn: null });
+    assert.deepEqual(await store.outlook([{ name: "absent", lease: LEASE }]), { ready: false, nextIn: null });
   });
 
   check("the outlook is of the soonest, whatever its name and queue", async ({ store }) => {

@@ -94,13 +94,13 @@ export function dependencyCases(check: Check): void {
       const born = await see(store, late);
       assert.deepEqual([born.state, born.finishedAt, born.error?.code], ["cancelled", clock.now(), "UPSTREAM_ENDED"]);
       assert.match(born.error?.message ?? "", /^Job up, which it was to come after/);
-      assert.deepEqual(await workOff(store), [other], "nobody else is touched");
+      assert.deepEqual(await workOff(store), [other], "no other job is touched");
       const counts = await store.queries.counts({});
       assert.deepEqual(counts, { ...NONE, cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 });
     });
   }
 
-  check("an operator's retry of the upstream brings nobody back who was cancelled by it", async ({ store }) => {
+  check("an operator's retry of the upstream does not bring back the jobs that its failure cancelled", async ({ store }) => {
     const upstream = await running(store);
     const id = await addOne(store, { after: [upstream.id], name: "down" });
     await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
@@ -111,18 +111,18 @@ export function dependencyCases(check: Check): void {
   });
 
   check("an unknown upstream is refused by itself, and nothing is written for it", async ({ store }) => {
-    const answers = await store.enqueue([newJob(), newJob({ after: ["nobody"], id: "mine", key: "k" }), newJob()]);
-    assert.deepEqual(answers[1], { id: "nobody", missing: true });
+    const answers = await store.enqueue([newJob(), newJob({ after: ["absent"], id: "mine", key: "k" }), newJob()]);
+    assert.deepEqual(answers[1], { id: "absent", missing: true });
     assert.equal((await seeAll(store)).length, 2);
     assert.equal(await store.queries.get("mine"), null);
     await add(store, { id: "mine", key: "k" });
   });
 
   check("where all or none are added, an unknown upstream refuses all of them", async ({ store }) => {
-    const jobs = [newJob({ id: "a" }), newJob({ after: ["a"] }), newJob({ after: ["a", "nobody"] })];
-    assert.deepEqual(await store.enqueue(jobs, { whole: true }), [{ id: "nobody", missing: true }]);
+    const jobs = [newJob({ id: "a" }), newJob({ after: ["a"] }), newJob({ after: ["a", "absent"] })];
+    assert.deepEqual(await store.enqueue(jobs, { whole: true }), [{ id: "absent", missing: true }]);
     assert.deepEqual(await seeAll(store), []);
-    // Who comes first must be there first: itself, or one further on, is nobody yet.
+    // The upstream must exist first: the job itself, or a job further on in the call, does not exist yet.
     for (const wrong of [[newJob({ id: "b", after: ["b"] })], [newJob({ after: ["c"] }), newJob({ id: "c" })]]) {
       assert.ok("missing" in ((await store.enqueue(wrong, { whole: true }))[0] ?? {}));
       assert.deepEqual(await seeAll(store), []);
@@ -135,8 +135,8 @@ export function dependencyCases(check: Check): void {
     const ids = await store.transact((handle) => {
       const [up] = store.enqueueWithin(handle, [newJob()]) as { id: string }[];
       const [down] = store.enqueueWithin(handle, [newJob({ after: [up?.id as string] })]) as { id: string }[];
-      const refused = store.enqueueWithin(handle, [newJob({ after: ["nobody"] })]);
-      assert.deepEqual(refused, [{ id: "nobody", missing: true }]);
+      const refused = store.enqueueWithin(handle, [newJob({ after: ["absent"] })]);
+      assert.deepEqual(refused, [{ id: "absent", missing: true }]);
       return [up?.id, down?.id];
     });
     assert.deepEqual(await workOff(store), ids);
@@ -267,12 +267,12 @@ export function dependencyCases(check: Check): void {
     assert.deepEqual(await workOff(store), [there, "f-2"]);
   });
 
-  check("a follow-up after nobody fails the attempt, with everything that it made", async ({ store }) => {
+  check("a follow-up after an unknown job fails the attempt, with everything that it made", async ({ store }) => {
     const parent = await running(store);
-    await settle(store, parent, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ followUpId: "f-2", after: ["nobody"] })]);
+    await settle(store, parent, SUCCEEDED, [newJob({ followUpId: "f-1" }), newJob({ followUpId: "f-2", after: ["absent"] })]);
     const { state, error } = await see(store, parent.id);
     assert.deepEqual([state, error?.code], ["failed", "NO_SUCH_JOB"]);
-    assert.match(error?.message ?? "", /nobody/);
+    assert.match(error?.message ?? "", /absent/);
     assert.equal((await seeAll(store)).length, 1);
   });
 

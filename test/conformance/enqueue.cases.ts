@@ -80,10 +80,10 @@ export function enqueueCases(check: Check): void {
     assert.deepEqual([...ids].sort(), ids);
   });
 
-  check("an id that nobody has is nobody's", async ({ store }) => {
+  check("an id that no job has finds no job", async ({ store }) => {
     const id = await addOne(store);
     const { createdAt, key } = parseGeneratedId(id) ?? assert.fail("a generated id");
-    assert.equal(await store.queries.get("nobody"), null);
+    assert.equal(await store.queries.get("absent"), null);
     assert.equal(await store.queries.get(""), null);
     assert.equal(await store.queries.get(id.replace(/.$/, (last) => (last === "0" ? "2" : "0"))), null);
     assert.equal(await store.queries.get(`0${id.slice(1)}`), null, `not of ${createdAt} any more, though the key is ${key}`);

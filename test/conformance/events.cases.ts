@@ -15,7 +15,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual(await store.sinks.list(), []);
   });
 
-  check("what happened is told in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
+  check("events are listed in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
     const seqs = [await happens(store, "a"), await happens(store, "b")];
     pass(clock, 5);
     seqs.push(await happens(store, "a"));
@@ -68,7 +68,7 @@ export function eventCases(check: Check): void {
     await takeBack(store, "stalled", claimed);
     const before = await store.events.newest();
     assert.deepEqual(await store.settle([{ job: claimed.job, fence: claimed.fence, outcome: SUCCEEDED }]), ["lost"]);
-    assert.equal(await store.cancel("nobody"), false);
+    assert.equal(await store.cancel("absent"), false);
     assert.equal(await store.events.newest(), before);
   });
 
@@ -85,7 +85,7 @@ export function eventCases(check: Check): void {
     assert.equal(await names({ limit: 3, types: ["other", "sink.*"], last: true }), "bcd");
     assert.equal(await names({ limit: 9, types: ["*"] }), "abcd");
     assert.equal(await names({ limit: 9, types: ["sink.", "sink", "sinks.*", "sink.forgotten.*"] }), "");
-    assert.equal(await names({ limit: 9, job: "nobody" }), "");
+    assert.equal(await names({ limit: 9, job: "absent" }), "");
   });
 
   check("a new sink starts from now, one that is known keeps its place", async ({ store, clock }) => {
@@ -176,7 +176,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
   });
 
-  check("a deliverer whose time is over and whom nobody replaced goes on", async ({ store, clock }) => {
+  check("a deliverer continues when its lease has expired but no other process replaced it", async ({ store, clock }) => {
     const [one] = await processes(store);
     await store.sinks.open("s", "x");
     const seq = await happens(store);
@@ -215,7 +215,7 @@ export function eventCases(check: Check): void {
     assert.equal(await store.sinks.update("s", old, { seq: seq, ttl: TTL }), false);
   });
 
-  check("a clock that was set back makes nobody wait longer than the time", async ({ store, clock }) => {
+  check("a clock that was set back does not make a process wait longer than the time to live", async ({ store, clock }) => {
     const [one, two] = await processes(store);
     await store.sinks.open("s", "x");
     await taken(store, one);
@@ -261,7 +261,7 @@ export function eventCases(check: Check): void {
     assert.deepEqual(await told(), [0, null, null, clock.now()]);
   });
 
-  check("a sink that is forgotten is gone with its place, and its deliverer is told", async ({ store }) => {
+  check("a sink that is forgotten loses its cursor, and its deliverer is notified", async ({ store }) => {
     const [one] = await processes(store);
     await store.sinks.open("s", "x");
     const token = await taken(store, one);
@@ -287,7 +287,7 @@ export function eventCases(check: Check): void {
       await hold(store, two, other);
       await store.sinks.open("s", "x");
       await store.sinks.update("s", other, { seq: 1, ttl: TTL });
-      await store.sinks.drop("nobody");
+      await store.sinks.drop("absent");
       await store.events.trim({ olderThan: WEEK, limit: 100 });
     });
     assert.deepEqual(changes, []);
@@ -319,7 +319,7 @@ export function eventCases(check: Check): void {
     assert.equal(await trim(3), 0);
   });
 
-  check("where nobody listens, what is old is trimmed, and numbers are never used again", async ({ store, clock }) => {
+  check("old events are trimmed when there is no sink, and their numbers are never used again", async ({ store, clock }) => {
     const newest = await happens(store);
     pass(clock, WEEK + 1);
     assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 1);

@@ -121,7 +121,7 @@ export function groupCases(check: Check): void {
     });
   }
 
-  check("a bad call alone changes nothing, and the store goes on", async ({ store }) => {
+  check("a bad call alone changes nothing, and the store continues", async ({ store }) => {
     await assert.rejects(store.enqueue([newJob({ id: "x" }), badJob()]));
     await assert.rejects(store.enqueue([newJob({ id: "x", priority: Number.NaN })]));
     assert.deepEqual(await seeAll(store), []);
@@ -157,7 +157,7 @@ export function groupCases(check: Check): void {
 
   // ── news ──
 
-  check("a change is told before its caller goes on, to everybody who listens", async ({ store }) => {
+  check("every listener is notified of a change before its caller continues", async ({ store }) => {
     const told: string[] = [];
     store.onChange(({ own }) => own && told.push("a"));
     store.onChange(() => told.push("b"), { ownOnly: true });
@@ -165,7 +165,7 @@ export function groupCases(check: Check): void {
     assert.deepEqual(told.sort(), ["a", "b"]);
   });
 
-  check("whoever stops listening hears nothing more", async ({ store }) => {
+  check("a listener that was removed hears nothing more", async ({ store }) => {
     const told: Change[] = [];
     const stop = store.onChange((change) => told.push(change), { ownOnly: true });
     await addOne(store);
@@ -179,7 +179,7 @@ export function groupCases(check: Check): void {
     const changes = await changesDuring(store, async () => {
       assert.deepEqual(await claim(store), []);
       await store.enqueue([newJob({ id: "a" })]);
-      await store.cancel("nobody");
+      await store.cancel("absent");
       await store.locks.release("l", "t");
       await store.locks.clean();
     });

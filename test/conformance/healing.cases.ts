@@ -149,7 +149,7 @@ export function healingCases(check: Check): void {
     assert.equal((await store.recoveries.totals()).entriesReclaimed, 0);
   });
 
-  check("a judgement of a lease that belongs to somebody else by now does nothing", async ({ store }) => {
+  check("a verdict on a lease that has passed to another holder does nothing", async ({ store }) => {
     const old = await running(store);
     await settle(store, old, { kind: "released" });
     const now = await claimOne(store);

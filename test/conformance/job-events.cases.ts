@@ -66,26 +66,29 @@ export function jobEventCases(check: Check): void {
     });
   }
 
-  check("what waits, is let go, or is cancelled by what it was to come after, is told where it changes", async ({ store }) => {
-    await store.queues.declare([TOLD]);
-    const upstream = await running(store, { name: "silent" });
-    const [child, other] = (await add(store, { after: [upstream.id] }, { name: "silent", after: [upstream.id] })) as [
-      string,
-      string,
-    ];
-    const grandchild = await addOne(store, { after: [other] });
-    await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
-    const late = await addOne(store, { after: [upstream.id] });
-    const told = (await store.events.page({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
-    assert.deepEqual(told, [
-      ["job.enqueued", child],
-      ["job.enqueued", grandchild],
-      ["job.cancelled", child],
-      ["job.cancelled", grandchild],
-      ["job.enqueued", late],
-      ["job.cancelled", late],
-    ]);
-  });
+  check(
+    "a job that waits for, is released by or is cancelled by its upstream has an event where it changes",
+    async ({ store }) => {
+      await store.queues.declare([TOLD]);
+      const upstream = await running(store, { name: "silent" });
+      const [child, other] = (await add(store, { after: [upstream.id] }, { name: "silent", after: [upstream.id] })) as [
+        string,
+        string,
+      ];
+      const grandchild = await addOne(store, { after: [other] });
+      await settle(store, upstream, { kind: "error", error: ERROR, retry: false });
+      const late = await addOne(store, { after: [upstream.id] });
+      const told = (await store.events.page({ after: 0, limit: 100 })).map(({ type, job }) => [type, job]);
+      assert.deepEqual(told, [
+        ["job.enqueued", child],
+        ["job.enqueued", grandchild],
+        ["job.cancelled", child],
+        ["job.cancelled", grandchild],
+        ["job.enqueued", late],
+        ["job.cancelled", late],
+      ]);
+    },
+  );
 
   check("follow-ups are told with the success that makes them", async ({ store }) => {
     await store.queues.declare([TOLD]);
@@ -138,10 +141,10 @@ export function jobEventCases(check: Check): void {
     await store.queues.declare([TOLD]);
     const [id] = (await add(store, { id: "one", key: "k" })) as [string];
     const before = await store.events.newest();
-    const [good, bad] = await Promise.allSettled([store.cancel("nobody"), store.enqueue([newJob(), badJob()])]);
+    const [good, bad] = await Promise.allSettled([store.cancel("absent"), store.enqueue([newJob(), badJob()])]);
     assert.deepEqual([good.status, bad.status], ["fulfilled", "rejected"]);
-    await store.enqueue([newJob({ id: "one" }), newJob({ key: "k" }), newJob({ after: ["nobody"] })]);
-    await store.enqueue([newJob(), newJob({ after: ["nobody"] })], { whole: true });
+    await store.enqueue([newJob({ id: "one" }), newJob({ key: "k" }), newJob({ after: ["absent"] })]);
+    await store.enqueue([newJob(), newJob({ after: ["absent"] })], { whole: true });
     assert.equal(await store.retry(id), false);
     assert.equal(await store.events.newest(), before);
   });
@@ -157,7 +160,7 @@ export function jobEventCases(check: Check): void {
     assert.equal(await store.events.newest(), before);
   });
 
-  check.inProcess("a job that is added in a transaction of the caller's own is told with it", async ({ store }) => {
+  check.inProcess("a job that is added in the caller's own transaction has its event in that transaction", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const [added] = await store.transact((handle) => store.enqueueWithin(handle, [newJob()]) as { id: string }[]);
     assert.deepEqual(

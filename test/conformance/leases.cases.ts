@@ -60,7 +60,7 @@ export function leaseCases(check: Check): void {
     );
   });
 
-  check("an expired lease that nobody took can be renewed", async ({ store, clock }) => {
+  check("an expired lease that no worker took can be renewed", async ({ store, clock }) => {
     const { job, fence } = await running(store);
     pass(clock, 10 * LEASE);
     assert.deepEqual(await store.renew([{ job, fence, lease: LEASE }]), ["held"]);
@@ -76,7 +76,7 @@ export function leaseCases(check: Check): void {
     assert.equal(await store.loadCheckpoint(lease.job), null);
   });
 
-  check("a pending job's lease is nobody's", async ({ store }) => {
+  check("a pending job's lease has no holder", async ({ store }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "released" });
     assert.deepEqual(await store.inspect([claimed, { job: claimed.job, fence: 0 as Fence }]), ["lost", "lost"]);

@@ -77,7 +77,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [a[2]], "the older one first");
   });
 
-  check("of two limits by key, those that wait at the first keep nobody from the second", async ({ store }) => {
+  check("of two limits by key, jobs that wait at the first hold up no job at the second", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 1 }), limitRule({ position: 1, concurrency: 2 })]);
     const job = (host: string, tenant: string) => ({ declares, limitKeys: [host, tenant] });
     await add(store, job("busy", "other"));
@@ -87,7 +87,7 @@ export function limitCases(check: Check): void {
     assert.equal(held?.id, three, `${one} and ${two} wait for their host, and hold no place of their tenant`);
   });
 
-  check("of two limits by key, those that wait at the second keep nobody of the first from going on", async ({ store }) => {
+  check("of two limits by key, jobs that wait at the second hold up no job at the first", async ({ store }) => {
     const declares = declaring([limitRule({ concurrency: 2 }), limitRule({ position: 1, concurrency: 1 })]);
     const job = (tenant: string, host: string) => ({ declares, limitKeys: [tenant, host] });
     const ids = await add(store, ...Array.from({ length: 5 }, () => job("mine", "busy")), job("mine", "idle"));
@@ -239,14 +239,14 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await workOff(store), delayed);
   });
 
-  check("a lane that nobody works keeps no slot from the others", async ({ store }) => {
+  check("a lane without a worker keeps no slot from the others", async ({ store }) => {
     const queue = "shared";
     const declares = declaring([limitRule({ of: "queue", keyed: false, concurrency: 1 })], {
       queue,
       settings: { events: false, keep: {} },
     });
     const job = { queue, declares, limitKeys: [""] };
-    await add(store, { ...job, name: "nobody" }, { ...job, name: "nobody" }, { ...job, version: 7 });
+    await add(store, { ...job, name: "unworked" }, { ...job, name: "unworked" }, { ...job, version: 7 });
     const mine = await add(store, { ...job, name: "mine" }, { ...job, name: "mine" });
     assert.deepEqual(await workOff(store, { from: [{ name: "mine", version: 1, lease: LEASE }] }), mine);
   });
@@ -280,7 +280,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[5]]);
   });
 
-  check("a clock that was set back holds nobody up for longer than the rate lasts", async ({ store, clock }) => {
+  check("a clock that was set back holds up no job for longer than the rate lasts", async ({ store, clock }) => {
     const declares = declaring([limitRule({ rate: { starts: 1, per: 1_000 } })]);
     const jobs = await add(store, ...many(5, declares, "a"));
     assert.deepEqual(await claimIds(store), [jobs[0]]);

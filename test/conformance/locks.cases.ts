@@ -37,7 +37,7 @@ export function lockCases(check: Check): void {
     assert.equal((await lockOf(store, "l"))?.holder, ["a", "b", "c"][got.indexOf(true)]);
   });
 
-  check("a lock that nobody took is not there", async ({ store }) => {
+  check("a lock that was never taken is not there", async ({ store }) => {
     assert.equal(await lockOf(store, "l"), null);
     assert.deepEqual(await store.locks.list(), []);
     assert.equal(await store.locks.extend("l", "t", 1_000), false);
@@ -45,24 +45,27 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.break("l"), false);
   });
 
-  check("a lock ends at its instant, not a millisecond before; until somebody takes it, it shows as stale", async (ground) => {
-    const { store, clock } = ground;
-    await store.locks.acquire("l", "a", "a", 5_000);
-    const { acquiredAt } = (await lockOf(store, "l")) ?? assert.fail();
-    pass(clock, 4_999);
-    assert.equal(await store.locks.acquire("l", "b", "b", 5_000), false);
-    assert.equal((await lockOf(store, "l"))?.stale, false);
-    pass(clock, 1);
-    assert.deepEqual(await lockOf(store, "l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
-    assert.equal(await store.locks.acquire("l", "b", "b", 7_000), true);
-    assert.deepEqual(await lockOf(store, "l"), {
-      name: "l",
-      holder: "b",
-      acquiredAt: clock.now(),
-      expiresAt: clock.now() + 7_000,
-      stale: false,
-    });
-  });
+  check(
+    "a lock expires at its instant, not a millisecond before; until another holder takes it, it shows as stale",
+    async (ground) => {
+      const { store, clock } = ground;
+      await store.locks.acquire("l", "a", "a", 5_000);
+      const { acquiredAt } = (await lockOf(store, "l")) ?? assert.fail();
+      pass(clock, 4_999);
+      assert.equal(await store.locks.acquire("l", "b", "b", 5_000), false);
+      assert.equal((await lockOf(store, "l"))?.stale, false);
+      pass(clock, 1);
+      assert.deepEqual(await lockOf(store, "l"), { name: "l", holder: "a", acquiredAt, expiresAt: clock.now(), stale: true });
+      assert.equal(await store.locks.acquire("l", "b", "b", 7_000), true);
+      assert.deepEqual(await lockOf(store, "l"), {
+        name: "l",
+        holder: "b",
+        acquiredAt: clock.now(),
+        expiresAt: clock.now() + 7_000,
+        stale: false,
+      });
+    },
+  );
 
   check("a holder may take its own lock again once it has expired", async ({ store, clock }) => {
     await store.locks.acquire("l", "a", "first", 1_000);
@@ -105,7 +108,7 @@ export function lockCases(check: Check): void {
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
 
-  check("an operator breaks a lock whoever holds it", async ({ store }) => {
+  check("an operator breaks a lock, whichever process holds it", async ({ store }) => {
     await store.locks.acquire("l", "a", "t", 1_000);
     await store.locks.acquire("m", "a", "t", 1_000);
     assert.equal(await store.locks.break("l"), true);
@@ -183,7 +186,7 @@ export function lockCases(check: Check): void {
 
   // ── a lock on a queue ──
 
-  check("while a queue's lock is held nobody claims from it, and other queues go on", async ({ store, clock }) => {
+  check("while a queue's lock is held no worker claims from it, and other queues continue", async ({ store, clock }) => {
     const [locked, free] = await add(store, { queue: "q" }, { queue: "free" });
     await store.locks.acquire("q", "a", "t", 5_000);
     assert.deepEqual(await claimIds(store), [free]);
@@ -214,28 +217,31 @@ export function lockCases(check: Check): void {
 
   // ── exclusive claims ──
 
-  check("an exclusive claim takes its queue's lock: nobody else claims there until it is settled", async ({ store, clock }) => {
-    const [first, second] = await add(store, { queue: "q" }, { queue: "q" });
-    const other = await addOne(store, { queue: "other" });
-    const from = [{ queue: "q", lease: LEASE }];
-    const claimed = await claimOne(store, { from, worker: "agent-1", exclusive: "token" });
-    assert.equal(claimed.id, first);
-    assert.deepEqual(await lockOf(store, "q"), {
-      name: "q",
-      holder: "agent-1",
-      acquiredAt: clock.now(),
-      expiresAt: claimed.expiresAt,
-      stale: false,
-    });
-    assert.deepEqual(await claim(store, { from }), []);
-    assert.deepEqual(await claim(store, { from, exclusive: "token" }), []);
-    assert.equal(await store.locks.acquire("q", "agent-2", "u", 1_000), false);
-    assert.deepEqual(await claimIds(store), [other]);
-    await settle(store, claimed, SUCCEEDED);
-    assert.equal(await lockOf(store, "q"), null);
-    assert.deepEqual(await store.locks.list(), []);
-    assert.equal((await claimOne(store, { from, exclusive: "again" })).id, second);
-  });
+  check(
+    "an exclusive claim takes its queue's lock: no other worker claims there until it is settled",
+    async ({ store, clock }) => {
+      const [first, second] = await add(store, { queue: "q" }, { queue: "q" });
+      const other = await addOne(store, { queue: "other" });
+      const from = [{ queue: "q", lease: LEASE }];
+      const claimed = await claimOne(store, { from, worker: "agent-1", exclusive: "token" });
+      assert.equal(claimed.id, first);
+      assert.deepEqual(await lockOf(store, "q"), {
+        name: "q",
+        holder: "agent-1",
+        acquiredAt: clock.now(),
+        expiresAt: claimed.expiresAt,
+        stale: false,
+      });
+      assert.deepEqual(await claim(store, { from }), []);
+      assert.deepEqual(await claim(store, { from, exclusive: "token" }), []);
+      assert.equal(await store.locks.acquire("q", "agent-2", "u", 1_000), false);
+      assert.deepEqual(await claimIds(store), [other]);
+      await settle(store, claimed, SUCCEEDED);
+      assert.equal(await lockOf(store, "q"), null);
+      assert.deepEqual(await store.locks.list(), []);
+      assert.equal((await claimOne(store, { from, exclusive: "again" })).id, second);
+    },
+  );
 
   check("an exclusive claim that finds nothing takes no lock", async ({ store }) => {
     await add(store, { queue: "q", delay: 1_000 });
@@ -249,7 +255,7 @@ export function lockCases(check: Check): void {
     const claimed = await claimOne(store, { exclusive: "t" });
     pass(clock, 10 * LEASE);
     assert.equal(await store.locks.clean(), 0);
-    assert.deepEqual(await claim(store), [], "expired, but nobody has taken it back");
+    assert.deepEqual(await claim(store), [], "expired, but no process has reclaimed it");
     assert.equal(await store.locks.acquire("q", "b", "u", 1_000), false);
     await store.renew([{ ...claimed, lease: LEASE }]);
     assert.equal((await lockOf(store, "q"))?.expiresAt, clock.now() + LEASE);

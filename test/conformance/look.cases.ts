@@ -32,9 +32,9 @@ export function lookCases(check: Check): void {
     "a running job shows who holds it and until when, and a job that does not run shows neither",
     async ({ store, clock }) => {
       const holder = await store.processes.register({ pid: 4_711, host: "anna", boot: "boot", program: "test" });
-      const nobody = { worker: undefined, host: undefined, pid: undefined, leaseExpiresAt: undefined };
+      const unheld = { worker: undefined, host: undefined, pid: undefined, leaseExpiresAt: undefined };
       const [byWorker, byName, byHand] = (await add(store, {}, {}, {})) as [string, string, string];
-      assert.deepEqual(held(await see(store, byWorker)), nobody);
+      assert.deepEqual(held(await see(store, byWorker)), unheld);
       const first = await claimOne(store, { holder, worker: "" });
       await claimOne(store, { holder, worker: "otto" });
       await claimOne(store, { worker: "review 1" });
@@ -52,7 +52,7 @@ export function lookCases(check: Check): void {
       assert.equal((await see(store, byWorker)).leaseExpiresAt, clock.now() + 60_000);
       await settle(store, first, SUCCEEDED);
       const job = await see(store, byWorker);
-      assert.deepEqual([held(job), "worker" in job], [nobody, false]);
+      assert.deepEqual([held(job), "worker" in job], [unheld, false]);
     },
   );
 
@@ -87,7 +87,7 @@ export function lookCases(check: Check): void {
     assert.equal("next" in page, false);
   });
 
-  check("a page goes on where the last one ended, though jobs came, moved and went", async ({ store }) => {
+  check("a page continues where the last one ended, though jobs came, moved and went", async ({ store }) => {
     const ids = await add(store, { id: "1" }, { id: "2" }, { id: "3" }, { id: "4" });
     const page = await store.queries.list({ limit: 2 });
     await store.cancel(ids[1] as string);
@@ -164,7 +164,7 @@ export function lookCases(check: Check): void {
     assert.ok(items.length > 0);
   });
 
-  check("looking changes nothing and tells nobody", async ({ store }) => {
+  check("a query changes nothing and notifies no listener", async ({ store }) => {
     await oneOfEach(store);
     const told: unknown[] = [];
     store.onChange((change) => told.push(change), { ownOnly: true });
@@ -201,7 +201,7 @@ export function lookCases(check: Check): void {
     assert.deepEqual(await store.queries.counts({ name: "a" }), { ...none(), pending: 1, succeeded: 1 });
     assert.deepEqual(await store.queries.counts({ name: "b", queue: "q" }), { ...none(), pending: 2 });
     assert.deepEqual(await store.queries.counts({ name: "b", queue: "p" }), none());
-    assert.deepEqual(await store.queries.counts({ name: "nobody" }), none());
+    assert.deepEqual(await store.queries.counts({ name: "absent" }), none());
   });
 
   check("counts equal what lists show after every kind of move", async ({ store, clock }) => {
@@ -314,7 +314,7 @@ export function lookCases(check: Check): void {
     await claim(store);
     assert.equal(await oldest(), undefined);
     pass(clock, 3_600_000);
-    assert.equal(await oldest(), first - 1_000, "the delayed one is due, though nobody has come for it");
+    assert.equal(await oldest(), first - 1_000, "the delayed one is due, though no worker has claimed it");
   });
 
   check("the oldest is the oldest of many, of every kind", async ({ store, clock }) => {

@@ -39,7 +39,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await store.outlook([{ lease: 1 }]), { ready: false, nextIn: null });
   });
 
-  check("a running job that is cancelled has no lease any more, and its holder is told", async ({ store, clock }) => {
+  check("a running job that is cancelled has no lease any more, and its holder is notified", async ({ store, clock }) => {
     const claimed = await running(store);
     const changes = await changesDuring(store, () => store.cancel(claimed.id));
     assert.deepEqual(
@@ -53,7 +53,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await store.processes.running(), new Map());
   });
 
-  check("nobody is told of a lease when a pending job is cancelled", async ({ store }) => {
+  check("no lease holder is notified when a pending job is cancelled", async ({ store }) => {
     const id = await addOne(store);
     const changes = await changesDuring(store, () => store.cancel(id));
     assert.deepEqual(
@@ -70,7 +70,7 @@ export function operateCases(check: Check): void {
     await store.cancel(d.id);
     const before = await seeAll(store);
     for (const { id } of [a, b, c, d]) assert.equal(await store.cancel(id), false);
-    assert.equal(await store.cancel("nobody"), false);
+    assert.equal(await store.cancel("absent"), false);
     assert.deepEqual(await seeAll(store), before);
     assert.equal((await store.queries.counts({})).cancelled, 1);
   });
@@ -122,7 +122,7 @@ export function operateCases(check: Check): void {
     await store.cancel(b.id);
     const pending = await addOne(store);
     const before = await seeAll(store);
-    for (const id of [a.id, b.id, c.id, pending, "nobody"]) assert.equal(await store.retry(id), false);
+    for (const id of [a.id, b.id, c.id, pending, "absent"]) assert.equal(await store.retry(id), false);
     assert.deepEqual(await seeAll(store), before);
   });
 
@@ -198,7 +198,7 @@ export function operateCases(check: Check): void {
     const left = async () => (await seeAll(store)).map(({ id }) => id);
     const state = "cancelled";
     assert.equal(await store.prune({ state, limit: 9, ids: [] }), 0);
-    assert.equal(await store.prune({ state, limit: 9, ids: ["nobody"] }), 0);
+    assert.equal(await store.prune({ state, limit: 9, ids: ["absent"] }), 0);
     assert.equal(await store.prune({ state, limit: 9, queue: "nowhere" }), 0);
     assert.equal(await store.prune({ state: "failed", limit: 9, ids: ["1"] }), 0);
     assert.equal(await store.prune({ state, limit: 9, queue: "p", ids: ["2"] }), 0);
@@ -206,7 +206,7 @@ export function operateCases(check: Check): void {
     assert.deepEqual(await left(), ["1", "3", "4"]);
     assert.equal(await store.prune({ state, limit: 9, finishedBefore: then }), 1, "before, not at");
     assert.deepEqual(await left(), ["3", "4"]);
-    assert.equal(await store.prune({ state, limit: 9, ids: ["4", "nobody"] }), 1);
+    assert.equal(await store.prune({ state, limit: 9, ids: ["4", "absent"] }), 1);
     assert.deepEqual(await left(), ["3"]);
     assert.equal(await store.prune({ state, limit: 9, queue: "q" }), 1);
     assert.deepEqual(await left(), []);

@@ -99,13 +99,13 @@ export class Schema {
     this.#sql = postgres(server.url(), { max: 1, onnotice: () => {}, fetch_types: false, idle_timeout: 1 });
   }
 
-  /** Nobody may be at it any more: a handle that was closed and holds a row nevertheless is found out here. */
+  /** Fails if a client still uses the database: this finds a closed handle that still holds a row. */
   async empty(): Promise<void> {
     const { statement, databaseId } = this.#fresh;
     assert.deepEqual([...(await this.#sql.unsafe(misjudged(this.name)))], [], "what the claims say runs is what runs");
     const [row] = await this.#sql.unsafe(misstated(this.name));
     assert.equal(Number(row?.["count"]), 0, "every job is in a state that there is");
-    // The audit lets nobody empty it.
+    // The audit table refuses to be emptied.
     const begin = "set lock_timeout = '10s'; begin; set local session_replication_role = replica";
     const userTable = `drop table if exists ${userRows(this.name)}`;
     await this.#sql.unsafe(`${begin}; ${statement.replaceAll(databaseId, randomUUID())}; ${userTable}; commit`);

@@ -43,7 +43,7 @@ export function processCases(check: Check): void {
     assert.equal(await store.processes.unregister(holder), true);
   });
 
-  check("who runs how much is known; claims by hand are nobody's", async ({ store }) => {
+  check("each process's number of running jobs is known; claims by hand belong to no process", async ({ store }) => {
     assert.deepEqual(await store.processes.running(), new Map());
     const [one, two] = [await register(store), await register(store)];
     await add(store, {}, {}, {}, {}, {});
@@ -70,7 +70,7 @@ export function processCases(check: Check): void {
     assert.equal(await store.processes.unregister(holder), true);
   });
 
-  check("nobody probes itself", async ({ store }) => {
+  check("a process never probes itself", async ({ store }) => {
     await register(store);
     assert.deepEqual(await store.processes.probe(), []);
   });

@@ -28,7 +28,7 @@ import type { Check } from "./suite.ts";
 const FAILED: Outcome = { kind: "error", error: ERROR, retry: false };
 
 export function queueCases(check: Check): void {
-  check("a paused queue hands out nothing, to nobody, until it is resumed", async ({ store }) => {
+  check("a paused queue hands out no job to any worker until it is resumed", async ({ store }) => {
     const [one] = (await add(store, {})) as [string];
     const [other] = (await add(store, { name: "other" })) as [string];
     assert.equal(await store.queues.setPaused("work", true), true);
@@ -48,7 +48,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [one, two]);
   });
 
-  check("a delayed job of a paused queue wakes nobody", async ({ store, clock }) => {
+  check("a delayed job of a paused queue wakes no worker", async ({ store, clock }) => {
     await add(store, { delay: 100 });
     await store.queues.setPaused("work", true);
     assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: null });
@@ -58,7 +58,7 @@ export function queueCases(check: Check): void {
     assert.equal((await store.outlook([{ lease: LEASE }])).ready, true);
   });
 
-  check("what runs in a paused queue goes on and ends as it would, or comes back and stays", async ({ store }) => {
+  check("a job that runs in a paused queue continues and settles as usual, or comes back and stays", async ({ store }) => {
     const jobs = await add(store, {}, {}, {});
     const held = await claim(store);
     await store.queues.setPaused("work", true);
@@ -78,13 +78,13 @@ export function queueCases(check: Check): void {
     assert.deepEqual(change?.ready, new Set(["work"]));
   });
 
-  check("a queue that nobody has used yet can be paused", async ({ store }) => {
+  check("a queue that was never used can be paused", async ({ store }) => {
     await store.queues.setPaused("later", true);
     await add(store, { name: "later" });
     assert.deepEqual(await claimIds(store), []);
   });
 
-  check("pausing, resuming and pausing in one turn are three, and each is told", async ({ store }) => {
+  check("pausing, resuming and pausing in one turn are three changes, each with an event", async ({ store }) => {
     await add(store, {});
     await Promise.all([
       store.queues.setPaused("work", true),
@@ -147,7 +147,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(
       (await seeAll(store)).map(({ state }) => state),
       ["cancelled"],
-      "which nobody spoke of",
+      "which no process has declared",
     );
     assert.deepEqual((await store.queries.counts({})).cancelled, 1);
     assert.deepEqual((await store.queries.counts({})).succeeded, 0);
@@ -192,7 +192,7 @@ export function queueCases(check: Check): void {
     assert.deepEqual(await listed(store), [other]);
   });
 
-  check("a step removes no more than it is told, and says whether there is more", async ({ store, clock }) => {
+  check("a step removes no more than its limit, and says whether there is more", async ({ store, clock }) => {
     await keep(store, { succeeded: { age: 10 } });
     await ended(store, SUCCEEDED, 25);
     pass(clock, 11);

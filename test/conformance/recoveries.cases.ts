@@ -14,10 +14,10 @@ const NOTHING = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0, is
 const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
 export function recoveryCases(check: Check): void {
-  check("where nobody died there is nothing to begin, and no report", async ({ store }) => {
+  check("a recovery without dead processes does not begin and writes no report", async ({ store }) => {
     const by = await register(store);
     assert.equal(await begin(store, by, []), null);
-    assert.equal(await begin(store, by, [999 as ProcessId]), null, "nor where nobody is registered by that number");
+    assert.equal(await begin(store, by, [999 as ProcessId]), null, "nor where no process is registered by that number");
     assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "all" }), []);
   });
 
@@ -151,8 +151,8 @@ export function recoveryCases(check: Check): void {
     const { build, lead } = await started(store);
     const dead = lead.holder;
     store.processes.actAs(dead);
-    assert.ok(await store.locks.acquire("nightly", "somebody", "t1", LEASE));
-    assert.ok(await store.locks.acquire("expired", "somebody", "t2", 10));
+    assert.ok(await store.locks.acquire("nightly", "anna", "t1", LEASE));
+    assert.ok(await store.locks.acquire("expired", "anna", "t2", 10));
     await add(store, { queue: "alone" });
     await claim(store, { holder: dead, from: [{ queue: "alone", lease: LEASE }], exclusive: "t3" });
     store.processes.actAs(by);
@@ -190,14 +190,14 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual([report.jobsRecovered, report.locksReleased], [1, 0]);
   });
 
-  check("a lock belongs to whoever has extended it last", async ({ store }) => {
+  check("a lock belongs to the process that extended it last", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     store.processes.actAs(dead);
-    await store.locks.acquire("handed over", "somebody", "token", LEASE);
+    await store.locks.acquire("handed over", "anna", "token", LEASE);
     store.processes.actAs(by);
     assert.equal(await store.locks.extend("handed over", "token", LEASE), true);
     assert.equal((await recovered(store, by, [dead])).locksReleased, 0);
-    assert.equal((await lockOf(store, "handed over"))?.holder, "somebody");
+    assert.equal((await lockOf(store, "handed over"))?.holder, "anna");
   });
 
   check("one report is under way at a time: who comes second helps with it, and does not end it", async ({ store }) => {
@@ -263,7 +263,7 @@ export function recoveryCases(check: Check): void {
     assert.equal((await store.recoveries.reports({ limit: 10, which: "all" })).length, 1);
   });
 
-  check("whoever finds the recoverer dead goes on with its report, which is exact", async ({ store }) => {
+  check("the process that finds the recoverer dead continues its report, which is exact", async ({ store }) => {
     const [first, dead] = [await register(store, "first"), await register(store, "dead")];
     await add(store, {}, {}, {});
     await claim(store, { holder: dead });
@@ -289,7 +289,7 @@ export function recoveryCases(check: Check): void {
   check("a report that its owner gave up, or left behind, is ended by the next", async ({ store }) => {
     const [first, second, dead] = [await register(store), await register(store), await register(store)];
     const { report } = await begun(store, first, [dead]);
-    assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "while he is there it is his");
+    assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "a live owner keeps its report");
     await store.recoveries.close(report, { by: second });
     assert.equal(await begin(store, second, []), null, "nor can another process give it up");
     await store.recoveries.close(report, { by: first });
@@ -324,7 +324,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await store.recoveries.reports({ limit: 10 }), acknowledged);
   });
 
-  check("what is wrong is reported though nobody died", async ({ store }) => {
+  check("a finding is reported even if no process died", async ({ store }) => {
     const by = await register(store);
     const findings = { errors: ["the write-ahead log was cut off"], commitsMissing: 3 };
     const recovering = await store.recoveries.begin({ dead: [], by, opening: true, alone: true, findings });
@@ -333,7 +333,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual([crashed, errors, commitsMissing, state], [[], findings.errors, 3, "failed"]);
   });
 
-  check("a recovery is told in one event and one entry of the audit, an acknowledgement in another", async ({ store }) => {
+  check("a recovery writes one event and one audit entry, an acknowledgement another", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
     const report = await recovered(store, by, [dead]);
     const told = async () =>
@@ -421,7 +421,7 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await (await reopen()).recoveries.reports({ limit: 10 }), [report]);
   });
 
-  check("a sealed store refuses every write with what it is told, and is read as ever", async ({ store }) => {
+  check("a read-only store refuses every write with the given error, and is read as usual", async ({ store }) => {
     const [id] = await add(store, {});
     const refusal = new Error("sealed");
     store.seal(() => refusal as never);

@@ -213,7 +213,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await store.work.results({ build: at.build.id, stage: "parse", limit: 10 }), [made]);
     assert.deepEqual((await counts(store, at.build)).slice(0, 2), [0, 0]);
     assert.deepEqual(await store.work.results({ build: at.build.id, failed: true, limit: 10 }), []);
-    // Another target may have reused what it was, and goes on with it.
+    // Another target may have reused the superseded result, and continues with it.
     assert.deepEqual(await store.work.results({ keys: [old.key] }), [{ ...old, build: "" }]);
     assert.deepEqual(await store.work.referenced(["old", "new"]), new Set(["old", "new"]));
     assert.deepEqual(
@@ -275,7 +275,7 @@ export function resultCases(check: Check): void {
     assert.deepEqual(await everyWork(store, at.build), before);
   });
 
-  check("what is referenced by whatever is under way is told, too", async ({ store }) => {
+  check("results that work under way references are reported, too", async ({ store }) => {
     const at = await site(store);
     const [lease] = (await parsing(store, at, ["a"])) as [Claimed];
     const { job, fence } = lease;

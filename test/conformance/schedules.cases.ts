@@ -209,7 +209,7 @@ export function scheduleCases(check: Check): void {
     assert.equal(claimed.scheduledFor, clock.now());
     const after = (await scheduleOf(store, "work")) ?? assert.fail();
     assert.deepEqual([after.nextAt, after.lastAt], [nextAt, undefined], "it was no tick");
-    assert.equal(await store.schedules.trigger("nobody's"), null);
+    assert.equal(await store.schedules.trigger("absent"), null);
   });
 
   check("a paused schedule can be triggered", async ({ store, clock }) => {
@@ -242,7 +242,7 @@ export function scheduleCases(check: Check): void {
     assert.equal((await seeAll(store)).length, 1);
   });
 
-  check("a paused schedule has no tick, stays paused when it is saved, and goes on with the tick it is given", async (ground) => {
+  check("a paused schedule has no tick, stays paused when it is saved, and resumes with the tick it is given", async (ground) => {
     const { store, clock } = ground;
     await save(store, { nextAt: clock.now() });
     assert.equal(await store.schedules.setPaused({ key: "work" }, null), true);
@@ -252,7 +252,7 @@ export function scheduleCases(check: Check): void {
     assert.equal(saved.paused, true);
     assert.equal(await store.schedules.setPaused(saved, clock.now() + HOUR), true);
     assert.deepEqual(await store.schedules.due(), { due: [], nextAt: clock.now() + HOUR, now: clock.now() });
-    assert.equal(await store.schedules.setPaused({ key: "nobody's" }, null), false);
+    assert.equal(await store.schedules.setPaused({ key: "absent" }, null), false);
   });
 
   check("resuming what is not paused steps over no tick", async ({ store, clock }) => {
@@ -267,7 +267,7 @@ export function scheduleCases(check: Check): void {
     const saved = await save(store, { nextAt: clock.now() + 5, cron: "5 * * * *" });
     assert.equal(await store.schedules.setPaused(old, clock.now() + HOUR), false);
     assert.deepEqual(await store.schedules.list(), [saved]);
-    assert.equal(await store.schedules.setPaused({ key: "nobody's", revision: 1 }, clock.now()), false);
+    assert.equal(await store.schedules.setPaused({ key: "absent", revision: 1 }, clock.now()), false);
   });
 }
 

@@ -386,7 +386,7 @@ export function settleCases(check: Check): void {
     assert.equal((await store.queries.counts({})).succeeded, 1);
   });
 
-  check("an expired lease that nobody took is still good for settling", async ({ store, clock }) => {
+  check("an expired lease that no worker took is still good for settling", async ({ store, clock }) => {
     const claimed = await running(store);
     pass(clock, 3_600_000);
     await settle(store, claimed, SUCCEEDED);
@@ -431,7 +431,7 @@ export function settleCases(check: Check): void {
     assert.deepEqual([job.state, job.error?.code, job.output], ["failed", "ID_TAKEN", undefined]);
     assert.equal(await store.queries.get("fine"), null);
     assert.deepEqual(await store.queries.counts({ name: "work" }), {
-      ...(await store.queries.counts({ name: "nobody" })),
+      ...(await store.queries.counts({ name: "absent" })),
       failed: 1,
     });
   });

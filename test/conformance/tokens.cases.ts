@@ -44,7 +44,7 @@ export function tokenCases(check: Check): void {
     assert.deepEqual([told?.type, told?.data["to"]], ["build.paused", "BUDGET_PAUSE"]);
   });
 
-  check("a paused build goes on with the token and a new budget, in one commit", async ({ store }) => {
+  check("a paused build resumes with the token and a new budget, in one commit", async ({ store }) => {
     const led = await paused(store);
     const build = made(await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: TEN } })));
     assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "budget_approved", 3]);
@@ -166,7 +166,7 @@ export function tokenCases(check: Check): void {
     await refused(store, "TOKEN_NEEDED", () => store.builds.resume(resuming(led, { token: "token-3" })));
   });
 
-  check("who changes his mind approves once more, with another token: each is told and written down", async ({ store }) => {
+  check("an operator may approve again with another token: each approval has an event and an audit entry", async ({ store }) => {
     const { build } = await paused(store);
     await store.builds.approve(build.id, { token: tokenOf(1), budget: TEN }, "alice");
     await store.builds.mintToken(build.id, { bytes: bytes(2) }, "bob");
@@ -212,7 +212,7 @@ export function tokenCases(check: Check): void {
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(other.build.id, fail, { by: "alice" }));
   });
 
-  check("no token is in what is told or written down, and neither is its hash, nor the lock's", async ({ store }) => {
+  check("no event and no audit entry contains a token, its hash, or the lock's token", async ({ store }) => {
     const led = await paused(store, { token: "the-lock-s-token" });
     await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
     await store.builds.approve(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");

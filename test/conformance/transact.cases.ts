@@ -107,7 +107,7 @@ export function transactCases({ inProcess: check }: Check): void {
     assert.deepEqual(await claimIds(store), ["outer", "inner"]);
   });
 
-  check("who waits for jobs is told of those of a transaction after its commit", async ({ store }) => {
+  check("a waiting worker is notified of the jobs of a transaction after its commit", async ({ store }) => {
     const changes = await changesDuring(store, () =>
       store.transact((tx) => void within(store, tx, { queue: "a" }, { queue: "b" })),
     );

@@ -3,7 +3,7 @@ import { add, claim, LEASE, pass, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 export function vitalsCases(check: Check): void {
-  check("a lease that has run out is counted until somebody takes it back", async ({ store, clock }) => {
+  check("an expired lease is counted until it is reclaimed", async ({ store, clock }) => {
     const expired = async () => (await store.maintenance.gauge()).expiredLeases;
     await add(store, {}, {}, {});
     const [first] = await claim(store, { max: 1 });

@@ -93,7 +93,7 @@ export async function settleItem(
   assert.deepEqual(await store.settle([{ job, fence, outcome, ...(work && { work }) }]), ["held"]);
 }
 
-/** Goes on to the stage "index" with what "parse" has made. */
+/** Moves the target on to the stage "index" with the result of "parse". */
 export async function parsed(store: Store, at: Site, lease: LeaseRef, path: string, given: Partial<WorkEnd> = {}): Promise<void> {
   const row = await seeTarget(store, path);
   const made = given.result === undefined ? result() : given.result;

@@ -264,11 +264,11 @@ export function workCases(check: Check): void {
     assert.notEqual((await seeTarget(store, "a")).done, "gone", "it is not forgotten");
   });
 
-  check("work that is left of a build that has ended is cleared, and nobody has failed", async ({ store }) => {
+  check("work that is left of a build that has ended is cleared, and no target has failed", async ({ store }) => {
     const at = await site(store);
     const leases = await parsing(store, at, ["a", "b", "c"]);
     const other = await site(store, { pipeline: "blog", token: "token-2" });
-    assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 0, "not while it goes on");
+    assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 0, "not while the build runs");
     await store.builds.abandon(at.build.id, "enough", "operator");
     const changes = await changesDuring(store, async () => {
       assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 2 }), 2);
@@ -283,7 +283,7 @@ export function workCases(check: Check): void {
     assert.equal((await see(store, other.lister.id)).state, "running");
   });
 
-  check("what a build leaves undone at its end counts as nobody's pending work, and nobody can claim it", async ({ store }) => {
+  check("work that a build leaves undone at its end counts as no pending work, and no worker can claim it", async ({ store }) => {
     const at = await site(store);
     await parsing(store, at, ["a"]);
     const delayed = { ...item({ build: at.build, path: "c" }), delay: 60_000 };
