@@ -83,7 +83,10 @@ test("after Ctrl-C the next run goes on with the build to its end, and nothing i
   assert.equal(left.state, "CRASHED");
   const other = await place.run(["run", DOCS, "--rerun", "parse"]);
   assert.equal(other.code, 2);
-  assert.match(other.stderr, /was started with another `rerun`, and is resumed as it was started\..*\nhint: .*--fresh abandons it/);
+  assert.match(
+    other.stderr,
+    /was started with another `rerun`, and is resumed as it was started\..*\nhint: .*--fresh abandons it/,
+  );
 
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);

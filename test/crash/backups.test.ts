@@ -61,7 +61,7 @@ describe("before a migration", () => {
 });
 
 describe("while another process commits all the time", () => {
-  test("a backup comes to an end, hinders nobody, and holds everything that was acknowledged before it began", async (t) => {
+  test("a backup completes, blocks no other process, and holds everything that was acknowledged before it began", async (t) => {
     const scene = new Scene(t);
     const hf = await scene.open();
     // Large enough that it takes a while.

@@ -21,7 +21,7 @@ wherever(
   (stage, place) => {
     describe("a build with a budget, that is killed", { concurrency: 2 }, () => {
       for (const point of POINTS) {
-        test(`at ${point}, as it pauses, goes on with a token, and has spent what it did`, atPoint(place, point), async (t) => {
+        test(`at ${point}, as it pauses, resumes with a token, and its spend is exact`, atPoint(place, point), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, MANY);
           const budget = { usd: 4 * PRICE };
@@ -96,7 +96,7 @@ wherever(
 
 /**
  * Each was paid for, and each attempt that was cut off: four in a kill at most, of which some may not have come to their
- * handlers. Nothing is set aside any more, and every byte is as it should be.
+ * handlers. Nothing is reserved any more, and every byte is as it should be.
  */
 async function isRight(hf: Holdfast, scene: Scene, site: Site, { id, spent }: Build, kills: number): Promise<void> {
   const attempts = summarised(scene) + 4 * kills;

@@ -44,7 +44,7 @@ wherever((stage, place) => {
       );
 
     test(
-      "goes on behind its cursor, also where that file is gone, and finds what has changed or gone before it",
+      "resumes behind its cursor, also if that file was removed, and finds files that changed or were removed before it",
       inFile(place),
       async (t) => {
         const scene = await stage(t);
@@ -60,7 +60,7 @@ wherever((stage, place) => {
         rmSync(join(site.root, "100.txt"));
         writeDocument(site.root, "200.txt", "another title");
         writeDocument(site.root, "150-new.txt", "a new one");
-        await isAsFromNothing(scene, site, "by the build that goes on");
+        await isAsFromNothing(scene, site, "by the build that resumes");
       },
     );
   });
@@ -78,7 +78,7 @@ async function crashed(scene: Scene): Promise<string | null> {
 }
 
 /** What is under way comes to its end, and what has changed since is built, by the next at last; then nothing is left to do. */
-async function isAsFromNothing(scene: Scene, site: Site, when?: "by the build that goes on"): Promise<void> {
+async function isAsFromNothing(scene: Scene, site: Site, when?: "by the build that resumes"): Promise<void> {
   const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
   const docs = documents(site.root, scene.effects);
   const expected = await site.expected();

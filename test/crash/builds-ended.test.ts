@@ -13,7 +13,7 @@ wherever(
     describe("what an abandoned build leaves undone", { concurrency: 2 }, () => {
       for (const point of POINTS) {
         test(
-          `is cleared away by whoever comes next, when who abandoned it was killed at ${point}`,
+          `is cleared away by the next process, when the process that abandoned it was killed at ${point}`,
           atPoint(place, point),
           async (t) => {
             const scene = await stage(t);
@@ -40,23 +40,27 @@ wherever(
       }
 
       for (const point of ["cancel:begun", "cancel:written", "cancel:committed"]) {
-        test(`is worked on by nobody, when who started the next was killed at ${point}`, atPoint(place, point), async (t) => {
-          const scene = await stage(t);
-          const site = await documentsOf(scene, 6);
-          const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
-          await leader.next("holding");
-          leader.kill();
-          await leader.end();
-          const before = ranSoFar(scene.effects).length;
-          const next = scene.start("builder", { root: site.root, point });
-          await next.next("ready");
-          next.send({ type: "build" });
-          assert.equal((await next.end()).signal, "SIGKILL", next.stderr);
-          assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
-          assert.equal(ranSoFar(scene.effects).length, before, "neither of that build nor of its own");
-          await site.goesOn();
-          assert.equal(await openWork(scene), 0);
-        });
+        test(
+          `is claimed by no worker, when the process that started the next build was killed at ${point}`,
+          atPoint(place, point),
+          async (t) => {
+            const scene = await stage(t);
+            const site = await documentsOf(scene, 6);
+            const leader = await building(scene, site, { holds: { stage: "summarise", target: "002.txt" }, concurrency: 1 });
+            await leader.next("holding");
+            leader.kill();
+            await leader.end();
+            const before = ranSoFar(scene.effects).length;
+            const next = scene.start("builder", { root: site.root, point });
+            await next.next("ready");
+            next.send({ type: "build" });
+            assert.equal((await next.end()).signal, "SIGKILL", next.stderr);
+            assert.equal((await stateOf(scene, leader.build))?.["state"], "ABANDONED");
+            assert.equal(ranSoFar(scene.effects).length, before, "neither of that build nor of its own");
+            await site.goesOn();
+            assert.equal(await openWork(scene), 0);
+          },
+        );
       }
     });
   },

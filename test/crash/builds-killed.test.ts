@@ -16,8 +16,8 @@ const KILLS: [string, { operation: string; after?: { stage: string; run: number 
   ["as children are written down", { operation: "listed", after: { stage: "lines", run: 3 } }],
   ["in the listing of a round", { operation: "listed", after: { stage: "index", run: 12 } }],
   ["as it claims", { operation: "claim", after: { stage: "read", run: 2 } }],
-  ["before money is set aside", { operation: "begin" }],
-  ["before more money is set aside", { operation: "begin", after: { stage: "summarise", run: 3 } }],
+  ["before money is reserved", { operation: "begin" }],
+  ["before more money is reserved", { operation: "begin", after: { stage: "summarise", run: 3 } }],
   ["as it writes down what was paid", { operation: "costs", how: { lasts: 500 } }],
   ["as the first is done", { operation: "settle" }],
   ["as a paid one is done", { operation: "settle", after: { stage: "summarise", run: 2 } }],
@@ -31,7 +31,7 @@ wherever((stage, place) => {
   describe("a build that is killed", { concurrency: 3 }, () => {
     for (const [at, [name, { operation, after, how }]] of KILLS.entries()) {
       for (const moment of selectVariant(MOMENTS, at)) {
-        test(`at ${operation}:${moment}, ${name}, goes on where it was`, firstOnServer(place, 7, at), async (t) => {
+        test(`at ${operation}:${moment}, ${name}, resumes where it was`, firstOnServer(place, 7, at), async (t) => {
           const scene = await stage(t);
           const site = await documentsOf(scene, 6);
           const child = scene.start("builder", { root: site.root, point: `${operation}:${moment}`, after, ...how });
@@ -58,7 +58,7 @@ wherever((stage, place) => {
       assert.ok(spent <= (many + 8) * PRICE + 1e-9, `${spent} was spent`);
     });
 
-    test("by one of its own targets, time and again, goes on without that one", inFile(place), async (t) => {
+    test("by one of its own targets, time and again, continues without that target", inFile(place), async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 5);
       let id: string | undefined;

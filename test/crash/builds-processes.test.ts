@@ -54,7 +54,7 @@ wherever((stage, place) => {
       assert.deepEqual(counted(ranSoFar(scene.effects), "001.txt"), ["read 2", "summarise 1", "lines 1"]);
     });
 
-    test("of two that start at once one leads, and the other is told who does", async (t) => {
+    test("of two processes that start at once one leads, and the other's error names the leader", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 3);
       const holds = { stage: "book", target: "book" };
@@ -73,7 +73,7 @@ wherever((stage, place) => {
       assert.equal((await leader.next("built"))["state"], "SUCCESS");
     });
 
-    test("one whose orchestrator is killed is CRASHED within a second where somebody else works", async (t) => {
+    test("a build whose orchestrator is killed is CRASHED within a second if another process works", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 3);
       const worker = scene.start("builder", { root, works: true });
@@ -94,7 +94,7 @@ wherever((stage, place) => {
       assert.deepEqual(await stateOf(scene, build), { state: "CRASHED", reason: "orchestrator_lost" });
     });
 
-    test("one whose orchestrator was killed with nobody there is CRASHED at the next open, and can be resumed", async (t) => {
+    test("a build whose orchestrator was killed with no other process there is CRASHED at the next open, and can be resumed", async (t) => {
       const scene = await stage(t);
       const site = await documentsOf(scene, 3);
       const leader = await building(scene, site, { holds: { stage: "book", target: "book" } });
@@ -110,7 +110,7 @@ wherever((stage, place) => {
       assert.deepEqual(ranSoFar(scene.effects).slice(before).map(nameOf), ["book book"]);
     });
 
-    test("a worker in another process does a build's work, and goes on when its own process has none", async (t) => {
+    test("a worker in another process does a build's work, and continues when the orchestrator's own process has no worker", async (t) => {
       const scene = await stage(t);
       const { root } = await documentsOf(scene, 20);
       const worker = scene.start("builder", { root, works: true, concurrency: 2 });

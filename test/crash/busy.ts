@@ -4,8 +4,9 @@ import { readFileSync } from "node:fs";
 const LEAST = 0.25;
 
 /**
- * What others take of this machine: from now on, until it is asked how long something would have taken without them. It is
- * told by the kernel, where it tells how long somebody waited for a processor; elsewhere all counts.
+ * Processor time that other programs take of this machine, from construction until the caller asks how long something
+ * would have taken without them. The kernel reports how long a process waited for a processor; where it does not, all
+ * time counts.
  */
 export class Busy {
   readonly #since = performance.now();

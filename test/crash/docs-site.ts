@@ -11,9 +11,9 @@ import type { Child } from "./spawn.ts";
 /** A folder of documents, and what must be true of a build of them whatever happened. */
 export interface Site {
   root: string;
-  /** What a build makes that nobody disturbs. */
+  /** Output of a build that is not disturbed. */
   expected(): Promise<string>;
-  /** Goes on with what is there, to its end: nothing that was done is done again. Answers what it has cost in all. */
+  /** Resumes the unfinished build to its end: nothing that was done is done again. Returns the total cost. */
   goesOn(): Promise<number>;
 }
 
@@ -48,7 +48,7 @@ export async function documentsOf(scene: Scene, many: number): Promise<Site> {
   return { root, expected, goesOn };
 }
 
-/** What a build makes of these files that nobody disturbs. */
+/** Output of a build of these files that is not disturbed. */
 async function alone(root: string, aside: string): Promise<string> {
   const content = hash(
     "sha256",

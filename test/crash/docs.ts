@@ -105,7 +105,7 @@ export async function madeBy(hf: Holdfast, id: string): Promise<string> {
   return JSON.stringify(made, null, 1);
 }
 
-/** Goes on with the newest build, if it has not ended, else starts one; until it is over. */
+/** Resumes the newest build, if it has not ended, else starts one; until it is over. */
 export async function goOn(hf: Holdfast, docs: Pipeline): Promise<Build> {
   const newest = await newestBuild(hf.engine.store.builds, "docs");
   const handle =

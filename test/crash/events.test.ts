@@ -20,7 +20,7 @@ type Arrived = Pick<Event, "seq" | "type" | "dedupeKey">;
 
 interface Outlet {
   name: string;
-  /** What a deliverer of it is told. */
+  /** Options of a deliverer of this sink. */
   told: object;
   arrived(): Arrived[];
 }
@@ -118,7 +118,7 @@ wherever((stage, place) => {
   }
 
   for (const moment of variantsAt(place, MOMENTS)) {
-    test(`a deliverer killed at sink:${moment}, while it enters: it is known from the commit on, and the next one goes on`, async (t) => {
+    test(`a deliverer killed at sink:${moment}, while it registers: its sink is known from the commit on, and the next deliverer continues`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
@@ -132,7 +132,7 @@ wherever((stage, place) => {
       assert.equal(got.at(-1)?.seq, await hf.engine.store.events.newest());
     });
 
-    test(`a deliverer killed at trim:${moment} removes all that is old or nothing, and nothing that somebody needs`, async (t) => {
+    test(`a deliverer killed at trim:${moment} removes all old events or none, and no event that a sink still needs`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
       await hf.enqueueMany(telling, [1, 2]);
       await hf.engine.store.sinks.open(outlet.name, "subscriber");

@@ -27,7 +27,7 @@ test(`four processes produce ${JOBS} jobs each and work on one file: nothing los
   assert.equal(jobs.length, 2 * PROCESSES * JOBS, "each job and its follow-up");
   assert.ok(
     jobs.every(({ state, attempt, crashes }) => state === "succeeded" && attempt === 1 && crashes === 0),
-    "nobody died, so nothing ran twice",
+    "no process died, so nothing ran twice",
   );
   const runs = scene.ran();
   assert.equal(runs.length, PROCESSES * JOBS);

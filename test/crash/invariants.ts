@@ -41,14 +41,14 @@ export async function everyJob(hf: Holdfast): Promise<Job[]> {
   return jobs;
 }
 
-/** A worker on this handle, until nothing is left to do; nobody helps it. */
+/** Runs a worker on this handle until nothing is left to do, without help from other processes. */
 export async function workOff(scene: Scene, hf: Holdfast): Promise<void> {
   const worker = hf.work([workJob(scene.effects), after]);
   await untilDone(hf);
   await worker.stop();
 }
 
-/** Until every job has ended, whoever runs them. */
+/** Waits until every job has ended, whichever process runs them. */
 export async function untilDone(hf: Holdfast): Promise<void> {
   for (const state of ["waiting", "pending", "running"] as const) {
     for (;;) {
@@ -111,7 +111,7 @@ function checkCommittedOnce(scene: Scene, jobs: Job[]): void {
   }
 }
 
-/** The dead are struck off, so that nobody looks after them for ever. */
+/** Dead processes are struck off, so that no process watches them for ever. */
 async function checkBuried(hf: Holdfast): Promise<void> {
   await hf.recovery.recoverStale();
   const lives = await hf.engine.store.processes.probe();

@@ -16,7 +16,7 @@ export interface WorkInput {
   fail?: boolean;
   checkpoint?: boolean;
   progress?: boolean;
-  /** For children/holder.ts: ends when it is told to; is deaf to its signal; blocks its event loop; takes its process down. */
+  /** For children/holder.ts: ends on request; ignores its signal; blocks its event loop; takes its process down. */
   hold?: boolean;
   deaf?: boolean;
   block?: number;
@@ -85,7 +85,7 @@ export interface Rendered {
   pid: number;
 }
 
-/** Its life is told. */
+/** A job whose queue records its events. */
 export const telling = job<number>({ name: "telling", queue: { name: "telling", events: true }, run: () => {} });
 
 /** Two at once of each key, over all processes. Leaves a line when it begins, and one just before it ends. */

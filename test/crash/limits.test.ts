@@ -26,7 +26,7 @@ describe("on PostgreSQL", { skip: noServer }, () => {
   limitsHold("server", (t) => onServer(t, server), LONG ? 1_000_000 : 10_000);
 });
 
-/** A scene whose database bears witness itself: whoever starts a third one of a key is written down in his own transaction. */
+/** A scene whose database records violations itself: a third start of a key is recorded in the transaction that starts it. */
 interface Watched {
   scene: Scene;
   overLimit(): Promise<unknown[]>;

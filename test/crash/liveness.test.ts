@@ -11,7 +11,7 @@ const SECOND = 1_000;
 const noNamespace = whyNoNamespace();
 
 describe("who is alive", { concurrency: 2 }, () => {
-  test("a killed worker's jobs run again in another process within a second, and nobody calls anything", async (t) => {
+  test("a killed worker's jobs run again in another process within a second, without any call", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const hf = await scene.open();
@@ -87,7 +87,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     },
   );
 
-  test("whoever opens next finds what a killed process has left, before it works on anything", async (t) => {
+  test("the next process that opens the database finds what a killed process has left, before it works on anything", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const before = await scene.open();
@@ -117,7 +117,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     }
     const { state, attempt, crashes } = await hf.jobs.wait(id);
     assert.deepEqual({ state, attempt, crashes }, { state: "succeeded", attempt: 1, crashes: 0 });
-    assert.equal(scene.ran().length, 1, "nobody else ran it");
+    assert.equal(scene.ran().length, 1, "no other process ran it");
     await stop(blocked, watcher);
     await checkInvariants(scene, hf);
   });
@@ -147,7 +147,7 @@ describe("who is alive", { concurrency: 2 }, () => {
     await checkInvariants(scene, hf);
   });
 
-  test("a job past its timeout is tried again by another worker while its first handler goes on, deaf", async (t) => {
+  test("a job past its timeout is tried again by another worker while its first handler continues and ignores its signal", async (t) => {
     const scene = new Scene(t);
     await scene.prepare();
     const hf = await scene.open();

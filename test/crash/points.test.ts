@@ -71,7 +71,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
       assert.deepEqual(
         loaded,
         [undefined, committed ? { step: 1 } : undefined],
-        "the next attempt goes on from what is committed",
+        "the next attempt continues from what is committed",
       );
     };
   },
@@ -105,7 +105,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
   async lock({ hf, committed }) {
     const lock = hf.lock("a lock");
-    assert.equal((await lock.get())?.holder, committed ? "somebody" : undefined);
+    assert.equal((await lock.get())?.holder, committed ? "anna" : undefined);
     assert.equal((await lock.acquire("another", "1m")) === null, committed);
     return allSucceed;
   },
@@ -168,7 +168,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
 wherever((stage, place) => {
   describe("killed at a named point", { concurrency: 3 }, () => {
     for (const [at, [operation, expected]] of Object.entries(OPERATIONS).entries()) {
-      // Somebody else's synchronous work cannot wait for a server.
+      // Synchronous work of the user's own connection cannot wait for a server.
       if (operation === "transaction" && place === "server") continue;
       // Not there yet.
       if ((operation === "build" || operation === "beat") && place === "server") continue;

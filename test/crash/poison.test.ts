@@ -19,7 +19,7 @@ wherever((stage, place) => {
 
     const all = { over: false };
     let died = 0;
-    /** A supervisor's place: whoever dies in it is replaced. */
+    /** A supervisor's slot: a process that dies in it is replaced. */
     const supervise = async () => {
       while (!all.over) {
         const worker = scene.start("holder", { concurrency: 16 });

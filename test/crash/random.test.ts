@@ -16,7 +16,7 @@ wherever((stage) => {
       const end = performance.now() + LASTS;
       let killed = 0;
 
-      /** One place in the fleet: whoever is in it is killed after a while, and replaced. */
+      /** One slot in the fleet: the process in it is killed after a while, and replaced. */
       const keepKilling = async (script: "producer" | "worker", place: number) => {
         const random = randomFrom(seed + place);
         while (performance.now() < end) {

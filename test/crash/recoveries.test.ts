@@ -27,7 +27,7 @@ wherever((stage, place) => {
       void test(promise, firstOnServer(place, 2, turn++), attempt);
     };
 
-    test("whoever opens next has all of it given back, and one report that says so", async (t) => {
+    test("the next process that opens the database reclaims all of it, and writes one report that says so", async (t) => {
       const scene = await stage(t);
       const doomed = await leftBehind(scene);
       const hf = await scene.open({});
@@ -67,13 +67,13 @@ wherever((stage, place) => {
       assert.deepEqual(await hf.recovery.history(), [report]);
       await hf.close();
       const again = await scene.open({});
-      assert.deepEqual(await again.recovery.history(), [report], "and nobody reports it again");
+      assert.deepEqual(await again.recovery.history(), [report], "and no process reports it again");
     });
 
     for (const [turn, step] of STEPS.entries()) {
       for (const moment of variantsAt(place, MOMENTS, turn)) {
         test(
-          `killed at ${step}:${moment}, the next one goes on with it: nothing is left, or counted twice`,
+          `killed at ${step}:${moment}, the next process continues it: nothing is left, or counted twice`,
           firstOnServer(place, 2, turn),
           async (t) => {
             const scene = await stage(t);
@@ -117,7 +117,7 @@ wherever((stage, place) => {
       await nothingLeft(scene, hf);
     });
 
-    trial("a process that dies beside others that live is reported once, whoever finds it", async (t) => {
+    trial("a process that dies beside live ones is reported once, whichever process finds it", async (t) => {
       const scene = await stage(t);
       const doomed = await handsFull(scene);
       const workers = [await scene.worker(), await scene.worker()];
@@ -198,7 +198,7 @@ wherever((stage, place) => {
       });
     }
 
-    test("who has an operator's word stands in the audit, and finds what whoever opens finds", async (t) => {
+    test("a recovery by an operator has an audit entry, and finds what an open would find", async (t) => {
       const scene = await stage(t);
       await leftBehind(scene);
       await using operator = await openToOperate(scene.path, { program: "holdfast recover", user: "anna" });
@@ -225,40 +225,43 @@ wherever((stage, place) => {
       await worker.end();
     });
 
-    trial("by hand: what is left is read and shown as it is, and nothing is written, until somebody says so", async (t) => {
-      const scene = await stage(t);
-      const doomed = await leftBehind(scene);
-      const tables = ["jobs", "processes", "locks", "leads", "builds", "recoveries", "audit"];
-      const everything = () => Promise.all(tables.map((table) => scene.witness.query(`select * from {${table}} order by 1`)));
-      const before = await everything();
-      const hf = await scene.open({ recovery: "manual" });
-      assert.equal((await hf.jobs.counts()).running, JOBS);
-      const plan = await hf.recovery.preview();
-      assert.deepEqual(
-        [plan?.crashed.map(({ pid }) => pid), plan?.jobs, plan?.builds.length, plan?.locks, plan?.goesOn],
-        [[doomed.pid], JOBS, 1, ["alone", "nightly"], false],
-      );
-      const work = workJob(scene.effects);
-      const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };
-      await assert.rejects(hf.enqueue(work, {}), refused);
-      await assert.rejects(hf.claim("work", { worker: "me" }), refused);
-      await assert.rejects(hf.lock("another").acquire("me", "1m"), refused);
-      await assert.rejects(hf.recovery.recoverStale(), refused);
-      await assert.rejects(hf.queues.pause("work"), refused);
-      assert.throws(() => hf.work([work]), refused);
-      await assert.rejects(scene.open({}), refused, "nor by another handle of this process");
-      assert.deepEqual(await everything(), before);
-      await hf.close();
-      assert.deepEqual(await everything(), before);
+    trial(
+      "by hand: what is left is read and shown as it is, and nothing is written, until an operator starts the recovery",
+      async (t) => {
+        const scene = await stage(t);
+        const doomed = await leftBehind(scene);
+        const tables = ["jobs", "processes", "locks", "leads", "builds", "recoveries", "audit"];
+        const everything = () => Promise.all(tables.map((table) => scene.witness.query(`select * from {${table}} order by 1`)));
+        const before = await everything();
+        const hf = await scene.open({ recovery: "manual" });
+        assert.equal((await hf.jobs.counts()).running, JOBS);
+        const plan = await hf.recovery.preview();
+        assert.deepEqual(
+          [plan?.crashed.map(({ pid }) => pid), plan?.jobs, plan?.builds.length, plan?.locks, plan?.goesOn],
+          [[doomed.pid], JOBS, 1, ["alone", "nightly"], false],
+        );
+        const work = workJob(scene.effects);
+        const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };
+        await assert.rejects(hf.enqueue(work, {}), refused);
+        await assert.rejects(hf.claim("work", { worker: "me" }), refused);
+        await assert.rejects(hf.lock("another").acquire("me", "1m"), refused);
+        await assert.rejects(hf.recovery.recoverStale(), refused);
+        await assert.rejects(hf.queues.pause("work"), refused);
+        assert.throws(() => hf.work([work]), refused);
+        await assert.rejects(scene.open({}), refused, "nor by another handle of this process");
+        assert.deepEqual(await everything(), before);
+        await hf.close();
+        assert.deepEqual(await everything(), before);
 
-      const operator = await scene.open();
-      await operator.recovery.recoverStale();
-      assert.deepEqual(countsOf(await lastReport(operator)), LEFT);
-      await operator.close();
-      const after = await scene.open({ recovery: "manual" });
-      assert.equal(await after.recovery.preview(), null);
-      assert.equal((await after.enqueue(work, {})).duplicate, false, "with nothing to recover it is as any other");
-    });
+        const operator = await scene.open();
+        await operator.recovery.recoverStale();
+        assert.deepEqual(countsOf(await lastReport(operator)), LEFT);
+        await operator.close();
+        const after = await scene.open({ recovery: "manual" });
+        assert.equal(await after.recovery.preview(), null);
+        assert.equal((await after.enqueue(work, {})).duplicate, false, "with nothing to recover it is as any other");
+      },
+    );
 
     trial("who stops, or has nothing more to do, leaves no report", async (t) => {
       const scene = await stage(t);

@@ -23,7 +23,7 @@ describe("a server that is restarted under its workers", { skip: noRestart }, ()
     for (const child of children) child.send({ type: "go" });
     const down: number[] = [];
     for (let restart = 0; restart < RESTARTS; restart++) {
-      // In the middle of the work, whoever does it and however fast.
+      // In the middle of the work, whichever process does it and however fast.
       while (scene.ran().length < ((restart + 1) * JOBS) / (RESTARTS + 1)) await passes(20);
       const from = performance.now();
       await server.stop(restart % 2 === 0 ? "immediate" : "fast");
@@ -59,7 +59,7 @@ describe("a server that is restarted under its workers", { skip: noRestart }, ()
     assert.equal(
       jobs.reduce((sum, { crashes }) => sum + crashes, 0),
       0,
-      "a restart of the server is nobody's crash",
+      "a restart of the server counts as no process's crash",
     );
     const runs = scene.ran();
     assert.equal(new Set(runs.map(({ pid }) => pid)).size, WORKERS, "all of them worked");

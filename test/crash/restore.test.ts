@@ -34,7 +34,7 @@ async function refused(child: Child): Promise<unknown> {
 
 describe("a restore whose process is killed", { concurrency: 2 }, () => {
   for (const point of AT) {
-    test(`at ${point} leaves the database as it was, or is brought to its end by whoever opens it next`, async (t) => {
+    test(`at ${point} leaves the database as it was, or is completed by the next process that opens it`, async (t) => {
       const scene = new Scene(t);
       const { backup, kept, lost } = await prepared(scene);
       const child = scene.start("restorer", { backup, point });
@@ -56,7 +56,7 @@ describe("a restore whose process is killed", { concurrency: 2 }, () => {
   }
 });
 
-describe("while somebody has the database open, it is not restored", () => {
+describe("while a process has the database open, it is not restored", () => {
   test("a worker, whether it runs or is stopped; when it is killed, it is", async (t) => {
     const scene = new Scene(t);
     const { backup, kept, lost } = await prepared(scene);

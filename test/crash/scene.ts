@@ -41,7 +41,7 @@ export class Scene {
     return child;
   }
 
-  /** A worker process that does as it is told, and works already. */
+  /** A worker process that obeys the parent's messages, and works already. */
   async worker(options: object = {}, how: How = {}): Promise<Child> {
     const child = this.start("holder", options, how);
     await child.next("ready");
@@ -113,7 +113,7 @@ export interface Effect {
   checkpoint?: unknown;
 }
 
-/** Whole lines only: whoever was killed while writing one had not gone on. */
+/** Whole lines only: a process that was killed while writing one had not continued. */
 function linesOf(file: string): string[] {
   if (!existsSync(file)) return [];
   return readFileSync(file, "utf8").split("\n").slice(0, -1);
@@ -147,8 +147,8 @@ function isStopped(child: Child): boolean {
 }
 
 /**
- * The quickest of up to three: other programs on this machine may slow one down, a bug slows all. Where all were slow, only
- * the time counts in which nobody here waited for a processor.
+ * The quickest of up to three: other programs on this machine may slow one down, a bug slows all. Where all were slow,
+ * only the time counts in which no process here waited for a processor.
  */
 export async function bestOfThree(bound: number, measure: () => Promise<number>): Promise<number> {
   const busy = new Busy();

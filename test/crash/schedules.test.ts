@@ -9,7 +9,7 @@ import type { Child } from "./spawn.ts";
 import { inFile, wherever } from "./wherever.ts";
 
 const LASTS = LONG ? 60_000 : 2_500;
-/** Generous: nobody waits for it where one has died at a point. */
+/** Generous: no process waits for it where one has died at a point. */
 const PATIENCE = 30_000;
 const PROCESSES = 4;
 const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
@@ -18,7 +18,7 @@ const POINTS = ["tick", "schedule", "claim", "settle"].flatMap((operation) =>
 const SECOND = 1_000;
 
 wherever((stage, place) => {
-  test("four processes with one schedule, nobody killed: each tick is one job, at its second", inFile(place), async (t) => {
+  test("four processes with one schedule, none killed: each tick is one job, at its second", inFile(place), async (t) => {
     const scene = await stage(t);
     const children = Array.from({ length: PROCESSES }, () => scene.start("scheduler"));
     for (const child of children) await child.next("ready");
@@ -38,7 +38,7 @@ wherever((stage, place) => {
         const end = performance.now() + LASTS;
         const deaths = { inside: 0, outside: 0 };
 
-        /** One place in the fleet: whoever is in it dies before long, and is replaced. */
+        /** One slot in the fleet: the process in it dies before long, and is replaced. */
         const keepKilling = async (place: number) => {
           const random = randomFrom(seed + place);
           // On a slow machine the first ones may all be too late for a tick.
@@ -58,7 +58,7 @@ wherever((stage, place) => {
         await Promise.all(Array.from({ length: PROCESSES }, (_, place) => keepKilling(place)));
         const ticks = await ticksMade(scene);
         assert.ok(ticks.length >= 3, `${ticks.length} ticks`);
-        assert.ok(deaths.inside > 0, "somebody died at a point");
+        assert.ok(deaths.inside > 0, "a process died at a point");
         t.diagnostic(`${ticks.length} ticks; ${deaths.inside} died at a point, ${deaths.outside} from outside`);
       },
     );

@@ -67,7 +67,7 @@ wherever((stage, place) => {
       await checkInvariants(scene, hf);
     });
 
-    trial("a whole host that slept for longer than the lease: nobody steals anything", async (t) => {
+    trial("a whole host that slept for longer than the lease: no worker steals a job", async (t) => {
       const { scene, hf } = await setUp(stage, t);
       const { stopped, other, id } = await pair(scene, hf);
       for (let night = 0; night < 3; night++) {
@@ -187,9 +187,9 @@ wherever((stage, place) => {
       assert.ok((await hf.engine.store.prune({ state: "succeeded", limit: 100 })) >= 1);
       assert.equal(await hf.jobs.get(id), null);
 
-      // Somebody else's job, made and claimed since: neither its key nor its fence can be the zombie's.
+      // Another worker's job, made and claimed since: neither its key nor its fence can be the zombie's.
       const stranger = await hf.enqueue(work, {});
-      const claim = await hf.claim("work", { worker: "somebody", lease: "10m" });
+      const claim = await hf.claim("work", { worker: "another", lease: "10m" });
       assert.equal(claim?.job.id, stranger.id);
       zombie.kill("SIGCONT");
       zombie.send({ type: "succeed" });

@@ -23,7 +23,7 @@ wherever((stage, place) => {
       assert.deepEqual(await ranBy(hf, mine), expected(mine, older, newer));
       for (const { job } of theirs) {
         const left = await hf.jobs.get(job.id);
-        assert.deepEqual([left?.state, left?.attempt], ["pending", 0], "nobody who knows it is there");
+        assert.deepEqual([left?.state, left?.attempt], ["pending", 0], "no worker that knows it is there");
       }
 
       // The old program comes back, for what it has left: a deploy that is rolled back.
@@ -43,7 +43,7 @@ wherever((stage, place) => {
       await older.next("started");
       older.kill("SIGKILL");
       for await (const { state } of hf.jobs.watch(held.id)) if (state === "pending") break;
-      // The new one took it back, and goes on working; it does not run it.
+      // The new worker reclaimed it, and continues working; it does not run it.
       const mine = [{ version: 2, job: await hf.enqueue(v2, {}) }];
       assert.deepEqual(await ranBy(hf, mine), expected(mine, older, newer));
       const left = await hf.jobs.get(held.id);

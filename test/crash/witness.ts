@@ -18,13 +18,13 @@ export interface Witness {
   tables(): Promise<unknown[]>;
   /**
    * From now on each change of a job's state is written down by a trigger, in the transaction that makes it, whichever
-   * process that is: so nobody can commit a job twice, or skip a state, unseen.
+   * process that is: so no process can commit a job twice, or skip a state, unseen.
    */
   watchMoves(): Promise<void>;
   moves(): Promise<Move[]>;
   /** That the rows say of each job one thing only: who holds it, or when it ended, or that it waits. */
   checkRows(): Promise<void>;
-  /** Nobody is in the middle of a write at this instant. */
+  /** True if no process is in the middle of a write at this instant. */
   isQuiet(): Promise<boolean>;
 }
 
@@ -83,7 +83,7 @@ export class FileWitness implements Witness {
     assert.deepEqual(counter, { fences: 1, lanes: 1 }, "the counters are ahead of what they gave out");
   }
 
-  /** There is one write lock: whoever has it is in the middle of a write. */
+  /** There is one write lock: the process that holds it is in the middle of a write. */
   async isQuiet(): Promise<boolean> {
     const db = new DatabaseSync(this.#path, { timeout: 0 });
     try {

@@ -83,7 +83,7 @@ async function checkBooks({ witness }: Scene): Promise<void> {
   assert.deepEqual(ended, [], "every open item has a job that has not ended");
 }
 
-/** What somebody who is dead has held. */
+/** Leases that a dead process has held. */
 async function held({ witness }: Scene): Promise<Judgement[]> {
   const rows = await witness.query("select key, fence, expires_at, lease from {jobs} where state = 'running'");
   return rows.map((row) => {

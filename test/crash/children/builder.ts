@@ -3,19 +3,19 @@ import { crashAt } from "../../../src/testing/index.ts";
 import { documents } from "../docs.ts";
 import { hear, heard, say, told } from "./port.ts";
 
-/** Leads builds of documents, as it is told, and may die on the way: at a point, from the `after`th run of a stage on. */
+/** Leads builds of documents, as its options say, and may die on the way: at a point, from the `after`th run of a stage on. */
 const options = told<{
   root: string;
   concurrency?: number;
   point?: string;
   after?: { stage: string; run: number };
-  /** The run of this target waits until it is told to go on. */
+  /** The run of this target waits for the message "go on". */
   holds?: { stage: string; target: string };
-  /** So long a run goes on after it has said what it costs. */
+  /** How long a run continues after it has recorded its cost. */
   lasts?: number;
   lease?: number;
   works?: boolean;
-  /** Whoever summarises this one dies. */
+  /** The process that summarises this target dies. */
   poison?: string;
   /** Where it dies when it abandons a build. */
   abandonsAt?: string;
@@ -68,5 +68,5 @@ hear("abandon", async ({ id }) => {
   await say("abandoned", { state });
 });
 await say("ready");
-// Somebody else may lead it.
+// Another process may lead the build.
 setInterval(() => {}, 2 ** 30);

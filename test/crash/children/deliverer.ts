@@ -30,5 +30,5 @@ if (subscribes !== undefined) {
 }
 if (works) hf.work([telling]);
 await say("ready");
-// Sinks alone keep nobody alive.
+// Sinks alone keep no process alive.
 setInterval(() => {}, 2 ** 30);

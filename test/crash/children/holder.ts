@@ -2,7 +2,7 @@ import { type Claim, type Duration, HoldfastError, type JobContext, type Log, op
 import { after, type WorkInput, workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
-/** A worker whose jobs do as their input says, and which does as it is told. */
+/** A worker whose jobs do as their input says, and which obeys the parent's messages. */
 const options = told<{ concurrency?: number; lease?: Duration; signals?: boolean; drain?: Duration }>();
 const { path, effects, concurrency = 10, lease = "30s", signals = false } = options;
 

@@ -3,7 +3,7 @@ import { crashAt } from "../../../src/testing/index.ts";
 import { workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
-/** Opens what it is told to, uses it at once, and closes it again. */
+/** Opens the database with its options, uses it at once, and closes it again. */
 const { effects, crashAt: point, later = false } = told<{ crashAt?: string; later?: boolean }>();
 if (later) await import("../../unit/later-migration.ts");
 if (point !== undefined) crashAt(point);

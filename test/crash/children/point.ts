@@ -88,7 +88,7 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
   async lock(hf) {
     await accepted(hf, {});
     crashAt(point);
-    return hf.lock("a lock").acquire("somebody", "1h");
+    return hf.lock("a lock").acquire("anna", "1h");
   },
   async acknowledge(hf) {
     const { store, self: by } = hf.engine;
@@ -146,7 +146,7 @@ function forever(): Promise<never> {
   return new Promise(() => {});
 }
 
-// Opening itself does these. Before a reclaim somebody else was killed, with jobs in hand.
+// Opening itself does these. Before a reclaim another process was killed while it held jobs.
 if (operation === "migrate" || operation === "register" || operation === "reclaim") crashAt(point);
 const hf = await open(path);
 await SCENES[operation]?.(hf);

@@ -1,6 +1,6 @@
 import type { Message } from "../spawn.ts";
 
-/** What every child is told; a script reads more of it as its own. */
+/** Options that every child gets; a script reads more of them as its own. */
 export interface Told {
   path: string;
   effects: string;

@@ -4,7 +4,7 @@ import { crashAt } from "../../../src/testing/index.ts";
 import { workJob } from "../jobs.ts";
 import { hear, say, told } from "./port.ts";
 
-/** Enqueues as fast as it can, one or a few at a time, and writes down what was acknowledged before it goes on. */
+/** Enqueues as fast as it can, one or a few at a time, and writes down what was acknowledged before it continues. */
 const { path, effects, acks, point } = told<{ point?: string }>();
 if (point !== undefined) crashAt(point);
 const work = workJob(effects);

@@ -6,7 +6,7 @@ import { ledBuild } from "../builds.ts";
 import { type WorkInput, workJob } from "../jobs.ts";
 import { hear, heard, say, told } from "./port.ts";
 
-/** Opens the database when it is told to, and says what it has recovered; or leaves a lot behind to be recovered. */
+/** Opens the database on request and reports what it has recovered; or leaves a lot behind to be recovered. */
 const { path, effects, point, options } = told<{ point?: string; options?: OpenOptions }>();
 const work = workJob(effects, { lease: "1h" });
 await say("ready");
