@@ -28,7 +28,7 @@ describe("a job that comes after others", () => {
     await worker.stop();
   });
 
-  test("is cancelled when one of them fails, says why, and whoever waits for it hears", async (t) => {
+  test("is cancelled when one of them fails, says why, and the callers that wait for it hear of it", async (t) => {
     const { hf } = await memory(t);
     const fails = job({
       name: "fails",
@@ -48,8 +48,8 @@ describe("a job that comes after others", () => {
 
   test("is refused when there is no such job, and nothing is added", async (t) => {
     const { hf } = await memory(t);
-    await assert.rejects(hf.enqueue(noop, {}, { after: ["nobody"] }), code("NO_SUCH_JOB"));
-    await assert.rejects(hf.enqueueMany(noop, [{}, {}], { after: ["nobody"] }), code("NO_SUCH_JOB"));
+    await assert.rejects(hf.enqueue(noop, {}, { after: ["absent"] }), code("NO_SUCH_JOB"));
+    await assert.rejects(hf.enqueueMany(noop, [{}, {}], { after: ["absent"] }), code("NO_SUCH_JOB"));
     assert.deepEqual(await seeAll(hf), []);
   });
 
@@ -61,7 +61,7 @@ describe("a job that comes after others", () => {
     assert.deepEqual(await seeAll(hf), []);
   });
 
-  test("comes after nobody with an empty list, and once after one that is named twice", async (t) => {
+  test("comes after no job with an empty list, and once after one that is named twice", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(noop, {}, { after: [] });
     await hf.enqueue(noop, {}, { after: [id, id] });
@@ -88,13 +88,13 @@ describe("follow-ups", () => {
     assert.deepEqual(ran, [3, 2, 1]);
   });
 
-  test("that come after nobody fail the attempt, which leaves nothing behind", async (t) => {
+  test("that come after an unknown job fail the attempt, which leaves nothing behind", async (t) => {
     const { hf } = await memory(t);
     const plan = job({
       name: "plan",
       run: ({ enqueue }) => {
         enqueue(noop, {});
-        enqueue(noop, {}, { after: ["nobody"] });
+        enqueue(noop, {}, { after: ["absent"] });
       },
     });
     const { id } = await hf.enqueue(plan, undefined);

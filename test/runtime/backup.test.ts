@@ -33,7 +33,7 @@ function holds(path: string, ...names: string[]): void {
   assert.deepEqual(readdirSync(path).toSorted(), names.toSorted());
 }
 
-/** Changes one byte of a file that nobody has open. */
+/** Changes one byte of a file that no process has open. */
 function flip(path: string, at: number): void {
   const byte = readFileSync(path)[at] as number;
   const fd = openSync(path, "r+");
@@ -171,7 +171,7 @@ suite("a backup", () => {
   });
 
   test(
-    "may be read by those who may read the database, and by nobody else",
+    "may be read by those users who may read the database, and by no other user",
     { skip: process.platform === "win32" },
     async (t) => {
       const base = await folder(t);

@@ -17,7 +17,7 @@ after(() => rm(root, { recursive: true, force: true }));
 
 const never = new AbortController().signal;
 
-/** Real time, and a word when somebody has looked and waits for a long time. */
+/** Real time, and a signal when a watcher has scanned and waits for a long time. */
 class Rests implements Clock {
   now = systemClock.now;
   monotonic = systemClock.monotonic;
@@ -59,7 +59,7 @@ async function watching(name: string, skip: string[] = []): Promise<Watching> {
   return { folder, clock, changes: new SourceChanges({ source, folders, clock, log: quietLog }) };
 }
 
-test("a changed, a new, a moved and a deleted file wake whoever waits, in folders that are new, too", async () => {
+test("a changed, a new, a moved and a deleted file wake the waiting caller, in new folders, too", async () => {
   const { folder, clock, changes } = await watching("files");
   using _ = changes;
   const acts = [
@@ -80,7 +80,7 @@ test("a changed, a new, a moved and a deleted file wake whoever waits, in folder
   }
 });
 
-test("what happened while nobody waited is not lost", async () => {
+test("a change that happens while no caller waits is not lost", async () => {
   const { folder, changes } = await watching("meanwhile");
   using _ = changes;
   await changes.mark();
@@ -88,7 +88,7 @@ test("what happened while nobody waited is not lost", async () => {
   assert.equal(await changes.next(never), true);
 });
 
-test("what is no target wakes nobody: other files, ignored ones, the database; and the end of waiting is no change", async () => {
+test("changes of no target wake no caller: other files, ignored ones, the database; and the end of waiting is no change", async () => {
   const { folder, clock, changes } = await watching("others", ["docs/work.db"]);
   using _ = changes;
   await changes.mark();
@@ -120,7 +120,7 @@ test("a root that is gone is a change, and so is its return", async () => {
   const over = new AbortController();
   const back = changes.next(over.signal);
   await resting;
-  assert.equal(clock.last, 3_000, "nobody can tell, so it is looked at more often");
+  assert.equal(clock.last, 3_000, "the file system cannot notify, so it is scanned more often");
   over.abort();
   assert.equal(await back, false);
   await rename(`${folder}-away`, folder);

@@ -251,7 +251,7 @@ suite("the lease of a claim by hand", () => {
     const { id } = await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { lease: "1s" });
     await clock.advance("1m");
-    await claim.succeed("late, but nobody minds");
+    await claim.succeed("late, but not rejected");
     assert.equal((await see(hf, id)).state, "succeeded");
   });
 
@@ -300,7 +300,7 @@ suite("the lease of a claim by hand", () => {
     await clock.advance("1m");
   });
 
-  test('with renew: "auto" its loss is told', async (t) => {
+  test('with renew: "auto" the loss of its lease is reported', async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { renew: "auto" });
@@ -348,7 +348,7 @@ suite("waiting for a job", () => {
     assert.equal(at - start, 12_345);
   });
 
-  test("is over soon after another's lease has run out, with nobody else there", async (t) => {
+  test("is over soon after another worker's lease has expired, with no other process there", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     await take(hf, plain, { lease: "7s" });
@@ -486,7 +486,7 @@ suite("a stored input that no longer fits", () => {
     assert.equal(await hf.lock("x").get(), null, "and the queue is open");
   });
 
-  test("is handed out by its queue's name, where nobody knows the schema", async (t) => {
+  test("is handed out by its queue's name, where no schema is known", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(job({ name: "x", run: () => null }), "not a number");
     assert.equal((await take(hf, "x")).job.input, "not a number");

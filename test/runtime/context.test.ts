@@ -89,7 +89,7 @@ suite("signal", () => {
     assert.equal(slow.calls[0]?.context.signal.aborted, true);
   });
 
-  test("LEASE_LOST when somebody else has the job; the zombie's success is refused", async (t) => {
+  test("LEASE_LOST when another worker has the job; the zombie's success is refused", async (t) => {
     const { hf, logged } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -146,7 +146,7 @@ suite("signal", () => {
   });
 });
 
-suite("what a handler is told", () => {
+suite("what the context gives a handler", () => {
   test("input, id, attempt, and no schedule", async (t) => {
     const { hf } = await memory(t);
     const slow = stage<C>();
@@ -321,7 +321,7 @@ suite("checkpoint", () => {
   } as const;
   for (const [what, how] of Object.entries(interruptions)) {
     for (const onInterrupt of ["resume", "retry", "fail"] as const) {
-      const then = { resume: "goes on from it", retry: "starts from nothing", fail: "fails" }[onInterrupt];
+      const then = { resume: "continues from it", retry: "starts from nothing", fail: "fails" }[onInterrupt];
       test(`when ${what}, a job with onInterrupt "${onInterrupt}" ${then}`, async (t) => {
         const { hf, clock } = await memory(t);
         const saved = deferred();
@@ -356,7 +356,7 @@ suite("checkpoint", () => {
     }
   }
 
-  test("the default goes on from it", async (t) => {
+  test("the default continues from it", async (t) => {
     const { hf } = await memory(t);
     const saved = deferred();
     const def = job({

@@ -350,7 +350,7 @@ test("a job whose queue asks for events tells its whole life, and another's only
   assert.equal(new Set(got.map(({ dedupeKey }) => dedupeKey)).size, 8);
 });
 
-test("old events are trimmed by whoever works or listens, and only those that everybody has", async (t) => {
+test("old events are trimmed by each process that works or listens, and only those that every subscriber has", async (t) => {
   const { hf, clock } = await memory(t);
   const on = stage<Event>();
   hf.events.subscribe(on.run as () => Promise<void>, { name: "slow" });
@@ -398,7 +398,7 @@ async function rest(path: string, name: string): Promise<string[]> {
 
 function nothing(): void {}
 
-test("a subscriber that never comes to an end is left behind by a close, and the program goes on", async () => {
+test("a subscriber that never returns is left behind by a close, and the program continues", async () => {
   const child = fileURLToPath(new URL("./children/deaf-subscriber.ts", import.meta.url));
   const { stdout } = await promisify(execFile)(process.execPath, [child]);
   assert.equal(stdout, "closed\n");

@@ -145,7 +145,7 @@ describe("a claimed file", () => {
     assert.equal(await file.recheck(), false);
   });
 
-  test("of which a part was read, and that nobody has touched, is not refused", async (t) => {
+  test("of which a part was read, and that no process has touched, is not refused", async (t) => {
     const { file } = await claim(t, noise(2_000_000));
     for await (const _ of file.target.stream()) break;
     assert.equal(await file.recheck(), true);

@@ -9,7 +9,7 @@ const plain = job({ name: "plain", run: (c: C) => c.input });
 suite("get, list and counts", () => {
   test("get of an unknown id is null", async (t) => {
     const { hf } = await memory(t);
-    for (const id of ["", "nobody", "0".repeat(17), "x".repeat(5_000)]) assert.equal(await hf.jobs.get(id), null);
+    for (const id of ["", "absent", "0".repeat(17), "x".repeat(5_000)]) assert.equal(await hf.jobs.get(id), null);
   });
 
   test("list pages through everything in creation order, whatever is added meanwhile", async (t) => {
@@ -153,7 +153,7 @@ suite("cancel", () => {
     await (await hf.claim(plain, { worker: "me" }))?.succeed("kept");
     assert.equal(await hf.jobs.cancel(id), false);
     assert.equal((await see(hf, id)).output, "kept");
-    assert.equal(await hf.jobs.cancel("nobody"), false);
+    assert.equal(await hf.jobs.cancel("absent"), false);
   });
 });
 
@@ -228,7 +228,7 @@ suite("retry by an operator", () => {
       assert.equal(await hf.jobs.retry(id), false, state);
       assert.equal((await see(hf, id)).state, state);
     }
-    assert.equal(await hf.jobs.retry("nobody"), false);
+    assert.equal(await hf.jobs.retry("absent"), false);
   });
 });
 
@@ -278,7 +278,7 @@ suite("wait", () => {
     assert.equal((await waiting).output, "done");
   });
 
-  test("with a timeout it is rejected then, and the job goes on", async (t) => {
+  test("with a timeout it is rejected then, and the job continues", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     let ended: unknown = "waiting";
@@ -313,7 +313,7 @@ suite("wait", () => {
 
   test("an unknown job is refused with NO_SUCH_JOB", async (t) => {
     const { hf } = await memory(t);
-    await assert.rejects(hf.jobs.wait("nobody"), code("NO_SUCH_JOB"));
+    await assert.rejects(hf.jobs.wait("absent"), code("NO_SUCH_JOB"));
   });
 
   test("closing the database ends the waiting with CLOSED", async (t) => {
@@ -425,6 +425,6 @@ suite("watch", () => {
 
   test("an unknown job is refused with NO_SUCH_JOB", async (t) => {
     const { hf } = await memory(t);
-    await assert.rejects(collect(hf.jobs.watch("nobody")), code("NO_SUCH_JOB"));
+    await assert.rejects(collect(hf.jobs.watch("absent")), code("NO_SUCH_JOB"));
   });
 });

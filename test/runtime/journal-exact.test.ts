@@ -165,7 +165,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
       }
       const before = theirs(path);
       alter(path, unseen);
-      // Nobody has had it open since: the database itself shows it.
+      // No process has had it open since: the database itself shows it.
       await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"));
       const since = join(path, "..", "since.db");
       {
@@ -179,7 +179,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
     });
   }
 
-  test("a table that is made while somebody works is seen from then on, without a word of his", async (t) => {
+  test("a table that is created while a process works is recorded from then on, without a call of that process", async (t) => {
     const { path, backup, restore } = await ground(t);
     const hf = await open(path, { journal: true, log: silent });
     await hf.enqueue(note, 0);
@@ -252,7 +252,7 @@ test("a restore to an instant says what is there then: jobs, and artifacts that 
   assert.deepEqual([facts.counts.jobs["pending"], counts.jobs["pending"], counts.builds["SUCCESS"]], [undefined, 1, 1]);
 });
 
-test("a database that is made anew in the place of another goes on beside that one's journal", async (t) => {
+test("a database that is created anew in the place of another continues beside that one's journal", async (t) => {
   const { path } = await ground(t);
   for (const round of [1, 2]) {
     await using hf = await open(path, { journal: true, log: silent });

@@ -63,7 +63,7 @@ async function snapshot(path: string): Promise<{ at: number; rows: ReturnType<ty
       assert.deepEqual(dump(path), rows);
       return { at, rows };
     } catch {
-      // Somebody was at work between.
+      // A process was at work between.
     }
   }
 }
@@ -244,7 +244,7 @@ suite("with a journal", () => {
     );
   });
 
-  test("whoever switches it on or off is in the audit, and told; whoever leaves it as it is, is not", async (t) => {
+  test("switching the journal on or off writes an audit entry and an event; leaving it as it is writes neither", async (t) => {
     const { path } = await ground(t);
     for (const journal of [true, true, false, false, undefined, true, undefined]) {
       await (await open(path, { ...(journal === undefined ? {} : { journal }), program: "a plan", user: "anna" })).close();

@@ -33,7 +33,7 @@ suite("a lock", () => {
     assert.equal(tokens.filter((token) => token !== null).length, 1);
   });
 
-  test("shows who holds it, since when and until when; nobody is null", async (t) => {
+  test("shows who holds it, since when and until when; a free lock is null", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     assert.equal(await lock.get(), null);
@@ -86,7 +86,7 @@ suite("a lock", () => {
     const lock = hf.lock("deploy");
     const zombie = (await lock.acquire("agent-1", "1m")) ?? "";
     await clock.advance("1m");
-    assert.equal(await lock.extend(zombie, "1m"), false, "expired is expired, even when nobody else has it");
+    assert.equal(await lock.extend(zombie, "1m"), false, "expired is expired, even when no other holder has it");
     assert.equal(await lock.release(zombie), false);
     const living = await lock.acquire("agent-1", "1m");
     assert.ok(living && living !== zombie);
@@ -165,7 +165,7 @@ suite("the lock of a queue", () => {
   });
 
   for (const seconds of [7, 8, 9, 10, 11]) {
-    test(`that expires after ${seconds} s opens the queue within a second of it, with nobody calling anything`, async (t) => {
+    test(`that expires after ${seconds} s opens the queue within a second of it, without any call`, async (t) => {
       const { hf, clock } = await memory(t);
       const slow = stage<C>();
       const def = job({ name: "x", run: slow.run });

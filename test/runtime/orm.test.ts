@@ -95,7 +95,7 @@ describe("with Kysely on better-sqlite3", () => {
     const answer = await db.transaction().execute(async (trx) => {
       await trx.insertInto("orders").values({ id: 7 }).execute();
       const enqueued = hf.enqueue(ship, { order: 7 }, { tx: client });
-      // Others wait meanwhile, and nobody blocks.
+      // Others wait meanwhile, and no caller blocks.
       const meanwhile = hf.enqueue(ship, { order: 8 });
       await trx.insertInto("orders").values({ id: 8 }).execute();
       return { enqueued, meanwhile };

@@ -34,7 +34,7 @@ export interface Logged {
 export interface Ground {
   /** Which of the tests run there; null: this one does, else why it does not. */
   skips?(name: string): string | null;
-  /** One for a single handle, which nobody has used; `leave` is called when it is closed. */
+  /** A location for a single handle, never used before; `leave` is called when it is closed. */
   fresh(): Promise<{ where: string; options?: OpenOptions; leave?: () => Promise<void> }>;
   /** One for several processes, reached by this text alone. */
   shared(t: TestContext): Promise<string>;

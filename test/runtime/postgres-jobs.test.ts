@@ -16,7 +16,7 @@ await take("schedule", {
   every: 2,
   slow: [
     "makes one job at each tick, which knows for when it was scheduled",
-    "ticks once, however many processes there are, and goes on with those that are left",
+    "ticks once, however many processes there are, and continues with those that are left",
     "that another process makes, changes or removes is heeded within seconds",
     "hands on what the job's definition says, and the input as it was given",
     "saved again at a restart neither loses nor repeats a tick",

@@ -1,6 +1,6 @@
 import { take } from "./on-postgres.ts";
 
-/** The same tests as on files and in memory: who works, who waits, and what becomes of it when somebody dies. */
+/** The same tests as on files and in memory: workers, waiting callers, and what becomes of the work when a process dies. */
 await take("wake");
 await take("lock");
 await take("seed-003");

@@ -98,7 +98,7 @@ function left(signal: AbortSignal): Promise<null> {
   return new Promise((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
 }
 
-/** A store, somebody who recovers and whose check is ours to end, and the dead. */
+/** A store, a process that recovers and whose check the test ends, and the dead processes. */
 async function scene(t: TestContext) {
   const options = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
   const store: Store = await SqliteStore.open(":memory:", options);

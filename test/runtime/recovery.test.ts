@@ -72,7 +72,7 @@ suite("recoverStale", () => {
     assert.equal(await hf.claim(def, { worker: "me" }), null);
   });
 
-  test("a clock that was set forward does not take live work away, set back it delays nobody", async (t) => {
+  test("a clock that was set forward does not take live work away, and one that was set back delays no job", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<JobContext<unknown>>();
     const def = job({ name: "x", lease: "30s", run: slow.run });
@@ -103,7 +103,7 @@ suite("reclaimStale", () => {
     assert.equal((await hf.recovery.reclaimStale(0)).entriesReclaimed, 1);
   });
 
-  test("what is no duration is refused", async (t) => {
+  test("a malformed duration is refused", async (t) => {
     const { hf } = await memory(t);
     for (const bad of [-1, Number.NaN, unchecked<number>("a while")]) {
       await assert.rejects(hf.recovery.reclaimStale(bad), code("DURATION_INVALID"));
@@ -170,7 +170,7 @@ suite("stats", () => {
     assert.equal(
       (await mine.recovery.stats()).recoveryTimestamp,
       first,
-      "when something was recovered, not when somebody looked",
+      "when something was recovered, not when a process looked",
     );
     await theirs.claim(plain, { worker: "gone", lease: "1s" });
     await clock.advance("1s");
@@ -242,7 +242,7 @@ suite("healing before a claim", () => {
   }
 });
 
-test("a report that somebody has left unended is ended by whoever works beside him", async (t) => {
+test("a report that its process left unfinished is finished by a process that works beside it", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const who = { pid: 7, host: "elsewhere", boot: "boot", program: "worker" };
@@ -272,7 +272,7 @@ test("a janitor that is alone rests, and looks as often as ever once anything ha
   await clock.advance("1m");
   assert.ok(looks.length < 20, `${looks.length} looks in an idle minute`);
   const at = clock.now();
-  await hf.lock("any").acquire("somebody", "1h");
+  await hf.lock("any").acquire("anna", "1h");
   await clock.advance(500);
   assert.ok((looks.at(-1) as number) > at, "a commit brings it back within half a second");
   const claim = await hf.claim("elsewhere", { worker: "none" });

@@ -59,7 +59,7 @@ suite("a restore", () => {
     assert.deepEqual([restored.epoch, restored.running], [1, 0]);
     await using hf = await open(path);
     assert.deepEqual(await ids(hf), before);
-    assert.equal(await hf.recovery.lastReport(), null, "nobody had anything in hand, so nothing was recovered");
+    assert.equal(await hf.recovery.lastReport(), null, "no process held a job, so nothing was recovered");
     const db = new DatabaseSync(path, { readOnly: true });
     assert.equal(db.prepare("select count(*) as n from orders").get()?.["n"], 1);
     const [entry] = db.prepare("select action, actor from holdfast_audit where action = 'database.restored'").all();
@@ -218,7 +218,7 @@ suite("after a restore", () => {
     await using again = (await hf.claim("note", { worker: "x" })) ?? undefined;
     assert.equal(again?.job.id, "held");
     const { store: now } = hf.engine;
-    assert.deepEqual(await now.settle([settled]), ["lost"], "nor later, when somebody else has it");
+    assert.deepEqual(await now.settle([settled]), ["lost"], "nor later, when another worker has it");
     const [row] = new DatabaseSync(path, { readOnly: true })
       .prepare("select fence from holdfast_jobs where state = 'running'")
       .all();

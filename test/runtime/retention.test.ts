@@ -22,7 +22,7 @@ test("a count that is said late removes the oldest, also while a long history of
   assert.equal((await hf.jobs.counts({ name: "other" })).succeeded, 5_000);
 });
 
-test("of a queue that keeps none, whoever waits still sees how each job ended", async (t) => {
+test("of a queue that keeps none, a waiting caller still sees how each job ended", async (t) => {
   const { hf, clock } = await memory(t);
   const brief = job<number, number>({
     name: "brief",

@@ -38,7 +38,7 @@ suite("a schedule", () => {
     assert.deepEqual(await hf.schedules.list(), [{ ...expected, lastAt: start + 15 * MINUTE, nextAt: start + 20 * MINUTE }]);
   });
 
-  test("ticks to the millisecond, and a job that nobody scheduled has no such instant", async (t) => {
+  test("ticks to the millisecond, and a job without a schedule has no such instant", async (t) => {
     const { hf, clock } = await memory(t);
     const { def, ran } = recorder();
     await clock.advance(12_345);
@@ -92,7 +92,7 @@ suite("a schedule", () => {
     );
   });
 
-  test("ticks once, however many processes there are, and goes on with those that are left", async (t) => {
+  test("ticks once, however many processes there are, and continues with those that are left", async (t) => {
     const { clock, another } = await file(t);
     const { def, ran } = recorder();
     const handles = [await another(), await another(), await another()];
@@ -199,7 +199,7 @@ suite("a schedule", () => {
   });
 });
 
-suite("ticks that nobody was there for", () => {
+suite("ticks that came due while no process was there", () => {
   test("are run once by default: the newest of them", async (t) => {
     assert.deepEqual(await ranAfter(t, 5 * HOUR + MINUTE, {}), [5]);
   });
@@ -360,7 +360,7 @@ suite("by hand", () => {
     }
   });
 
-  test("a claim finds the job of a tick that is due, though nobody works", async (t) => {
+  test("a claim finds the job of a tick that is due, though no worker runs", async (t) => {
     const { clock, another } = await file(t);
     const { def } = recorder();
     const first = await another();
@@ -492,7 +492,7 @@ async function saveUnknownZone(hf: Holdfast, nextAt: number): Promise<void> {
   });
 }
 
-/** A schedule of every hour, then nobody for so long, then a worker. What ran, in hours from the start. */
+/** A schedule of every hour, then no process for so long, then a worker. Returns what ran, in hours from the start. */
 async function ranAfter(t: Parameters<typeof file>[0], away: number, options: Partial<ScheduleOptions<null>>): Promise<number[]> {
   const { clock, another } = await file(t);
   const start = clock.now();

@@ -23,7 +23,7 @@ suite("seed 002: the scenarios covered", () => {
     const { id } = await hf.enqueue(merge, 1);
     await claimAs(hf, "agent-1");
     await clock.advance("5m");
-    // Nobody has looked yet: the entry is as the crash left it.
+    // No process has looked yet: the entry is as the crash left it.
     const left = await see(hf, id);
     assert.deepEqual([left.state, left.attempt, left.crashes], ["running", 1, 0]);
     const { entriesReclaimed } = await hf.recovery.reclaimStale(0);
@@ -241,7 +241,7 @@ suite("seed 002: recovery by itself", () => {
     assert.equal(slow.calls[0]?.context.id, id);
   });
 
-  test("an expired lock is cleaned away, and counted, with nobody wanting it", async (t) => {
+  test("an expired lock is cleaned away, and counted, though no process wants it", async (t) => {
     const { hf, clock } = await memory(t);
     hf.work([merge]);
     await hf.lock("somewhere").acquire("agent-1", "5m");

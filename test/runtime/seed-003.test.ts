@@ -8,7 +8,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
   test("re-queue, mark as failed, resume from the checkpoint: each as its definition says, after a kill", async (t) => {
     const { hf, path, kill } = await interruptedChild(t);
     assert.equal((await hf.jobs.counts()).running, 3);
-    // Nobody of this program is there when it happens.
+    // No process of this program is there when it happens.
     await hf.close();
     await kill();
     await using again = await open(path);
@@ -21,7 +21,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
     assert.deepEqual([resume.state, resume.output, resume.attempt, resume.crashes], ["succeeded", { done: 3 }, 2, 1]);
   });
 
-  test("a task that another living process runs is left alone, whoever starts", async (t) => {
+  test("a task that another live process runs is left alone, whichever process starts", async (t) => {
     const { hf, path } = await interruptedChild(t);
     await hf.close();
     await using again = await open(path);

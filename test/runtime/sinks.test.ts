@@ -106,7 +106,7 @@ describe("a console sink", () => {
     assert.deepEqual(events.map(nameOf), ["a", "b"], stderr);
   });
 
-  test("whose reader is gone fails, and takes nobody along", async () => {
+  test("whose reader is gone fails, and takes no other sink along", async () => {
     const broken = new Writable({ write: (_chunk, _encoding, done) => done(new Error("EPIPE")) });
     await assert.rejects(consoleSink(broken).deliver([event(1, "x")], NEVER), /Standard output cannot be written: EPIPE/);
     await new Promise((resolve) => setImmediate(resolve));
@@ -314,7 +314,7 @@ describe("a webhook", () => {
     await clock.advance("1s");
     await sink(hf, "hook", ({ error }) => error === `${url} cannot be reached: ECONNREFUSED.`);
     const told = JSON.stringify([logged, await hf.engine.store.sinks.list()]);
-    assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is told");
+    assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is printed");
   });
 
   test("that fetch will not call says why: its port is one of those that browsers block", async (t) => {
@@ -324,7 +324,7 @@ describe("a webhook", () => {
     await happens(hf, "a");
     await sink(hf, "hook", ({ error }) => error === "http://127.0.0.1:9 cannot be reached: bad port.");
     const told = JSON.stringify([logged, await hf.engine.store.sinks.list()]);
-    assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is told");
+    assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is printed");
   });
 
   test("that is down holds up only itself", async (t) => {
@@ -426,7 +426,7 @@ describe("sinks", () => {
     assert.deepEqual(linesOf(out).map(nameOf), ["a", "b", "c"]);
   });
 
-  test("deliver what was left when nobody delivered", async (t) => {
+  test("deliver the events that came while no process delivered", async (t) => {
     const { path, clock, another } = await file(t);
     const out = join(path, "..", "out");
     const sinks: OpenOptions["sinks"] = { out: { type: "file", path: out } };

@@ -50,7 +50,7 @@ export class SourceTree {
   }
 }
 
-/** The system's administrator may read everything; tests of what may not be read are somebody else meanwhile. */
+/** The superuser may read everything; tests of unreadable files run as the Unix user `nobody` meanwhile. ruled-out-word-ok */
 export async function asNobody(tree: SourceTree, act: () => Promise<void>): Promise<void> {
   if (process.getuid?.() !== 0) return act();
   chmodSync(tree.base, 0o755);

@@ -60,7 +60,7 @@ describe("the fingerprint of a file", () => {
       assert.equal(await fingerprintFile(path, stat, Date), null);
     });
 
-    test(`of ${size} bytes in whose place a pipe lies is none, and nobody waits for it`, { skip: WINDOWS }, async (t) => {
+    test(`of ${size} bytes in whose place a pipe lies is none, and no caller waits for it`, { skip: WINDOWS }, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       const stat = look(path);
       rmSync(path);

@@ -84,7 +84,7 @@ describe("items", () => {
   });
 
   for (const kind of ["sync", "async"]) {
-    test(`of a ${kind} generator are closed when nobody wants more, and when one is refused`, async () => {
+    test(`of a ${kind} generator are closed when the caller wants no more, and when one is refused`, async () => {
       let closed = 0;
       const sync = function* () {
         try {
@@ -132,9 +132,15 @@ describe("items", () => {
     ["an id with a zero", { id: "a\0" }, {}, "TEXT_INVALID", /zero/],
     ["a date in it", { id: "a", at: new Date(0) }, {}, "NOT_JSON", /item "a"\.at is a Date/],
     ["no value", undefined, { id: () => "a" }, "SOURCE_INVALID", /item "a" is undefined/],
-    ["a version that is no text", { id: "a" }, { version: () => 1 as never }, "SOURCE_INVALID", /`version` .* 1 for item "a"/],
     [
-      "a cursor that is no text",
+      "a version that is not a string",
+      { id: "a" },
+      { version: () => 1 as never },
+      "SOURCE_INVALID",
+      /`version` .* 1 for item "a"/,
+    ],
+    [
+      "a cursor that is not a string",
       { id: "a" },
       { cursor: () => undefined as never },
       "SOURCE_INVALID",

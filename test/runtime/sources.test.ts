@@ -257,7 +257,7 @@ describe("what cannot be seen is not taken for removed:", () => {
     chmodSync(tree.path("b"), 0o755);
   });
 
-  test("so is an unreadable ignore file, since nobody knows what it says", { skip: WINDOWS }, async (t) => {
+  test("so is an unreadable ignore file, since its rules are unknown", { skip: WINDOWS }, async (t) => {
     const tree = new SourceTree(t, { "a/.gitignore": "", "a/1": "" });
     chmodSync(tree.path("a/.gitignore"), 0);
     await asNobody(tree, () => assert.rejects(tree.ids(), { code: "SOURCE_UNREADABLE", message: /\.gitignore cannot be read/ }));
@@ -292,7 +292,7 @@ test("files and folders that vanish while they are listed are simply not there",
   assert.deepEqual(seen, ["a/1", "c/1"]);
 });
 
-describe("a listing that goes on after an id", () => {
+describe("a listing that continues after an id", () => {
   const IDS = ["a", "a-b", "a/b/c", "a/b/d", "a/b-", "a/c", "b", "c/d/e", "c/f", "c0", "d"];
 
   test("has the rest exactly, also when that file is gone or became a folder", async (t) => {

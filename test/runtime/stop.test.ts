@@ -171,7 +171,7 @@ suite("stopping a worker", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
   });
 
-  test("a drain that is no duration is refused, and the worker goes on", async (t) => {
+  test("a malformed drain is refused, and the worker continues", async (t) => {
     const { hf } = await memory(t);
     const def = job({ name: "x", run: () => "done" });
     const worker = hf.work([def]);

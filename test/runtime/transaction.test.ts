@@ -51,7 +51,7 @@ for (const driver of DRIVERS) {
       "an input that does not fit its schema": [(hf, tx) => hf.enqueue(ship, unchecked({ order: "7" }), { tx }), "INPUT_INVALID"],
       "a schema that is asynchronous": [(hf, tx) => hf.enqueue(slow, 1, { tx }), "SCHEMA_ASYNC"],
       "an input that is no JSON": [(hf, tx) => hf.enqueue(bill, unchecked({ order: 7n }), { tx }), "NOT_JSON"],
-      "nobody to come after": [(hf, tx) => hf.enqueue(bill, { order: 7 }, { tx, after: ["nobody"] }), "NO_SUCH_JOB"],
+      "an unknown job to come after": [(hf, tx) => hf.enqueue(bill, { order: 7 }, { tx, after: ["absent"] }), "NO_SUCH_JOB"],
       "an id of another job": [(hf, tx) => hf.enqueue(bill, { order: 7 }, { tx, id: "taken" }), "ID_TAKEN"],
       "an unknown option": [(hf, tx) => hf.enqueue(bill, { order: 7 }, unchecked({ tx, prio: 7 })), "OPTION_INVALID"],
       "no definition": [(hf, tx) => hf.enqueue(unchecked<JobDef>({}), 7, { tx }), "NOT_A_JOB"],
@@ -115,7 +115,7 @@ for (const driver of DRIVERS) {
 
     const ends = ["commit", "rollback", "commit; begin", "rollback; begin immediate", "commit; savepoint holdfast"];
     for (const end of ends) {
-      test(`a callback that runs "${end}" itself is told so, and the connection stays usable`, async (t) => {
+      test(`a callback that runs "${end}" itself gets an error that says so, and the connection stays usable`, async (t) => {
         const { hf, orders } = await shop(t, driver);
         const transaction = hf.transaction(({ db }) => {
           addOrder(db, 1);
@@ -225,7 +225,7 @@ for (const driver of DRIVERS) {
       const answer: Enqueued = hf.enqueue(ship, { order: 7 }, { tx: db });
       assert.equal(answer.duplicate, false);
       assert.equal(hf.enqueue(ship, { order: 7 }, { tx: { db }, id: "mine", delay: "1h" }).id, "mine");
-      assert.deepEqual([orders(), await seeAll(hf)], [[], []], "nobody sees it before the commit");
+      assert.deepEqual([orders(), await seeAll(hf)], [[], []], "no other connection sees it before the commit");
       db.exec("commit");
       assert.deepEqual(orders(), [7]);
       assert.deepEqual(
@@ -357,7 +357,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual([orders(), (await seeAll(hf)).length], [[1], 1]);
     });
 
-    test("a failed enqueue leaves nothing behind in a transaction that goes on", async (t) => {
+    test("a failed enqueue leaves nothing behind in a transaction that continues", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const db = handle();
       db.exec("begin immediate");

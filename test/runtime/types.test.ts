@@ -294,7 +294,7 @@ suite("the compiler knows", () => {
       await hf.enqueue(wide, { kind: "c" });
       // @ts-expect-error nor may one among many
       await hf.enqueueMany(wide, [{ kind: "a" }, { kind: "c" }]);
-      // @ts-expect-error a field that nobody asked for
+      // @ts-expect-error a field that the schema does not have
       await hf.enqueue(wide, { kind: "a", more: 1 });
       // @ts-expect-error an input must be given
       await hf.enqueue(wide);

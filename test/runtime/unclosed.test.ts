@@ -12,7 +12,7 @@ test("a program that closes while everything is still starting waits for that, a
 });
 
 for (const what of ["enqueue", "claim", "work"]) {
-  test(`a program that has nothing more to do ends, though nobody closed anything: ${what}`, { timeout: 30_000 }, async (t) => {
+  test(`a program that has nothing more to do ends, though it closed nothing: ${what}`, { timeout: 30_000 }, async (t) => {
     await run(t, what);
   });
 }

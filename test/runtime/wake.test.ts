@@ -5,7 +5,7 @@ import { job, open } from "../../src/index.ts";
 import { home, test } from "./parts.ts";
 
 const ROUNDS = 30;
-/** What a store falls back to, at the quickest, when nobody tells it anything. */
+/** Shortest interval at which a store polls when no notification comes. */
 const FALLBACK = 1_000;
 
 test("a worker of another process is woken by each commit, and its own commits wake the waiter here", async (t) => {

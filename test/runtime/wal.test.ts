@@ -36,7 +36,7 @@ test(
   },
 );
 
-test("a worker tells of a log that has grown long, because somebody pins it", async (t) => {
+test("a worker reports a log that has grown long because a reader pins it", async (t) => {
   const scene = new Scene(t);
   const told = Promise.withResolvers<{ bytes: number; readers: string }>();
   const warn = (message: string, data?: object) => {

@@ -12,7 +12,7 @@ export interface Received {
 /** How it answers: a status, headers, or nothing at all. */
 export type Answer = { status: number; headers?: Record<string, string> } | "silence";
 
-/** The other side of a webhook: a real server on loopback that remembers what came, and answers as it is told. */
+/** The other side of a webhook: a real server on loopback that remembers its requests, and answers as the test says. */
 export class WebhookServer {
   readonly received: Received[] = [];
   answer: (received: Received) => Answer | Promise<Answer> = () => ({ status: 204 });
@@ -32,7 +32,7 @@ export class WebhookServer {
       try {
         for await (const chunk of request) chunks.push(chunk as Buffer);
       } catch {
-        // Whoever sent it was killed in the middle: it has not arrived.
+        // The sender was killed in the middle: the request has not arrived.
         return;
       }
       const received = { path: request.url ?? "", headers: request.headers, body: Buffer.concat(chunks).toString("utf8") };

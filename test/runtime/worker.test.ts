@@ -582,7 +582,7 @@ suite("jobs that were running when their worker died", () => {
   });
 });
 
-test("a handler may throw or return the oddest things: its job ends, and the worker goes on", async (t) => {
+test("a handler may throw or return the oddest values: its job ends, and the worker continues", async (t) => {
   const { hf } = await memory(t);
   const odd: (() => unknown)[] = [
     () => {
@@ -658,7 +658,7 @@ test("an error that can never be written is replaced, and its job is retried as 
   assert.deepEqual([state, attempt, error?.code], ["failed", 2, "VALUE_INVALID"]);
 });
 
-test("a trouble that nobody has a name for is waited out, longer and longer, and holds up no other job", async (t) => {
+test("an error without a known code is retried with longer and longer waits, and holds up no other job", async (t) => {
   const { hf, clock, logged } = await memory(t);
   const { store } = hf.engine;
   const settle = store.settle.bind(store);

@@ -5,7 +5,7 @@ const task = (onInterrupt: "retry" | "fail" | "resume") =>
   job({ name: onInterrupt, onInterrupt, run: ({ checkpoint }: JobContext<unknown>) => checkpoint.load() });
 export const DEFINITIONS = [task("retry"), task("fail"), task("resume")];
 
-/** The same task, as somebody runs it who never gets to its end. */
+/** The same task, run by a process that never gets to its end. */
 export function endless(def: (typeof DEFINITIONS)[0], held: () => unknown): (typeof DEFINITIONS)[0] {
   return def.handle(async ({ checkpoint }) => {
     await checkpoint.save({ done: 3 });
