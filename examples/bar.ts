@@ -2,7 +2,7 @@ import { styleText } from "node:util";
 
 const WIDTH = 40;
 
-/** A progress bar where somebody looks, and where nobody does a line whenever another `step` percent are done. */
+/** A progress bar on a terminal; elsewhere a line whenever another `step` percent are done. */
 export class Bar {
   readonly #total: number;
   readonly #step: number;
@@ -26,7 +26,7 @@ export class Bar {
     }
   }
 
-  /** Given a last word, says it in any case. */
+  /** Shows a last note in any case. */
   end(done?: number, note = ""): void {
     if (done !== undefined) this.show(done, note, true);
     if (process.stdout.isTTY) process.stdout.write("\n");

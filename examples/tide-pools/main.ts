@@ -112,30 +112,29 @@ function report(): void {
   const sums = [checksums(whole), checksums(resumed)] as const;
   const lost = sums[0].length - sums[1].length;
 
-  heading("What the service billed");
-  line("one pass", dollars(one.usd), `${one.requests} requests`);
-  line("killed and resumed", dollars(two.usd), `${two.requests} requests, ${two.billed} of them new to it`);
-  heading("What Holdfast counted");
-  line("before the kill", dollars(left.spent), `${left.finished.length} of ${DOCUMENTS * 2 + 1} steps were finished`);
-  line("in flight at the kill", dollars(charged), `${again.length} steps; what was set aside for them is charged`);
-  line("after it", dollars(cents(total - resumed.found)), `${resumed.ran.length} steps`);
-  line("in all", dollars(total), "");
-  heading("So");
+  heading("Killed in the middle and resumed");
   const proofs = [
     verdict("the service billed one pass", one.usd === two.usd && two.billed === DOCUMENTS, dollars(two.usd)),
-    // A request that had not left yet when its process was killed is charged, and then paid.
+    // A request that had not been sent when its process was killed is charged, and paid later.
     verdict(
-      "Holdfast counted that, or more by what was in flight",
+      "Holdfast counted that, or more for attempts in flight",
       total >= two.usd && total <= cents(two.usd + charged),
       dollars(total),
     ),
     verdict("finished steps that ran again", repeated.length === 0 && left.finished.length === left.ran, String(repeated.length)),
-    verdict("steps that were lost", resumed.build?.state === "SUCCESS" && lost === 0, String(lost)),
-    verdict("the same bytes as without interruption", sums[0].join() === sums[1].join(), `${sums[1].length} files`),
+    verdict("lost steps", resumed.build?.state === "SUCCESS" && lost === 0, String(lost)),
+    verdict("the same bytes as without a kill", sums[0].join() === sums[1].join(), `${sums[1].length} files`),
   ];
-  console.log(
-    `\nIn ${seconds} s. The export: ${styleText("bold", relative(process.cwd(), resumed.exported) || resumed.exported)}`,
-  );
+  heading("What the service billed");
+  line("one pass", dollars(one.usd), `${one.requests} requests`);
+  line("killed and resumed", dollars(two.usd), `${two.requests} requests, ${two.billed} of them new`);
+  heading("What Holdfast counted");
+  line("before the kill", dollars(left.spent), `${left.finished.length} of ${DOCUMENTS * 2 + 1} steps were finished`);
+  line("in flight at the kill", dollars(charged), `${again.length} steps, charged by their estimates`);
+  line("after the kill", dollars(cents(total - resumed.found)), `${resumed.ran.length} steps`);
+  line("in all", dollars(total), "");
+  console.log(`\nFinished in ${seconds} s. The exported files:`);
+  console.log(styleText("bold", relative(process.cwd(), resumed.exported) || resumed.exported));
   process.exitCode = proofs.every(Boolean) ? 0 : 1;
 }
 

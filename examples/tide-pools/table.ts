@@ -1,7 +1,7 @@
 import { styleText } from "node:util";
 
 export function dollars(usd: number): string {
-  return `$${usd.toFixed(6)}`;
+  return `$${usd.toFixed(3)}`;
 }
 
 export function heading(text: string): void {
@@ -12,7 +12,7 @@ export function line(what: string, value: string, note: string): void {
   console.log(`  ${what.padEnd(24)}${value.padStart(11)}  ${styleText("gray", note)}`.trimEnd());
 }
 
-/** A line that says whether something is as it has to be. Answers whether it is. */
+/** Prints whether something holds, and returns it. */
 export function verdict(what: string, holds: boolean, value: string): boolean {
   console.log(
     `  ${holds ? styleText("green", "✔") : styleText("red", "✘")} ${what}: ${styleText(holds ? "green" : "red", value)}`,

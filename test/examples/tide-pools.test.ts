@@ -23,16 +23,16 @@ test("npm start: killed in the middle and started again, it has paid for one pas
     printed.filter((line) => /✔|✘/.test(line)).map((line) => line.replace(/\$\S+/, "$")),
     [
       "  ✔ the service billed one pass: $",
-      "  ✔ Holdfast counted that, or more by what was in flight: $",
+      "  ✔ Holdfast counted that, or more for attempts in flight: $",
       "  ✔ finished steps that ran again: 0",
-      "  ✔ steps that were lost: 0",
-      "  ✔ the same bytes as without interruption: 50 files",
+      "  ✔ lost steps: 0",
+      "  ✔ the same bytes as without a kill: 50 files",
     ],
   );
 
   await using hf = await open(join(path, "killed", "work.db"));
   const [build, ...others] = (await hf.builds.list()).items;
-  assert.ok(build !== undefined && others.length === 0, "it is one build, which went on");
+  assert.ok(build !== undefined && others.length === 0, "it is one build, which was resumed");
   assert.equal(build.state, "SUCCESS");
   assert.deepEqual(
     Object.entries(build.stages).map(([stage, { ran, cached, failed, left }]) => [stage, ran, cached, failed, left]),
