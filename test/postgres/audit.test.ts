@@ -41,7 +41,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     }
   };
 
-  test("lets nobody change, remove or put in entries, whoever writes", async () => {
+  test("refuses changed, removed and inserted entries, whichever connection writes", async () => {
     await sixEntries();
     const refused = [
       "update audit set actor = 'mallory' where seq = 3",
@@ -74,7 +74,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     "the head removed": ["delete from audit_head", "removed 6"],
   };
   for (const [what, [how, found]] of Object.entries(tampering)) {
-    test(`${what}, by somebody whom no trigger stops: it is found`, async () => {
+    test(`${what}, by a role that no trigger stops: the check finds it`, async () => {
       await sixEntries();
       await tamper(how);
       assert.equal(await verdict(), found);
@@ -104,12 +104,12 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await auditHead(store()), NO_ENTRY);
   });
 
-  test("whoever waits for a row does not hold the head meanwhile", async () => {
+  test("a transaction that waits for a row does not hold the head meanwhile", async () => {
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "skip", within: null, overlap: true } as const;
     await store().schedules.save({ key: "hourly", ...when, template: newJob(), nextAt: 9e12 });
     const slow = await handles.bystander();
     await slow.query("select 1 from schedules where key = 'hourly' for update");
-    for (const name of ["one", "two"]) await store().locks.acquire(name, "somebody", name, 60_000);
+    for (const name of ["one", "two"]) await store().locks.acquire(name, "anna", name, 60_000);
     // One transaction, which has something to write down already.
     const waits = Promise.all([store().locks.break("one"), store().schedules.setPaused({ key: "hourly" }, null)]);
     await handles.blocked(1);
@@ -124,7 +124,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await verdict(), 4);
   });
 
-  test("whoever waits for the head comes after the one who has it, with the next number", async () => {
+  test("a transaction that waits for the head comes after the one that has it, with the next number", async () => {
     const slow = await handles.bystander();
     await slow.query("select 1 from audit_head where id = 1 for update");
     const both = [store().queues.setPaused("a", true), store(1).queues.setPaused("b", true)];

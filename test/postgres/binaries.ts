@@ -11,7 +11,10 @@ export interface Binaries {
   how: { env: NodeJS.ProcessEnv; uid: number; gid: number };
 }
 
-/** Ourselves; for root `nobody`, because PostgreSQL refuses root. By number: it is the same everywhere, the name is not. */
+/**
+ * Our own user; for root the Unix user `nobody` (ruled-out-word-ok), because PostgreSQL refuses root. By number: it is
+ * the same everywhere.
+ */
 export const RUNS_AS = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : ourselves();
 const OF_PACKAGE = "native";
 
@@ -19,7 +22,7 @@ function ourselves(): { uid: number; gid: number } {
   return { uid: process.getuid?.() ?? -1, gid: process.getgid?.() ?? -1 };
 }
 
-/** Where npm has put the server for this platform, or null. Not for Windows: nobody has tried it there. */
+/** Where npm has put the server for this platform, or null. Not for Windows: it is untested there. */
 export function packagedBinaries(): string | null {
   if (process.platform === "win32") return null;
   try {

@@ -10,7 +10,7 @@ describe("a process that is stopped, or blocks its event loop, in the middle of 
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("is cut off, so that nobody waits for it for long, and does it again when it goes on", async (t) => {
+  test("is cut off, so that no other process waits for it for long, and repeats the transaction when it continues", async (t) => {
     let decisions: number | null = null;
     const random = () => {
       // Between two statements, with the job's row locked; and for longer than a server that is gone is waited for.

@@ -53,7 +53,7 @@ describe("builds that are stopped and resumed while others work on them", { skip
         t.diagnostic(`${stops} stops while ${done} items were done`);
         assert.equal(done, all);
         for (const at of sites) await isWhole(first, at);
-        assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+        assert.equal((await deadlocks()) - before, 0, "there was no deadlock");
       } finally {
         await handles.close();
       }
@@ -88,7 +88,7 @@ async function workTurn(store: PostgresStore, sites: readonly Site[], random: Ra
   return begun.filter((one) => one === "start").length;
 }
 
-/** 1 if it has stopped it. Somebody else may be faster with any of it. */
+/** 1 if it has stopped it. Another process may be faster with any of it. */
 async function stopAndResume(
   store: PostgresStore,
   { build, lock: { pipeline } }: Site,

@@ -54,7 +54,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     return Number(row?.["deadlocks"]);
   };
 
-  test("the database refuses every transition that is not core's, whoever writes it", async () => {
+  test("the database refuses every transition that is not core's, whichever role writes it", async () => {
     await started(first());
     for (const from of BUILD_STATES) {
       for (const to of BUILD_STATES) {

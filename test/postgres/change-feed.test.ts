@@ -11,7 +11,7 @@ import { add, addOne, claimOne, newJob } from "../conformance/parts.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
 
-describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
+describe("a commit of another process, on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
   let clock: TestClock;
@@ -43,7 +43,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     return row?.["behind"] as boolean;
   };
 
-  test("is told to whoever listens, with the queues that have something", async (t) => {
+  test("is announced to every listener, with the queues that have something", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -51,7 +51,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(new Set((await ear.heard(({ ready }) => ready !== null)).ready), new Set(["a", "b"]));
   });
 
-  test("is told of leases that were ended, too", async (t) => {
+  test("is announced with the leases that it ended, too", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const id = await addOne(one);
     const { job, fence } = await claimOne(one);
@@ -61,7 +61,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual((await ear.heard(({ ended }) => ended.length > 0)).ended, [{ job, fence }]);
   });
 
-  test("is told once, to others only, and what comes close together in a few notices", async (t) => {
+  test("is announced once, to other processes only, and commits close together share a few notifications", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const [ear, own] = [listen(one), listen(other)];
     await Promise.all([ear.heard(isDoubt), own.heard(isDoubt)]);
@@ -76,7 +76,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     );
   });
 
-  test("is told by the commit itself where it is one statement, and nothing was told just before", async (t) => {
+  test("is announced by the commit itself if it is one statement and nothing was announced just before", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -119,9 +119,9 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
   });
 
   for (const [which, settings] of Object.entries({ "of its own": {}, "of a fifth of a second": { lock_timeout: "200ms" } })) {
-    const what = "is committed also while somebody else who tells something waits for a replica";
+    const what = "is committed also while another process that announces a commit waits for a replica";
     test(`${what}, with a limit ${which} for locks`, { skip: noRestart, timeout: 30_000 }, async (t) => {
-      const alone = { synchronous_standby_names: "nobody", synchronous_commit: "local" };
+      const alone = { synchronous_standby_names: "absent", synchronous_commit: "local" };
       const waiting = await startServer({ durable: true, settings: { ...alone, ...settings } });
       t.after(() => waiting.close());
       const place = await waiting.createDatabase();
@@ -151,7 +151,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
         const since = performance.now();
         await other.enqueue([job]);
         if (performance.now() - since > 900) slow++;
-        // So long that it would be told of.
+        // So long that it would be announced.
         await passes(10);
       }
       assert.equal((await other.queries.counts({})).pending, pending + 8);
@@ -159,7 +159,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     });
   }
 
-  test("is told before its teller has closed", { timeout: 20_000 }, async (t) => {
+  test("is announced before its process has closed", { timeout: 20_000 }, async (t) => {
     const ear = listen(await open(t));
     await ear.heard(isDoubt);
     for (let i = 0; i < 10; i++) {
@@ -171,7 +171,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     }
   });
 
-  test("is told to nobody where nobody listens", async (t) => {
+  test("is announced to no process if none listens", async (t) => {
     const store = await open(t);
     const stranger = postgres(url, { max: 1 });
     t.after(() => stranger.end({ timeout: 0 }));
@@ -184,7 +184,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await promise, "the first");
   });
 
-  test("is told again after the connection was lost, and what happened meanwhile is not missed", async (t) => {
+  test("is announced again after the connection was lost, and changes in between are not missed", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -194,7 +194,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     await ear.heard(({ ready }) => ready?.has("after") === true);
   });
 
-  test("is told also where the answer to its commit was lost, and the notice with it", { timeout: 30_000 }, async (t) => {
+  test("is announced also if the answer to its commit was lost, and the notification with it", { timeout: 30_000 }, async (t) => {
     const proxy = await Proxy.before(url);
     t.after(() => proxy.close());
     const [one, other] = [await open(t), await open(t, proxy.url(url))];
@@ -217,7 +217,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     }
   });
 
-  test("is not told of where nothing happened", async (t) => {
+  test("is not announced if nothing changed", async (t) => {
     const [one, other] = [await open(t), await open(t)];
     const ear = listen(one);
     await ear.heard(isDoubt);
@@ -228,7 +228,7 @@ describe("what others commit, on PostgreSQL", { skip: noServer }, () => {
     assert.ok(ear.all.length < 6, `told ${ear.all.length} times in a minute`);
   });
 
-  test("is listened to only while somebody wants to hear of it", async (t) => {
+  test("is listened to only while a caller has subscribed to it", async (t) => {
     const store = await open(t);
     store.onChange(() => {}, { ownOnly: true });
     await addOne(store);
@@ -261,7 +261,7 @@ function isDoubt({ own, ready }: Change): boolean {
   return !own && ready === null;
 }
 
-/** What is told from now on; what was not asked for yet is kept. */
+/** Collects the changes announced from now on; those not asked for yet are kept. */
 function listen(store: PostgresStore) {
   const all: Change[] = [];
   let unread: Change[] = [];

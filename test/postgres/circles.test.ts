@@ -30,7 +30,7 @@ const OUTCOMES: Outcome[] = [
   { kind: "error", error: ERROR, retry: false },
 ];
 
-describe("nobody waits in a circle", { skip: noServer }, () => {
+describe("concurrent operations never deadlock", { skip: noServer }, () => {
   let server: PostgresServer;
   before(async () => void (server = await startServer()));
   after(() => server.close());
@@ -66,7 +66,7 @@ describe("nobody waits in a circle", { skip: noServer }, () => {
           await rows.check(Date.now(), false);
           await rows.close();
           await handles.close();
-          assert.equal((await deadlocks()) - before, 0, "nobody waited in a circle");
+          assert.equal((await deadlocks()) - before, 0, "there was no deadlock");
         } finally {
           await handles.close();
         }
@@ -89,7 +89,7 @@ async function chains(store: Store, random: Random): Promise<void> {
   await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
 }
 
-/** Each handle works on one queue, and what it ends frees jobs of another, which somebody else's end may free, too. */
+/** Each handle works on one queue, and its settles free jobs of another queue, which another handle's settles may free, too. */
 async function joins(store: Store, random: Random, n: number): Promise<void> {
   const from = [{ queue: LIMITED[n % LIMITED.length]?.queue as string, lease: 30_000 }];
   let held: Claimed[] = [];
@@ -110,7 +110,7 @@ async function anything(store: Store, random: Random): Promise<void> {
   const some = async () => (await store.queries.list({ limit: 50 })).items;
   const acts: (() => Promise<unknown>)[] = [
     () => store.enqueue(pair(random)),
-    // A lane that nobody knows yet.
+    // A lane that no process knows yet.
     () => store.enqueue([{ ...pair(random)[0], version: random.int(2, 30) }]),
     async () => {
       const jobs = await some();
@@ -138,7 +138,7 @@ async function anything(store: Store, random: Random): Promise<void> {
     () => store.queues.setPaused(random.pick(FREE), true),
     () => store.queues.setPaused(random.pick(FREE), false),
     () => store.locks.break("held"),
-    () => store.locks.acquire("held", "somebody", String(random.next()), 1_000),
+    () => store.locks.acquire("held", "anna", String(random.next()), 1_000),
   ];
   for (let turn = 0; turn < TURNS; turn++) {
     await Promise.all(Array.from({ length: random.int(1, 4) }, () => random.pick(acts)()));
@@ -150,8 +150,8 @@ async function anything(store: Store, random: Random): Promise<void> {
 async function acts(store: Store, random: Random): Promise<void> {
   const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
   const one = (name: string): (() => Promise<unknown>)[] => [
-    () => store.locks.acquire(name, "somebody", `${random.next()}`, 60_000),
-    () => store.locks.acquire(name, "somebody", `${random.next()}`, 1),
+    () => store.locks.acquire(name, "anna", `${random.next()}`, 60_000),
+    () => store.locks.acquire(name, "anna", `${random.next()}`, 1),
     () => store.locks.break(name),
     () => store.locks.clean(),
     () => store.schedules.save({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),

@@ -47,7 +47,7 @@ export async function makeCluster(binaries: Binaries, folder: string, password: 
     "--wal-segsize=1",
     "--no-sync",
     "--no-instructions",
-    // A password that nobody has to remember needs no slow hash, and some tests connect a thousand times.
+    // A throwaway password needs no slow hash, and some tests connect a thousand times.
     "--set=scram_iterations=1",
   ]);
 }

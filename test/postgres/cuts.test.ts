@@ -64,7 +64,7 @@ describe("a connection that is cut at each statement", { skip: noServer }, () =>
     }
   }
 
-  test("of many jobs whose keys do not follow each other, before its answer comes back: each is told its own", async () => {
+  test("of many jobs whose keys do not follow each other, before its answer comes back: each caller gets its own", async () => {
     const job = newJob({ name: "apart" });
     const alike = [
       { ...job, input: "1" },

@@ -27,7 +27,7 @@ export function deed<Answer>(act: (store: Store) => Promise<Answer>, check: (ans
   return { act, check: (answer) => check(answer as Answer) };
 }
 
-/** Makes ready, by way of a store that nobody cuts, for the n-th time. */
+/** Prepares, over a store whose connection is never cut, for the n-th time. */
 export type Prepare = (direct: Store, n: number) => Promise<Deed>;
 
 const TOLD: Declaration = declaring([], {
@@ -75,7 +75,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     );
   },
 
-  "enqueue of a job that nobody has heard of": async (direct, n) =>
+  "enqueue of an unknown job": async (direct, n) =>
     deed(
       (store) => addOne(store, { name: `new ${n}`, policy: { delay: n } }),
       async (id: string) => {
@@ -111,7 +111,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         ]),
       async (answers: Enqueued[]) => {
         const duplicates = answers.map((answer) => "duplicate" in answer && answer.duplicate);
-        assert.deepEqual(duplicates, [false, true, false, true, false], "by nobody but itself");
+        assert.deepEqual(duplicates, [false, true, false, true, false], "by no call but itself");
         const [id, , key, , waits] = answers.map((answer) => answer.id) as [string, string, string, string, string];
         assert.equal((await idsOf(direct, "with id")).filter((one) => one === id).length, 1);
         assert.equal((await idsOf(direct, "with key")).filter((one) => one === key).length, 1);
@@ -120,7 +120,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     );
   },
 
-  "enqueue of a job whose life is told": async (direct) =>
+  "enqueue of a job with events": async (direct) =>
     deed(
       (store) => addOne(store, { name: "told", declares: TOLD }),
       async (id: string) => assert.deepEqual(await toldOf(direct, id), ["job.enqueued"]),
@@ -193,7 +193,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     );
   },
 
-  "settle with follow-ups, of a job that is told and that another waits for": async (direct, n) => {
+  "settle with follow-ups, of a job with events that another waits for": async (direct, n) => {
     const name = "tells";
     const before = await idsOf(direct, "follows");
     const held = await running(direct, { name, declares: { ...TOLD, queue: name, name } });

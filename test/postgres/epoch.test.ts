@@ -17,7 +17,7 @@ const PROCESS = { pid: 1, host: "h", boot: "b", program: "p" };
 describe("a database that has gone back", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
-  // What is not synced stays unwritten until somebody else syncs.
+  // A commit that was not synced stays unwritten until another process syncs.
   before(async () => void (server = await startServer({ settings: { wal_writer_delay: "10s", checkpoint_timeout: "1h" } })));
   after(() => server.close());
   beforeEach(async () => void (url = await server.createDatabase()));
@@ -28,7 +28,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     return store;
   };
 
-  test("a zombie of the time that was lost settles nobody else's job", { skip: noRestart }, async (t) => {
+  test("a zombie of the time that was lost settles no other worker's job", { skip: noRestart }, async (t) => {
     const store = await opened(t);
     await add(store, {});
     const zombie = await claimOne(store);
@@ -86,7 +86,7 @@ describe("a database that has gone back", { skip: noServer }, () => {
     assert.equal(await store.sinks.update("s", hold?.token as Fence, { seq: 5, ttl: 60_000 }), false);
   });
 
-  test("is noticed once, by whoever comes first, also by a user's own transaction", async (t) => {
+  test("is noticed once, by the first process, also by a user's own transaction", async (t) => {
     const [store, other] = [await opened(t, "power"), await opened(t, "power")];
     await addOne(store, {});
     const { job, fence } = await claimOne(store);

@@ -53,7 +53,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   const refuses = async (t: TestContext, where: string, ...what: Parameters<typeof says>) =>
     assert.rejects(openAt(t, where), says(...what));
 
-  test("nobody listens there", async (t) => {
+  test("no server listens there", async (t) => {
     await refuses(
       t,
       "postgres://u:r1ght@127.0.0.1:1/d",
@@ -115,7 +115,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     const store = await openAt(t, address, { patience: 10_000 });
     await addOne(store);
     assert.deepEqual([(await first.queries.counts({})).pending, (await second.queries.counts({})).pending], [1, 0]);
-    // Every connection stays, and is told at its next statement.
+    // Every connection stays, and fails at its next statement.
     await servers[0].query("alter system set default_transaction_read_only = on");
     await servers[0].query("select pg_reload_conf()");
     const shown = () => servers[0].query("show default_transaction_read_only");
@@ -129,7 +129,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     const { url: right } = await makeRole(t);
     for (const [user, password] of [
       ["tester_1", "wr0ng"],
-      ["nobody", "wr0ng"],
+      ["absent", "wr0ng"],
       ["tester_1", ""],
     ] as const) {
       const wrong = Object.assign(new URL(right), { username: user, password });
@@ -180,7 +180,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
     await addOne(store);
   });
 
-  test("what was set to read only is not any more: who was refused goes on by himself", testAllOnly, async (t) => {
+  test("a database that was read-only is not any more: a refused store continues by itself", testAllOnly, async (t) => {
     const { url: own, name } = await makeRole(t);
     await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
     await (await openAt(t, own)).close();
@@ -276,25 +276,29 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
         assert.ok(error.hint.includes(`alter ${what} connection limit 7`), error.hint);
         return true;
       });
-      assert.ok(performance.now() - since < 30_000, "nobody else is waited for");
+      assert.ok(performance.now() - since < 30_000, "no other connection is waited for");
       await server.query(`alter ${what} connection limit -1`, url);
     }
     await server.query(`alter role ${name} connection limit 3`, url);
     await addOne(await openAt(t, own));
   });
 
-  test("the schema is dropped under an open store, and made anew by whoever opens it then", testAllOnly, async (t) => {
-    const store = await openAt(t);
-    await addOne(store);
-    await server.query("drop schema holdfast cascade", url);
-    await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-    await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-    await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-    await assert.rejects(store.queries.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
-    await addOne(await openAt(t));
-  });
+  test(
+    "the schema is dropped under an open store, and created anew by the next process that opens it",
+    testAllOnly,
+    async (t) => {
+      const store = await openAt(t);
+      await addOne(store);
+      await server.query("drop schema holdfast cascade", url);
+      await assert.rejects(addOne(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+      await assert.rejects(add(store, { name: "new", id: "x" }), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+      await assert.rejects(claim(store), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+      await assert.rejects(store.queries.counts({}), says("NO_DATABASE", /Tables of Holdfast are missing/, /backup/));
+      await addOne(await openAt(t));
+    },
+  );
 
-  test("the schema holds somebody else's tables, which are left as they are", async (t) => {
+  test("the schema holds another program's tables, which are left as they are", async (t) => {
     const theirs = [
       "create table holdfast.jobs (id integer primary key)",
       "create table holdfast.migrations (id integer primary key, name text)",
@@ -413,54 +417,58 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   });
 
   const noCertificate = spawnSync("openssl", ["version"]).status === 0 ? false : "there is no openssl here to make a certificate";
-  test("the certificate is nobody's; encrypted it is nevertheless, if that is enough", { skip: noCertificate }, async (t) => {
-    const { url: plain, name } = await makeRole(t);
-    for (const mode of ["require", "verify-full"])
-      await refuses(t, `${url}?sslmode=${mode}`, "TLS_REFUSED", /does not offer encrypted connections/, /`ssl`/);
-    await addOne(await openAt(t, `${url}?sslmode=prefer`, { schema: "plain" }));
-    encrypt(server.dataFolder, name);
-    await server.query("alter system set ssl = on", url);
-    await server.query("select pg_reload_conf()", url);
-    t.after(async () => {
-      await server.query("alter system reset ssl", url);
+  test(
+    "the certificate has no known issuer; the connection is encrypted nevertheless, if that is enough",
+    { skip: noCertificate },
+    async (t) => {
+      const { url: plain, name } = await makeRole(t);
+      for (const mode of ["require", "verify-full"])
+        await refuses(t, `${url}?sslmode=${mode}`, "TLS_REFUSED", /does not offer encrypted connections/, /`ssl`/);
+      await addOne(await openAt(t, `${url}?sslmode=prefer`, { schema: "plain" }));
+      encrypt(server.dataFolder, name);
+      await server.query("alter system set ssl = on", url);
       await server.query("select pg_reload_conf()", url);
-    });
-    while ((await server.query("show ssl", url))[0]?.["ssl"] !== "on") await passes(5);
-    await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
-    await refuses(t, plain, "ACCESS_DENIED", /no encryption/, /sslmode=require/);
-    await refuses(
-      t,
-      `${plain}?sslmode=verify-full`,
-      "CERTIFICATE_INVALID",
-      /cannot be trusted \(self-signed/,
-      /NODE_EXTRA_CA_CERTS/,
-    );
-    const store = await openAt(t, `${plain}?sslmode=require`);
-    const encrypted =
-      "select pid from pg_stat_ssl join pg_stat_activity using (pid) where ssl and application_name = 'holdfast writes'";
-    assert.equal((await server.query(encrypted, url)).length, 1);
-    await addOne(store);
-    // It is lost and made again like any other.
-    await server.query(`select pg_terminate_backend(pid) from (${encrypted}) as mine`, url);
-    await addOne(store);
-    assert.equal((await store.queries.counts({})).pending, 2);
-    // Both would, and cannot agree on how.
-    await server.query("alter system set ssl_min_protocol_version = 'TLSv1.3'", url);
-    await server.query("select pg_reload_conf()", url);
-    t.after(() => server.query("alter system reset ssl_min_protocol_version", url));
-    while ((await server.query("show ssl_min_protocol_version", url))[0]?.["ssl_min_protocol_version"] !== "TLSv1.3")
-      await passes(5);
-    const { DEFAULT_MAX_VERSION } = tls;
-    t.after(() => void (tls.DEFAULT_MAX_VERSION = DEFAULT_MAX_VERSION));
-    tls.DEFAULT_MAX_VERSION = "TLSv1.2";
-    await refuses(
-      t,
-      `${plain}?sslmode=require`,
-      "TLS_FAILED",
-      /No encrypted connection .* \(.*(version|alert)/,
-      /ssl_min_protocol/,
-    );
-  });
+      t.after(async () => {
+        await server.query("alter system reset ssl", url);
+        await server.query("select pg_reload_conf()", url);
+      });
+      while ((await server.query("show ssl", url))[0]?.["ssl"] !== "on") await passes(5);
+      await server.query(`grant create on database ${new URL(url).pathname.slice(1)} to ${name}`, url);
+      await refuses(t, plain, "ACCESS_DENIED", /no encryption/, /sslmode=require/);
+      await refuses(
+        t,
+        `${plain}?sslmode=verify-full`,
+        "CERTIFICATE_INVALID",
+        /cannot be trusted \(self-signed/,
+        /NODE_EXTRA_CA_CERTS/,
+      );
+      const store = await openAt(t, `${plain}?sslmode=require`);
+      const encrypted =
+        "select pid from pg_stat_ssl join pg_stat_activity using (pid) where ssl and application_name = 'holdfast writes'";
+      assert.equal((await server.query(encrypted, url)).length, 1);
+      await addOne(store);
+      // It is lost and made again like any other.
+      await server.query(`select pg_terminate_backend(pid) from (${encrypted}) as mine`, url);
+      await addOne(store);
+      assert.equal((await store.queries.counts({})).pending, 2);
+      // Both would, and cannot agree on how.
+      await server.query("alter system set ssl_min_protocol_version = 'TLSv1.3'", url);
+      await server.query("select pg_reload_conf()", url);
+      t.after(() => server.query("alter system reset ssl_min_protocol_version", url));
+      while ((await server.query("show ssl_min_protocol_version", url))[0]?.["ssl_min_protocol_version"] !== "TLSv1.3")
+        await passes(5);
+      const { DEFAULT_MAX_VERSION } = tls;
+      t.after(() => void (tls.DEFAULT_MAX_VERSION = DEFAULT_MAX_VERSION));
+      tls.DEFAULT_MAX_VERSION = "TLSv1.2";
+      await refuses(
+        t,
+        `${plain}?sslmode=require`,
+        "TLS_FAILED",
+        /No encrypted connection .* \(.*(version|alert)/,
+        /ssl_min_protocol/,
+      );
+    },
+  );
 
   test("it is a replica, until it is made the primary", { timeout: 60_000 }, async (t) => {
     const store = await openAt(t, url, { patience: 10_000 });
@@ -481,7 +489,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   });
 });
 
-/** Whoever reads it knows what happened, and what to do. */
+/** The reader of the error learns what happened, and what to do. */
 function says(code: string, words: RegExp, hint: RegExp): (error: unknown) => true {
   return (error) => {
     assert.ok(error instanceof HoldfastError, `not explained: ${String(error)}`);
@@ -512,7 +520,7 @@ async function isUp(server: PostgresServer): Promise<boolean> {
   );
 }
 
-/** A certificate that nobody has signed; and the user gets in only over a connection that is encrypted with it. */
+/** A self-signed certificate; the user gets in only over a connection that is encrypted with it. */
 function encrypt(dataFolder: string, user: string): void {
   const [certificate, key] = [join(dataFolder, "server.crt"), join(dataFolder, "server.key")];
   const made = spawnSync("openssl", [

@@ -33,12 +33,12 @@ export class Hand implements AsyncDisposable {
     await this.#rows(how);
   }
 
-  /** Something that nobody else is about. */
+  /** Writes events that belong to no job. */
   tell(...names: string[]): Promise<void> {
     return this.#add(...names.map((name) => ({ type: "test.told", transition: `test.told|${name}`, data: { name } })));
   }
 
-  /** The next step of a job: waits for whoever is at it, and tells how many there were. */
+  /** The next step of a job: waits for the transaction that holds its row, and writes how many there were. */
   async step(job: number): Promise<void> {
     const [row] = await this.#rows<[number]>(
       `update ${this.#schema}.jobs set attempt = attempt + 1 where key = $1 returning attempt`,

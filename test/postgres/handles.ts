@@ -16,7 +16,7 @@ export interface Handles {
   schema: string;
   /** As the owner of everything, in that schema. */
   query(text: string): Promise<Record<string, unknown>[]>;
-  /** A transaction of somebody who takes his time. */
+  /** An open transaction of another session that takes its time. */
   bystander(): Promise<Bystander>;
   /** Resolves when so many connections wait for a lock. */
   blocked(count: number): Promise<void>;

@@ -41,7 +41,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
   }
 
   for (const seed of SEEDS) {
-    test(`hold, whoever works on whichever of them, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async () => {
+    test(`hold, whichever process works on whichever of them, and there is no deadlock (HOLDFAST_SEED=${seed})`, async () => {
       const random = new Random(seed);
       const handles = await openHandles(server, 4, () => random.next());
       try {
@@ -52,7 +52,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
         await checkRows(handles);
         await workOff(handles.stores[0] as Store);
         const [row] = await server.query("select deadlocks from pg_stat_database where datname = current_database()");
-        assert.equal(Number(row?.["deadlocks"]), 0, "nobody waited in a circle");
+        assert.equal(Number(row?.["deadlocks"]), 0, "there was no deadlock");
       } finally {
         await handles.close();
       }
@@ -106,7 +106,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("whoever works alone on a queue reads no counter twice, and each again that somebody else may have changed", async (t) => {
+  test("a process that works alone on a queue reads no counter twice, and rereads each that another process may have changed", async (t) => {
     const handles = await openHandles(server, 2);
     const [one, two] = handles.stores as [PostgresStore, PostgresStore];
     const declares = atOnce(2);
@@ -131,19 +131,19 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
       assert.equal(await turn(two), 60);
       reads();
       assert.equal(await turn(one), 60);
-      assert.ok(reads() > 0, "somebody else has been at it");
+      assert.ok(reads() > 0, "another process has changed it");
       // Alone again, it reads further ahead.
       assert.equal(await turn(one), 60);
       reads();
       assert.equal(await turn(one), 60);
-      assert.equal(reads(), 0, "nobody has been since");
+      assert.equal(reads(), 0, "no other process has changed it since");
     } finally {
       t.mock.restoreAll();
       await handles.close();
     }
   });
 
-  test("what somebody else has started or ended since counts for whoever remembers how it was", async () => {
+  test("a start or settle of another process counts for a process that has cached the earlier counts", async () => {
     const handles = await openHandles(server, 2);
     const [one, two] = handles.stores as [PostgresStore, PostgresStore];
     try {
@@ -186,7 +186,7 @@ describe("limits of several queues, at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("a job that somebody begins to wait for at the instant at which it ends is not waited for any more", async () => {
+  test("a job that another begins to wait for at the instant at which it ends is not waited for any more", async () => {
     const handles = await openHandles(server, 1);
     const [store] = handles.stores as [PostgresStore];
     try {
@@ -283,7 +283,7 @@ async function workOff(store: Store): Promise<void> {
   }
 }
 
-/** Whoever starts one too many of a queue is written down in his own transaction. */
+/** A transaction that starts one job too many of a queue is recorded by that transaction. */
 async function witness({ query }: Handles): Promise<void> {
   await query(
     `create table test_over (key bigint not null);

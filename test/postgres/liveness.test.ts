@@ -37,7 +37,7 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
     return { hf, worker, work: workJob(made.effects), clockAt };
   };
 
-  test("a killed worker's job runs again in another process within a second, and nobody calls anything", async (t) => {
+  test("a killed worker's job runs again in another process within a second, without any call", async (t) => {
     const { hf, worker, work } = await scene(t);
     const took = await bestOfThree(SECOND, async () => {
       const doomed = await worker({ concurrency: 1 });

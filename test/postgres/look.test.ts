@@ -103,7 +103,7 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
       url = await server.createDatabase();
       const store = await open();
       for (let n = 0; n < 5; n++) await store.enqueue(Array.from({ length: 1_000 }, () => newJob()));
-      // Of each lane some that nobody can have yet.
+      // Of each lane some that no worker can have yet.
       for (const name of ["work", "other"])
         await store.enqueue(Array.from({ length: 1_000 }, () => newJob({ name, queue: "work", delay: 3_600_000 })));
       await store.close();
@@ -124,7 +124,7 @@ describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
     await until(async () => {
       const connected = `select 1 from pg_stat_activity where datname = current_database() and application_name like 'holdfast%'`;
       return (await server.query(connected, url)).length === 0;
-    }, "nobody is connected");
+    }, "no client is connected");
     return (await readSoFar()) - before;
   }
 

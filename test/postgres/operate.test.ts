@@ -23,8 +23,8 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
   for (const first of ["settle", "cancel"] as const) {
     test(`of a cancel and a settle of one job, one wins, and the counts agree: the ${first} comes first`, async () => {
       const held = await running(one);
-      const somebody = await handles.bystander();
-      await somebody.query(`select 1 from jobs where key = ${held.job} for update`);
+      const bystander = await handles.bystander();
+      await bystander.query(`select 1 from jobs where key = ${held.job} for update`);
       const acts = {
         settle: () => one.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
         cancel: () => other.cancel(held.id),
@@ -35,7 +35,7 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
         done.push(acts[act]());
         await handles.blocked(i + 1);
       }
-      await somebody.end("commit");
+      await bystander.end("commit");
       const [a, b] = await Promise.all(done);
       assert.deepEqual([a, b], first === "settle" ? [["held"], false] : [true, ["cancelled"]]);
       assert.equal((await see(one, held.id)).state, first === "settle" ? "succeeded" : "cancelled");
@@ -86,14 +86,14 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     test(`a retry whose key is being taken waits for that: ${how}`, async () => {
       const failed = await running(one, { key: "k" });
       await settle(one, failed, FAILED);
-      const somebody = await handles.bystander();
-      await somebody.query(
+      const bystander = await handles.bystander();
+      await bystander.query(
         `insert into jobs (state, lane, priority, policy, run_at, created_at, slot)
          select 'pending', lane, 0, policy, 0, 0, slot from jobs where key = ${failed.job}`,
       );
       const retried = other.retry(failed.id);
       await handles.blocked(1);
-      await somebody.end(how);
+      await bystander.end(how);
       assert.equal(await retried, how === "commit" ? "key-taken" : true);
       await agree(handles, one);
     });

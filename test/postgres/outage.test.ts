@@ -50,7 +50,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
 
   for (const how of ["refuses", "hangs up"] as const) {
     test(
-      `for longer than a caller's patience (it ${how}): he is told, nothing was done, and later callers are served`,
+      `for longer than a caller's patience (it ${how}): the call fails, nothing was done, and later callers are served`,
       { timeout: 30_000, ...testAllOnly },
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
@@ -91,7 +91,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
           assert.equal((await idsOf(direct, name)).length, 1);
         } else {
           assert.deepEqual(await Promise.all(answers), ["SERVER_GONE", "SERVER_GONE"]);
-          // As long again as he is patient, and what a connection takes to be given up: one second here.
+          // Twice the caller's patience, and the time until a connection is given up: one second here.
           assert.ok(busy.fair(performance.now() - from) < 2 * 2_000 + 1_000 + 500, "in time");
           proxy.unmute();
           await addOne(store, { name: "afterwards" });
@@ -104,7 +104,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   test("a statement that takes its time is left alone", { timeout: 30_000, ...testAllOnly }, async (t) => {
     const { proxy, direct, store } = await setUp(t, 800);
     const held = await running(direct, { name: "locked" });
-    // Somebody looks several times, and finds it at work.
+    // The store looks several times, and finds the statement at work.
     await server.query(
       `
       create function wait() returns trigger language plpgsql as $$ begin perform pg_sleep(2); return new; end $$;
@@ -181,22 +181,18 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     },
   );
 
-  test(
-    "a lone claim goes on after somebody has changed a column that it reads",
-    { timeout: 30_000, ...testAllOnly },
-    async (t) => {
-      const { direct, store } = await setUp(t);
-      const from = [{ name: "first", lease: LEASE }];
-      // Once to learn, then by one statement, which is prepared from then on.
-      for (let i = 0; i < 3; i++) await claim(store, { from });
-      await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
-      const id = await addOne(direct, { name: "first" });
-      assert.deepEqual(
-        (await claim(store, { from })).map((claimed) => claimed.id),
-        [id],
-      );
-    },
-  );
+  test("a lone claim continues after a column that it reads was changed", { timeout: 30_000, ...testAllOnly }, async (t) => {
+    const { direct, store } = await setUp(t);
+    const from = [{ name: "first", lease: LEASE }];
+    // Once to learn, then by one statement, which is prepared from then on.
+    for (let i = 0; i < 3; i++) await claim(store, { from });
+    await server.query("alter table holdfast.jobs alter column attempt type bigint", url);
+    const id = await addOne(direct, { name: "first" });
+    assert.deepEqual(
+      (await claim(store, { from })).map((claimed) => claimed.id),
+      [id],
+    );
+  });
 
   test("nothing is done behind a beginning that failed", { timeout: 30_000 }, async (t) => {
     const { proxy, direct, store } = await setUp(t);
@@ -220,7 +216,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       const { direct, store } = await setUp(t);
       for (let round = 0; round < 5; round++) {
         const name = `round ${round}`;
-        // Somebody waits for it, so it takes many statements to settle it, which go on while the other one fails.
+        // Another job waits for it, so it takes many statements to settle it, which continue while the other one fails.
         const held = await running(direct, { name });
         const waits = await addOne(direct, { name: "waits", after: [held.id] });
         const answers = await Promise.allSettled([
@@ -325,7 +321,7 @@ describe("a server that crashes", { skip: noRestart }, () => {
     }
     storm.abort();
     await Promise.all(callers);
-    assert.deepEqual(refused, [], "nobody had to wait for longer than he would");
+    assert.deepEqual(refused, [], "no caller had to wait for longer than its patience");
     assert.deepEqual((await idsOf(store, "stormy")).toSorted(), answered.toSorted());
     t.diagnostic(`${answered.length} jobs, 3 crashes`);
   });

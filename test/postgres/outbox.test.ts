@@ -27,7 +27,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
   before(async () => void (server = await startServer()));
   after(() => server.close());
 
-  test("an event of a transaction that stalls is not passed over, and keeps nobody else's from being read", async (t) => {
+  test("an event of a transaction that stalls is not passed over, and keeps no other event from being read", async (t) => {
     const { store, hand } = await ground(t, server);
     const [slow, quick] = [await hand(), await hand()];
     await slow.begin();
@@ -104,7 +104,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     }
   });
 
-  test("to look for news costs no more for all that was read while somebody sees the database as it was before", async (t) => {
+  test("polling for events costs no more for all that was read while an old snapshot is open", async (t) => {
     const { schema, hand, query } = await ground(t, server);
     const [past, one] = [await hand(), await hand()];
     await past.begin("repeatable read");
@@ -133,7 +133,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
 
   for (const isReadBetween of [false, true]) {
     const when = isReadBetween ? "when it is read in between, too" : "when both are read at once, too";
-    test(`what comes second to a job is told second, though its transaction has the lower number: ${when}`, async (t) => {
+    test(`the second change of a job has the second event, though its transaction has the lower number: ${when}`, async (t) => {
       const { store, hand, job } = await ground(t, server);
       const [first, second] = [await hand(), await hand()];
       await second.begin();
@@ -164,7 +164,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await seqs(store), [1, 2]);
   });
 
-  test("many that nobody has read yet are numbered in steps, in their order", async (t) => {
+  test("many unread events are numbered in steps, in their order", async (t) => {
     const { store, hand } = await ground(t, server);
     const one = await hand();
     const names = Array.from({ length: 2_500 }, (_, i) => String(i));
@@ -198,7 +198,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await written(), before);
   });
 
-  test("where nobody reads, those who clean up number what is there", async (t) => {
+  test("without a reader, the janitor numbers the events", async (t) => {
     const { store, hand, query } = await ground(t, server);
     const one = await hand();
     await one.begin();
@@ -223,7 +223,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
       const last = await leavesUnwritten(store, fragile);
       await fragile.restart("immediate");
       assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), read);
-      assert.equal(await store.queries.get(last), null, "what nobody synced is gone, or this test shows nothing");
+      assert.equal(await store.queries.get(last), null, "an unsynced commit is gone, or this test shows nothing");
     }
     await happens(store);
     assert.deepEqual(await seqs(store), [1, 2, 3]);
@@ -246,7 +246,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   const told = new Set<string>();
   const maybeStall = async () => void (random() < 0.5 && (await stall(random() * 6)));
 
-  // Somebody whose transaction has nothing to do with it, and stays open for the first half.
+  // A session whose transaction has nothing to do with it, and stays open for the first half.
   const idle = await hand();
   await idle.begin();
   await idle.tell("never");
@@ -404,7 +404,7 @@ async function steps(store: Store, job: number): Promise<number[]> {
   return events.filter((event) => event.job === String(job)).map(({ data }) => (data as { n: number }).n);
 }
 
-/** Resolves when somebody waits for this connection's transaction. */
+/** Resolves when another session waits for this connection's transaction. */
 async function isWaiting(server: PostgresServer, pid: number): Promise<void> {
   const waiting = `select 1 from pg_stat_activity where ${pid} = any(pg_blocking_pids(pid))`;
   while ((await server.query(waiting)).length === 0) await stall(5);

@@ -39,8 +39,8 @@ default_pool_size = 3
 unix_socket_dir =
 `;
   await writeFile(join(folder, "pgbouncer.ini"), settings);
-  const nobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
-  pooler = spawn("pgbouncer", ["-q", join(folder, "pgbouncer.ini")], { stdio: "ignore", ...nobody });
+  const runsAs = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {};
+  pooler = spawn("pgbouncer", ["-q", join(folder, "pgbouncer.ini")], { stdio: "ignore", ...runsAs });
   await answers(port);
   at.port = String(port);
   at.searchParams.set("pooler", "transaction");
@@ -55,7 +55,7 @@ after(async () => {
 });
 
 test(
-  "behind a pooler in transaction mode jobs are enqueued, worked, limited, locked and told of as anywhere",
+  "behind a pooler in transaction mode jobs are enqueued, worked, limited, locked and announced as anywhere",
   { skip },
   async () => {
     const hf = await open(address);
@@ -152,7 +152,7 @@ test("without ?pooler=transaction it is said what is missing", { skip, timeout: 
   const at = new URL(address);
   at.searchParams.delete("pooler");
   const codes = new Set<string>();
-  // Sooner or later one gets a connection of the server's that was somebody else's before.
+  // Sooner or later one gets a connection of the server's that another client had before.
   for (let round = 0; round < 50 && !codes.has("POOLER_UNDECLARED"); round++) {
     const handles = await Promise.allSettled(
       Array.from({ length: 4 }, (_, n) => open(at.href, { schema: `undeclared_${n}`, log: quiet })),

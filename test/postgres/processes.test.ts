@@ -101,7 +101,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     while ((await lifeOf(store, id)) !== "dead") await passes(5);
   });
 
-  test("one elsewhere is alive while its connection is, whatever its host and path are called; then nobody knows", async (t) => {
+  test("a process elsewhere is alive while its connection is, whatever its host and path are called; then its state is unknown", async (t) => {
     const { store, place } = await opened(t);
     // It would be dead here: the same name of a file, but another folder.
     writeFileSync(join(place.folder, "a.lock"), "");
@@ -200,12 +200,12 @@ describe("the place of a host", () => {
     });
     process.env["HOLDFAST_ALIVE"] = base;
     assert.deepEqual(findPlace(id), findPlace(id, [base]));
-    assert.equal(statSync(join(base, `holdfast-${process.getuid?.()}`)).mode & 0o077, 0, "nobody else may look into it");
+    assert.equal(statSync(join(base, `holdfast-${process.getuid?.()}`)).mode & 0o077, 0, "no other user may look into it");
     process.env["HOLDFAST_ALIVE"] = join(base, "missing");
     assert.equal(findPlace(id), null);
   });
 
-  test("forgets databases that nobody has come to for long, but not those who live there", (t) => {
+  test("forgets databases that no process has opened for long, but not live processes", (t) => {
     const base = made(t);
     const place = findPlace(id, [base]) as Place;
     const [gone, quiet, fresh] = [randomUUID(), randomUUID(), randomUUID()].map((other) => findPlace(other, [base]) as Place);

@@ -85,7 +85,7 @@ export class Proxy {
     this.#port = (this.#listener.address() as AddressInfo).port;
   }
 
-  /** As if the cable were pulled: nothing gets through, and nobody is told. New connections neither. */
+  /** As if the cable were pulled: nothing gets through, and no side gets an error. New connections neither. */
   mute(): void {
     this.#isMute = true;
     for (const line of this.#lines) line.mute();

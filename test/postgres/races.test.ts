@@ -25,7 +25,7 @@ const HOUR = 3_600_000;
 /** Generous: it ends a test that hangs, and decides nothing else. */
 const DEADLINE = 40_000;
 
-/** A transaction that somebody has open. */
+/** A transaction that stays open. */
 class OpenTx extends ScriptTx {
   readonly at: number;
   readonly rows: Rows;
@@ -65,7 +65,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return opened;
   }
 
-  /** Somebody's transaction, open until it is said what becomes of it. */
+  /** Another session's transaction, open until the test ends it. */
   async function transaction(...statements: string[]) {
     const sql = postgres(server.url(), { max: 1, onnotice: () => {} });
     const connection = await sql.reserve();
@@ -81,7 +81,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     return { tx, end };
   }
 
-  /** The locks as they are taken from inside it, by nobody who is entered. */
+  /** The locks as they are taken from inside it, by a process that is not registered. */
   function locksIn(tx: OpenTx): Locks {
     const s = `"${schema}"`;
     const events = new Events(s);
@@ -124,25 +124,29 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     }
   });
 
-  test("whoever takes an expired lock over keeps it, however many clean at that instant", testAllOnly, async () => {
-    const [cleaners, takers] = halves(await processes(12));
-    for (let round = 0; round < 12; round++) {
-      await store.locks.acquire("l", "old", `${round}`, 1_000);
-      pass(clock, 1_000);
-      const [cleaned, got] = await Promise.all([
-        Promise.all(cleaners.map((one) => one.locks.clean())),
-        Promise.all(takers.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000))),
-      ]);
-      assert.ok(cleaned.reduce((sum, n) => sum + n, 0) <= 1, `round ${round}: cleaned once`);
-      assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
-      const winner = got.indexOf(true);
-      assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
-      assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
-    }
-    assert.equal((await store.recoveries.totals()).locksCleaned, (await store.recoveries.totals()).log.length);
-  });
+  test(
+    "the process that takes over an expired lock keeps it, however many processes clean at that instant",
+    testAllOnly,
+    async () => {
+      const [cleaners, takers] = halves(await processes(12));
+      for (let round = 0; round < 12; round++) {
+        await store.locks.acquire("l", "old", `${round}`, 1_000);
+        pass(clock, 1_000);
+        const [cleaned, got] = await Promise.all([
+          Promise.all(cleaners.map((one) => one.locks.clean())),
+          Promise.all(takers.map((one, n) => one.locks.acquire("l", `agent-${n}`, `${round}-${n}`, 1_000))),
+        ]);
+        assert.ok(cleaned.reduce((sum, n) => sum + n, 0) <= 1, `round ${round}: cleaned once`);
+        assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
+        const winner = got.indexOf(true);
+        assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
+        assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
+      }
+      assert.equal((await store.recoveries.totals()).locksCleaned, (await store.recoveries.totals()).log.length);
+    },
+  );
 
-  for (const before of ["nobody had", "had expired"]) {
+  for (const before of ["was free", "had expired"]) {
     test(
       `a lock that ${before}, taken by an exclusive claim while others wait for its row, is not taken or cleaned by them`,
       testAllOnly,
@@ -151,7 +155,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const { job } = await running(store, { queue: "q" });
         if (before === "had expired") await store.locks.acquire("q", "old", "old", 1_000);
         pass(clock, 1_000);
-        // Its fence is of this very transaction: nobody else sees the job running with it before the commit.
+        // Its fence is of this very transaction: no other session sees the job running with it before the commit.
         const { tx, end } = await transaction(`update "${schema}".jobs set fence = 1000 where key = ${job}`);
         assert.equal(
           await new ClaimLocks(`"${schema}"`).bind(
@@ -188,7 +192,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         ...got.flatMap((has, n) => (has ? [`taker-${n}`] : [])),
       ];
       assert.deepEqual(owners, [(await lockOf(store, "q"))?.holder], `round ${round}`);
-      assert.deepEqual(await claim(store), [], "and nobody else gets anything");
+      assert.deepEqual(await claim(store), [], "and no other worker gets anything");
       await store.settle(claimed.flat().map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
       if (got.includes(true)) await store.locks.release("q", `${round}-${got.indexOf(true)}`);
       assert.equal(await lockOf(store, "q"), null);
@@ -222,7 +226,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     assert.deepEqual([ticks.length, new Set(ticks).size], [20, 20]);
   });
 
-  test("of eight that trigger a schedule without overlap, one makes a job, and the others are told of it", async () => {
+  test("of eight processes that trigger a schedule without overlap, one makes a job, and the others get that job", async () => {
     const eight = await processes(8);
     await save(store, { nextAt: clock.now() + HOUR, overlap: false });
     for (let round = 0; round < 15; round++) {
@@ -239,7 +243,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   });
 
   test(
-    "of those who save, pause, trigger and remove a schedule at once nobody fails, and a tick of it is one or none",
+    "of calls that save, pause, trigger and remove a schedule at once none fails, and a tick of it is one job or none",
     testAllOnly,
     async () => {
       const eight = await processes(8);
@@ -352,7 +356,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
   });
 
   test(
-    "a row that somebody's own transaction has locked keeps no other lease from being renewed or taken back",
+    "a row that a user's own transaction has locked keeps no other lease from being renewed or reclaimed",
     testAllOnly,
     async () => {
       const [locked, free] = await expired(2);

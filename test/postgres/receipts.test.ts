@@ -11,7 +11,7 @@ import { Session } from "../../src/store/postgres/connection/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
 const S = '"holdfast"';
-/** Somebody has written, so there is something to leave a receipt for. */
+/** A write, so there is something to leave a receipt for. */
 const WRITE = `insert into ${S}.policies (body) values (gen_random_uuid()::text)`;
 const ANY = { epoch: 0, lanes: null, settings: null };
 
@@ -54,7 +54,7 @@ describe("a transaction whose answer is lost", { skip: noServer }, () => {
     );
   });
 
-  test("is not committed any more once somebody was told that it was not", async () => {
+  test("is not committed any more once its caller got the answer that it was not", async () => {
     for (const isFirst of [true, false]) {
       const receipts = fresh();
       if (!isFirst) {

@@ -11,10 +11,10 @@ const CODES = {
   "a full disk": "53100",
   "a lack of memory": "53200",
   "a statement timeout": "57014",
-  "a lock that somebody has": "55P03",
+  "a lock that another session has": "55P03",
   "a server that takes no writes": "25006",
   "rights that were taken away": "42501",
-  "something that nobody foresaw": "XX000",
+  "an unforeseen error": "XX000",
 };
 
 /** What cuts a user off, what lets him in again, and what is logged in between. */
@@ -58,7 +58,7 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
   };
 
   for (const [turn, [what, code]] of Object.entries(CODES).entries()) {
-    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...firstOf(4, turn) }, async (t) => {
+    test(`because of ${what} continues by itself when that is over`, { timeout: 60_000, ...firstOf(4, turn) }, async (t) => {
       const { hf, logged } = await start(t);
       await server.query(
         `create function refuses() returns trigger language plpgsql as
@@ -77,17 +77,17 @@ describe("a worker that the server refuses", { skip: noServer }, () => {
   }
 
   for (const [turn, [what, [shut, opened, words]]] of Object.entries(DOORS).entries()) {
-    test(`because of ${what} goes on by itself when that is over`, { timeout: 60_000, ...firstOf(3, turn) }, async (t) => {
+    test(`because of ${what} continues by itself when that is over`, { timeout: 60_000, ...firstOf(3, turn) }, async (t) => {
       const name = `worker_${randomBytes(4).toString("hex")}`;
       const database = new URL(url).pathname.slice(1);
       await server.query(`create role ${name} login password 'r1ght'`, url);
       roles.set(name, url);
       await server.query(`grant create on database ${database} to ${name}`, url);
       const own = Object.assign(new URL(url), { username: name, password: "r1ght" }).href;
-      // Whoever opens it first owns it.
+      // The role that opens it first owns it.
       await (await open(own)).close();
       const { logged } = await start(t, own);
-      // Somebody else, who is let in all the while.
+      // Another role, which is let in all the while.
       const hf = await open(url);
       t.after(() => hf.close());
       await server.query(`alter role ${name} ${shut}`, url);

@@ -30,30 +30,34 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await agree(handles, one);
   });
 
-  test("who comes second has nothing to do, and waits for nobody", async () => {
+  test("the second process has nothing to do, and does not wait", async () => {
     await ended(one, 3);
     await keep(one, { succeeded: { count: 0 } });
-    const somebody = await handles.bystander();
-    await somebody.query(`select 1 from mutexes where id = ${MUTEX.retention} for update`);
+    const bystander = await handles.bystander();
+    await bystander.query(`select 1 from mutexes where id = ${MUTEX.retention} for update`);
     assert.deepEqual(await one.expire(10), { removed: 0, more: false });
-    await somebody.end("commit");
+    await bystander.end("commit");
     await expireAll(one);
     assert.equal((await one.queries.counts({})).succeeded, 0);
   });
 
-  test("a job that somebody has in hand is left for later, and the others go", { timeout: 40_000 }, async () => {
-    await keep(one, { succeeded: { count: 0 } });
-    await expireAll(one);
-    const [first] = (await ended(one, 3)) as [number];
-    const somebody = await handles.bystander();
-    await somebody.query(`select 1 from jobs where key = ${first} for no key update`);
-    await expireAll(one);
-    assert.equal((await one.queries.counts({})).succeeded, 1);
-    await somebody.end("commit");
-    await expireAll(one);
-    assert.equal((await one.queries.counts({})).succeeded, 0);
-    assert.deepEqual(await handles.query("select * from expiring"), []);
-  });
+  test(
+    "a job whose row another session has locked is left for later, and the others are removed",
+    { timeout: 40_000 },
+    async () => {
+      await keep(one, { succeeded: { count: 0 } });
+      await expireAll(one);
+      const [first] = (await ended(one, 3)) as [number];
+      const bystander = await handles.bystander();
+      await bystander.query(`select 1 from jobs where key = ${first} for no key update`);
+      await expireAll(one);
+      assert.equal((await one.queries.counts({})).succeeded, 1);
+      await bystander.end("commit");
+      await expireAll(one);
+      assert.equal((await one.queries.counts({})).succeeded, 0);
+      assert.deepEqual(await handles.query("select * from expiring"), []);
+    },
+  );
 
   test("a job whose end is about to be committed while its queue first says how long to keep it goes in the end", async () => {
     const held = await running(one);
@@ -73,7 +77,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await agree(handles, one);
   });
 
-  test("a job that is ended by somebody who has never heard of its queue goes all the same, and is told of", async () => {
+  test("a job that is settled by a process without its queue's settings is removed all the same, with its event", async () => {
     await one.queues.declare([declaring([], { settings: { events: true, keep: { succeeded: { count: 0 } } } })]);
     await expireAll(one);
     const held = [await running(one), await running(one)];
@@ -95,13 +99,13 @@ describe("retention, where several look after it", { skip: noServer }, () => {
           perform pg_advisory_xact_lock_shared(1);
         end if;
         return floor(extract(epoch from clock_timestamp()) * 1000)::bigint; end $$`);
-    const somebody = await handles.bystander();
-    await somebody.query("select pg_advisory_xact_lock(1)");
+    const bystander = await handles.bystander();
+    await bystander.query("select pg_advisory_xact_lock(1)");
     const settled = one.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
     await handles.blocked(1);
     await keep(other, { succeeded: { count: 0 } });
     await expireAll(other);
-    await somebody.end("commit");
+    await bystander.end("commit");
     assert.deepEqual(await settled, ["held"]);
     await expireAll(other);
     assert.equal((await one.queries.counts({})).succeeded, 0);

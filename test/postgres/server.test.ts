@@ -23,12 +23,12 @@ describe("a server for tests", { skip: noServer }, () => {
     assert.ok((row?.["version"] as number) >= 140_000, JSON.stringify(row));
   });
 
-  test("makes databases that share nothing, and drops one while somebody is connected to it", async () => {
+  test("makes databases that share nothing, and drops one while a client is connected to it", async () => {
     const [one, other] = [await server.createDatabase(), await server.createDatabase()];
     await server.query("create table t (a int)", one);
     await server.query("create table t (a text)", other);
     const asleep = server.query("select pg_sleep(60)", one).catch((error: Error) => error);
-    await until(async () => (await server.query(sleepers)).length === 1, "somebody sleeps in it");
+    await until(async () => (await server.query(sleepers)).length === 1, "a session sleeps in it");
     await server.dropDatabase(one);
     assert.ok((await asleep) instanceof Error);
     await assert.rejects(server.query("select 1", one), { code: "3D000" });

@@ -95,7 +95,7 @@ export class PostgresServer {
     return this.url(name);
   }
 
-  /** Whoever is still connected to it loses the connection. */
+  /** Clients that are still connected to it lose their connection. */
   async dropDatabase(url: string): Promise<void> {
     const name = new URL(url).pathname.slice(1);
     await this.query(`drop database if exists ${name} with (force)`);

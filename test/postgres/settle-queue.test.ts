@@ -109,7 +109,7 @@ describe("a backlog's settlements, over a second connection", { skip: noServer }
       const since = performance.now();
       const [once, again] = [await ends("once"), await ends("again")];
       assert.deepEqual(new Set(await few.settle(once)), new Set(["held"]));
-      assert.ok(performance.now() - since < options.patience, "nobody is waited for");
+      assert.ok(performance.now() - since < options.patience, "no other transaction is waited for");
       await few.close();
       const late = await PostgresStore.open(own, options);
       t.after(() => late.close());

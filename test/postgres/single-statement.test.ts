@@ -31,7 +31,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
   for (const [how, way] of Object.entries(WAYS)) {
     for (const queues of [["a"], ["a", "b"]]) {
       const what = queues.length === 1 ? "one queue" : "two queues";
-      test(`a job that somebody changes while it is claimed ${how} from ${what} is claimed, and no claim is of nothing`, async () => {
+      test(`a job that another session changes while it is claimed ${how} from ${what} is claimed, and no claim is of nothing`, async () => {
         const { stores, schema, query, bystander, blocked, close } = await openHandles(server, 1);
         const [store] = stores as [PostgresStore];
         try {
@@ -92,7 +92,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     });
   }
 
-  test("one that comes to the server when somebody was told that it was not done is refused", async (t) => {
+  test("a call that reaches the server after its caller got the answer that it was not done is refused", async (t) => {
     const url = await server.createDatabase();
     const proxy = await Proxy.before(url);
     t.after(() => proxy.close());
@@ -149,7 +149,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
   }
 
   for (const [how, way] of Object.entries(WAYS)) {
-    test(`calls ${how} of whose commit nobody can tell for a minute are told so, and are not made again`, async (t) => {
+    test(`calls ${how} whose commit stays unknown for a minute fail with that answer, and are not repeated`, async (t) => {
       const url = await server.createDatabase();
       const proxy = await Proxy.before(url);
       t.after(() => proxy.close());
@@ -226,7 +226,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       const [id] = (await answer) as [string];
       assert.equal((await direct.queries.get(id))?.state, state);
       assert.equal((await direct.queries.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
-      assert.equal(told, 1, "whoever waits for this process's commits hears of it");
+      assert.equal(told, 1, "listeners for this process's commits are notified");
     }
   });
 
@@ -234,7 +234,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     const url = await server.createDatabase();
     const store = await openAt(t, url);
     await store.enqueue([JOB]);
-    // As behind a pooler that nobody told us of: the connection is another than the one that was set up.
+    // As behind an undeclared pooler: the connection is another than the one that was set up.
     await server.query(
       `create function forgets() returns trigger language plpgsql as $$ begin
         perform set_config('synchronous_commit', 'off', false); return null; end $$;
@@ -259,7 +259,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
           const given = { name: "same", [what]: `${what} ${round}` };
           const enqueue = async (store: Store): Promise<Enqueued> => (await store.enqueue([newJob(given)]))[0] as Enqueued;
           const answers = await Promise.all(stores.map(enqueue));
-          assert.equal(new Set(answers.map(({ id }) => id)).size, 1, "all are told of one job");
+          assert.equal(new Set(answers.map(({ id }) => id)).size, 1, "all callers get one job");
           assert.equal(answers.filter((answer) => "duplicate" in answer && !answer.duplicate).length, 1);
         }
         assert.deepEqual(await query("select count(*)::int as n from jobs"), [{ n: 20 }]);
@@ -282,7 +282,7 @@ describe("a server that by itself would not wait for its disk", { skip: noRestar
   test("has lost nothing after a crash that was answered, by one statement or several", { timeout: 60_000 }, async (t) => {
     const url = await server.createDatabase();
     const store = await openAt(t, url);
-    // Somebody listens, so that a notice, which waits for nothing, is sent right behind each of them.
+    // Another process listens, so that a notification, which waits for nothing, is sent right behind each of them.
     const listener = await openAt(t, url);
     t.after(listener.onChange(() => {}));
     for (let i = 0; i < 5; i++) await store.enqueue([JOB]);

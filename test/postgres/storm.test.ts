@@ -119,7 +119,7 @@ async function hold(handles: Handles): Promise<void> {
        where waits.job = job.key and upstream.${unfinished})`,
   );
   await none(
-    "who does not wait is on nobody's list",
+    "a job that does not wait is in no list of waiting jobs",
     `select * from waits join jobs as job on job.key = waits.job where job.state <> 'waiting'`,
   );
   await none("what the claims say runs is what runs", misjudged(handles.schema));

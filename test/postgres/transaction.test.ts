@@ -108,7 +108,7 @@ test("a rollback to the user's own savepoint takes the job with it, too", { skip
   assert.deepEqual((await claimIds(store)).sort(), ["a", "b"]);
 });
 
-test("an enqueue that is refused or throws has left nothing, and the user's transaction goes on", { skip }, async () => {
+test("an enqueue that is refused or throws has left nothing, and the user's transaction continues", { skip }, async () => {
   await add(store, { id: "taken", name: "other" });
   await client.query("begin");
   assert.deepEqual(await store.enqueueWithin(client, [newJob({ id: "x" }), newJob({ id: "taken" })]), [
@@ -154,7 +154,7 @@ test(
 );
 
 test(
-  "with postgres, whose transactions fail with each statement that does: one that had to look again goes on",
+  "with postgres, whose transactions fail with each failed statement: a transaction that had to look again continues",
   { skip },
   async () => {
     await client.query("begin");
@@ -231,7 +231,7 @@ for (const [what, given] of [
   ["an id", { id: "same" }],
 ] as const) {
   test(
-    `an enqueue of ${what} that an open transaction has waits for it, and nobody else in its queue does`,
+    `an enqueue of ${what} that an open transaction has waits for it, and no other enqueue in its queue does`,
     { skip },
     async () => {
       const declares = declaring([limitRule({ keyed: false, concurrency: 5 })]);
@@ -309,7 +309,7 @@ test("what is no open transaction on this database is refused, and nothing is wr
   assert.deepEqual(await seeAll(store), []);
 });
 
-test("a transaction that is read only is refused, says so, and goes on", { skip }, async () => {
+test("a transaction that is read-only is refused with an error that says so, and continues", { skip }, async () => {
   await client.query("begin read only");
   await assert.rejects(async () => store.enqueueWithin(client, [newJob()]), refusedWith("TX_READ_ONLY"));
   assert.equal((await client.query("select 1 as one")).rows[0].one, 1);

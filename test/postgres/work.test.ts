@@ -48,7 +48,7 @@ describe("work items of several processes", { skip: noServer }, () => {
   const second = () => handles.stores[1] as PostgresStore;
 
   for (const seed of SEEDS) {
-    test(`leave books that are those of the rows, and nobody waits in a circle (HOLDFAST_SEED=${seed})`, async (t) => {
+    test(`leave totals that match the rows, and there is no deadlock (HOLDFAST_SEED=${seed})`, async (t) => {
       const earlier = await deadlocks(server);
       const budget = { micros: null, tokens: null };
       const sites: Site[] = [];
@@ -66,11 +66,11 @@ describe("work items of several processes", { skip: noServer }, () => {
       }
       await checkBooks(handles);
       await handles.close();
-      assert.equal((await deadlocks(server)) - earlier, 0, "nobody waited in a circle");
+      assert.equal((await deadlocks(server)) - earlier, 0, "there was no deadlock");
     });
   }
 
-  test("never have more set aside than there is, whoever asks at once", async () => {
+  test("never have more reserved than there is, however many processes ask at once", async () => {
     const at = await site(first(), { budget: { micros: dollars(100).micros, tokens: null } });
     const leases = await parsing(
       first(),
@@ -89,7 +89,7 @@ describe("work items of several processes", { skip: noServer }, () => {
     await checkBooks(handles);
   });
 
-  test("what one of them is about to reference is told to who asks what is", async () => {
+  test("an artifact that one process is about to reference is reported as referenced to another", async () => {
     const at = await site(first());
     const [lease] = (await parsing(first(), at, ["a"])) as [Claimed];
     let asked: Promise<ReadonlySet<string>> | null = null;

@@ -16,7 +16,7 @@ import { auditHead } from "../conformance/parts.ts";
 const OPTIONS = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
 
 describe("the table of the audit", () => {
-  test("lets nobody change, remove or put in entries, whoever writes", async (t) => {
+  test("refuses changed, removed and inserted entries, whichever connection writes", async (t) => {
     const { db } = await written(t);
     const refused = {
       "an update": "update holdfast_audit set actor = 'mallory' where seq = 3",

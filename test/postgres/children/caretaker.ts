@@ -12,7 +12,7 @@ import { configure, copyCluster, makeCluster, makeReplica, memoryFolder, templat
 
 /**
  * Makes a PostgreSQL server, starts and stops it as its owner says, and clears everything away when the channel to the
- * owner closes: because he is done, or because he was killed. There is no other way to the end, so it is always tried.
+ * owner closes: because the owner is done, or was killed. There is no other way to the end, so it is always tried.
  */
 
 /** Generous: recovery after a crash may take a while on a busy machine. */
@@ -103,7 +103,7 @@ async function clear(): Promise<void> {
 }
 
 /**
- * A port that nobody listens on, below those that outgoing connections are given: while the server is down, one of them
+ * A port that no process listens on, below those that outgoing connections are given: while the server is down, one of them
  * could take its port, or even connect to itself.
  */
 async function freePort(): Promise<number> {

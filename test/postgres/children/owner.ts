@@ -1,6 +1,6 @@
 import { startServer } from "../server.ts";
 
-/** Starts a server, says where it is, and does nothing more: somebody will kill it, or it leaves without closing. */
+/** Starts a server, says where it is, and does nothing more: the test kills it, or it leaves without closing. */
 const [manner] = process.argv.slice(2);
 const server = await startServer();
 process.send?.({ url: server.url(), dataFolder: server.dataFolder });
