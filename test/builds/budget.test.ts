@@ -33,7 +33,7 @@ test("a build pauses before it would spend more than its budget, with a token, a
   assert.equal((await here.hf.builds.get(built.id))?.token, undefined, "it is kept nowhere");
 });
 
-test("with the token and a new budget it goes on, and pays for nothing twice", async (t) => {
+test("with the token and a new budget it resumes, and pays for nothing twice", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs);
@@ -87,7 +87,7 @@ test("failed attempts cost what they have said", async (t) => {
   assert.deepEqual([built.state, built.spent.usd], ["FAILED", 6]);
 });
 
-test("without an estimate the mean of what it has cost so far is set aside", async (t) => {
+test("without an estimate the mean of the costs so far is reserved", async (t) => {
   const here = await yard(t);
   await here.succeed(dear(here, { budget: {}, estimate: null, cost: 2 }));
   const again = dear(here, { budget: { usd: 9 }, estimate: null, cost: 2, key: "another" });
@@ -177,7 +177,7 @@ test("a token that is refused leaves who tried it, on which build and why, and i
   for (const one of tried.slice(0, 4)) await assert.rejects(builds.approve(id, { token: one, budget }));
   await assert.rejects(builds.resume(docs, id, { token: made, budget }), refusal("TOKEN_UNKNOWN"));
   await assert.rejects(builds.resume(docs, id, { token, budget: { usd: 1 } }), refusal("BUDGET_TOO_SMALL"));
-  await assert.rejects(builds.resume(docs, id), refusal("TOKEN_NEEDED"), "nobody has tried one");
+  await assert.rejects(builds.resume(docs, id), refusal("TOKEN_NEEDED"), "no token was given");
   await builds.approve(id, { token, budget });
   await assert.rejects(builds.approve(id, { token, budget }), refusal("TOKEN_USED"));
   await assert.rejects(builds.approve("b00000000000000000", { token, budget }), refusal("NO_SUCH_BUILD"));
@@ -315,7 +315,7 @@ test("a paused build fails when what was in flight leaves nothing that money wou
   );
 });
 
-test("nothing is set aside any more when a build has ended, however it did", async (t) => {
+test("nothing is reserved any more when a build has ended, however it did", async (t) => {
   const here = await yard(t);
   const docs = dear(here);
   const { id, token = "" } = await here.build(docs, { concurrency: 8 });

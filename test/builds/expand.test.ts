@@ -140,7 +140,7 @@ test("with `remove`, an expand of what is again what it once was runs again: it 
   assert.equal(here.ran.filter((one) => one === "split a").length, 3);
 });
 
-test("children are seen by nobody before their expand has ended, and of one that fails there are none", async (t) => {
+test("children are visible to no query before their expand has ended, and an expand that fails has none", async (t) => {
   const here = await yard(t);
   const state = { fails: true };
   const seen: number[] = [];

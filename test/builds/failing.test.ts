@@ -240,7 +240,7 @@ test("an output that is no JSON fails its target at once, and says where", async
         return { map: new Map(), bigint: 1n, date: { at: new Date() }, fine: 1 }[input as "fine"];
       }),
   );
-  assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "nobody tries again what cannot be kept");
+  assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "a value that cannot be kept is not retried");
   assert.deepEqual(built.errors.map(({ message }) => message).sort(), [
     'For target "bigint" the output of stage "say" is a bigint, which JSON cannot carry as it is.',
     'For target "date" the output of stage "say".at is a Date, which JSON cannot carry as it is.',

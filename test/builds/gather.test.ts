@@ -146,7 +146,7 @@ test("a gather does not run where something failed, and runs when that is mended
   assert.deepEqual(await second.handle.output("sum"), { total: 5, members: ["a", "b"], failed: 0 });
 });
 
-test("with `partial` it runs with those that there are, and is told how many failed; the build has failed all the same", async (t) => {
+test("with `partial` it runs with the targets that succeeded, and gets the number that failed; the build has failed all the same", async (t) => {
   const here = await yard(t);
   here.write({ a: "1", b: "bad", c: "22" });
   const built = await here.build(sums(here, { sum: { partial: true } }));

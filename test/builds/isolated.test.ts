@@ -36,7 +36,7 @@ describe("a stage in a process of its own", () => {
     assert.ok(!pids.has(process.pid));
   });
 
-  test("takes nobody with it when it dies, and has failed when it dies again and again", () => {
+  test("takes no other process with it when it dies, and has failed when it dies again and again", () => {
     assert.deepEqual(build.errors.map(({ target, message }) => [target, message]).toSorted(), [
       ["b.txt/b.txt#0", "It took its worker down, or was left behind by it, 2 times."],
       ["b.txt/b.txt#1", "it threw"],

@@ -42,7 +42,7 @@ test("two builds of one pipeline do not run at once, and who leads it is said; t
   await here.succeed(docs);
 });
 
-test("a build that is stopped lets what runs end, is left CRASHED, stopped, and goes on when it is resumed", async (t) => {
+test("a build that is stopped lets its attempts end, is left CRASHED, stopped, and continues when it is resumed", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise, many: 40 });
@@ -84,7 +84,7 @@ test("a signal stops it, and one that is aborted already starts nothing", async 
   await assert.rejects(here.hf.builds.start(docs, { signal: controller.signal }), { name: "AbortError" });
 });
 
-test("closing the database leaves a build that goes on at the next open", async (t) => {
+test("closing the database leaves a build that resumes at the next open", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const docs = slow(here, { holds: promise, many: 40 });
@@ -152,7 +152,7 @@ test("an active build that is abandoned stops, and what still ends of it is reus
   assert.equal(new Set(here.ran).size, here.ran.length, "what was paid for is kept");
 });
 
-test("progress shows a build as it goes on, and ends with how it ended", async (t) => {
+test("progress shows a build as it proceeds, and ends with how it ended", async (t) => {
   const here = await yard(t);
   const { promise, resolve } = Promise.withResolvers<void>();
   const handle = await here.hf.builds.start(slow(here, { holds: promise }));

@@ -3,7 +3,7 @@ import { buildById, type BuildRow } from "../../src/store/builds.ts";
 import { items, pipeline } from "../../src/index.ts";
 import { counts, ONCE, test, type Yard, yard } from "./parts.ts";
 
-/** Numbers, of which the first fails, and nobody comes to the last. */
+/** Numbers, of which the first fails, and no worker comes to the last. */
 function many({ ran }: Yard, given: { fails?: boolean; holds?: Promise<void>; most?: number } = {}) {
   const { fails = true, holds = Promise.resolve(), most = 40 } = given;
   return pipeline("many", { maxFailures: 0 })

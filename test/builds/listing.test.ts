@@ -36,7 +36,7 @@ test("without a version an item is what is in it, in whichever order", async (t)
   assert.equal(here.taken().length, 1);
 });
 
-test("a list that breaks off goes on behind the last that was written down", async (t) => {
+test("a list that breaks off continues behind the last item that was written", async (t) => {
   const here = await yard(t);
   const asked: (string | undefined)[] = [];
   const docs = pipeline("mails")
@@ -79,7 +79,7 @@ test("items that come asynchronously, large ones and thousands are all there", a
   assert.deepEqual(counts(await here.succeed(docs), "size"), [0, 1_101, 0, 0]);
 });
 
-test("a build that is stopped or abandoned in its listing leaves it as it is, at once, and its iterator is told", async (t) => {
+test("a build that is stopped or abandoned in its listing leaves it as it is, at once, and its iterator is closed", async (t) => {
   const here = await yard(t);
   const state = { told: 0, cursors: [] as (string | undefined)[], end: Number.POSITIVE_INFINITY };
   let listed = Promise.withResolvers<void>();
@@ -113,7 +113,7 @@ test("a build that is stopped or abandoned in its listing leaves it as it is, at
   assert.equal((await again.done()).state, "ABANDONED");
   assert.equal(state.told, 2);
   assert.ok(Number(state.cursors[1]) >= 499, "it went on where it was");
-  assert.ok(performance.now() - since < 8_000, "nobody waited for it");
+  assert.ok(performance.now() - since < 8_000, "no caller waited for it");
   state.end = 1_500;
   assert.deepEqual(counts(await here.succeed(docs), "read"), [0, 1, 0, 0]);
 });

@@ -44,7 +44,7 @@ const QUIET = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {}
 export interface Ground {
   /** Null: this test runs there, else why it does not. */
   skips(name: string): string | null;
-  /** One that nobody has used; `leave` is called when it is closed. */
+  /** A location that was never used; `leave` is called when it is closed. */
   fresh(): Promise<{ where: string; options?: OpenOptions; leave?: () => Promise<void> }>;
 }
 

@@ -14,7 +14,7 @@ interface Desk {
   root: string;
   /** Other bytes than ever before. */
   rewrite(): void;
-  /** The build as it ends, while the clock goes on by a quarter of a second at a time. */
+  /** The build as it ends, while the clock advances by a quarter of a second at a time. */
   end(build: BuildHandle): Promise<Build>;
 }
 

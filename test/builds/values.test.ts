@@ -116,7 +116,7 @@ test("what is rare in JSON comes back exactly, from items, expands, outputs, che
   assert.deepEqual(await outputsOf(await here.succeed(docs), "same"), outputs);
 });
 
-test("a property that is undefined is absent, for whoever looks, at once and later; undefined itself stays that", async (t) => {
+test("a property that is undefined is absent, for every reader, at once and later; undefined itself stays that", async (t) => {
   const here = await yard(t);
   const names: string[] = [];
   const docs = pipeline("absent")

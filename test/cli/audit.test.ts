@@ -31,7 +31,7 @@ test("audit shows who did what: the program, the process, and on the command lin
   assert.equal((await place.run(["queues", "resume", "mail"])).code, 0);
   assert.equal((await place.run(["unlock", "left"])).code, 0);
   const [paused, resumed, unlocked] = await entries();
-  assert.match(paused?.by ?? "", /^setup \(pid \d+ on [^,]+\)$/, "a program is nobody's hand");
+  assert.match(paused?.by ?? "", /^setup \(pid \d+ on [^,]+\)$/, "a program is not an operator");
   const { username } = userInfo();
   const by = (program: string) => new RegExp(`^${program} \\(pid \\d+ on .+, by ${username}\\)$`);
   assert.deepEqual([resumed?.action, resumed?.before, resumed?.after], ["queue.resumed", { paused: true }, { paused: false }]);
@@ -62,7 +62,7 @@ test("audit verify exits 5 when a head that was kept is not in it, and 2 when th
 test("audit verify names the first entry that was edited, and exits 5", async () => {
   const db = new DatabaseSync(place.db);
   for (const { name } of GUARDS) db.exec(`drop trigger ${name}`);
-  db.exec("update holdfast_audit set actor = 'nobody' where seq = 2");
+  db.exec("update holdfast_audit set actor = 'another' where seq = 2");
   for (const { sql } of GUARDS) db.exec(sql);
   db.close();
   const { stdout, code } = await place.run(["audit", "verify"]);

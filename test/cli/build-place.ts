@@ -18,7 +18,7 @@ export function writeDoc({ folder }: Place, name: string, text: string): Promise
   return writeFile(join(folder, "docs", `${name}.md`), text);
 }
 
-/** Lets go whoever holds. */
+/** Lets the waiting handlers continue. */
 export async function openGate({ folder }: Place): Promise<void> {
   await writeFile(join(folder, "go"), "");
 }

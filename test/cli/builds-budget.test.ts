@@ -65,7 +65,7 @@ test("a wrong token, and a budget without room, change nothing, and show in what
   );
 });
 
-test("with the token and a new budget it goes on, once, and costs no more than one pass", async () => {
+test("with the token and a new budget it resumes, once, and costs no more than one pass", async () => {
   const { code, stdout } = await place.run(["run", DOCS, "--token", token, "--budget", "usd=5,tokens=100", "--json"]);
   assert.equal(code, 0);
   const last = linesOf(stdout).at(-1);
@@ -75,7 +75,7 @@ test("with the token and a new budget it goes on, once, and costs no more than o
   assert.match(again.stderr, /no build of pipeline "docs" is paused/);
 });
 
-test("another token can be made, an approval is kept, and the next run goes on with it", async () => {
+test("another token can be made, an approval is kept, and the next run resumes with it", async () => {
   for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, changed`);
   assert.equal((await place.run(["run", DOCS, "--budget", "0.1"])).code, 3);
   const { id } = await newest(place);

@@ -11,7 +11,7 @@ before(async () => void (place = await Place.make()));
 after(() => place.remove());
 
 for (const code of ["0", "3"]) {
-  test(`a handler that calls process.exit(${code}) ends run with 1, and the build goes on with the next run`, async () => {
+  test(`a handler that calls process.exit(${code}) ends run with 1, and the next run resumes the build`, async () => {
     const left = await place.run(["run", LEAVES, "--json", "--rerun", "say"], { env: { LEAVES_WITH: code } });
     assert.equal(left.code, 1, left.stderr);
     assert.equal(SAYS.exec(left.stderr)?.[1], code);

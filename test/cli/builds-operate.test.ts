@@ -44,7 +44,7 @@ test("builds why says which part has changed", async () => {
   assert.match(target.error.hint, /^Did you mean "docs\/b\.md"/);
 });
 
-test("builds export writes a folder, artifacts get reads bytes, and sweep takes only what nobody needs", async () => {
+test("builds export writes a folder, artifacts get reads bytes, and sweep removes only unreferenced artifacts", async () => {
   const large = "x".repeat(20_000);
   await writeDoc(place, "large", large);
   assert.equal((await place.run(["run", DOCS])).code, 0);
@@ -68,9 +68,9 @@ test("builds export writes a folder, artifacts get reads bytes, and sweep takes 
   assert.equal(existsSync(join(place.folder, "x")), false);
   assert.equal((await place.json<{ removed: number }>(["artifacts", "sweep"])).removed, 0);
 
-  const nobodys = join(`${place.db}-artifacts`, "ab");
-  await mkdir(nobodys, { recursive: true });
-  await writeFile(join(nobodys, "c".repeat(62)), "nobody needs it");
+  const unreferenced = join(`${place.db}-artifacts`, "ab");
+  await mkdir(unreferenced, { recursive: true });
+  await writeFile(join(unreferenced, "c".repeat(62)), "not needed here");
   const sweep = ["artifacts", "sweep", "--older-than", "0ms"];
   assert.deepEqual(
     await place.json<{ removed: number; bytes: number }>(sweep).then(({ removed, bytes }) => [removed, bytes]),
@@ -108,7 +108,7 @@ test("unlock refuses while the leader lives unless it is forced, and that is in 
   assert.match((await place.run(["audit", "--subject", "lead:docs"])).stdout, /lead\.broken +lead:docs +holdfast unlock/);
 });
 
-test("builds resume goes on with it, by its file; with none it says what is missing", async () => {
+test("builds resume continues the build, by its file; with none it says what is missing", async () => {
   const { id } = await newest(place);
   const { error } = await place.json<JsonError>(["builds", "resume", id], 2);
   assert.match(error.message, /is of pipeline "docs", and no config here says where/);

@@ -31,7 +31,7 @@ describe("the commands for builds, with --db postgres://…", { skip: noServer }
     assert.deepEqual((await place.json<{ items: Build[] }>(["builds", ...where])).items, [], "nothing was begun");
   });
 
-  test("of two runs one exits 4; Ctrl-C leaves a build that goes on, with workers, to SUCCESS", async () => {
+  test("of two runs one exits 4; Ctrl-C leaves a build that resumes, with workers, to SUCCESS", async () => {
     const first = place.start(["run", DOCS, "--concurrency", "1", ...where]);
     await first.said("holding");
     const second = await place.run(["run", DOCS, ...where]);
@@ -48,7 +48,7 @@ describe("the commands for builds, with --db postgres://…", { skip: noServer }
     assert.deepEqual([last?.state, last?.spent.usd], ["SUCCESS", 0.3]);
   });
 
-  test("a pause exits 3 and goes on with token and budget; plan, list, audit and export look at it", async () => {
+  test("a pause exits 3 and the build resumes with token and budget; plan, list, audit and export show it", async () => {
     for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, changed`);
     const plan = await place.json<Plan>(["plan", DOCS, ...where]);
     assert.deepEqual([plan.stages["parse"]?.run, plan.estimate.usd], [2, 0.2]);

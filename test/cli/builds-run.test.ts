@@ -78,7 +78,7 @@ test("of two at once one runs, and the other exits 4 and names who does", async 
   assert.match(stdout, /\nstopped docs build b\w+ · stopped .*[^]*continues it\.\n$/);
 });
 
-test("after Ctrl-C the next run goes on with the build to its end, and nothing is paid twice", async () => {
+test("after Ctrl-C the next run resumes the build to its end, and nothing is paid twice", async () => {
   const left = await newest(place);
   assert.equal(left.state, "CRASHED");
   const other = await place.run(["run", DOCS, "--rerun", "parse"]);
@@ -95,7 +95,7 @@ test("after Ctrl-C the next run goes on with the build to its end, and nothing i
   assert.deepEqual([done.id, done.state, done.spent.usd], [left.id, "SUCCESS", 0.2]);
 });
 
-test("a second Ctrl-C exits at once, and that build goes on with the next run, too", async () => {
+test("a second Ctrl-C exits at once, and the next run resumes that build, too", async () => {
   await shutGate(place);
   await writeDoc(place, "b", "slow berta");
   const run = place.start(["run", DOCS]);

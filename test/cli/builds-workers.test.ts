@@ -24,7 +24,7 @@ async function workersOf(count: number): Promise<number[]> {
   }
 }
 
-/** Resolves when there is no such process any more; it is nobody's child here. */
+/** Resolves when there is no such process any more; it is not a child of this process. */
 async function gone(pid: number): Promise<void> {
   for (;;) {
     try {

@@ -145,9 +145,9 @@ test("when its lease has ended another claims the job, and the first can neither
   assert.equal((await hf.jobs.get(id))?.output, "living");
 });
 
-test("a lease that has ended and that nobody has taken back is still good: it can be renewed and settled", async () => {
+test("an expired lease that no process has reclaimed is still good: it can be renewed and settled", async () => {
   const { id } = await hf.enqueue(named("late"), 1);
-  // No worker runs here, and nobody claims in between.
+  // No worker runs here, and no process claims in between.
   const late = await take("late", "--lease", "1ms");
   await place.json(["renew", late.claim, "--lease", "1ms"]);
   await place.json(["settle", late.claim, "--succeed", '"late"']);
@@ -159,7 +159,7 @@ test("renew --keep holds a job beyond its lease, and lets go when its input ends
   const { claim } = await take("ten", "--lease", "3s");
   const keeping = place.start(["renew", claim, "--lease", "3s", "--keep"], { input: null });
   await keeping.said("is held for 3s");
-  // Whoever waits looks again when the lease would have ended, and would take the job then.
+  // A waiting claim looks again when the lease would have ended, and would take the job then.
   assert.equal((await place.run(["claim", "ten", "--worker", "bert", "--wait", "3500ms"])).code, 1);
   keeping.child.stdin?.end();
   assert.equal((await keeping.ended).code, 0);
@@ -186,7 +186,7 @@ test("an exclusive claim keeps others out of the queue until it is settled", asy
   await take("seven");
 });
 
-test("a claim that nobody can read is given back at once", async () => {
+test("a claim whose output no process can read is released at once", async () => {
   const { id } = await hf.enqueue(named("eight"), 1);
   const deaf = place.start(["claim", "eight", "--worker", "anna", "--json"]);
   deaf.child.stdout?.destroy();
@@ -210,7 +210,7 @@ test("the script in the docs: two at once, one killed in the middle, and every j
   const bash = (name: string, text: string) => writeFile(join(bin, name), `#!/usr/bin/env bash\n${text}`, { mode: 0o755 });
   const main = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
   await bash("holdfast", `exec '${process.execPath}' '${main}' "$@"\n`);
-  // Says that it has begun, and goes on when it is told to.
+  // Says that it has begun, and continues when it has read a line.
   await bash("review", `echo "begun $JOB_ID $CLAIM $1" >&2; read -r word; echo "\\"$NAME \${word}\\""\n`);
   await writeFile(join(place.folder, "reviewer.sh"), script ?? "");
 
@@ -247,7 +247,7 @@ test("the script in the docs: two at once, one killed in the middle, and every j
     assert.equal(late.code, 1);
     assert.match(late.stderr, /LEASE_LOST/);
     assert.equal(second.said.match(/ succeeded\.\n/g)?.length, ids.length, second.said);
-    assert.doesNotMatch(second.said, /LEASE_LOST|somebody else/);
+    assert.doesNotMatch(second.said, /LEASE_LOST|was reclaimed/);
     await assert.rejects(readFile(join(place.folder, "stolen")));
   } finally {
     await Promise.all([first.end(), second.end()]);
@@ -305,7 +305,7 @@ class Script {
   }
 }
 
-/** Looks again whenever somebody has committed something. */
+/** Looks again whenever another process has committed something. */
 async function until(isSo: () => Promise<boolean>): Promise<void> {
   let changed = Promise.withResolvers<void>();
   const stop = hf.engine.store.onChange(() => changed.resolve());

@@ -147,8 +147,20 @@ suite("a config that cannot be used", () => {
       /modules in .* is "/,
       /modules: \[/,
     ],
-    ["whose modules are no texts", "export default { modules: [7] }", "CONFIG_INVALID", /modules in .* is \[7\]/, /modules: \[/],
-    ["whose db is no text", "export default { db: 7, modules: [] }", "CONFIG_INVALID", /db in .* is 7/, /path of the database/],
+    [
+      "whose modules are not strings",
+      "export default { modules: [7] }",
+      "CONFIG_INVALID",
+      /modules in .* is \[7\]/,
+      /modules: \[/,
+    ],
+    [
+      "whose db is not a string",
+      "export default { db: 7, modules: [] }",
+      "CONFIG_INVALID",
+      /db in .* is 7/,
+      /path of the database/,
+    ],
     [
       "with an unknown option",
       "export default { modlues: [] }",

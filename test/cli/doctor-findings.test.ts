@@ -77,7 +77,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     finds(stuck[2], ["warning", /Job run-1 is stuck: it is past its timeout/, /^holdfast recover --expired-for 1m$/]);
   });
 
-  test("artifacts that are missing, and such that nobody refers to", async (t) => {
+  test("artifacts that are missing, and artifacts without a reference", async (t) => {
     const place = await placed(t);
     const large = pipeline("large")
       .source(items(() => ["a"], { id: (name) => name }))
@@ -91,7 +91,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     rmSync(join(folder, kept));
     const orphan = join(folder, "ab", "c".repeat(62));
     mkdirSync(join(folder, "ab"), { recursive: true });
-    writeFileSync(orphan, "of nobody");
+    writeFileSync(orphan, "unreferenced");
     utimesSync(orphan, new Date(Date.now() - 2 * DAY), new Date(Date.now() - 2 * DAY));
     const seen = await found(place, "artifacts", 1);
     finds(seen[0], ["error", new RegExp(kept.replace("/", "")), /--with-artifacts/]);
@@ -239,9 +239,9 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     const place = await placed(t);
     {
       await using hf = await open(place.db);
-      await hf.enqueueMany(note, [{ text: "somebody wrote this" }, {}], (_, i) => ({ id: `row-${i}` }));
+      await hf.enqueueMany(note, [{ text: "operator wrote this" }, {}], (_, i) => ({ id: `row-${i}` }));
     }
-    for (const at of whereIs(place.db, "somebody wrote this")) flip(place.db, at + 3, 1);
+    for (const at of whereIs(place.db, "operator wrote this")) flip(place.db, at + 3, 1);
     {
       await using hf = await open(place.db, { log: silent });
       await (await hf.claim(note, { worker: "anna" }))?.succeed();
@@ -250,7 +250,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     finds(row, ["warning", /Job row-0 is damaged/, /^holdfast quarantine list$/]);
   });
 
-  test("a log that somebody pins, by his name", { skip: process.platform !== "linux" }, async (t) => {
+  test("a log that a reader pins, with the reader's name", { skip: process.platform !== "linux" }, async (t) => {
     const place = await placed(t);
     const scene = new Scene(t);
     await using hf = await open(scene.path);

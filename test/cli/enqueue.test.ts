@@ -39,7 +39,7 @@ test("enqueue --after makes a job that waits for all of them, and refuses one th
   await using hf = await open(place.db);
   assert.equal((await hf.jobs.get(last.id))?.state, "waiting");
   const before = await hf.jobs.counts();
-  const { error } = await place.json<JsonError>(["enqueue", "echo", "--after", a.id, "--after", "nobody"], 1);
+  const { error } = await place.json<JsonError>(["enqueue", "echo", "--after", a.id, "--after", "absent"], 1);
   assert.equal(error.code, "NO_SUCH_JOB");
   assert.deepEqual(await hf.jobs.counts(), before);
   await hf.jobs.cancel(b.id);

@@ -45,7 +45,7 @@ test("events shows the last of them, of a job or of some types, and lines of JSO
   );
 });
 
-test("events --follow goes on with what happens, without a gap, leaves nothing behind, and exits 0 on Ctrl-C", async (t) => {
+test("events --follow continues with new events, without a gap, leaves nothing behind, and exits 0 on Ctrl-C", async (t) => {
   const running = place.start(["events", "--follow", "--limit", "1", "--type", "queue.*"]);
   t.after(() => running.child.kill("SIGKILL"));
   await running.said("queue.resumed");
@@ -61,8 +61,8 @@ test("events --follow goes on with what happens, without a gap, leaves nothing b
 });
 
 test("events sinks shows who is how far behind and why, and forget drops one", async () => {
-  const nobody = await place.run(["events", "sinks"]);
-  assert.equal(nobody.stdout, "No sinks or subscribers.\n");
+  const none = await place.run(["events", "sinks"]);
+  assert.equal(none.stdout, "No sinks or subscribers.\n");
   const off = hf.events.subscribe(() => Promise.reject(new Error("mail is down")), { name: "mail" });
   await hf.queues.pause("another");
   await sink(hf, "mail", ({ failures }) => failures > 0);

@@ -3,14 +3,14 @@ import { after, before, describe, test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
 
-const skip = process.platform === "win32" && "nobody can send it here";
+const skip = process.platform === "win32" && "SIGHUP cannot be sent here";
 
 let place: Place;
 before(async () => (place = await Place.make()));
 after(() => place.remove());
 
 describe("a terminal that is closed", { skip }, () => {
-  test("stops a worker in good order, however often it is told: nothing is charged, and there is no report", async () => {
+  test("stops a worker in good order, however often it is signalled: no crash is charged, and there is no report", async () => {
     const worker = place.start(["work", JOBS, "--drain", "0s"]);
     await worker.said("Working on");
     await using hf = await open(place.db);

@@ -79,7 +79,7 @@ test("the figures are those of status: queues, schedules, sinks and backups, as 
   );
 });
 
-test("a damaged database is told as far as it can be read, and nothing of it changes", async (t) => {
+test("a damaged database is reported as far as it can be read, and nothing of it changes", async (t) => {
   const place = await placeFor(t);
   {
     await using hf = await open(place.db);
@@ -111,11 +111,11 @@ test("a database that cannot be opened, and a server that does not answer, are n
     assert.equal(code, 0, stderr);
     const families = parseExposition(stdout);
     assert.deepEqual([value(families, "up"), value(families, "damaged"), value(families, "healthy")], [0, isDamaged, 0]);
-    assert.notEqual(stderr, "", "and why, for whoever reads the log");
+    assert.notEqual(stderr, "", "and why, for the reader of the log");
   }
 });
 
-test("where recovery waits for somebody's word, the figures say that", async (t) => {
+test("where recovery waits for an operator, the figures say that", async (t) => {
   const place = await placeFor(t);
   const worker = place.start(["work", JOBS]);
   await worker.said("Working on");

@@ -39,7 +39,7 @@ before(async () => {
     string,
     string,
   ];
-  // Whoever works it cannot read its input any more, so it is quarantined.
+  // Its worker cannot read its input any more, so it is quarantined.
   const worker = hf.work([good, broken, job({ name: "odd", input: nothing, run: () => {} })]);
   for (const id of [ids.good, ids.failed, ids.odd, ids.odder]) await hf.jobs.wait(id);
   await worker.stop();

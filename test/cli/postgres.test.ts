@@ -67,7 +67,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
   test("enqueue, work, stop, status and health", async () => {
     const { id } = await json<{ id: string }>(["enqueue", "double", "21", "--module", JOBS]);
     assert.match(await run(["status"]), new RegExp(`^postgres://.*${new URL(url).pathname}  1 pending`));
-    assert.match(await run(["health"], 1), /^not ok: /, "nobody works");
+    assert.match(await run(["health"], 1), /^not ok: /, "no worker runs");
     const worker = place.start(["work", JOBS, "--db", url]);
     await worker.said("Working on postgres://");
     assert.equal((await hf.jobs.wait(id)).output, 42);
@@ -109,7 +109,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
 
   test("quarantine list, retry and purge; recover", async () => {
     const ids = (await hf.enqueueMany(gone, [1, 2])).map(({ id }) => id);
-    for (const _ of ids) assert.ok(await hf.claim(gone, { worker: "nobody", lease: 1 }));
+    for (const _ of ids) assert.ok(await hf.claim(gone, { worker: "anna", lease: 1 }));
     await run(["recover"]);
     const listed = await json<{ items: Job[] }>(["quarantine", "list"]);
     assert.deepEqual(
@@ -159,7 +159,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => {} });
     const end = hf.events.subscribe(() => {}, { name: "reader" });
     await hf.enqueue(told, 1);
-    // Numbered by whoever reads first; it is there from its commit on.
+    // Numbered by the first reader; it is there from its commit on.
     assert.match(await run(["events"]), /job\.enqueued/);
     assert.match(await run(["events", "sinks"]), /reader/);
     await end();

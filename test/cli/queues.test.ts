@@ -38,7 +38,7 @@ test("queues lists, pauses and resumes; a paused queue hands out nothing", async
   assert.equal(claimed.job.id, id);
 });
 
-test("a queue that nobody knows is refused, unless it is paused ahead", async () => {
+test("an unknown queue is refused, unless it is paused ahead", async () => {
   for (const act of ["pause", "resume"]) {
     const { error } = await place.json<JsonError>(["queues", act, "mial"], 1);
     assert.equal(error.code, "NO_SUCH_QUEUE");

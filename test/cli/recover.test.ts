@@ -78,7 +78,7 @@ test("every crash has a report: --last shows it, --history lists it, health and 
   assert.equal(error.code, "USAGE");
 });
 
-test("a report with errors makes health say so until somebody acknowledges it, by name in the audit", async () => {
+test("a report with errors makes health say so until an operator acknowledges it, by name in the audit", async () => {
   const found = "3 commits that were acknowledged are not in the database";
   {
     await using hf = await open(place.db);
@@ -110,7 +110,7 @@ test("a report with errors makes health say so until somebody acknowledges it, b
   assert.match(by, /^holdfast recover \(pid \d+ on /);
 });
 
-test("where the config says so, nothing is recovered before somebody has seen what that would do", async (t) => {
+test("where the config says so, nothing is recovered before an operator has seen what that would do", async (t) => {
   const place = await Place.make();
   t.after(() => place.remove());
   const worker = place.start(["work", JOBS]);
@@ -177,7 +177,7 @@ test("recover --dry-run shows expired leases and locks, and recover then does ex
 
 test("recover --expired-for takes back leases that expired that long ago", async () => {
   {
-    // Claimed by somebody whose clock is an hour behind, so its lease is long over.
+    // Claimed by a process whose clock is an hour behind, so its lease is long over.
     await using hf = await open(place.db, { clock: { now: () => Date.now() - 3_600_000 } });
     await hf.enqueue(job({ name: "by-hand", run: () => {} }), 1);
     assert.ok(await hf.claim("by-hand", { worker: "anna", lease: "1m" }));

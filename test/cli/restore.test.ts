@@ -51,7 +51,7 @@ test("of a server it says what to do there", async () => {
   assert.match((await place.json<JsonError>(mails, 2)).error.hint, /truncate mails\.awake/);
 });
 
-test("with --at it finds the backup itself, and goes on by the journal", async () => {
+test("with --at it finds the backup itself, and continues by the journal", async () => {
   const db = join(place.folder, "journaled.db");
   {
     await using hf = await open(db, { journal: true });

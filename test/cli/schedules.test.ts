@@ -72,7 +72,7 @@ test("pause, resume, trigger and remove do what they say, and say what they did"
 
 for (const act of ["pause", "resume", "trigger", "remove"]) {
   test(`${act} of a schedule that is not there is refused`, async () => {
-    const { error } = await place.json<JsonError>(["schedules", act, "nobody's"], 1);
+    const { error } = await place.json<JsonError>(["schedules", act, "absent"], 1);
     assert.equal(error.code, "NO_SUCH_SCHEDULE");
     assert.match(error.hint, /a long key/);
   });

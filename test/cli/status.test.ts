@@ -36,7 +36,7 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
     await hf.jobs.wait(await hf.enqueue(broken, 1));
     await own.stop();
     await hf.enqueue(job({ name: "hang", run: () => {} }), 1);
-    await hf.enqueue(job({ name: "nobody", run: () => {} }), 1);
+    await hf.enqueue(job({ name: "orphan", run: () => {} }), 1);
     assert.ok(await hf.lock("nightly").acquire("anna", "10m"));
     await worker.said("hanging");
   }
@@ -44,7 +44,7 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
   const status = await place.json<Status>(["status"]);
   assert.deepEqual(
     status.queues.map(({ name }) => name),
-    ["hang", "nobody", "trouble"],
+    ["hang", "orphan", "trouble"],
   );
   assert.deepEqual([status.counts.running, status.counts.pending, status.counts.failed], [1, 1, 1]);
   const [process] = status.processes;
@@ -61,7 +61,7 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
   assert.deepEqual(
     status.alarms.map(({ code, message }) => [code, message]),
     [
-      ["NAME_NOT_WORKED", "no worker runs nobody (1 pending)"],
+      ["NAME_NOT_WORKED", "no worker runs orphan (1 pending)"],
       ["FAILED", "1 job failed"],
     ],
   );

@@ -23,7 +23,7 @@ interface Stopped {
 
 const pids = (processes: readonly { pid?: number | undefined }[]) => processes.map(({ pid }) => pid).toSorted();
 
-test("stop asks every worker without a signal, waits until they are gone, and fails when somebody who does not heed it works on", async () => {
+test("stop asks every worker without a signal, waits until they are gone, and fails when a process that ignores it works on", async () => {
   const workers = [place.start(["work", JOBS]), place.start(["work", JOBS, "--json"])];
   await Promise.all(workers.map((worker) => worker.said("pid")));
   const { id } = await hf.enqueue(job({ name: "hang", run: () => {} }), 1);
@@ -59,7 +59,7 @@ test("stop asks every worker without a signal, waits until they are gone, and fa
   assert.deepEqual([nothing.code, nothing.stdout], [0, "No process to stop.\n"]);
 });
 
-test("stop exits 1 when somebody is left, and when a process that was named cannot be asked", async () => {
+test("stop exits 1 when a process is left, and when a process that was named cannot be asked", async () => {
   const worker = place.start(["work", JOBS]);
   await hf.enqueue(job({ name: "deaf", run: () => {} }), 1);
   await worker.said("deaf runs");

@@ -20,7 +20,7 @@ after(async () => {
 const tick = job({ name: "tick", run: () => {} });
 type Line = Overview & { alarms: { code: string; grave: boolean; message: string }[]; rates?: Record<string, number> };
 
-test("a process that only enqueues is nobody who works", async () => {
+test("a process that only enqueues does not count as a worker", async () => {
   await hf.enqueue(tick, 1);
   const health = await place.json<{ ok: boolean; reasons: { code: string; message: string }[] }>(["health"], 1);
   assert.deepEqual(
@@ -57,7 +57,7 @@ test("names and versions that no worker runs are alarms while others are worked 
   await worker.stop();
 });
 
-test("a claim by hand is somebody who works", async () => {
+test("a claim by hand counts as a worker", async () => {
   const claim = await hf.claim("a", { worker: "anna" });
   assert.equal((await place.run(["health"])).code, 0);
   await claim?.release();
@@ -85,7 +85,7 @@ test("status --watch --json prints a line for each look, with the rates between 
   assert.ok((lines.at(-1)?.queues.find(({ name }) => name === "tick")?.ended ?? 0) >= 50);
 });
 
-test("in a pipe status --watch writes one block after the other, and ends when nobody reads it any more", async () => {
+test("in a pipe status --watch writes one block after the other, and ends when its output is closed", async () => {
   const watching = place.start(["status", "--watch", "100ms"]);
   await watching.said("done/s");
   watching.child.stdout?.destroy();
@@ -125,7 +125,7 @@ function pageOf(seen: string): string {
   return seen.slice(seen.indexOf("\u001b[H"), seen.indexOf("Ctrl-C ends")).replaceAll(/\d+[smh]\b/g, "");
 }
 
-test("a terminal that nobody gave a size gets the whole page, 80 columns wide", { skip: noTerminal }, async () => {
+test("a terminal without a size gets the whole page, 80 columns wide", { skip: noTerminal }, async () => {
   const sizes = [
     { cols: 0, rows: 0 },
     { cols: 80, rows: 500 },
@@ -144,7 +144,7 @@ test("in a terminal status --watch draws in place, and Ctrl-C gives it back and 
   assert.ok(seen.includes(`${escape}?7h${escape}?25h${escape}?1049l`), "the cursor and the screen are back");
 });
 
-test("an interval that nobody could read is refused", async () => {
+test("an unreadable interval is refused", async () => {
   assert.equal((await place.run(["status", "--watch", "1ms"])).code, 2);
   assert.equal((await place.run(["status", "--watch", "often"])).code, 2);
 });
