@@ -1,11 +1,13 @@
-/** Prints, as JSON, the files of `src/` that one job and one build of two files pass through on the main thread, by V8's counts. */
+/**
+ * Prints, as JSON, the files of `src/` that one job and one build of two files pass through on the main thread, by V8's counts:
+ * those that run every time, and those that ran at least once. Timers (the janitor, schedules) make the difference.
+ */
 import { Session } from "node:inspector/promises";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { files, job, open, pipeline } from "../../src/index.ts";
 
-/** What runs every time belongs to the way; what a timer does meanwhile runs now and then. */
-const TIMES = 3;
+const TIMES = 5;
 
 const [folder = ""] = process.argv.slice(2);
 mkdirSync(join(folder, "docs"));
@@ -21,11 +23,11 @@ const hello = job<{ who: string }>({ name: "hello", run: ({ input }) => ({ hello
 const worker = hf.work([hello]);
 const runJob = async () => void (await hf.jobs.wait(await hf.enqueue(hello, { who: "you" })));
 await runJob();
-const jobFiles = await everyTime(runJob);
+const jobFiles = await walk(runJob);
 await worker.stop();
 
 let builds = 0;
-const buildFiles = await everyTime(async () => {
+const buildFiles = await walk(async () => {
   const docs = pipeline(`docs-${++builds}`)
     .source(files("**/*.md", { root: join(folder, "docs") }))
     .stage("parse", {}, async ({ target }) => new TextDecoder().decode(await target.bytes()))
@@ -40,15 +42,15 @@ const buildFiles = await everyTime(async () => {
 await hf.close();
 console.log(JSON.stringify({ job: jobFiles, build: buildFiles }));
 
-async function everyTime(act: () => Promise<void>): Promise<string[]> {
-  let all: ReadonlySet<string> | null = null;
+async function walk(act: () => Promise<void>): Promise<{ always: string[]; ever: string[] }> {
+  const times: Set<string>[] = [];
   for (let time = 0; time < TIMES; time++) {
     await called();
     await act();
-    const seen = await called();
-    all = new Set([...(all ?? seen)].filter((file) => seen.has(file)));
+    times.push(await called());
   }
-  return [...(all ?? [])].toSorted();
+  const ever = [...new Set(times.flatMap((seen) => [...seen]))];
+  return { always: ever.filter((file) => times.every((seen) => seen.has(file))), ever };
 }
 
 /** The files of which a function was called since the last look. */
