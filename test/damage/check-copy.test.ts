@@ -10,7 +10,7 @@ const CHILDREN = `/proc/${process.pid}/task/${process.pid}/children`;
 const noChildren = existsSync(CHILDREN) ? false : "it cannot be told here who was started";
 
 describe("a whole check", () => {
-  test("is made by another process, and nobody waits for it", { skip: noChildren }, async (t) => {
+  test("is made by another process, and no caller waits for it", { skip: noChildren }, async (t) => {
     const { hf, besides } = await scene(t);
     const checking = hf.check();
     const checker = await started();
@@ -21,15 +21,19 @@ describe("a whole check", () => {
     assert.deepEqual(besides(), [], "and of its copy nothing is left");
   });
 
-  test("whose process is killed has found nothing out, which is said, and harms nobody", { skip: noChildren }, async (t) => {
-    const { hf, besides } = await scene(t);
-    const checking = hf.check();
-    process.kill(await started(), "SIGKILL");
-    await assert.rejects(checking, /checks a copy of the database ended \(SIGKILL\) without an answer/);
-    assert.deepEqual(besides(), []);
-    await hf.enqueue(order, { item: 1 });
-    assert.deepEqual(await hf.check(), { ok: true, findings: [] });
-  });
+  test(
+    "whose process is killed has found nothing out, which is reported, and harms no other process",
+    { skip: noChildren },
+    async (t) => {
+      const { hf, besides } = await scene(t);
+      const checking = hf.check();
+      process.kill(await started(), "SIGKILL");
+      await assert.rejects(checking, /checks a copy of the database ended \(SIGKILL\) without an answer/);
+      assert.deepEqual(besides(), []);
+      await hf.enqueue(order, { item: 1 });
+      assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+    },
+  );
 
   test("removes what one that was killed has left beside the database", async (t) => {
     const { hf, folder, besides } = await scene(t);

@@ -6,11 +6,11 @@ import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
 import { alter, alterElsewhere, offsetOf, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });
-const names = Array.from({ length: 50 }, (_, i) => ({ name: `somebody number ${i}` }));
+const names = Array.from({ length: 50 }, (_, i) => ({ name: `operator number ${i}` }));
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(`a check (${driver})`, () => {
-    test("finds nothing in a whole database, while somebody works in it", async (t) => {
+    test("finds nothing in a whole database, while a worker works in it", async (t) => {
       const { path } = place(t);
       await using hf = await open(path, { driver });
       hf.work([greet]);
@@ -32,7 +32,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "an entry of the audit": {
         by: [
           ...GUARDS.map(({ name }) => `drop trigger ${name}`),
-          "update holdfast_audit set actor = 'nobody'",
+          "update holdfast_audit set actor = 'absent'",
           ...GUARDS.map(({ sql }) => sql),
         ].join(";\n"),
         finds: /^The audit is not as it was written\. Entry 1 is not/,
@@ -40,7 +40,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "a count": { by: "update holdfast_tally set n = n + 1", finds: /counts of finished jobs are not those/ },
     };
     for (const [what, { by, finds }] of Object.entries(altered)) {
-      test(`finds ${what}, and goes on`, async (t) => {
+      test(`finds ${what}, and continues`, async (t) => {
         const { path } = place(t);
         await using hf = await open(path, { driver });
         await hf.enqueueMany(greet, names);

@@ -77,7 +77,7 @@ function copyOf(state: "closed" | "killed"): string {
   return join(to, "work.db");
 }
 
-/** All that somebody would do who opens it and looks: what he is told is wrong, or null. */
+/** Everything that a caller does who opens the database and reads it. Returns the error that it gets, or null. */
 async function look(path: string): Promise<string | null> {
   let store: SqliteStore | null = null;
   try {

@@ -41,7 +41,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.throws(() => hf.work([greet]), DAMAGED);
     });
 
-    test("is so for whoever opens it next, and nothing of it changes", async (t) => {
+    test("is read-only for the next process that opens it, and nothing of it changes", async (t) => {
       const { path, folder } = await damaged(t);
       {
         await using finder = await open(path, { driver, log: silent });
@@ -83,7 +83,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal((await other.damage.findings()).length, 1, "a report does not mend it");
     });
 
-    test("met by a worker is told, and the worker claims no more and still stops", async (t) => {
+    test("met by a worker is reported, and the worker claims no more and still stops", async (t) => {
       const { path } = await damaged(t, "holdfast_lanes");
       const told = Promise.withResolvers<string>();
       const log = { ...silent, error: (message: string) => told.resolve(message) };
@@ -154,7 +154,7 @@ test("a number of a user's own that JavaScript cannot hold is an error of his, a
   await hf.backup(join(folder, "backup.db"));
 });
 
-test("damage that came while nobody was there is found by the first to open it, after a while", async (t) => {
+test("damage that came while no process was there is found by the first to open it, after a while", async (t) => {
   const { path } = await damaged(t);
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const told = Promise.withResolvers<string>();
@@ -168,7 +168,7 @@ test("damage that came while nobody was there is found by the first to open it, 
   t.mock.timers.reset();
 });
 
-test("a row in quarantine for its damage is told once, until it stands in a report", async (t) => {
+test("a row in quarantine for its damage is reported once, until it stands in a report", async (t) => {
   const { path } = place(t);
   const store = await stores(path, t);
   await running(store);
@@ -185,9 +185,9 @@ test("a row in quarantine for its damage is told once, until it stands in a repo
   assert.deepEqual(await store.damage.findings(), []);
 });
 
-test("what nobody ever worked in is not said to be damaged, and nothing is left beside it", async (t) => {
+test("a file that was never a database is not said to be damaged, and nothing is left beside it", async (t) => {
   const { path, folder } = place(t);
-  const text = "not a database, just a text of some length that somebody has written into a file. ".repeat(60);
+  const text = "not a database, just a text of some length that a person has written into a file. ".repeat(60);
   writeFileSync(path, text);
   await assert.rejects(open(path), { code: "NOT_A_DATABASE" });
   assert.deepEqual(readdirSync(folder), ["work.db"]);

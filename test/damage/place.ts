@@ -14,7 +14,7 @@ export function place(t: TestContext): { folder: string; path: string } {
   return { folder, path: join(folder, "work.db") };
 }
 
-/** As a bad disk would. Nobody in this process may have the file open. */
+/** Writes as a bad disk would. No handle in this process may have the file open. */
 export function scribble(file: string, at: number, bytes: Uint8Array): void {
   const fd = openSync(file, "r+");
   writeSync(fd, bytes, 0, bytes.length, at);
@@ -43,7 +43,7 @@ export function offsetOf(page: number): number {
   return (page - 1) * PAGE;
 }
 
-/** With a statement that nobody of Holdfast's has made. */
+/** Runs a statement that Holdfast did not make. */
 export function alter(path: string, sql: string): void {
   const db = new DatabaseSync(path, { timeout: 1_000 });
   db.exec(sql);

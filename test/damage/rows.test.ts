@@ -31,7 +31,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "its tick": "scheduled_for = 1",
     };
     for (const [what, change] of Object.entries(changes)) {
-      test(`is handed to nobody: ${what}`, async (t) => {
+      test(`is handed to no worker: ${what}`, async (t) => {
         const { store, alter } = await place(t, driver);
         await add(store, {}, {}, {});
         alter(`update holdfast_jobs set ${change} where key = 2`);
@@ -65,7 +65,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(whole?.input, LARGE);
     });
 
-    test("is refused to whoever asks for it, and shown in a list without what it holds", async (t) => {
+    test("is refused to every caller that asks for it, and shown in a list without its contents", async (t) => {
       const { store, alter } = await place(t, driver);
       const ids = await add(store, { id: "one" }, { id: "two" });
       alter("update holdfast_jobs set input = '[]' where key = 1");
@@ -104,7 +104,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await store.schedules.save({ key: "nightly", ...timing, template: newJob() });
       alter("update holdfast_schedules set template = replace(template, 'work', 'word')");
       await assert.rejects(store.schedules.trigger("nightly"), DAMAGED);
-      await store.retry("nobody");
+      await store.retry("absent");
       await store.cancel(held.id);
       assert.equal((await store.events.page({ after: 0, limit: 10 })).length, 2);
       alter("update holdfast_events set data = replace(data, 'work', 'word')");

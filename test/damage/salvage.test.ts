@@ -30,7 +30,7 @@ before(async () => {
     db.exec(`${numbers} insert into tags select 'tag ' || i, i from n`);
   });
   const inputs = Array.from({ length: JOBS }, (_, i) => ({
-    name: `somebody number ${i} ${"x".repeat(i % 50 === 0 ? 9_000 : 60)}`,
+    name: `operator number ${i} ${"x".repeat(i % 50 === 0 ? 9_000 : 60)}`,
   }));
   await hf.enqueueMany(greet, inputs, (_, i) => (i % 3 === 0 ? { id: `job-${i}` } : {}));
   for (let i = 0; i < 5; i++) await (await hf.claim(greet, { worker: "anna" }))?.succeed("done");
@@ -140,7 +140,7 @@ describe("salvage", { concurrency: 2 }, () => {
     });
   }
 
-  test("only reads the backup: another who fills from it at the same time hinders nobody", async (t) => {
+  test("only reads the backup: another process that reads it at the same time blocks no salvage", async (t) => {
     const { path, before, backup } = damaged(t, (file) =>
       scribble(file, offsetOf(leavesOf(file, "holdfast_jobs")[1] as number), Buffer.alloc(PAGE)),
     );
@@ -221,7 +221,7 @@ describe("salvage", { concurrency: 2 }, () => {
 
   test("does not save a row that is not what was written as a good one", async (t) => {
     const { path, before, backup } = damaged(t, (file) =>
-      flip(file, (whereIs(file, "somebody number 222 ")[0] as number) + 17, 1),
+      flip(file, (whereIs(file, "operator number 222 ")[0] as number) + 17, 1),
     );
     const copy = `${path}.copy`;
     copyFileSync(path, copy);
@@ -252,7 +252,7 @@ describe("salvage", { concurrency: 2 }, () => {
     const { folder: where, path } = place(t);
     const live = join(where, "live.db");
     const hf = await open(live);
-    for (let i = 0; i < 30; i++) await hf.enqueue(greet, { name: `somebody number ${i}` }, { id: `job-${i}` });
+    for (let i = 0; i < 30; i++) await hf.enqueue(greet, { name: `operator number ${i}` }, { id: `job-${i}` });
     const before = await all(hf);
     // By another process: here it would cost the locks.
     for (const end of ["", "-wal"]) execFileSync("cp", [live + end, path + end]);
@@ -268,18 +268,18 @@ describe("salvage", { concurrency: 2 }, () => {
     assert.ok(Number(beyond) > 0 && found.has("job-0") && !found.has("job-29"), report.notes.join());
   });
 
-  test("goes on from the backup by the journal, and then nothing is lost of a page that was written since", async (t) => {
+  test("continues from the backup by the journal, and then nothing is lost of a page that was written since", async (t) => {
     const { folder: where, path } = place(t);
     const backup = join(where, "backup.db");
     const hf = await open(path, { journal: true });
     await hf.enqueueMany(
       greet,
-      Array.from({ length: 50 }, (_, i) => ({ name: `somebody number ${i}` })),
+      Array.from({ length: 50 }, (_, i) => ({ name: `operator number ${i}` })),
     );
     await hf.backup(backup);
     await hf.enqueueMany(
       greet,
-      Array.from({ length: 50 }, (_, i) => ({ name: `somebody else, number ${i}` })),
+      Array.from({ length: 50 }, (_, i) => ({ name: `second person, number ${i}` })),
     );
     await (await hf.claim(greet, { worker: "anna" }))?.succeed("done");
     const before = await all(hf);

@@ -241,7 +241,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       assert.equal(found[0]?.severity, "damage");
     });
 
-    test("goes on with fences and keys that nobody has had", async (t) => {
+    test("continues with fences and keys that were never used", async (t) => {
       const { image, fence, key } = await crashed(t, { driver });
       const path = image();
       rmSync(`${path}-wal`);
@@ -270,7 +270,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const bad = { ...newJob(), policy: undefined as never };
       const verdicts = await Promise.allSettled([
         store.enqueue([newJob(), bad]),
-        store.cancel("nobody"),
+        store.cancel("absent"),
         store.enqueue([newJob(), bad]),
       ]);
       assert.deepEqual(
@@ -318,7 +318,7 @@ test("what is missing stands in one report, which waits for an operator", async 
   }
 });
 
-test("what durability process lets a crash of the host take is told, and is no error", async (t) => {
+test("a loss that durability process permits in a crash of the host is reported, and is no error", async (t) => {
   const { image } = await crashed(t, { driver: "node:sqlite", durability: "process", boot: "before" });
   const path = image();
   rmSync(`${path}-wal`);
@@ -328,7 +328,7 @@ test("what durability process lets a crash of the host take is told, and is no e
   assert.ok((report?.commitsMissing ?? 0) >= 10);
 });
 
-/** By somebody who knows his way around: the guards are as they were, and the chain is whole. */
+/** Statements of an expert attacker: the guards are as they were, and the chain is whole. */
 const CUT = [
   ...GUARDS.map(({ name }) => `drop trigger ${name};`),
   "delete from holdfast_audit where seq = (select max(seq) from holdfast_audit);",

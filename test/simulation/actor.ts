@@ -17,7 +17,7 @@ export interface Held extends LeaseRef {
 
 export type Condition = "working" | "stalled" | "dead" | "rebooted";
 
-/** Somebody who uses the store: a process with a janitor of its own, or (without an id) a person or script by hand. */
+/** A user of the store: a process with a janitor of its own, or (without an id) a person or script by hand. */
 export class Actor {
   readonly name: string;
   readonly id: ProcessId | null;

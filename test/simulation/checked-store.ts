@@ -33,7 +33,7 @@ export class CheckedStore {
     this.#actor = actor;
   }
 
-  /** Nobody builds anything in these worlds; a janitor looks whether somebody does. */
+  /** No process builds anything in these worlds; a janitor looks whether one does. */
   get builds(): Pick<Store["builds"], "leads"> {
     return { leads: () => this.#world.inTurn(() => this.#store.builds.leads()) };
   }
@@ -74,7 +74,7 @@ export class CheckedStore {
     };
   }
 
-  /** Nobody is really killed here: who lives is the world's to say. */
+  /** No process is really killed here: the world decides which processes live. */
   get processes(): Pick<Store["processes"], "probe" | "running" | "unregister"> {
     const ask = this.#asking("processes", this.#store.processes);
     return {
@@ -134,7 +134,7 @@ export class CheckedStore {
       save: (draft) => ask("save", [draft], (answer) => model.save(this.#now, draft, answer)),
       list: (key) => ask("list", [key], () => {}),
       due: () => ask("due", [], (answer) => model.due(this.#now, answer)),
-      // It does not say which jobs it has made: those that nobody has heard of. Nobody else makes any in this turn.
+      // It does not say which jobs it has made: those that the model does not know. No other actor makes any in this turn.
       tick: (tick) => ask("tick", [tick], async (answer) => model.tick(this.#now, tick, answer, await this.strangers())),
       trigger: (key) => ask("trigger", [key], (answer) => model.trigger(this.#now, key, answer)),
       remove: (key) => ask("remove", [key], (answer) => model.remove(this.#now, key, answer)),
@@ -227,7 +227,7 @@ export class CheckedStore {
 
   expire(limit: number): Promise<{ removed: number; more: boolean }> {
     return this.#call("expire", [limit], async (answer) => {
-      // It does not say which: whatever is not there any more. Nobody else removes jobs in this turn, and what it removes
+      // It does not say which: whatever is not there any more. No other actor removes jobs in this turn, and what it removes
       // without saying so is missed when everything is compared.
       const items = answer.removed === 0 ? [] : (await this.#store.queries.list({ limit: 10_000 })).items;
       const left = answer.removed === 0 ? this.#model.jobs : new Set(items.map(({ id }) => id));
@@ -251,7 +251,7 @@ export class CheckedStore {
     const entry = this.#world.trace.add(this.#actor.name, "probe", []);
     const found = (await this.#store.processes.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
     entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
-    // Whoever was struck off for want of signs of life, from another host, enters itself again.
+    // A process on another host that was struck off for want of signs of life registers again.
     if (this.#world.place.isSlow && this.#self !== null) this.#model.processes.add(this.#self);
     return found;
   }

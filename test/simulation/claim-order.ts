@@ -59,7 +59,7 @@ class Choice {
     must(suspects <= (this.#holdsSuspect ? 0 : 1), "a holder has at most one suspect");
   }
 
-  /** Within a queue nobody is passed over who could have been taken instead. */
+  /** Within a queue no job is passed over that could have been taken instead. */
   checkOrder(): void {
     for (const queue of new Set(this.#chosen.map((job) => job.queue))) {
       const chosen = this.#chosen.filter((job) => job.queue === queue);
@@ -85,7 +85,7 @@ class Choice {
   }
 
   checkNothingLeftOut(): void {
-    // Some may stand ready now for whoever comes next.
+    // Some may stand ready now for the next claim.
     for (const job of this.#model.jobs.values()) job.isParked &&= this.#heldBack(job);
     if (this.#chosen.length === this.#request.max) return;
     for (const job of this.#leftOut()) {
@@ -140,7 +140,10 @@ class Choice {
   }
 }
 
-/** It may have passed one of its limits only while the claim was made, behind somebody else, when the other was taken already. */
+/**
+ * The job may have passed one of its limits only while the claim was made, behind another job, when `other` was taken
+ * already.
+ */
 function wasOpened(job: ModelJob, other: ModelJob): boolean {
   return job.counters.length > 1 || job.counters.some((counter) => !other.counters.includes(counter) || !isOfLane(job, other));
 }

@@ -6,7 +6,7 @@ const ROUNDS = 80;
 
 /**
  * The end of a schedule: the clocks are right again, who stalled has died, and one well-behaved process works on with
- * nobody calling anything. Then nothing may be stuck.
+ * no call from outside. Then nothing may be stuck.
  */
 export async function drain(world: World, random: Random): Promise<void> {
   for (const actor of world.actors) {

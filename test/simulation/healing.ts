@@ -35,12 +35,12 @@ export async function healAndClaim(world: World, random: Random): Promise<void> 
   await claim(world, actor, random);
 }
 
-/** Somebody looks now and acts later, when what was judged may be over. */
+/** An actor looks now and acts later, when what was judged may be over. */
 export async function judgeByHand(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
   const stale = await actor.store.recoveries.stale({ dead: [], skewed: random.chance(0.5), limit: 1_000 });
   for (const lease of stale) {
-    // As somebody would judge who has watched it since it ran out.
+    // As a janitor would judge that has watched it since it expired.
     const renewedAt = world.model.held(lease)?.lease?.renewedAt ?? world.time;
     const watched = Math.max(0, world.time - renewedAt - lease.lease);
     const verdict = judge(lease, holderOf(world, actor, lease), watched);
@@ -48,7 +48,7 @@ export async function judgeByHand(world: World, random: Random): Promise<void> {
   }
 }
 
-/** A holder stalls for long: whoever watches has its jobs back within a lease and a renewal, and it comes back as a zombie. */
+/** A holder stalls for long: a watching janitor reclaims its jobs within a lease and a renewal, and it comes back as a zombie. */
 export async function outwait(world: World, random: Random): Promise<void> {
   const holder = holderWithWork(world, random);
   if (holder === undefined) return;

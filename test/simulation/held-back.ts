@@ -12,12 +12,12 @@ interface Taking {
 
 /**
  * Whether one of its limits does not let a job start: there is no room, or as many as there is room for come before it
- * in its lane and are held back themselves, by another limit or because nobody may take them.
+ * in its lane and are held back themselves, by another limit or because no worker may take them.
  */
 export function isHeldBack(model: Model, at: number, job: ModelJob, { chosen, taken }: Taking = { chosen: [] }): boolean {
   const ahead = (counter: string) => countAhead(model, at, job, counter, chosen);
   return job.counters.some((counter) => {
-    // Whoever shares a limit with it and comes later cannot have had its room, unless the room was another's before it.
+    // A job that shares a limit with it and comes later cannot have had its room, unless the room was another's before it.
     if (taken?.counters.includes(counter)) return ahead(counter) > 0;
     const room = model.limits.room(counter) - chosen.filter((one) => one.counters.includes(counter)).length;
     return room < 1 || ahead(counter) >= Math.min(WINDOW, room);

@@ -70,7 +70,10 @@ function checkModel(model: Model): void {
   for (const job of model.jobs.values()) {
     must(job.successes <= 1, () => `${job.id} was committed once at most`);
     must((job.state === "running") === (job.lease !== null), () => `${job.id} is held exactly while it runs`);
-    must((job.state === "waiting") === job.upstreams.size > 0, () => `${job.id} waits exactly while it waits for somebody`);
+    must(
+      (job.state === "waiting") === job.upstreams.size > 0,
+      () => `${job.id} waits exactly while it has an unfinished upstream`,
+    );
     for (const id of job.upstreams)
       must(model.jobs.get(id)?.unfinished ?? false, () => `${job.id} waits for ${id}, which is over`);
     if (!job.unfinished) continue;
@@ -153,14 +156,14 @@ export function checkOutlook(model: Model, at: number, from: readonly ClaimSourc
     const wait = job.isParked ? Math.max(...job.counters.map((counter) => model.limits.wait(counter) ?? Infinity)) : Infinity;
     must(
       wait === Infinity || outlook.ready || (nextIn !== null && nextIn <= wait),
-      () => `nobody comes back for ${job.id} in ${wait} ms`,
+      () => `no worker comes back for ${job.id} in ${wait} ms`,
     );
     if (job.readyAt(at) !== "no") continue;
     must(nextIn !== null && at + nextIn <= job.runAt.to, () => `${job.id} is due sooner than in the outlook's ${nextIn} ms`);
   }
 }
 
-/** Live work is never taken: whoever holds and renews keeps, whatever the clocks do. */
+/** Live work is never taken: a holder that renews its lease keeps it, whatever the clocks do. */
 export function checkTaking(world: World, at: number, judgement: Judgement): void {
   const job = world.model.judged(judgement);
   if (job === undefined || judgement.verdict === "cut") return;

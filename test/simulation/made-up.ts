@@ -158,7 +158,7 @@ export function token(random: Random): string {
 
 export function anyId(world: World, random: Random): string {
   const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.intake.owners.keys())];
-  return ids.length === 0 || random.chance(0.03) ? "nobody" : random.pick(ids);
+  return ids.length === 0 || random.chance(0.03) ? "absent" : random.pick(ids);
 }
 
 /** Most often of a job in one of these states. */

@@ -39,7 +39,7 @@ export class ModelEvents {
     this.#expected = [];
     // Order is promised for each job; what an operation tells of several has none.
     for (const subject of new Set([...expected.keys(), ...told.keys()])) {
-      mustEqual(told.get(subject), expected.get(subject), `what is told of ${subject === "" ? "the whole" : subject}`);
+      mustEqual(told.get(subject), expected.get(subject), `the events of ${subject === "" ? "the whole" : subject}`);
     }
   }
 }

@@ -32,7 +32,7 @@ export class ModelIntake {
     }
   }
 
-  /** The follow-ups of an attempt, which nobody answers. */
+  /** The follow-ups of an attempt, which have no answers. */
   followUp(at: number, jobs: readonly NewJob[]): void {
     const aliases = new Map<string, string>();
     for (const job of jobs) {
@@ -42,7 +42,7 @@ export class ModelIntake {
     }
   }
 
-  /** The first whose id belongs to another name, be it one of the same batch, or that comes after nobody knows what. */
+  /** The first whose id belongs to another name, be it one of the same batch, or whose upstream is unknown. */
   refused(jobs: readonly NewJob[]): Enqueued | undefined {
     const owners = new Map<string, string>();
     for (const job of jobs) {
@@ -65,7 +65,7 @@ export class ModelIntake {
 
   #known(job: NewJob, aliases: Map<string, string>): Enqueued | undefined {
     const known = this.#same(job) ?? this.#missing(job, aliases);
-    // Whoever comes after a job that is there already under another id comes after that one.
+    // A job that comes after a job that is there already under another id comes after that one.
     const own = job.id ?? job.followUpId;
     if (known !== undefined && own !== undefined && ("duplicate" in known || job.id === undefined)) aliases.set(own, known.id);
     return known;

@@ -8,7 +8,7 @@ export interface ModelLease {
   fence: Fence;
   /** null: claimed by hand. */
   holder: ProcessId | null;
-  /** The name of whoever claimed it. */
+  /** The name of the worker that claimed it. */
   worker: string;
   lease: number;
   expiresAt: number;
@@ -37,7 +37,7 @@ export class ModelJob {
   readonly counters: readonly string[];
 
   state: JobState = "pending";
-  /** "maybe": it was due when somebody claimed, and then the clock was set back. */
+  /** "maybe": it was due when a worker claimed, and then the clock was set back. */
   gate: "open" | "maybe" | "time";
   /** Jitter is the store's to choose within these. */
   runAt: { from: number; to: number };

@@ -94,7 +94,7 @@ export class ModelLimits {
     return this.#ruleOf(counter).rate !== null;
   }
 
-  /** How long it takes until the rate allows one more; null where it is not the rate that holds it, or nobody knows. */
+  /** How long it takes until the rate allows one more; null if it is not the rate that holds it, or the time is unknown. */
   wait(counter: string): number | null {
     const { rate } = this.#ruleOf(counter);
     if (rate === null || this.isFull(counter)) return null;
@@ -104,13 +104,13 @@ export class ModelLimits {
 
   /**
    * A claim has found it used up: from now on its rate fills up, whatever a clock did before. Where as many run as may,
-   * nobody looks at the rate.
+   * no claim looks at the rate.
    */
   observe(counter: string): void {
     if (this.#ruleOf(counter).rate !== null && !this.isFull(counter)) this.#bucket(counter).isSteady = true;
   }
 
-  /** Somebody acts, by this clock. */
+  /** An actor acts, by this clock. */
   clock(at: number, trueTime: number): void {
     this.#progress += Math.max(0, at - (this.#at ?? at));
     this.#at = at;

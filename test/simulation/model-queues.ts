@@ -8,7 +8,7 @@ const NOTHING: QueueSettings = { events: false, keep: {} };
 /** So many steps it takes to look through what ended before something was said about keeping it. */
 const LISTING = 2;
 
-/** What is set for queues: paused, told of, kept how long. */
+/** Settings of queues: paused, with events, kept how long. */
 export class ModelQueues {
   readonly paused = new Set<string>();
   /** Queues of which something was ever said. */

@@ -32,11 +32,11 @@ export class ModelRecoveries {
 
   begin({ dead, by }: Found, answer: Recovering | null): void {
     const entered = dead.map(({ id }) => id).filter((id) => this.#isEntered(id));
-    if (entered.length === 0 && this.#open === null) return mustEqual(answer, null, "a recovery where nobody is dead");
+    if (entered.length === 0 && this.#open === null) return mustEqual(answer, null, "a recovery without a dead process");
     const open = this.#open;
     const isGone = open !== null && open.owner !== null && (entered.includes(open.owner) || !this.#isEntered(open.owner));
     if (entered.length === 0 && open !== null && open.owner !== null && open.owner !== by && !isGone) {
-      return mustEqual(answer, null, "a recovery that is somebody else's");
+      return mustEqual(answer, null, "a recovery of another process");
     }
     must(answer !== null, "there is something to recover, and nothing is begun");
     if (open === null) {
@@ -55,7 +55,7 @@ export class ModelRecoveries {
     mustEqual(idsOf(left), this.#left(report), "who is to be buried");
   }
 
-  /** The leases that are taken, for whoever wants to judge that. */
+  /** The leases that are taken, for a caller that wants to judge that. */
   taken({ report, process, as }: { report: number; process: ProcessId; as: "crashed" | "interrupted" }): Judgement[] {
     if (!this.#isOpen(report, process)) return [];
     return this.#inHand(process).map(({ jobKey, lease }) => {
@@ -98,7 +98,7 @@ export class ModelRecoveries {
   close(at: number, report: number, ending: Ending | { by: ProcessId }, answer: StoredReport | { left: Left[] } | null): void {
     const open = this.#open;
     const { by } = ending;
-    if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of somebody else's report");
+    if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of another process's report");
     if (!("errors" in ending)) {
       open.owner = null;
       return mustEqual(answer, null, "a report that its owner gives up");

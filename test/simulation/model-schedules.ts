@@ -24,7 +24,7 @@ interface ModelSchedule extends StoredSchedule {
   ticked: Set<number>;
 }
 
-/** What is enqueued when: each tick once, by whoever is first. */
+/** What is enqueued when: each tick once, by the first process. */
 export class ModelSchedules {
   readonly #model: Model;
   readonly #schedules = new Map<string, ModelSchedule>();
@@ -85,7 +85,7 @@ export class ModelSchedules {
     );
   }
 
-  /** `strangers`: ids of jobs that are there and that nobody has heard of yet, in the order of acceptance. */
+  /** `strangers`: ids of jobs that are there and that the model does not know yet, in the order of acceptance. */
   tick(at: number, tick: Tick, answer: boolean, strangers: string[]): void {
     const schedule = this.#schedules.get(tick.key);
     const isFirst =

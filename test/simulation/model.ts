@@ -47,7 +47,7 @@ export class Model {
   readonly touched = new Set<string>();
   /** The jobs whose success committed a row of the user's own. */
   readonly rows: JobKey[] = [];
-  /** Leases that somebody else than their holder has ended in this step. */
+  /** Leases that an actor other than their holder has ended in this step. */
   ended: string[] = [];
   /** Queues in which this step made something claimable. */
   ready = new Set<string>();
@@ -260,7 +260,7 @@ export class Model {
 
   // ── helpers ──
 
-  /** An attempt is over because somebody else than its holder says so. */
+  /** An attempt is over because an actor other than its holder ended it. */
   takeBack(at: number, job: ModelJob & Running, outcome: Outcome): void {
     this.#endedByOthers(job, job.lease.fence);
     this.#end(at, job, outcome);
@@ -275,14 +275,14 @@ export class Model {
     this.#follow(at, job);
   }
 
-  /** What it took of its limits. Whoever waits for that is told. */
+  /** Gives back what the job took of its limits, and notifies the jobs that wait for it. */
   #giveBack(at: number, job: ModelJob, began: boolean): void {
     if (job.counters.length === 0) return;
     const full = new Set(job.counters.filter((counter) => this.limits.isFull(counter)));
     this.limits.end(job, began);
     for (const other of this.jobs.values()) {
       if (!other.isParked || other.readyAt(at) !== "yes" || !other.counters.some((counter) => full.has(counter))) continue;
-      // A rate may have let it pass before, when somebody else was there.
+      // A rate may have let it pass before, when another job was there.
       if (other.counters.some((counter) => this.limits.hasRate(counter))) continue;
       if (isHeldBack(this, at, other)) continue;
       other.isParked = false;
@@ -341,7 +341,7 @@ export class Model {
   }
 }
 
-/** What is told of the end of an attempt. */
+/** Event of each end of an attempt. */
 const TOLD: Partial<Record<JobState, JobEventType>> = {
   succeeded: "job.succeeded",
   pending: "job.returned",

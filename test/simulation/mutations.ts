@@ -36,7 +36,7 @@ export const mutations: Record<string, ScheduleOptions> = {
       probe: async () => (await store.processes.probe()).map(({ process }) => ({ process, life: "dead" })),
     }),
   })),
-  "takes expired leases at once, whoever holds them": mishealing((store) => ({
+  "takes expired leases at once, whichever process holds them": mishealing((store) => ({
     stale: async (query) => (await store.recoveries.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
   })),
   "waits a millisecond instead of a renewal before it takes": mishealing((store) => ({
@@ -144,7 +144,7 @@ export const mutations: Record<string, ScheduleOptions> = {
   "lets newcomers overtake what is parked": broken((store) => ({
     enqueue: (jobs, options) => spoiled(store, store.enqueue(jobs, options), LAST_FIRST),
   })),
-  "lets nobody know that a rate allows more": broken((store) => ({
+  "notifies no worker that a rate allows more": broken((store) => ({
     claim: (request) => spoiled(store, store.claim(request), "update holdfast_counters set due_at = null"),
   })),
   "takes an old word for the newest": broken((store) => ({
@@ -188,7 +188,7 @@ export const mutations: Record<string, ScheduleOptions> = {
       return store.enqueue(jobs, options);
     },
   })),
-  "makes a job of a tick that somebody else has had": ticking((store) => ({
+  "makes a job of a tick that another process has had": ticking((store) => ({
     tick: async (tick) => {
       const now = await scheduleOf(store, tick.key);
       return store.schedules.tick(now === null ? tick : { ...tick, revision: now.revision, from: now.nextAt });
@@ -256,8 +256,8 @@ function spoiled<T>(store: Store, done: Promise<T>, sql: string): Promise<T> {
 }
 
 /**
- * In the turn of what goes before it, so that nothing comes between and the answers keep their order. Whoever does wrong
- * sums up what he has done all the same: a store that finds its rows damaged would be found out by that alone.
+ * Runs in the turn of the call before it, so that nothing comes between and the answers keep their order. A mutation writes
+ * its checksums all the same: a store that finds its rows damaged would be found out by that alone.
  */
 function spoil(store: Store, sql: string): void {
   void store.transact((handle) => {

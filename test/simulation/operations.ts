@@ -6,7 +6,7 @@ import type { Random } from "./random.ts";
 import { tickAll } from "./ticking.ts";
 import type { World } from "./world.ts";
 
-/** One step: something that somebody does, or that happens. */
+/** One step: an action of an actor, or an event of the world. */
 export type Operation = (world: World, random: Random) => Promise<unknown>;
 
 /** Every kind of step, by name. */
@@ -14,12 +14,12 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   ask: { weight: 50, run: one },
   turn: { weight: 14, run: turn },
   enqueueMuch: { weight: 1, run: enqueueMuch },
-  declare: { weight: 2, run: async (world, random) => declare(world, await somebody(world, random), random) },
+  declare: { weight: 2, run: async (world, random) => declare(world, await anyActor(world, random), random) },
   ticks: {
     weight: 5,
-    run: async (world, random) => tickAll(world, await somebody(world, random), await somebody(world, random), random),
+    run: async (world, random) => tickAll(world, await anyActor(world, random), await anyActor(world, random), random),
   },
-  expire: { weight: 2, run: async (world, random) => (await somebody(world, random)).store.expire(random.pick([1, 3, 250])) },
+  expire: { weight: 2, run: async (world, random) => (await anyActor(world, random)).store.expire(random.pick([1, 3, 250])) },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
   tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },
@@ -38,13 +38,13 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
 };
 
 async function one(world: World, random: Random): Promise<void> {
-  await random.weighted(asks)(world, await somebody(world, random), random);
+  await random.weighted(asks)(world, await anyActor(world, random), random);
 }
 
 /** Several calls in one turn are one commit; on a file, two processes may have theirs in the same turn. */
 async function turn(world: World, random: Random): Promise<void> {
-  const actor = await somebody(world, random);
-  const other = world.isShared || random.chance(0.5) ? actor : await somebody(world, random);
+  const actor = await anyActor(world, random);
+  const other = world.isShared || random.chance(0.5) ? actor : await anyActor(world, random);
   const calls = Array.from({ length: random.int(2, 5) }, () => {
     const who = random.chance(0.5) ? actor : other;
     return random.chance(0.04) ? enqueueBad(who) : random.weighted(asks)(world, who, random);
@@ -55,13 +55,13 @@ async function turn(world: World, random: Random): Promise<void> {
 
 /** More than fit into one statement. */
 async function enqueueMuch(world: World, random: Random): Promise<void> {
-  const actor = await somebody(world, random);
+  const actor = await anyActor(world, random);
   const count = random.int(25, 55);
   await actor.store.enqueue(newJobs(world, actor, random, count));
 }
 
 async function look(world: World, random: Random): Promise<void> {
-  const actor = await somebody(world, random);
+  const actor = await anyActor(world, random);
   await actor.store.outlook([random.chance(0.5) ? { lease: 1 } : { queue: random.pick(QUEUES), lease: 1 }]);
   await actor.store.locks.list();
   await actor.store.inspect([...actor.holds.values(), ...world.spent.slice(-5)].map(ref));
@@ -85,6 +85,6 @@ async function skew(world: World, random: Random): Promise<void> {
   world.skew(random.pick(world.actors), random.pick([0, -HOUR, HOUR, random.int(-90_000, 90_000)]));
 }
 
-async function somebody(world: World, random: Random): Promise<Actor> {
+async function anyActor(world: World, random: Random): Promise<Actor> {
   return world.working.length > 0 ? random.pick(world.working) : start(world, random);
 }

@@ -9,7 +9,7 @@ import type { Enqueued, NewJob, Store } from "../../src/store/store.ts";
 
 /** Where a world's store is. */
 export interface Place {
-  /** All share one handle, which goes by the clock of whoever acts; else each has his own. */
+  /** All share one handle, which uses the clock of the acting actor; else each actor has its own. */
   readonly isShared: boolean;
   /** Calls are made one after the other: their answers come in another order than they are made, and the model goes by that. */
   readonly isSlow: boolean;

@@ -30,11 +30,11 @@ test("a lock lasts no longer because the clock was set back", async () => {
   const holder = await here.start("local", random);
   const other = await here.start("local", random);
   await other.tick();
-  assert.equal(await holder.store.locks.acquire("mail", "somebody", "token", 20_000), true);
+  assert.equal(await holder.store.locks.acquire("mail", "anna", "token", 20_000), true);
   here.jump(-HOUR);
   await other.tick();
   await here.pass(20_000);
-  assert.equal(await other.store.locks.acquire("mail", "somebody else", "another token", 20_000), true);
+  assert.equal(await other.store.locks.acquire("mail", "bert", "another token", 20_000), true);
   await here.close();
 });
 
@@ -71,10 +71,10 @@ test("what limits hold back does not hide what stands behind it in its lane", as
   await here.close();
 });
 
-test("the same change twice in one commit is told twice", async () => {
+test("the same change twice in one commit has two events", async () => {
   const here = world();
   const { store } = await here.start("local", new Random(1));
-  const lockAndBreak = (token: string) => [store.locks.acquire("mail", "somebody", token, HOUR), store.locks.break("mail")];
+  const lockAndBreak = (token: string) => [store.locks.acquire("mail", "anna", token, HOUR), store.locks.break("mail")];
   await Promise.all([...lockAndBreak("a"), ...lockAndBreak("b")]);
   await here.checkStep(true);
   await here.close();

@@ -10,7 +10,7 @@ import type { World } from "./world.ts";
 
 const KEYS = ["hourly", "nightly"] as const;
 
-/** What somebody does to a schedule. */
+/** An action of an actor on a schedule. */
 export function useSchedule(world: World, actor: Actor, random: Random): Promise<unknown> {
   const { store } = actor;
   const known = world.model.schedules.views();
@@ -26,14 +26,14 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
     case "remove":
       return random.chance(0.5) ? store.schedules.remove(key) : store.schedules.list();
     case "resume": {
-      // By what somebody has read, be it a while ago.
+      // By the revision that an actor has read, be it a while ago.
       const revision = (schedule?.revision ?? 1) - (random.chance(0.2) ? 1 : 0);
       return store.schedules.setPaused({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
     }
   }
 }
 
-/** Somebody looks which ticks are due and has them, at once, twice, late, or never because it dies before. */
+/** An actor looks which ticks are due and takes them, at once, twice, late, or never because it dies before. */
 export async function tickAll(world: World, actor: Actor, other: Actor, random: Random): Promise<void> {
   const { due, now } = await actor.store.schedules.due();
   for (const schedule of due) {
@@ -75,7 +75,7 @@ function draft(world: World, actor: Actor, key: string, random: Random): Schedul
     missed,
     within: random.pick(missed === "all" ? [15_000, 300_000] : [null, null, 15_000]),
     overlap: random.chance(0.5),
-    // Old, because by the time of a tick somebody may have said otherwise.
+    // Old, because by the time of a tick another process may have declared otherwise.
     template: { name, queue, version, policy, input, priority, delay: 0, ...declared },
     nextAt: nextTick(cron, "UTC", actor.clock.now()),
   };

@@ -11,7 +11,7 @@ export interface Entry {
 /** The step after the last one. */
 export const END = -1;
 
-/** What was done, put into words only when somebody wants to read it. */
+/** What was done, put into words only when a failure is printed. */
 export class Trace {
   readonly #entries: Entry[] = [];
   #step = 0;

@@ -40,11 +40,11 @@ export class World {
   isClockSane = true;
   /** An operator's `reclaimStale` is under way, which takes from the living too. */
   isOperatorForcing = false;
-  /** Leases that are somebody else's by now, or nobody's: late writes use them. */
+  /** Leases that another holder has by now, or none: late writes use them. */
   readonly spent: Held[] = [];
   /** Judged, and not yet acted upon. */
   judgements: Judgement[] = [];
-  /** Ticks that somebody has seen to be due, and has not asked for yet. */
+  /** Ticks that an actor has seen to be due, and has not asked for yet. */
   ticks: Tick[] = [];
   violation: Violation | null = null;
   #acting: Actor | null = null;
@@ -109,7 +109,7 @@ export class World {
 
   // ── who there is ──
 
-  /** A process starts, or (`byHand`) somebody who claims by hand. */
+  /** A process starts, or (`byHand`) an operator who claims by hand. */
   async start(kind: "local" | "remote" | "byHand", random: Random): Promise<Actor> {
     const name = kind === "byHand" ? "hand" : `p${++this.#named}`;
     const clock = new ActorClock({
@@ -235,7 +235,7 @@ export class World {
     return store;
   }
 
-  /** The shared store goes by the clock of whoever acts, so a newcomer must act before it is anybody. */
+  /** The shared store uses the clock of the acting actor, so a new process must act before it is registered. */
   async #entered<T>(clock: ActorClock, enter: () => Promise<T>): Promise<T> {
     const before = this.#acting;
     this.#acting = { clock } as Actor;
@@ -279,7 +279,7 @@ export class World {
     return lost;
   }
 
-  /** Whoever waits is told: of queues where something became claimable, and of leases that others have ended. */
+  /** Waiting workers are notified of queues where something became claimable, and of leases that others have ended. */
   #checkNews(): void {
     const { ended, ready } = this.model;
     this.model.ended = [];
@@ -292,7 +292,7 @@ export class World {
     for (const queue of ready)
       must(
         changes.some((change) => change.ready?.has(queue)),
-        () => `nobody was told that queue ${queue} has something to claim`,
+        () => `no worker was notified that queue ${queue} has something to claim`,
       );
   }
 }
@@ -307,7 +307,7 @@ function nextAt(actor: Actor, end: number): number {
 }
 
 /**
- * A lease is renewed when a third of it has passed. Of several renewals until `end` only the last one is made: nobody
+ * A lease is renewed when a third of it has passed. Of several renewals until `end` only the last one is made: no actor
  * looks in between.
  */
 function dueAt({ renewedAt, lease }: Held, end: number): number {

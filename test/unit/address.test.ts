@@ -170,7 +170,7 @@ test("a password that was not encoded is taken for nothing else, and not shown",
   }
 });
 
-test("an address of another kind of database is no path, and is not shown", () => {
+test("an address of another kind of database is not taken for a path, and is not shown", () => {
   for (const bad of ["mysql://app:SECRET@localhost/shop", "redis://h", "sqlite://work.db", "https://h/d"]) {
     assert.throws(
       () => locate(bad, {}),

@@ -102,7 +102,7 @@ describe("along the chain", () => {
     assert.equal(follow(rows, { head: null }), "removed 8");
   });
 
-  test("a chain that was written anew as a whole is found by whoever has kept a head of the old one", () => {
+  test("a chain that was written anew as a whole is found by an auditor who has kept a head of the old one", () => {
     const kept = headOf(rows.slice(0, 5));
     const forged = chain(8, "mallory");
     assert.equal(follow(forged, { head: headOf(forged) }), 8, "by itself it is whole");

@@ -59,7 +59,7 @@ describe("the table of the audit", () => {
     "the head's hash edited": { how: "update holdfast_audit_head set hash = 'x'", found: "altered 6" },
   };
   for (const [what, { how, found }] of Object.entries(tampering)) {
-    test(`${what}, by somebody who takes the guards away and puts them back: it is found`, async (t) => {
+    test(`${what}, by an attacker who removes the guards and puts them back: the check finds it`, async (t) => {
       const { db, store } = await written(t);
       unguarded(db, () => db.exec(how));
       assert.equal(await verdict(store), found);
@@ -132,7 +132,7 @@ async function verdict(store: Store, known: Parameters<typeof verifyAudit>[1] = 
   return fault === null ? head.seq : `${fault.kind} ${fault.seq}`;
 }
 
-/** A file with six entries, and somebody else who writes into it. */
+/** A file with six entries, and another connection that writes into it. */
 async function written(t: TestContext): Promise<{ db: DatabaseSync; store: Store }> {
   const path = join(folder(t), "work.db");
   const store = await SqliteStore.open(path, OPTIONS);
@@ -164,7 +164,7 @@ function folder(t: TestContext): string {
   return made;
 }
 
-/** What a determined somebody does: the guards away, the deed, the guards back. */
+/** What a determined attacker does: remove the guards, run the change, put the guards back. */
 function unguarded(db: DatabaseSync, deed: () => void): void {
   for (const { name } of GUARDS) db.exec(`drop trigger ${name}`);
   deed();

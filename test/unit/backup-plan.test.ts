@@ -27,7 +27,7 @@ function age({ epoch, commits, takenAt }: KnownBackup): number {
 }
 
 suite("which backups need not be kept", () => {
-  test("never one that somebody asked for, never one of the newest so many that are whole, and no more than that stays", () => {
+  test("never a backup that an operator asked for, never one of the newest whole ones to keep, and no more than those stay", () => {
     fc.assert(
       fc.property(fc.array(backup), fc.integer({ min: 1, max: 5 }), (backups, keep) => {
         const gone = new Set(retired({ keep }, backups));

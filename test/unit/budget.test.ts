@@ -45,7 +45,7 @@ describe("a budget", () => {
 });
 
 describe("an attempt may start", () => {
-  test("when its estimate fits exactly beside what is spent and set aside", () => {
+  test("when its estimate fits exactly beside what is spent and reserved", () => {
     const tight = ledger({ budget: { micros: 10, tokens: null }, spent: usd(4), reserved: usd(3) });
     assert.deepEqual(mayStart(tight, usd(3)), { kind: "start" });
     assert.deepEqual(mayStart(tight, usd(4)), { kind: "wait" });
@@ -172,7 +172,7 @@ describe("over random schedules of starts and ends", () => {
     );
   });
 
-  test("what is set aside is what the attempts in flight were estimated at, and nothing when all have ended", () => {
+  test("the reservation is the sum of the estimates of attempts in flight, and nothing when all have ended", () => {
     fc.assert(
       fc.property(budgets(), schedule(40), (budget, steps) => {
         assert.deepEqual(play(budget, steps).ledger.reserved, NOTHING);
@@ -180,7 +180,7 @@ describe("over random schedules of starts and ends", () => {
     );
   });
 
-  test("nothing waits for nobody: with nothing in flight the answer is start or pause", () => {
+  test("no attempt waits in vain: with nothing in flight the answer is start or pause", () => {
     fc.assert(
       fc.property(budgets(), amount(50), amount(50), (budget, spent, estimate) => {
         assert.notEqual(mayStart(ledger({ budget, spent }), estimate).kind, "wait");
@@ -197,7 +197,7 @@ interface Step {
   ends: number | null;
 }
 
-/** Starts what may start, ends what is told to, and at last everything; notes what was in flight when a limit was first passed. */
+/** Starts what may start, ends the given attempts, and at last all; notes what was in flight when a limit was first passed. */
 function play(budget: Budget, steps: readonly Step[]): { ledger: Ledger; inFlightAtPass: Amount } {
   let now = ledger({ budget });
   const inFlight: Step[] = [];

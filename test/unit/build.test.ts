@@ -175,7 +175,7 @@ describe("an active build", () => {
     assert.deepEqual(nextBuildMove({ ...done, blocked: "budget_exceeded" })?.move, "succeed", "nothing is left to pay for");
   });
 
-  test("asks nobody for money when it will fail anyway", () => {
+  test("asks no operator for money when it will fail anyway", () => {
     const failing = { ...done, left: 1, failed: 1, maxFailures: 0, blocked: "budget_exceeded" } as const;
     assert.equal(nextBuildMove(failing)?.move, "fail");
   });

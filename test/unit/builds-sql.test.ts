@@ -25,7 +25,7 @@ describe("the tables of builds", () => {
     );
   });
 
-  test("refuse every other transition, whoever writes it", async (t) => {
+  test("refuse every other transition, whichever connection writes it", async (t) => {
     const { db, store } = await place(t);
     const { build } = await started(store);
     const put = db.prepare("update holdfast_builds set state = ?");
@@ -82,7 +82,7 @@ function trigger(): string {
   return /create trigger[\s\S]+?\nend;/.exec(sql)?.[0] ?? assert.fail();
 }
 
-/** A file, and somebody else who writes into it. */
+/** A file, and another connection that writes into it. */
 async function place(t: TestContext): Promise<{ db: DatabaseSync; store: Store }> {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-builds-"));
   const path = join(folder, "work.db");

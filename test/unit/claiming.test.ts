@@ -33,7 +33,7 @@ test("a claim takes from the lanes that its sources name, queue by queue", () =>
   ]);
   assert.deepEqual(from({ queue: "mail" }), [[1, 2]]);
   assert.deepEqual(from({ name: "scan", version: 2 }, { name: "mail" }), [[1], [4]]);
-  assert.deepEqual(from({ name: "nobody" }), []);
+  assert.deepEqual(from({ name: "absent" }), []);
   assert.deepEqual(from({ queue: "scan", max: 0 }), [], "as many as it may have are taken");
 });
 
@@ -43,7 +43,7 @@ test("a queue that is paused or locked has nothing to give", () => {
     ["scan"],
   );
   assert.deepEqual(
-    queues(() => false, ["scan", "nobody's"]),
+    queues(() => false, ["scan", "absent"]),
     ["mail"],
   );
 });
@@ -81,13 +81,13 @@ test("lanes that are added later are matched with the first source that names th
   );
 });
 
-test("each queue gets its share first, and then whoever has more the rest", () => {
+test("each queue gets its share first, and then the queues with more jobs get the rest", () => {
   assert.deepEqual(quotas(10, 1), [10]);
   assert.deepEqual(quotas(10, 3), [4, 10]);
   assert.deepEqual(quotas(1, 3), [1, 1]);
 });
 
-test("whoever takes one job at a time comes to every queue in turn", () => {
+test("a worker that takes one job at a time comes to every queue in turn", () => {
   const turns = new Turns();
   const lanes = ["a", "b", "c"].map((queue, i) => [shareOf({ id: i, queue, name: queue, version: 1 })]);
   const served = new Map<string, number>();
@@ -124,7 +124,7 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
         const taken = chosen.filter((one) => one.share === share).length;
         assert.equal(share.budget.left, (given[i] as { budget: number }).budget - taken);
       }
-      // Nobody was passed over for one whose turn is later.
+      // No job was passed over for one whose turn is later.
       const last = chosen.length === max ? chosen.at(-1) : undefined;
       for (const one of candidates) {
         if (chosen.includes(one) || (last !== undefined && byTurn(last, one) < 0)) continue;
@@ -134,7 +134,7 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
   );
 });
 
-test("behind jobs that are held back nobody starts whose turn may be later than that of one that was not read", () => {
+test("behind jobs that are held back no job starts whose turn may be later than that of a job that was not read", () => {
   const [a, b] = [shareOf(LANES[0] as Lane), shareOf(LANES[1] as Lane)];
   const [first, second, other, late] = [candidate(1, a), candidate(4, a), candidate(2, b), candidate(9, b)];
   // Of lane a more than these two may be there; both are held back.

@@ -57,7 +57,7 @@ const ILL: [what: string, seen: Partial<Circumstance>, grade: string, mend: RegE
     /pg_checksums/,
   ],
   [
-    "a log that somebody pins",
+    "a log that a reader pins",
     { wal: { bytes: GIB / 2, copied: 0, readers: [{ pid: 7, program: "report.ts", behind: GIB / 2 }] } },
     "warning",
     /end that/,
@@ -95,7 +95,7 @@ const ILL: [what: string, seen: Partial<Circumstance>, grade: string, mend: RegE
     "warning",
     /backup/,
   ],
-  ["a journal that nobody brings to its files", { journal: { changes: 5, since: NOW - DAY } }, "warning", /-changes/],
+  ["a journal that no process writes to its files", { journal: { changes: 5, since: NOW - DAY } }, "warning", /-changes/],
   ["what was written in the future", { clock: { latest: NOW + DAY, store: NOW, stepsBack: [] } }, "warning", /NTP/],
   ["a server whose clock is another", { clock: { latest: NOW, store: NOW + DAY, stepsBack: [] } }, "note", /NTP/],
   ["a clock that has gone back", { clock: { latest: NOW, store: NOW, stepsBack: [{ at: NOW, by: DAY }] } }, "note", /NTP/],

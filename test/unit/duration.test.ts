@@ -41,7 +41,7 @@ const BAD: unknown[] = [
   5n,
 ];
 for (const given of BAD) {
-  test(`${typeof given === "bigint" ? "5n" : (JSON.stringify(given) ?? "undefined")} (${typeof given}) is no duration`, () => {
+  test(`${typeof given === "bigint" ? "5n" : (JSON.stringify(given) ?? "undefined")} (${typeof given}) is not a duration`, () => {
     assert.throws(
       () => toMillis(given as Duration, "lease"),
       (error) =>

@@ -81,7 +81,7 @@ for (const [folder, name] of [
   });
 }
 
-test("through FUSE with no list of mounts, nobody is refused", () => {
+test("through FUSE with no list of mounts, no path is refused", () => {
   assert.equal(
     networkFileSystem(
       "/mnt",

@@ -121,7 +121,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       });
     });
 
-    test("a commit that fails is undone, everybody is told, and the next one goes through", async () => {
+    test("a commit that fails is undone, every caller gets the error, and the next one goes through", async () => {
       await withGroup(driver, async ({ group, enqueue, db }) => {
         db.exec("create table parent (id integer primary key); pragma foreign_keys = on");
         db.exec("create table child (parent integer references parent (id) deferrable initially deferred)");

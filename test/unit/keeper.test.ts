@@ -28,7 +28,7 @@ test("what is settled is not renewed any more", async () => {
   assert.deepEqual(scene.renewed, []);
 });
 
-test("a renewal that fails is tried again, and nobody loses anything before the lease has run out", async () => {
+test("a renewal that fails is tried again, and no lease is lost before it has expired", async () => {
   const scene = new Scene();
   scene.running(1);
   scene.trouble = new Error("database is locked");
@@ -43,7 +43,7 @@ test("a renewal that fails is tried again, and nobody loses anything before the 
   assert.deepEqual(scene.losses, ["1: LEASE_LOST"]);
 });
 
-test("a lease that is somebody else's by now is told at the renewal", async () => {
+test("a lease that another worker has by now is reported as lost at the renewal", async () => {
   const scene = new Scene();
   scene.running(1);
   scene.running(2);

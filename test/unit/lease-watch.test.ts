@@ -8,7 +8,7 @@ const LEASE = 30_000;
 /** The longest that a loss may go unnoticed. */
 const LATEST = 50;
 
-test("a lease that nobody renews is lost when it has run out, and not before", async (t) => {
+test("a lease that is not renewed is lost when it has expired, and not before", async (t) => {
   const { clock, hold, losses } = scene(t);
   const slot = hold(1);
   await clock.advance(LEASE - 1);

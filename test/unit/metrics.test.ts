@@ -40,7 +40,7 @@ const FACTS: Facts = {
   backups: { count: 2, newest: 500_000 },
 };
 
-test("what was seen of a database is told, each figure where it belongs", () => {
+test("an observed database is written as metrics, each figure where it belongs", () => {
   const families = parse(FACTS);
   const value = (name: string, labels: Record<string, string> = {}) => {
     const found = families.get(`holdfast_${name}`)?.samples.filter((sample) => {

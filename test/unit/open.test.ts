@@ -114,11 +114,11 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       }
     });
 
-    // root may write anywhere, so somebody else has to try.
+    // root may write anywhere, so another user has to try.
     const skip =
       process.getuid?.() !== 0
-        ? "needs root, to become somebody who may not write"
-        : !isPublic(import.meta.dirname) && "somebody else may not read these sources";
+        ? "needs root, to become a user who may not write"
+        : !isPublic(import.meta.dirname) && "another user may not read these sources";
     for (const [what, protect, codes] of [
       ["a file that may not be written", (folder: string) => chmodSync(join(folder, "work.db"), 0o444), ["READ_ONLY"]],
       ["a folder that may not be written", (folder: string) => chmodSync(folder, 0o555), ["READ_ONLY", "CANNOT_OPEN"]],

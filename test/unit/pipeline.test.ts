@@ -65,7 +65,7 @@ describe("a pipeline", () => {
     assert.deepEqual([stage?.key, stage?.match, stage?.by, stage?.estimate, stage?.partial], [null, null, null, null, false]);
   });
 
-  test("is told from everything else", () => {
+  test("is distinguished from everything else", () => {
     for (const wrong of [null, undefined, {}, "docs", { definition: {} }, pipeline("docs")]) {
       assert.throws(() => pipelineOf(wrong), { code: "NOT_A_PIPELINE" });
     }
@@ -76,7 +76,7 @@ describe("a pipeline is refused, in plain words,", () => {
   const refused: [string, () => unknown, string, RegExp][] = [
     ["with an empty name", () => pipeline(""), "NAME_INVALID", /pipeline's name/],
     ["with spaces around its name", () => pipeline(" docs"), "NAME_INVALID", /" docs"/],
-    ["with a name that is no text", () => pipeline(5 as never), "NAME_INVALID", /5/],
+    ["with a name that is not a string", () => pipeline(5 as never), "NAME_INVALID", /5/],
     ["with an unknown option", () => pipeline("p", { bugdet: {} } as never), "OPTION_INVALID", /bugdet/],
     [
       "with a budget that cannot be counted",

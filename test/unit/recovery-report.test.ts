@@ -50,7 +50,7 @@ suite("what is found", () => {
     assert.deepEqual(found.errors, ["b", "a", "c"]);
   });
 
-  test("is the most that anybody says is missing; nobody's word is no word", () => {
+  test("is the highest number that any check reports; without a report it is unknown", () => {
     assert.equal(addFindings(NO_FINDINGS, {}).commitsMissing, null);
     assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, {}).commitsMissing, 3);
     assert.equal(addFindings({ ...NO_FINDINGS, commitsMissing: 3 }, { commitsMissing: 0 }).commitsMissing, 3);
@@ -90,7 +90,7 @@ suite("a report", () => {
     }
   });
 
-  test("is its owner's while he is there, and the next one's after that", () => {
+  test("belongs to its owner while that process lives, and to the next one after that", () => {
     assert.equal(
       ownerOf({ owner: 1 }, 2, () => false),
       1,

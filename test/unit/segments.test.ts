@@ -43,7 +43,7 @@ test("of the journal's files those go that no backup needs, of before a restore 
   trimSegments(folder, head(1), [{ epoch: 1, changes: 9 }]);
   assert.deepEqual(after(1), [4], "the newest stays: it is written to");
   assert.equal(readdirSync(folder).length, 1);
-  assert.equal(new SegmentWriter(folder, head(1), null).last, 6, "it goes on where it was");
+  assert.equal(new SegmentWriter(folder, head(1), null).last, 6, "it continues where it was");
 });
 
 /** One file with so many changes, in as many appends. */

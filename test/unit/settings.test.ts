@@ -8,7 +8,7 @@ import { type Declaration, declared, NOTHING_SET, type SetRule, SettingsView, Wo
 const PLAIN: QueueSettings = { events: false, keep: {} };
 const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, rate: null };
 
-test("whoever says what is so already changes nothing, in whatever order it is written", () => {
+test("a declaration that repeats the current settings changes nothing, in whatever order it is written", () => {
   const keep = { succeeded: { age: 1, count: 2 }, failed: { count: 0 } };
   const view = heard(NOTHING_SET, declaration({ settings: { events: true, keep }, limits: [RULE] }));
   const again = { failed: { count: 0 }, succeeded: { count: 2, age: 1 } };
@@ -28,7 +28,7 @@ test("a queue of which nothing is set keeps everything and tells nothing, and to
   );
 });
 
-test("an old word counts only where nobody has said anything", () => {
+test("an old declaration counts only where no process has declared anything", () => {
   const old = declaration({ settings: { events: true, keep: {} }, limits: [{ ...RULE, concurrency: 9 }] });
   assert.equal(declared(NOTHING_SET, old, true).changes.length, 2);
   const view = heard(NOTHING_SET, declaration({ settings: { events: false, keep: { failed: {} } }, limits: [RULE] }));

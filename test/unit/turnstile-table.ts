@@ -68,15 +68,15 @@ export class Table implements Facts {
     return [...this.#shares.values()].filter(({ stored }) => stored.dueAt !== null && stored.dueAt <= now);
   }
 
-  /** Decided by somebody who has all facts at hand. */
+  /** Decision with all limit rows loaded. */
   decide<T>(now: number, operation: (turnstile: Turnstile) => T): Decided<T> {
     const turnstile = new Turnstile(this, now);
     return { answer: operation(turnstile), changes: turnstile.changes() };
   }
 
   /**
-   * Decided by somebody who knows nothing at first, or what he remembers from the last time, and fetches one fact after the
-   * other. He remembers how he has left it.
+   * Decision that starts with no limit rows, or with those cached by the last decision, and fetches one row after the other.
+   * The cache keeps the rows as the decision left them.
    */
   decideFetching<T>(
     now: number,
@@ -178,7 +178,7 @@ export class Table implements Facts {
     assert.deepEqual([...sums.keys()], [], "whatever is counted has a share");
   }
 
-  /** Of those that are parked and could start, by the counters alone, each has somebody before it that stands ready. */
+  /** Parked jobs that could start by the counters alone, and that have no ready job before them. */
   stuck(now: number): TableJob[] {
     return [...this.jobs.values()].filter((job) => {
       if (job.state !== "pending" || job.gate === null) return false;

@@ -47,7 +47,7 @@ describe("what is to be written", () => {
     assert.deepEqual(changes?.opened, [{ key: 2, lane: 1 }]);
   });
 
-  test("of one that goes on to its next limit is where it came from and where it is, not what lies between", () => {
+  test("of a job that moves on to its next limit is where it came from and where it is, not what lies between", () => {
     const table = new Table([rule({ concurrency: 1 }), rule({ concurrency: 5 }), rule({ concurrency: 1 })]);
     const [narrow, wide] = [job(1, [[0, "a"]]), job(2, [[2, "b"]])];
     add(table, narrow, wide);
@@ -238,7 +238,7 @@ const STEP = fc.oneof(
 );
 type Step = typeof STEP extends fc.Arbitrary<infer T> ? T : never;
 
-test("whoever has all facts, fetches each when it is missing, or remembers what he knew: they decide the same", () => {
+test("decisions with all rows loaded, with rows fetched on demand and with cached rows are the same", () => {
   let [fetched, spared] = [0, 0];
   fc.assert(
     fc.property(RULES, fc.array(STEP, { minLength: 1, maxLength: 40 }), (limits, steps) => {
