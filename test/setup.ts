@@ -38,7 +38,7 @@ async function moveToMemory(): Promise<void> {
   // A server that syncs stays where syncing means something.
   process.env["HOLDFAST_TEST_DISK"] ??= tmpdir();
   const folder = await made("holdfast-run-", memory);
-  // Others than us have their folders in it: a server that runs as nobody.
+  // Other users have their folders in it: a server that runs as the Unix user `nobody`. ruled-out-word-ok
   await chmod(folder, 0o711);
   process.env["TMPDIR"] = folder;
 }

@@ -4,7 +4,7 @@ import { basename, join } from "node:path";
 import { describe, test } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { ARTIFACT_POINTS } from "../../src/artifacts/folder.ts";
-import { contents, everybody, noise, Shelf } from "./shelf.ts";
+import { contents, allReferenced, noise, Shelf } from "./shelf.ts";
 
 const of = (deed: string) => ARTIFACT_POINTS.filter((point) => point.startsWith(`${deed}:`));
 const bytes = noise(600_000);
@@ -68,7 +68,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     });
   }
 
-  test("is told from a slow one: a file without a new byte for a month stays while its writer lives", async (t) => {
+  test("is distinguished from a slow one: a file without a new byte for a month stays while its writer lives", async (t) => {
     const shelf = new Shelf(t);
     const child = shelf.start("doer", { deed: "hang" });
     await child.next("writing");
@@ -80,7 +80,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
     while (statSync(file).size < 2 * 256 * 1024) await setImmediate();
     const month = Date.now() / 1_000 - 30 * 86_400;
     utimesSync(file, month, month);
-    await (await shelf.open()).sweep(everybody, { olderThan: 0 });
+    await (await shelf.open()).sweep(allReferenced, { olderThan: 0 });
     assert.deepEqual(shelf.unfinished(), [file]);
 
     child.kill();

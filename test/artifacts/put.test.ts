@@ -180,7 +180,7 @@ function sha256(bytes: Uint8Array): string {
 setFlagsFromString("--expose-gc");
 const collect = runInNewContext("gc") as () => void;
 
-/** In buffers that somebody keeps, not those that nobody has collected yet: a second collection ends what the first began. */
+/** Bytes in buffers that are referenced, not in those not collected yet: a second collection ends what the first began. */
 function bytesHeld(): number {
   collect();
   collect();

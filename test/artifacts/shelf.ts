@@ -80,5 +80,5 @@ export function noise(size: number, seed = 1): Buffer {
   return bytes;
 }
 
-export const nobody = async (): Promise<Set<string>> => new Set();
-export const everybody = async (hashes: string[]): Promise<Set<string>> => new Set(hashes);
+export const noneReferenced = async (): Promise<Set<string>> => new Set();
+export const allReferenced = async (hashes: string[]): Promise<Set<string>> => new Set(hashes);

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { buffer } from "node:stream/consumers";
 import { describe, test, type TestContext } from "node:test";
 import type { Artifacts } from "../../src/artifacts/artifacts.ts";
-import { everybody, HOUR, nobody, noise, Shelf } from "./shelf.ts";
+import { allReferenced, HOUR, noneReferenced, noise, Shelf } from "./shelf.ts";
 
 test("what is not referenced and old goes, what is referenced or young stays", async (t) => {
   const shelf = new Shelf(t);
@@ -40,7 +40,7 @@ test("it looks at nothing but artifacts", async (t) => {
   const strangers = [join(shelf.folder, "notes.txt"), `${shelf.fileOf(hash)}.bak`, join(shelf.folder, "doomed", "notes.txt")];
   for (const path of strangers) writeFileSync(path, "mine");
   shelf.ahead = HOUR;
-  assert.equal((await artifacts.sweep(nobody, { olderThan: 0 })).removed, 1);
+  assert.equal((await artifacts.sweep(noneReferenced, { olderThan: 0 })).removed, 1);
   for (const path of strangers) assert.ok(existsSync(path), path);
 });
 
@@ -49,7 +49,7 @@ test("a duration that is none is refused, and nothing is removed", async (t) => 
   const artifacts = await shelf.open();
   await artifacts.put("a");
   shelf.ahead = HOUR;
-  await assert.rejects(artifacts.sweep(nobody, { olderThan: -1 }), { code: "DURATION_INVALID" });
+  await assert.rejects(artifacts.sweep(noneReferenced, { olderThan: -1 }), { code: "DURATION_INVALID" });
   assert.equal(shelf.stored().length, 1);
 });
 
@@ -87,7 +87,7 @@ describe("while a sweep is at work", () => {
     });
   });
 
-  test("a transaction that asks for it while it is aside brings it back, and nobody removes it", async (t) => {
+  test("a transaction that asks for an artifact while the sweep has moved it brings it back, and no sweep removes it", async (t) => {
     await duringSweep(t, async ({ artifacts, hash, shelf }, _, look) => {
       if (look !== 2) return;
       assert.ok(!existsSync(shelf.fileOf(hash)), "it is aside");
@@ -162,7 +162,7 @@ test("what is gone is said to be missing, once each", async (t) => {
   shelf.ahead = HOUR;
   await artifacts.sweep(async () => new Set([b.hash]), { olderThan: 0 });
   assert.deepEqual(artifacts.missing([a.hash, b.hash, a.hash]), [a.hash]);
-  await artifacts.sweep(everybody, { olderThan: 0 });
+  await artifacts.sweep(allReferenced, { olderThan: 0 });
   await assert.rejects(artifacts.read(a.hash), { code: "ARTIFACT_MISSING" });
 });
 

@@ -69,7 +69,7 @@ describe("what the page on PostgreSQL has operators type", { skip: noServer }, (
       return server.url(name);
     };
     const copies = [await copyWith(`${backup}_careless`, ""), await copyWith(`${backup}_careful`, restored)];
-    // The time that is lost: somebody has a job, and lives on.
+    // The time that is lost: a worker has a job, and lives on.
     const lost = await PostgresStore.open(url, at);
     await add(lost, {});
     const zombie = await claimOne(lost);

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { open } from "../../src/index.ts";
 import { folder, run } from "./run.ts";
 
-test("the crawler: killed in the middle it goes on, crawls each page once, and no host is asked more than it may be", async (t) => {
+test("the crawler: killed in the middle it resumes, crawls each page once, and no host gets more requests than its limit", async (t) => {
   const path = folder(t);
   const printed = await run("crawler", [path]);
   const [, done, left] = printed[0]?.match(/^killed with (\d+) pages done, \d+ under way, (\d+) known/) ?? [];

@@ -6,7 +6,7 @@ import { FileTrunk } from "../../examples/merge-queue/file-trunk.ts";
 import { open } from "../../src/index.ts";
 import { folder, run } from "./run.ts";
 
-test("the merge queue: one merge at a time, the urgent one first; after a kill in the middle the next one goes on", async (t) => {
+test("the merge queue: one merge at a time, the urgent one first; after a kill in the middle the next process continues", async (t) => {
   const path = folder(t);
   const printed = await run("merge-queue", [path]);
   assert.equal(printed.at(-1), "main has: fix, search, login, docs");

@@ -124,7 +124,7 @@ export class LimitRows {
 
   /**
    * Whatever was done: the counters are what the jobs add up to, a job is parked exactly where its row says so, and
-   * nothing is stuck: whoever could pass has passed, or the instant at which he can is written down. Where the clock
+   * nothing is stuck: a job that could pass has passed, or the instant at which it can is recorded. Where the clock
    * was set back, that instant may be too late, for as long as the rate lasts.
    */
   async check(now: number, setBack: boolean): Promise<void> {

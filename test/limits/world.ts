@@ -82,7 +82,7 @@ class World {
   }
 
   async step(): Promise<void> {
-    // For a while it is the same one: what it remembers must be right as long as nobody else writes.
+    // For a while it is the same store: its cache must be right as long as no other store writes.
     if (this.#random() < 0.1) this.#stores.reverse();
     const [store] = this.#stores as [Store];
     const dice = this.#random();
@@ -358,7 +358,7 @@ function checkOrder(before: Look, claimed: readonly Claimed[], mine: (job: JobRo
     const inTurn = jobs.toSorted((a, b) => b.priority - a.priority || a.key - b.key);
     const taken = inTurn.filter(({ key }) => keys.has(key)).length;
     const overtaken = inTurn.slice(0, taken).filter(({ key }) => !keys.has(key));
-    assert.deepEqual(overtaken, [], `nobody overtakes: ${JSON.stringify(inTurn.filter(({ key }) => keys.has(key)))}`);
+    assert.deepEqual(overtaken, [], `no job overtakes: ${JSON.stringify(inTurn.filter(({ key }) => keys.has(key)))}`);
   }
 }
 

@@ -15,7 +15,7 @@ const SOUND = { ok: true, reasons: [] };
 const SILENT = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 const notOnWindows = { skip: process.platform === "win32" && "no SIGSTOP" };
 
-/** What ends a process that is refused memory: whoever asked for it gives up, or goes where there is none. Words are not sure. */
+/** Signals that end a process that is refused memory: its allocator aborts, or it faults. Its last words are not reliable. */
 const REFUSED = new Set<unknown>(["SIGABRT", "SIGTRAP", "SIGILL", "SIGSEGV", "SIGBUS"]);
 const noPrlimit = spawnSync("prlimit", ["--version"]).status === 0 ? false : "there is no prlimit here";
 
@@ -38,7 +38,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.deepEqual(validateRecovery(before, after), SOUND);
     assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), after), SOUND);
     assert.ok(((await hf.recovery.lastReport())?.jobsRecovered ?? 0) > 0);
-    // What was in hand is what a judge of it would complain about, had nobody given it back.
+    // Jobs that were running are those that a check would report if no process had reclaimed them.
     const inHand = before.filter(({ state }) => state === "running");
     assert.equal(validateRecovery(inHand, inHand).ok, false);
   });
@@ -96,13 +96,13 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
       });
       assert.equal(image.durability, "power");
       assert.ok(image.framesKept > 0);
-      assert.ok(existsSync(`${db}-wal`), "nobody has closed it");
+      assert.ok(existsSync(`${db}-wal`), "no process has closed it");
       await using hf = await open(image.path);
       assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
       const report = await hf.recovery.lastReport();
       assert.deepEqual([report?.errors, (report?.jobsRecovered ?? 0) > 0], [[], true]);
       const charged = (await everyJob(hf)).filter(({ crashes }) => crashes > 0);
-      assert.deepEqual(charged, [], "the host went down, so nobody has crashed");
+      assert.deepEqual(charged, [], "the host went down, so no crash is charged");
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });
       assert.deepEqual((await drain(hf, [sold])).failed, []);
     });
@@ -141,7 +141,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
   });
 
-  test("in the middle of the copying of the log leaves pages that nobody may rely on, and nobody does", async (t) => {
+  test("in the middle of the copying of the log leaves pages that are not reliable, and no process relies on them", async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
     const { image, crash } = await cut(db, join(folder, "after.db"), { program: "half-copied", when: /copied (\d+) of (\d+)/ });
@@ -185,7 +185,7 @@ describe("a crash that does not come about", () => {
       [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
       [{ by: "out-of-memory", limit: "kernel" }, /runs already/],
       [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /runs already/],
-      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Nobody called "cgroup"/],
+      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Unknown memory limit "cgroup"/],
     ];
     for (const [options, message] of invalid) {
       await assert.rejects(simulateCrash(SHOP, options as CrashOptions), { code: "OPTION_INVALID", message });

@@ -9,9 +9,9 @@ import type * as promised from "./promised.ts";
  * Values that come out may carry more than was promised, options that go in may offer more.
  */
 
-/** Whoever relies on the promise gets at least that. */
+/** A caller that relies on the promise gets at least that. */
 function gives<Promised, _Is extends Promised>(): void {}
-/** Whoever passes what was promised is understood, and no option has been lost. */
+/** A caller that passes what was promised is understood, and no option has been lost. */
 function takes<Promised extends Is, Is>(
   ..._lost: Exclude<keyof Promised, keyof Is> extends never ? [] : [Exclude<keyof Promised, keyof Is>]
 ): void {}

@@ -3,7 +3,7 @@ import { suite, test } from "node:test";
 import * as holdfast from "../../src/index.ts";
 import type * as promised from "./promised-builds.ts";
 
-/** Whoever relies on the promise gets at least that. */
+/** A caller that relies on the promise gets at least that. */
 function gives<Promised, _Is extends Promised>(): void {}
 /** Both ways. */
 function is<Promised extends Is, Is extends _Again, _Again = Promised>(): void {}

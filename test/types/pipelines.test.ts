@@ -8,7 +8,7 @@ import type { StageContext, StageOptions } from "../../src/core/pipelines/stage.
 import type { Why } from "../../src/core/pipelines/build-view.ts";
 import type * as promised from "./promised-pipelines.ts";
 
-/** Whoever relies on the promise gets at least that. */
+/** A caller that relies on the promise gets at least that. */
 function gives<Promised, _Is extends Promised>(): void {}
 /** Both ways. */
 function is<Promised extends Is, Is extends _Again, _Again = Promised>(): void {}
@@ -85,7 +85,7 @@ suite("what a stage gets is known from what comes before it", () => {
     );
     // @ts-expect-error an id is a text
     compiled(() => items((): Mail[] => [], { id: (mail) => mail.body.length }));
-    // @ts-expect-error without an id nobody knows them again
+    // @ts-expect-error without an id they are not recognized again
     compiled(() => items((): Mail[] => [], {}));
   });
 

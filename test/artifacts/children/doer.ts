@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { type ArtifactPoint, armArtifactPoint } from "../../../src/artifacts/folder.ts";
 import { say, told } from "../../crash/children/port.ts";
-import { everybody, HOUR, nobody, noise, openIn } from "../shelf.ts";
+import { allReferenced, HOUR, noneReferenced, noise, openIn } from "../shelf.ts";
 
 /** Does the deed that dies at the point; by the end of it this process should be no more. */
 const { folder, base, deed, point } = told<{
@@ -23,9 +23,10 @@ switch (deed) {
   case "sweep": {
     let looks = 0;
     // What gets its reference between the two looks goes back; everything else goes.
-    await artifacts.sweep((hashes) => (point === "sweep:restored" && ++looks % 2 === 0 ? everybody(hashes) : nobody()), {
-      olderThan: "1h",
-    });
+    await artifacts.sweep(
+      (hashes) => (point === "sweep:restored" && ++looks % 2 === 0 ? allReferenced(hashes) : noneReferenced()),
+      { olderThan: "1h" },
+    );
     break;
   }
   case "export": {

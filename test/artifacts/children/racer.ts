@@ -58,7 +58,7 @@ if (role === "putter") {
   let restored = 0;
   let looks = 0;
   const isReferenced = async (hashes: string[]) => {
-    // The write lock: whoever has asked whether they are there has committed.
+    // The write lock: a transaction that has asked whether the artifacts are there has committed.
     db.exec("begin immediate");
     const referenced = new Set(select.all().map((row) => row["hash"] as string));
     db.exec("commit");

@@ -1,4 +1,7 @@
-/** `half-copied.ts DB`: a reader lets nobody copy the whole log, so that what is copied is not synced. Then nothing happens. */
+/**
+ * `half-copied.ts DB`: a reader keeps the log from being copied as a whole, so that what is copied is not synced. Then
+ * nothing happens.
+ */
 import { DatabaseSync } from "node:sqlite";
 import { job, open } from "../../../src/index.ts";
 
