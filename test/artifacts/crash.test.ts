@@ -35,7 +35,7 @@ describe("a process that is killed", { concurrency: 2 }, () => {
       const child = shelf.start("doer", { deed: "sweep", point });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
       const isGone = point === "sweep:removed";
-      // A transaction that comes now, before anybody has cleaned up, still finds it.
+      // A transaction that comes now, before any process has cleaned up, still finds it.
       if (point === "sweep:checked") assert.deepEqual(before.missing([hash]), []);
 
       const artifacts = await shelf.open();

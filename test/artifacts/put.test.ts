@@ -115,7 +115,7 @@ const broken: Record<string, { data: (base: string) => unknown; code: string | R
       ),
     code: /the line went dead/,
   },
-  "a stream that fails before anybody reads it": {
+  "a stream that fails before it is read": {
     data: () => {
       const stream = new Readable({ read() {} });
       process.nextTick(() => stream.destroy(new Error("the line was dead")));

@@ -47,7 +47,7 @@ test("a child's stage has its parent at hand when it removes, and what it cannot
   assert.equal(removed.length, 3);
 });
 
-test("a target that a stage no longer matches is removed before it continues, by the next build if this one could not", async (t) => {
+test("the result of a stage that no longer matches is removed before its target continues, by the next build if this one could not", async (t) => {
   const here = await yard(t);
   let [draft, broken] = [false, true];
   const removed: string[] = [];

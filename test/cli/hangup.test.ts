@@ -42,7 +42,7 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
     const { store } = hf.engine;
     const waiting = place.start(["queues", "pause", "anything", "--ahead"]);
     const isOver = () => waiting.child.exitCode !== null || waiting.child.signalCode !== null;
-    // As soon as it has the database open; it is done in a moment, and may be before anybody sees it.
+    // As soon as it has the database open; it is done in a moment, and may be before this process sees it.
     while (!isOver() && (await store.processes.all()).length < 2) await new Promise((resolve) => setImmediate(resolve));
     waiting.child.kill(signal);
     const { code } = await waiting.ended;

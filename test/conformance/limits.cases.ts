@@ -414,7 +414,7 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(again), [jobs[2]]);
   });
 
-  check("jobs that wait for their limit are pending to everybody who looks", async ({ store }) => {
+  check("jobs that wait for their limit are pending in every query", async ({ store }) => {
     const jobs = await add(store, ...many(5, TWO, "a"));
     await claim(store);
     assert.deepEqual(await store.queries.counts({}), { ...NONE, running: 2, pending: 3 });

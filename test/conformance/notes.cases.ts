@@ -139,7 +139,7 @@ export function noteCases(check: Check): void {
     assert.deepEqual((await see(store, id)).progress, { fraction: 0.75 });
   });
 
-  check("a pending job takes no notes from anybody", async ({ store, clock }) => {
+  check("a pending job takes no notes from any process", async ({ store, clock }) => {
     const id = await addOne(store);
     const claimed = await claimOne(store);
     await settle(store, claimed, { kind: "later", delay: 10, error: ERROR });

@@ -119,7 +119,7 @@ export function processCases(check: Check): void {
     assert.ok(ready === null || ready.has("work"), "what it says is so, where it can be told from here");
   });
 
-  check.shared("databases have one identity each, for everybody and for ever", async ({ store, another, reopen }) => {
+  check.shared("databases have one identity each, for every process and for ever", async ({ store, another, reopen }) => {
     const { databaseId, durability } = store;
     assert.ok(databaseId.length >= 16);
     assert.equal((await another()).databaseId, databaseId);

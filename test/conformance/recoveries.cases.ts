@@ -220,7 +220,11 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await reclaimFrom(store, theirs, dead), { ...NOTHING, entries: 1 });
     assert.deepEqual(await reclaimFrom(store, mine, dead), NOTHING);
     const ending = { jobsPending: 0, ...FOUND };
-    assert.equal(await store.recoveries.close(mine.report, { ...ending, by: second }), null, "it is not his");
+    assert.equal(
+      await store.recoveries.close(mine.report, { ...ending, by: second }),
+      null,
+      "the report belongs to another process",
+    );
     const left = await store.recoveries.close(mine.report, { ...ending, by: first });
     assert.ok(left !== null && "left" in left);
     assert.deepEqual(

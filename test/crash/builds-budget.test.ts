@@ -35,7 +35,7 @@ wherever(
           const docs = documents(site.root, scene.effects);
           const { id, state } = (await hf.builds.list()).items[0] as Build;
           assert.equal(state, point === "build:committed" ? "BUDGET_PAUSE" : "CRASHED");
-          // Without a token it comes to the same pause; the one that died with the process is of no use to anybody.
+          // Without a token it comes to the same pause; the token that died with the process is of no use.
           let token = "";
           if (state === "BUDGET_PAUSE") token = await hf.builds.mintToken(id);
           else {

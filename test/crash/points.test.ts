@@ -13,9 +13,9 @@ interface Found {
   hf: Holdfast;
   scene: Scene;
   place: Place;
-  /** The process was killed after the commit, before anybody was told. */
+  /** The process was killed after the commit, before any caller got its answer. */
   committed: boolean;
-  /** As they were found, before anybody worked. */
+  /** As they were found, before any worker ran. */
   before: Job[];
 }
 

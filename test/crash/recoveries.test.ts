@@ -134,7 +134,7 @@ wherever((stage, place) => {
       assert.equal((await hf.recovery.history()).length, 1);
     });
 
-    trial("who went with the host is reported, and no crash is charged to his jobs", async (t) => {
+    trial("a process that went down with its host is reported, and no crash is charged to its jobs", async (t) => {
       const scene = await stage(t);
       await leftBehind(scene);
       await scene.witness.query("update {processes} set boot = 'an earlier one' returning id");

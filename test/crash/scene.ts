@@ -127,7 +127,7 @@ export async function passes(millis: number): Promise<void> {
 
 /**
  * Stops these processes, as a suspended laptop or a debugger does, at a moment when none of them is in the middle of a
- * write: SQLite has one writer at a time, and one that is stopped there stops everybody; a server ends it after a while.
+ * write: SQLite has one writer at a time, and one that is stopped there stops all writers; a server ends it after a while.
  */
 export async function freeze(scene: Scene, ...children: Child[]): Promise<void> {
   for (;;) {

@@ -3,7 +3,7 @@ import { describe, test } from "node:test";
 import { checkInvariants } from "./invariants.ts";
 import { Scene } from "./scene.ts";
 
-describe("a user's row and his job, by", { concurrency: 2 }, () => {
+describe("a user's row and its job, by", { concurrency: 2 }, () => {
   for (const by of ["hf.transaction", "a handle"] as const) {
     for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       for (const dies of ["before the job", "before the commit", "after the commit"] as const) {

@@ -130,7 +130,7 @@ function flipped(value: string | number): string | number {
 
 const BIT = 2 ** 20;
 
-/** What anybody would be told who opens it and has it checked. */
+/** The error that a caller gets who opens it and has it checked, or null. */
 async function look(path: string): Promise<string | null> {
   let store: SqliteStore | null = null;
   try {

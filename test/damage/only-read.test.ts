@@ -140,7 +140,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
-test("a number of a user's own that JavaScript cannot hold is an error of his, and no damage", async (t) => {
+test("a number in a user's own table that JavaScript cannot hold is the user's error, and no damage", async (t) => {
   const { path, folder } = place(t);
   await using hf = await open(path);
   await hf.transaction(({ db }) => {

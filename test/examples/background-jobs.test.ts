@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { open } from "../../src/index.ts";
 import { folder, run } from "./run.ts";
 
-test("the background jobs: a user and his mail are one commit, a busy mail server is asked again, the digest has its schedule", async (t) => {
+test("the background jobs: a user and the user's mail are one commit, a busy mail server is asked again, the digest has its schedule", async (t) => {
   const path = folder(t);
   assert.deepEqual(await run("background-jobs", [path]), [
     "POST /users ada@example.org → 201",

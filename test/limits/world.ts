@@ -100,7 +100,7 @@ class World {
     await this.#rows.check(this.#clock.now(), this.#setBack);
   }
 
-  /** Everything comes to an end once time goes by and everybody works. */
+  /** Everything comes to an end once time passes and all workers run. */
   async workOff(): Promise<void> {
     const [store] = this.#stores as [Store];
     for (const queue of ["q", "r"]) await store.queues.setPaused(queue, false);
@@ -221,7 +221,7 @@ class World {
     await (resume ? store.queues.setPaused(queue, false) : store.queues.setPaused(queue, true));
   }
 
-  /** In a user's transaction, a part of which he undoes. */
+  /** In a user transaction, a part of which is undone. */
   async #transact(store: Store): Promise<void> {
     const jobs = () => Array.from({ length: 1 + this.#dice(3) }, () => this.#newJob());
     const undoLast = this.#random() < 0.5;

@@ -125,7 +125,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     }
   });
 
-  test("who waits for a build's row decides by what he finds then", async () => {
+  test("a transaction that waits for a build's row decides by what it finds then", async () => {
     const { build, lock } = await started(first());
     await handles.query("update builds set listing = 'done'");
     const settling = await handles.bystander();

@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url";
 /** "fast" rolls back what is open and ends in order; "immediate" is a crash of the server, with recovery at the next start. */
 export type StopMode = "fast" | "immediate";
 
-/** What the owner asks for, and what he hears. */
+/** Requests of the owner, and the answers that it gets. */
 export type Order = { do: "start" } | { do: "stop"; mode: StopMode };
 export type Answer = { premises: Premises | null } | { error: string };
 

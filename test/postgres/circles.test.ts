@@ -134,7 +134,7 @@ async function anything(store: Store, random: Random): Promise<void> {
       await store.queues.declare([declaring([rule], { queue, name: queue, settings: { events: false, keep: {} } })]);
     },
     () => store.prune({ state: "succeeded", limit: 5 }),
-    // What is written down locks the head of the audit, which everybody wants.
+    // An audit entry locks the head of the audit, which every operation wants.
     () => store.queues.setPaused(random.pick(FREE), true),
     () => store.queues.setPaused(random.pick(FREE), false),
     () => store.locks.break("held"),

@@ -18,7 +18,7 @@ const PLAIN = DEEDS["enqueue of a plain job"] as (typeof DEEDS)[string];
 describe("a connection that is cut at each statement", { skip: noServer }, () => {
   let server: PostgresServer;
   let proxy: Proxy;
-  /** One whose connections are cut, and never opened anew by anybody but itself; and one that tells the truth. */
+  /** A store whose connections are cut, and reopened only by itself; and one that tells the truth. */
   let store: PostgresStore;
   let direct: PostgresStore;
   before(async () => {

@@ -39,7 +39,7 @@ describe("what goes wrong on PostgreSQL is said, with a hint", { skip: noRestart
   };
 
   let roles = 0;
-  /** A user of his own, who may do nothing that not everybody may; and his address. */
+  /** A role of its own, with default privileges only; and its address. */
   const makeRole = async (t: TestContext, how = "") => {
     const name = `tester_${++roles}`;
     await server.query(`create role ${name} login password 'r1ght' ${how}`, url);

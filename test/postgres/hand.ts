@@ -38,7 +38,7 @@ export class Hand implements AsyncDisposable {
     return this.#add(...names.map((name) => ({ type: "test.told", transition: `test.told|${name}`, data: { name } })));
   }
 
-  /** The next step of a job: waits for the transaction that holds its row, and writes how many there were. */
+  /** The next step of a job: waits for the transaction that holds its row, and writes an event with the step's number. */
   async step(job: number): Promise<void> {
     const [row] = await this.#rows<[number]>(
       `update ${this.#schema}.jobs set attempt = attempt + 1 where key = $1 returning attempt`,

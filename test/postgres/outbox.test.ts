@@ -198,7 +198,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await written(), before);
   });
 
-  test("without a reader, the janitor numbers the events", async (t) => {
+  test("without a reader, trimming numbers the events", async (t) => {
     const { store, hand, query } = await ground(t, server);
     const one = await hand();
     await one.begin();
@@ -309,7 +309,7 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   const all = await Promise.all(following);
 
   const [got = []] = all;
-  for (const other of all) assert.deepEqual(other, got, "everybody reads the same");
+  for (const other of all) assert.deepEqual(other, got, "every reader reads the same");
   assert.deepEqual(
     got.map(({ seq }) => seq),
     got.map((_, i) => i + 1),

@@ -170,7 +170,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
 describe("the place of a host", () => {
   const id = randomUUID();
 
-  test("is the same for everybody there, for each database a folder; elsewhere it is another", (t) => {
+  test("is the same for every process there, for each database a folder; elsewhere it is another", (t) => {
     const [base, other] = [made(t), made(t)];
     const place = findPlace(id, [base]);
     assert.deepEqual(findPlace(id, [base]), place);

@@ -17,7 +17,7 @@ const CODES = {
   "an unforeseen error": "XX000",
 };
 
-/** What cuts a user off, what lets him in again, and what is logged in between. */
+/** What cuts a role off, what lets it in again, and what is logged in between. */
 const DOORS = {
   "too many connections": ["connection limit 0", "connection limit -1", /takes no more connections/],
   "another password": ["password 'another'", "password 'r1ght'", /does not let this user in/],

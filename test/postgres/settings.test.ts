@@ -14,7 +14,7 @@ after(async () => {
   if (!skip) await server.close();
 });
 
-/** What a database may be set to, and what would change what comes back if anybody relied on it. */
+/** What a database may be set to, and what would change the answers if the store relied on it. */
 const ODD = {
   array_nulls: "off",
   extra_float_digits: "-10",

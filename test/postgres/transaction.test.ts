@@ -70,7 +70,7 @@ const somebodyWaits = async () => {
 
 const orders = async () => (await client.query("select count(*)::int as n from orders")).rows[0].n as number;
 
-test("with pg: a job goes in with the user's row, and is claimable when he commits, not before", { skip }, async () => {
+test("with pg: a job goes in with the user's row, and is claimable when the user commits, not before", { skip }, async () => {
   await client.query("begin");
   await client.query("insert into orders values (1)");
   const [answer] = (await store.enqueueWithin(client, [newJob({ input: '"paid"' })])) as [Enqueued];
@@ -208,7 +208,7 @@ test("a transaction that stays open holds up neither claims nor new names nor de
 });
 
 test(
-  "one with limits that is to run at once does so, also when the clock is set back before anybody claims",
+  "a job with limits that is to run at once does so, also when the clock is set back before a worker claims",
   { skip },
   async () => {
     const declares = declaring([limitRule({ keyed: false, concurrency: 1 })]);
@@ -341,19 +341,23 @@ test("settings of the user's session change nothing, and are as they were afterw
   assert.equal((await claim(store)).length, 2);
 });
 
-test("a conflict that the server ends a user's transaction with has its own code: it is his to run again", { skip }, async () => {
-  const schema = `store_${schemas}`;
-  await client.query(`
+test(
+  "a conflict that the server ends a user's transaction with has its own code: the user has to run it again",
+  { skip },
+  async () => {
+    const schema = `store_${schemas}`;
+    await client.query(`
     create function ${schema}.conflict() returns trigger language plpgsql as
       $$ begin raise 'could not serialize access' using errcode = '40001'; end $$;
     create trigger conflict before insert on ${schema}.jobs for each row execute function ${schema}.conflict()`);
-  await client.query("begin isolation level serializable");
-  await assert.rejects(
-    async () => store.enqueueWithin(client, [newJob()]),
-    (error) => (error as { code?: string }).code === "40001",
-  );
-  await client.query("rollback");
-});
+    await client.query("begin isolation level serializable");
+    await assert.rejects(
+      async () => store.enqueueWithin(client, [newJob()]),
+      (error) => (error as { code?: string }).code === "40001",
+    );
+    await client.query("rollback");
+  },
+);
 
 test("whatever the user's driver makes of numbers, ids and instants are right", { skip }, async () => {
   const parsers = new TypeOverrides();

@@ -377,7 +377,7 @@ suite("waiting for a job", () => {
 });
 
 suite("an exclusive claim", () => {
-  test("keeps everybody else from its queue until it is settled", async (t) => {
+  test("keeps every other worker from its queue until it is settled", async (t) => {
     const { hf } = await memory(t);
     const other = job({ name: "other", queue: "lane", run: () => null });
     const elsewhere = job({ name: "elsewhere", run: () => null });

@@ -179,7 +179,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
     });
   }
 
-  test("a table that is created while a process works is recorded from then on, without a call of that process", async (t) => {
+  test("a table that is created while a process works is journalled from then on, without a declaration", async (t) => {
     const { path, backup, restore } = await ground(t);
     const hf = await open(path, { journal: true, log: silent });
     await hf.enqueue(note, 0);

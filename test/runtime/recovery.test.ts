@@ -151,7 +151,7 @@ suite("stats", () => {
     assert.deepEqual([after.staleEntries, after.staleLocks, await hf.recovery.preview()], [0, 0, null]);
   });
 
-  test("add up over everybody who recovers, and stay after a reopening", async (t) => {
+  test("add up over all processes that recover, and stay after a reopening", async (t) => {
     const { another, clock } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     await leave(mine, 2, 1_000);

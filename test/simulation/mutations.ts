@@ -65,7 +65,7 @@ export const mutations: Record<string, ScheduleOptions> = {
       return store.claim(request);
     },
   })),
-  "gives a lock to everybody": broken((store) => ({
+  "gives a lock to every caller": broken((store) => ({
     locks: overlay(store.locks, { acquire: async (...args) => (await store.locks.acquire(...args)) || true }),
   })),
   "says a lost lease is renewed": broken((store) => ({

@@ -151,7 +151,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   });
 }
 
-/** Whether everybody may read what is in it. */
+/** Whether every user may read what is in it. */
 function isPublic(folder: string): boolean {
   const up = dirname(folder);
   return (statSync(folder).mode & 0o005) === 0o005 && (up === folder || isPublic(up));
