@@ -30,14 +30,14 @@ export interface Sizes {
 const CALLERS = 100;
 /**
  * So many pings come first, of which none is counted: in each round, and before all of them, without a pause. Until what
- * they run is compiled, threads that compile it keep the server from a processor for milliseconds, whoever's turn it is.
+ * they run is compiled, threads that compile it keep the server from a processor for milliseconds, in every contender's turn.
  */
 const WARM = 20;
 const WARMING = 1_000;
 
 /**
  * All of them on one server, in the same run, with `synchronous_commit` and `fsync` on. They take turns, round by round,
- * each time with an empty database and everything older on the disk, so that nobody pays for another.
+ * each time with an empty database and everything older on the disk, so that none pays for another.
  */
 export class Contests {
   readonly #server: PostgresServer;
@@ -106,7 +106,7 @@ export class Contests {
         for (let i = -WARM; i < this.#sizes.pings; i++) {
           for (const k of players.keys()) {
             await cadence.next();
-            // Nobody always comes after the same one.
+            // The order changes, so that none always follows the same one.
             await (players[(k + i + WARM) % players.length] as Pair).ping(i);
           }
         }

@@ -31,7 +31,7 @@ export class Pair {
     this.times.answer.push(Math.max(0, at - acknowledged));
   }
 
-  /** The database, which nobody needs any more. */
+  /** Returns the database's address, so that it can be dropped. */
   async close(): Promise<string> {
     for (const stage of [this.worker, this.#producer]) await stage.tell("close", null);
     return this.#url;

@@ -58,7 +58,7 @@ const at = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 await signUp({ email: "ada@example.org", name: "Ada" });
 await signUp({ email: "ada@example.org", name: "Ada" }); // a second click
 await signUp({ email: "grace@example.org", name: "Grace" });
-await signUp({ email: "nobody", name: "" }); // no address: neither a row nor a mail
+await signUp({ email: "no-address", name: "" }); // no address: neither a row nor a mail
 for (const email of ["ada@example.org", "grace@example.org"]) {
   const { state, attempt } = await hf.jobs.wait(`welcome ${email}`);
   console.log(`the mail to ${email}: ${state} in attempt ${attempt}`);

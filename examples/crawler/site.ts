@@ -41,7 +41,7 @@ export class Site {
   async #answer(page: number, answer: ServerResponse): Promise<void> {
     this.asked.push(performance.now());
     this.most = Math.max(this.most, ++this.#underWay);
-    // Whoever asked may be killed before there is an answer.
+    // The client may be killed before there is an answer.
     const gone = new AbortController();
     answer.once("close", () => gone.abort());
     await pause(10, undefined, { signal: gone.signal }).catch(() => {});

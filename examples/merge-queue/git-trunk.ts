@@ -25,7 +25,7 @@ export class GitTrunk implements Trunk {
   }
 
   clean(): void {
-    // Nobody else is in here: a lock file that is left was somebody's who died.
+    // The claim is exclusive, so a lock file here belongs to a process that died.
     rmSync(join(this.#path, ".git/index.lock"), { force: true });
     this.#git("reset", "--quiet", "--hard", "main");
     this.#git("clean", "--quiet", "--force", "-d");

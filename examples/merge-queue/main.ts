@@ -1,6 +1,6 @@
 /**
- * A merge queue: three processes share one checkout, and whoever holds the exclusive claim merges the next branch. One
- * of them is killed with SIGKILL in the middle of a merge; another one cleans up after it and goes on.
+ * A merge queue: three processes share one checkout, and the holder of the exclusive claim merges the next branch. One
+ * of them is killed with SIGKILL in the middle of a merge; another one cleans up after it and continues.
  *
  *   node examples/merge-queue/main.ts [folder]
  */

@@ -6,7 +6,7 @@ import { GitTrunk } from "./git-trunk.ts";
 export interface Trunk {
   /** Once: a trunk, and branches beside it that write a file each. Two that write the same file conflict. */
   create(branches: Record<string, string>): void;
-  /** Throws away what somebody who was killed has left half done. */
+  /** Discards what a killed process has left half done. */
   clean(): void;
   has(branch: string): boolean;
   /** Into the checkout, not committed yet; throws on a conflict. */

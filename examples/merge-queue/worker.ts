@@ -13,12 +13,12 @@ process.once("SIGTERM", () => stop.abort());
 process.once("disconnect", () => stop.abort()); // it does not outlive the example
 
 while (!stop.signal.aborted) {
-  // Exclusive: while this claim lasts, nobody else gets a job of this queue. It lasts as long as this process lives.
+  // Exclusive: while this claim lasts, no other process gets a job of this queue. It lasts as long as this process lives.
   await using claim = await hf.claim(merge, { worker: `worker ${process.pid}`, exclusive: true, renew: "auto", wait: "300ms" });
   if (claim === null) continue;
   const { branch } = claim.job.input;
   trunk.clean();
-  // It may be that somebody was killed after the commit, and before he could say so.
+  // A process may have been killed after its commit and before it settled the job.
   if (trunk.has(branch)) {
     await claim.succeed("it was merged already");
     continue;

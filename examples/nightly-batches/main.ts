@@ -1,5 +1,5 @@
 /**
- * Batches at half past two in Berlin, every night, with nobody there for some of them: the machine is off for five days,
+ * Batches at half past two in Berlin, every night, without a worker in some of them: the machine is off for five days,
  * and what was missed is made up for when it is back. A week passes in a moment, on a clock that is moved by hand.
  *
  *   node examples/nightly-batches/main.ts [folder]
@@ -26,14 +26,14 @@ await using hf = await start();
 await clock.advance("1s");
 say("it is back, and has made up for what was missed in the last four days");
 await to("2026-10-29T01:30");
-say("it goes on");
+say("it is on again");
 for (const { output, startedAt } of (await hf.jobs.list({ name: "nightly" })).items) {
   const report = await hf.jobs.get(`${output} report`);
   const said = report?.output ?? `${report?.state}. ${report?.error?.message}`;
   console.log(`  night of ${output}, run at ${minute(startedAt as number)}: ${said}`);
 }
 
-// Somebody mends the data. A cancelled report does not come back by itself; it is asked for again.
+// The data is corrected. A cancelled report does not run by itself; it is enqueued again.
 broken.clear();
 const batches = REGIONS.map((region) => `2026-10-23 ${region}`);
 await hf.jobs.retry("2026-10-23 east");
@@ -41,7 +41,7 @@ const again = await hf.enqueue(reporting(hf), { night: "2026-10-23", batches }, 
 await clock.advance("1s");
 say(`the report of 2026-10-23, again: ${(await hf.jobs.wait(again)).output}`);
 
-/** What the program does at each of its starts. A schedule that is said again goes on where it was. */
+/** What the program does at each start. Declaring a schedule again keeps its next tick. */
 async function start(): Promise<Holdfast> {
   const hf = await open(path, { clock });
   const when = { cron: "30 2 * * *", timezone: "Europe/Berlin" };
@@ -50,7 +50,7 @@ async function start(): Promise<Holdfast> {
   return hf;
 }
 
-/** Nobody wants to sit through the days in between: the clock is set to shortly before, and runs from there. */
+/** Skips the days in between: the clock is set to shortly before, and runs from there. */
 async function to(instant: string): Promise<void> {
   clock.set(Date.parse(`${instant}Z`) - 10_000);
   await clock.advance("10s");

@@ -1,7 +1,7 @@
 /**
- * Summaries by a language model, with a limit on what they may cost. What a request is estimated to cost is set aside
- * before it is made. When the budget is used up, the build pauses, durably: it goes on only with a token that is good for
- * one time, and a new budget. What was paid for is not paid for again. The model and its prices are made up.
+ * Summaries by a language model, with a limit on what they may cost. The estimated cost of a request is reserved before
+ * it is made. When the budget is used up, the build pauses, durably: it is resumed only with a single-use token and a new
+ * budget. What was paid for is not paid for again. The model and its prices are made up.
  *
  *   node examples/summaries/main.ts [folder]
  */
@@ -44,7 +44,7 @@ console.log(`The plan: all of it will cost $${estimate.usd}, and $0.3 is allowed
 const first = await (await hf.builds.start(summaries, { concurrency: 3 })).done();
 console.log(`${first.state} (${first.reason}) after ${first.stages["summarise"]?.ran} summaries and $${first.spent.usd}.`);
 
-// A nightly cron does not walk past its own budget, and nobody can guess a token.
+// A nightly cron cannot exceed its own budget, and a token cannot be guessed.
 await refused("starting anew", () => hf.builds.start(summaries));
 await refused("a made-up token", () => hf.builds.resume(summaries, first.id, { token: "please", budget: { usd: 9 } }));
 

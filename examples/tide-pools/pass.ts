@@ -1,5 +1,5 @@
 /**
- * One pass over the library: goes on with the build that was left, if there is one, else starts a new one. `main.ts` runs
+ * One pass over the library: resumes the build that was left, if there is one, else starts a new one. `main.ts` runs
  * it in processes of their own, one of which does not live to the end.
  */
 import { join } from "node:path";

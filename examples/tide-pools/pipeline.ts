@@ -10,7 +10,7 @@ export const AT_ONCE = 4;
 /** Part of the key of what it makes: with another model, or other words, every summary is made anew. */
 const ASKED = { model: "limpet-1", prompt: "Say in two sentences what is strange about this creature." };
 
-/** `service`: where the language model is. `onRun`: told of every start of a handler. */
+/** `service`: where the language model is. `onRun`: called at every start of a handler. */
 export function tidePools(service: string, onRun: (stage: string, target: string) => void = () => {}) {
   return pipeline("tide-pools")
     .source(files("*.md", { root: LIBRARY }))
@@ -20,7 +20,7 @@ export function tidePools(service: string, onRun: (stage: string, target: string
     })
     .stage(
       "summarise",
-      // What is estimated is set aside before a request is made, and charged if nobody lives to say what it came to.
+      // The estimate is reserved before a request is made, and charged if the process dies before it records the cost.
       { key: ASKED, estimate: ({ input }) => price(input.text), uses: ["parse"] },
       async ({ target, input, outputs, cost, idempotencyKey, signal }) => {
         onRun("summarise", target.id);

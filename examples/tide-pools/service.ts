@@ -22,13 +22,13 @@ export function price(text: string): { usd: number; tokens: number } {
 }
 
 /**
- * Stands for a language model that somebody else runs and sends bills for: it takes its time, and costs the same for the
+ * Stands for a hosted language model that sends bills: it takes its time, and costs the same for the
  * same text. It bills when a request arrives, and a request with the same idempotency key only once. Its customers' crashes
  * are none of its business, so it runs in the process that survives, and its books are a witness of their own.
  */
 export class Service implements AsyncDisposable {
   url = "";
-  /** Told of each request, with how many of its account are under way. */
+  /** Called for each request, with how many of its account are under way. */
   onRequest: (account: string, underWay: number) => void = () => {};
   readonly #bills = new Map<string, Map<string, Cost & { usd: number }>>();
   readonly #requests = new Map<string, number>();

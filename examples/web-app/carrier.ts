@@ -1,4 +1,4 @@
-/** Stands for somebody's API. It is down at first, and knows the keys it has seen. */
+/** Stands for a carrier's API. Its first answer is lost, and it recognizes the keys that it has seen. */
 export class Carrier {
   asked = 0;
   readonly #parcels = new Map<string, string>();

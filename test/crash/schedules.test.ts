@@ -38,12 +38,12 @@ wherever((stage, place) => {
         const scene = await stage(t);
         const end = performance.now() + LASTS;
         const deaths = { inside: 0, outside: 0 };
+        // On a slow machine processes take longer to start, and the first ones may all be too late for a tick.
+        const isEnough = async () => deaths.inside > 0 && (await ticksSoFar(scene)) >= TICKS;
 
         /** One slot in the fleet: the process in it dies before long, and is replaced. */
         const keepKilling = async (place: number) => {
           const random = randomFrom(seed + place);
-          // On a slow machine processes take longer to start, and the first ones may all be too late for a tick.
-          const isEnough = async () => deaths.inside > 0 && (await ticksSoFar(scene)) >= TICKS;
           while (performance.now() < end || (performance.now() < end + PATIENCE && !(await isEnough()))) {
             const child = scene.start("scheduler");
             await child.next("ready");

@@ -11,7 +11,7 @@ test("the background jobs: a user and the user's mail are one commit, a busy mai
     "POST /users ada@example.org → 201",
     "POST /users ada@example.org → 200",
     "POST /users grace@example.org → 201",
-    "POST /users nobody → 422",
+    "POST /users no-address → 422",
     ...["the mail to ada@example.org", "the mail to grace@example.org"].map(
       (mail, i) => `${mail}: succeeded in attempt ${3 - 2 * i}`,
     ),
