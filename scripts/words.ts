@@ -8,7 +8,7 @@ import { readFileSync } from "node:fs";
 const MARKER = "ruled-out-word-ok";
 const RULED_OUT =
   /\b(somebody|nobody|whoever|is told|told of|goes on|is gone on|set aside|is no (?:duration|path|number|text|boolean)|he is|himself)\b/i; // ruled-out-word-ok
-const FOLDERS = ["src", "docs", "test", "bench", "scripts", "examples/**/*.ts", "README.md", "CONTRIBUTING.md"];
+const FOLDERS = ["src", "docs", "test", "bench", "scripts", "examples/**/*.ts", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 
 const files = execFileSync("git", ["ls-files", ...FOLDERS], { encoding: "utf8" }).split("\n");
 const found = files
