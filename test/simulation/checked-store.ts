@@ -135,7 +135,13 @@ export class CheckedStore {
       list: (key) => ask("list", [key], () => {}),
       due: () => ask("due", [], (answer) => model.due(this.#now, answer)),
       // It does not say which jobs it has made: those that the model does not know. No other actor makes any in this turn.
-      tick: (tick) => ask("tick", [tick], async (answer) => model.tick(this.#now, tick, answer, await this.strangers())),
+      tick: (tick) =>
+        ask("tick", [tick], async (answer) => {
+          const ids = await this.#ids();
+          // Two ticks may share a commit: a job of this list may have become the model's while it was read.
+          const unknown = ids.filter((id) => !this.#model.jobs.has(id));
+          model.tick(this.#now, tick, answer, unknown);
+        }),
       trigger: (key) => ask("trigger", [key], (answer) => model.trigger(this.#now, key, answer)),
       remove: (key) => ask("remove", [key], (answer) => model.remove(this.#now, key, answer)),
       setPaused: (schedule, nextAt) =>
@@ -242,8 +248,12 @@ export class CheckedStore {
 
   /** Jobs that the model does not know. */
   async strangers(): Promise<string[]> {
+    return (await this.#ids()).filter((id) => !this.#model.jobs.has(id));
+  }
+
+  async #ids(): Promise<string[]> {
     const { items } = await this.#store.queries.list({ limit: 10_000 });
-    return items.map(({ id }) => id).filter((id) => !this.#model.jobs.has(id));
+    return items.map(({ id }) => id);
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
