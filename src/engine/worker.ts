@@ -211,6 +211,8 @@ export class WorkerLoop implements Worker {
       const from = this.#runnables.sources();
       const by = { holder: this.#engine.self, worker: "" };
       const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
+      // Counted from here on: a job of this claim may be settled, and free another one, before `#rest` looks.
+      const commits = this.#commits;
       this.#trouble = null;
       this.#claims.over();
       if (claimed.length > 0) this.#hold(claimed, before);
@@ -218,7 +220,7 @@ export class WorkerLoop implements Worker {
       this.#begin();
       // What comes back now is claimed next; a caller that waits for a job which is there does not wait for that.
       if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
-        await this.#rest(from, wakes, left);
+        await this.#rest(from, { wakes, commits }, left);
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
@@ -263,8 +265,7 @@ export class WorkerLoop implements Worker {
   }
 
   /** Nothing to claim: sleep until jobs are enqueued, or the next delayed job is due. */
-  async #rest(from: ClaimSource[], wakes: number, left: Outlook | null): Promise<void> {
-    const commits = this.#commits;
+  async #rest(from: ClaimSource[], { wakes, commits }: { wakes: number; commits: number }, left: Outlook | null): Promise<void> {
     const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
     // What may not be taken now may have been freed while a server was asked.
     if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
