@@ -167,7 +167,10 @@ export class Holdfast implements AsyncDisposable {
   enqueue<Out>(
     def: JobDef<never, Out>,
     input: unknown,
-    options?: EnqueueOptions & { tx?: unknown },
+    options?: EnqueueOptions & {
+      /** Open transaction of your own connection, in which the job is inserted. On SQLite the call is then synchronous. */
+      tx?: SqliteTx | PostgresTx;
+    },
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
     if (options?.tx === undefined) return this.#enqueue(def, input, withoutTx(options));
     if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
@@ -231,7 +234,13 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /** Runs these jobs here until it is stopped. Signals are left alone unless `signals` is true. */
-  work(defs: (JobDef | Pipeline)[], options: WorkOptions & { signals?: boolean } = {}): Worker {
+  work(
+    defs: (JobDef | Pipeline)[],
+    options: WorkOptions & {
+      /** True: SIGINT and SIGTERM close this handle, and the process exits. Default: false. */
+      signals?: boolean;
+    } = {},
+  ): Worker {
     this.#refuseClosing();
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");

@@ -21,14 +21,15 @@ const LEASE = 30_000;
 const LOOK_AGAIN = 5_000;
 
 export interface ClaimOptions {
-  /** Who claims, for people to read. */
+  /** Name of the claimer, shown by `status`. */
   worker: string;
+  /** How long the claim is valid without renewal. Default: the definition's, else "30s". */
   lease?: Duration;
-  /** "manual" (the default): it is reclaimed after its lease, whatever lives. "auto": it is renewed while this process lives. */
+  /** "auto": renewed while this process lives. "manual": reclaimed after its lease unless `renew` is called. Default: "manual". */
   renew?: "auto" | "manual";
-  /** Takes the queue's lock for as long as the claim lasts: no other process claims from it. */
+  /** True: hold the queue's lock with the claim, so that no other process claims from the queue. Default: false. */
   exclusive?: boolean;
-  /** Wait this long for a job. */
+  /** How long to wait for a job. Default: 0. */
   wait?: Duration;
 }
 

@@ -24,12 +24,13 @@ import type { EnqueueOptions } from "../core/pipelines/stage.ts";
 export type { JobDef, Run, RunOptions };
 
 export interface JobOptions<In = unknown> extends RunOptions<In> {
+  /** Name of the job, by which workers find its handler. */
   name: string;
-  /** Default: the job's name. */
+  /** Queue of the job, by name or with its settings. Default: the job's name. */
   queue?: string | QueueOptions;
   /**
-   * What becomes of it when its worker goes away in the middle: "resume" (the default) runs it again with its last
-   * checkpoint, "retry" runs it again from the start, "fail" fails it.
+   * What happens when the worker dies during an attempt: "resume" runs the job again with its last checkpoint, "retry" without
+   * it, "fail" fails the job. Default: "resume".
    */
   onInterrupt?: "retry" | "fail" | "resume";
 }
@@ -62,7 +63,14 @@ export function job<In, Parsed, Out = unknown>(
 ): JobDef<In, Out, Parsed>;
 export function job<In = unknown, Out = unknown>(options: JobOptions<In> & { run: Run<In, Out> }): JobDef<In, Out, In>;
 export function job(
-  options: JobOptions & { input?: StandardSchema; output?: StandardSchema; run?: Run<never, unknown> },
+  options: JobOptions & {
+    /** Schema of the input, checked by `enqueue` and before each attempt. */
+    input?: StandardSchema;
+    /** Schema of the output, checked before the success is recorded. */
+    output?: StandardSchema;
+    /** Handler. Leave it out where jobs are only enqueued; `handle(run)` adds it. */
+    run?: Run<never, unknown>;
+  },
 ): JobDef<never, unknown, never> {
   refuseUnknown(options, JOB_OPTIONS, "job");
   const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
@@ -119,13 +127,15 @@ function checkSchema(schema: StandardSchema | undefined, what: string): Standard
 
 export type { Limit };
 
-/** A named lane of jobs, and what holds for all of it. The newest process's word counts. */
+/** A queue and the settings of all its jobs. The last process to declare them wins. */
 export interface QueueOptions {
+  /** Name of the queue. */
   name: string;
+  /** Limits over all workers and all jobs of the queue. */
   limit?: Limit | Limit[];
-  /** Sinks and subscribers get the events of its jobs. Default false. */
+  /** True: sinks and subscribers get the events of the queue's jobs. Default: false. */
   events?: boolean;
-  /** How long finished jobs are kept, and how many of them; what is not named is kept for ever. */
+  /** How long and how many finished jobs are kept, by state. Default: all, for ever. */
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
 }
 

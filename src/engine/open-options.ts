@@ -20,50 +20,49 @@ import type { Durability } from "../store/store.ts";
 import { type Log, quietLog, silentLog } from "./log.ts";
 
 export interface OpenOptions {
-  /** "power" (the default): what is acknowledged survives a power cut. "process": a crash of the process, faster. */
+  /** "power": an acknowledged write survives a power cut. "process": it survives a crash of the process; faster. Default: "power". */
   durability?: Durability;
-  /** The library for files; default "node:sqlite". */
+  /** SQLite library. Default: "node:sqlite". */
   driver?: "node:sqlite" | "better-sqlite3";
-  /** Of a PostgreSQL database: the schema for Holdfast's own tables; default "holdfast". */
+  /** PostgreSQL schema of Holdfast's tables. Default: "holdfast". */
   schema?: string;
-  /** False: refuse (`NO_DATABASE`) instead of making a database where there is none. Default true. */
+  /** False: reject with `NO_DATABASE` instead of creating a missing database. Default: true. */
   create?: boolean;
   /**
-   * "manual": where a crash has left something to recover, the database is only read, and every write is refused
-   * (`RECOVERY_PENDING`) until `holdfast recover --apply` has been run. Default "auto": it is recovered at once.
+   * "manual": after a crash the database stays read-only, and writes are rejected with `RECOVERY_PENDING`, until an operator runs
+   * `holdfast recover --apply`. Default: "auto".
    */
   recovery?: "auto" | "manual";
   /**
-   * Of a file: how long a write waits for another process's transaction before it is rejected with `BUSY`; default "5s". The
-   * first handle of a file in a process decides. On PostgreSQL the server queues writers.
+   * SQLite: how long a write waits for another process's transaction before it is rejected with `BUSY`. The first handle of a
+   * file in a process decides. Default: "5s".
    */
   busyTimeout?: Duration;
-  /** Default: warnings and errors on standard error. False: nothing is logged. */
+  /** Logger; false logs nothing. Default: warnings and errors on standard error. */
   log?: Log | false;
+  /** Source of the wall time in milliseconds, for tests. Default: the system clock. */
   clock?: { now(): number };
-  /** Where events go, by name; of several processes with the same sink one delivers at a time. */
+  /** Where events are delivered, by sink name. One process delivers to a sink at a time. */
   sinks?: Record<string, SinkOptions>;
-  /** The folder of artifacts; default: beside the file. On PostgreSQL to be given, and shared by all workers. */
+  /** Folder of artifacts. Required on PostgreSQL if there are any, and shared by all workers. Default: beside the file. */
   artifacts?: string;
-  /**
-   * Backups by themselves, of a file: `{ folder, every: "6h", keep: 28 }`. Of several processes with the same one makes each.
-   */
+  /** SQLite: scheduled backups. One process makes each. Default: only before a migration. */
   backups?: BackupsOptions;
   /**
-   * True: every change is also written to a journal beside the file, so that `holdfast restore --at` can go back to any
-   * instant. It belongs to the database, and stays until a caller gives false. Left out: as it is.
+   * SQLite: true writes every change also to a journal beside the file, so that `holdfast restore --at` can go back to any
+   * instant. The setting is stored in the database. Default: unchanged, at first false.
    */
   journal?: boolean;
   /**
-   * The mode of a database file that `open` creates, and of everything beside it; folders get the matching x bits. Default
-   * 0o600. A database that exists keeps its mode, and what is beside it follows that. Exports follow the umask.
+   * SQLite: mode of a database file that `open` creates, and of the files beside it; folders get the matching x bits. An existing
+   * database keeps its mode. Exports follow the umask. Default: 0o600.
    */
   mode?: number;
-  /** What this process is called in `status` and in what recovery reports; default: the script's path. */
+  /** Name of this process in `status` and in recovery reports. Default: the script's path. */
   program?: string;
-  /** Who acts through this process, for the audit; default: the process alone. */
+  /** Actor of this process in the audit log. Default: the process alone. */
   user?: string;
-  /** Called when `holdfast stop` asks this process to stop; it may take that long over its running jobs, in milliseconds. */
+  /** Called when `holdfast stop` asks this process to stop, with the milliseconds that running jobs may still take. */
   onStop?: (drain: number) => void;
 }
 
@@ -173,9 +172,9 @@ export function planOf(location: StoreLocation, { backups }: OpenOptions): Backu
  * ```
  */
 export interface Config extends OpenOptions {
-  /** A path from the config's folder. `--db` and HOLDFAST_DB come before it; default ".holdfast/work.db". */
+  /** Database, as a path from the config's folder or an address. `--db` and `HOLDFAST_DB` override it. Default: ".holdfast/work.db". */
   db?: string;
-  /** Modules that export jobs, as paths or globs from the config's folder. */
+  /** Modules that export jobs and pipelines, as paths or globs from the config's folder. */
   modules: string[];
 }
 

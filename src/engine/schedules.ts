@@ -11,18 +11,19 @@ import { type Log, describeError, RepeatedFailure } from "./log.ts";
 import { type ReadOptions, refuseMissing } from "./client.ts";
 
 export interface ScheduleOptions<In = unknown> {
-  /** One schedule of this key; default: the job's name. */
+  /** Key of the schedule. A second call with the same key replaces it. Default: the job's name. */
   key?: string;
-  /** Minute, hour, day of the month, month, weekday; a second in front if need be; or `@hourly`, `@daily` and so on. */
+  /** Minute, hour, day of month, month, weekday, optionally a second in front; or `@hourly`, `@daily` and so on. */
   cron: string;
-  /** Default "UTC". */
+  /** IANA time zone of the pattern. Default: "UTC". */
   timezone?: string;
+  /** Input of each job. */
   input: In;
-  /** Ticks that no process was there for: "skip" them, run the newest "once" (the default), or "all". */
+  /** Ticks during which no process ran: "skip" them, run the newest "once", or run "all". Default: "once". */
   missed?: Missed;
-  /** How late a missed tick may still run. Default: for "once" as late as it likes, for "all" a day. */
+  /** How late a missed tick may still run. Default: unlimited for "once", a day for "all". */
   within?: Duration;
-  /** False: a tick is skipped while the last job is unfinished. Default true. */
+  /** False: skip a tick while the job of the last one is unfinished. Default: true. */
   overlap?: boolean;
 }
 

@@ -34,9 +34,9 @@ export interface Worker extends AsyncDisposable {
 }
 
 export interface WorkOptions {
-  /** How many jobs run at once in this worker; default 10. */
+  /** How many jobs run at once in this worker. Default: 10. */
   concurrency?: number;
-  /** How long running jobs may go on when it stops, also by a signal or `close`; default 10 s. */
+  /** How long running jobs may take after a stop, a signal or `close`. Default: "10s". */
   drain?: Duration;
 }
 

@@ -81,7 +81,10 @@ export class Builds {
   async resume<T, I, O, All>(
     pipeline: Pipeline<T, I, O, All>,
     id: string,
-    options: BuildOptions & { token?: string } = {},
+    options: BuildOptions & {
+      /** Approval token of a paused build; `budget` is the new budget. */
+      token?: string;
+    } = {},
   ): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
     const runtime = this.#runtime(pipeline);

@@ -201,20 +201,17 @@ export function workKey(databaseId: string, pipeline: string, stage: string, con
 }
 
 export interface BuildOptions {
-  /** How much it may spend before it pauses; default: what the pipeline says. */
+  /** How much the build may spend before it pauses. Default: the pipeline's. */
   budget?: Cost;
-  /** How many work items run at once in this process; default 8. */
+  /** How many work items run at once in this process. Default: 8. */
   concurrency?: number;
-  /** So many targets may fail before nothing new is started; default: what the pipeline says. */
+  /** How many targets may fail before the build starts no new work. Default: the pipeline's. */
   maxFailures?: number;
-  /** Stages whose results are made anew. */
+  /** Stages to run again although they have results. */
   rerun?: string[];
-  /**
-   * Ids of targets, or globs of them: nothing else is looked at, and each has to be there. Names of stages: nothing behind the
-   * last of them is run.
-   */
+  /** Ids or globs of targets: only these are built. Names of stages: nothing behind the last of them is built. Default: everything. */
   only?: string[];
-  /** Stops it, as `stop` does. */
+  /** Stops the build when it aborts, as `stop` does. */
   signal?: AbortSignal;
 }
 

@@ -20,6 +20,11 @@ export function page(path: string): Page {
   return { path, text: readFileSync(join(ROOT, path), "utf8") };
 }
 
+/** Whether a script in `scripts/` makes the page. */
+export function isGenerated(text: string): boolean {
+  return text.startsWith("<!-- Generated from src/ by ");
+}
+
 export interface Snippet {
   /** The page and the line it starts at. */
   where: string;

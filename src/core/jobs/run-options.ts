@@ -4,21 +4,21 @@ import type { Limit } from "../limits/limit.ts";
 import { checkAtLeast, checkCount, checkOneOf, refuseUnknown } from "../text/options.ts";
 import type { Policy } from "./retry.ts";
 
-/** What jobs and stages say about how they run. */
+/** Options that jobs and stages share. */
 export interface RunOptions<In = unknown> {
-  /** A worker claims only versions that its own definitions have. Default 1. */
+  /** Version of the definition. A worker claims only the versions that its own definitions have. Default: 1. */
   version?: number;
-  /** `attempts` counts all of them, the first too. Default: 3, exponential from 1 s, at most 10 min. */
+  /** Attempts, the first included, and the delay between them. Default: 3 attempts, exponential from 1 s to 10 min. */
   retry?: { attempts?: number; backoff?: "exponential" | "fixed"; delay?: Duration; maxDelay?: Duration };
-  /** How many times it may take its worker down before it is quarantined. Default 3. */
+  /** Crashed workers after which the job is quarantined. Default: 3. */
   crashes?: number;
-  /** How long a claim holds without being renewed. Default 30 s. */
+  /** How long a claim is valid without renewal. At least 300 ms. Default: "30s". */
   lease?: Duration;
-  /** How long one attempt may take; there is no "none". Default 1 h. */
+  /** How long one attempt may take. Default: "1h". */
   timeout?: Duration;
-  /** How many one worker process runs at once. */
+  /** How many one worker process runs at once. Default: the worker's. */
   concurrency?: number;
-  /** Over all workers: how many at once, how many starts in how long, for each key by itself. */
+  /** Limits over all workers: how many run at once, and how many start per period. */
   limit?: Limit<In> | Limit<In>[];
 }
 

@@ -114,10 +114,13 @@ function each({ starts, per }: Rate): number {
   return (exact < 1_024 ? Math.ceil(exact) : Math.floor(exact)) / 1_024;
 }
 
-/** Over all workers: how many run at once, and how many start in how long; for each key by itself, where there is one. */
+/** A limit over all workers. */
 export interface Limit<In = unknown> {
+  /** Key of an input: each key is limited by itself. Default: one limit for all. */
   key?: (input: In) => string;
+  /** How many run at once. */
   concurrency?: number;
+  /** How many start per second, minute, hour or day, such as "50/m". */
   rate?: `${number}/${"s" | "m" | "h" | "d"}`;
 }
 

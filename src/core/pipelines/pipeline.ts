@@ -23,7 +23,12 @@ export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unkno
   ): Pipeline<T, Exclude<In, M> | Out, Outs & { [K in N]?: Out }, All & Record<N, Out>>;
   stage<const N extends string, Out, U extends keyof Outs = never>(
     name: N,
-    options: StageOptions<T, In> & { uses?: U[]; match: string | ((target: T, input: In) => boolean) },
+    options: StageOptions<T, In> & {
+      /** Earlier stages whose outputs the handler gets in `outputs`. */
+      uses?: U[];
+      /** Glob of target ids, or a predicate. Other targets skip the stage unchanged. Default: all targets. */
+      match: string | ((target: T, input: In) => boolean);
+    },
     run: Run<StageContext<T, In, Pick<Outs, U>>, Out>,
   ): Pipeline<T, In | Out, Outs & { [K in N]?: Out }, All & Record<N, Out>>;
   stage<const N extends string, Out, U extends keyof Outs = never>(
@@ -40,7 +45,12 @@ export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unkno
   /** Makes one target of all, or of each group. */
   gather<const N extends string, Out>(
     name: N,
-    options: StageOptions<Target, undefined> & { by?: (target: T, output: In) => string; partial?: boolean },
+    options: StageOptions<Target, undefined> & {
+      /** Group of a target; each group becomes one target. Default: all targets are one group. */
+      by?: (target: T, output: In) => string;
+      /** True: run also if targets failed; the handler gets their number in `failed`. Default: false. */
+      partial?: boolean;
+    },
     run: Run<
       StageContext<Target, undefined, {}> & {
         inputs: AsyncIterable<{ target: T; output: In; outputs: Outs }>;
@@ -52,11 +62,11 @@ export interface Pipeline<T = unknown, In = unknown, Outs = unknown, All = unkno
 }
 
 export interface PipelineOptions {
-  /** How much a build may spend before it pauses. Default: as much as it takes. */
+  /** How much a build may spend before it pauses. Default: unlimited. */
   budget?: Cost;
-  /** So many targets may fail before nothing new is started. Default: any number. */
+  /** How many targets may fail before the build starts no new work. Default: unlimited. */
   maxFailures?: number;
-  /** `import.meta.url`, for stages in processes of their own. */
+  /** `import.meta.url` of the module that exports the pipeline, for stages with `isolate: "process"`. */
   module?: string;
 }
 

@@ -47,6 +47,17 @@ export interface ItemsSource {
   readonly cursor: ((value: unknown) => string) | null;
 }
 
+export interface FilesOptions {
+  /** Folder that globs and ids are relative to. Default: the working directory. */
+  root?: string;
+  /** Globs of files to leave out. */
+  ignore?: string[];
+  /** True: copy the bytes into the artifacts when listing, so that workers on other hosts can read them. Default: false. */
+  snapshot?: boolean;
+  /** True: `*` and `**` also match names that begin with a dot. Default: false. */
+  dot?: boolean;
+}
+
 /**
  * Files are targets; their ids are their paths from the root. A glob without wildcards is a file, or a folder with all that
  * is in it; `*` and `**` match no names that begin with a dot, unless `dot` is true. Files that a `.gitignore` or `.holdfastignore` names are left out.
@@ -55,10 +66,7 @@ export interface ItemsSource {
  * pipeline("docs").source(files("docs/**\/*.md", { ignore: ["docs/drafts/**"] }))
  * ```
  */
-export function files(
-  globs: string | string[],
-  options: { root?: string; ignore?: string[]; snapshot?: boolean; dot?: boolean } = {},
-): Source<FileTarget, undefined> {
+export function files(globs: string | string[], options: FilesOptions = {}): Source<FileTarget, undefined> {
   refuseUnknown(options, ["root", "ignore", "snapshot", "dot"], "files()");
   const { root, ignore = [], snapshot = false, dot = false } = options;
   const given = typeof globs === "string" ? [globs] : globs;
@@ -80,6 +88,15 @@ export function files(
   return source as Source<FileTarget, undefined>;
 }
 
+export interface ItemsOptions<V> {
+  /** Id of an item. */
+  id: (value: V) => string;
+  /** Text that differs when the item has changed. Default: a hash of the whole item. */
+  version?: (value: V) => string;
+  /** Position of an item in the listing; an interrupted listing continues after the last stored one. Default: it starts again. */
+  cursor?: (value: V) => string;
+}
+
 /**
  * Anything that can be listed. `version` says whether an item has changed; without it, the whole item does. With `cursor`
  * an interrupted listing continues after the last item that was stored.
@@ -88,10 +105,7 @@ export function files(
  * pipeline("mails").source(items((after) => mailsSince(after), { id: (mail) => mail.id, cursor: (mail) => mail.receivedAt }))
  * ```
  */
-export function items<V>(
-  list: (cursor?: string) => Iterable<V> | AsyncIterable<V>,
-  options: { id: (value: V) => string; version?: (value: V) => string; cursor?: (value: V) => string },
-): Source<Target, V> {
+export function items<V>(list: (cursor?: string) => Iterable<V> | AsyncIterable<V>, options: ItemsOptions<V>): Source<Target, V> {
   if (typeof list !== "function") throw invalid("items() has no list.", "Give a function that answers an iterable of items.");
   refuseUnknown(options, ["id", "version", "cursor"], "items()");
   const { id, version, cursor } = options;

@@ -13,15 +13,15 @@ import type { Target } from "./source.ts";
 import { checkTargetId } from "./work.ts";
 
 export interface StageOptions<T, In> extends RunOptions<In> {
-  /** What the result depends on besides the inputs: another key, another result. */
+  /** What the result depends on besides its inputs, such as a prompt. Another key makes another result. */
   key?: Key | ((c: { target: T; input: In }) => Key);
-  /** What an attempt is expected to cost: a constant, or a function. Default: the mean of what past ones have cost. */
+  /** Expected cost of one attempt, reserved before it starts. Default: the mean cost of past attempts. */
   estimate?: Cost | ((c: { target: T; input: In }) => Cost);
-  /** "bytes": the target's id is not part of the hash, so a renamed or copied file is free. */
+  /** "bytes": the target's id is not part of the hash, so that renamed and copied files reuse the result. Default: "target". */
   reuse?: "target" | "bytes";
-  /** "process": in a process of its own, which may crash alone. */
+  /** "process": each attempt runs in a child process, so that its crash does not take the worker down. Default: "none". */
   isolate?: "none" | "process";
-  /** The target is gone, or no longer matches. */
+  /** Called when a target disappears or no longer matches, with its last output. */
   remove?: (c: { target: Target; output: unknown; idempotencyKey: string; signal: AbortSignal }) => void | Promise<void>;
 }
 
@@ -231,15 +231,17 @@ function invalid(message: string, hint: string): HoldfastError {
 }
 
 export interface EnqueueOptions {
-  /** One job ever: remembered after the job is pruned; taken by another job name: ID_TAKEN. */
+  /** Id of the job. At most one job ever has it, also after it was pruned; a job of another name is rejected with `ID_TAKEN`. Default: a new one. */
   id?: string;
-  /** One unfinished job of this name. */
+  /** At most one unfinished job of this name has the key. */
   key?: string;
-  /** Higher first; default 0. */
+  /** Higher runs first. Default: 0. */
   priority?: number;
+  /** How long to wait before the first attempt. Default: 0. */
   delay?: Duration;
+  /** Earliest time of the first attempt, instead of `delay`. Default: now. */
   runAt?: Date | number;
-  /** The ids of jobs that must succeed first; one that does not cancels this job. */
+  /** Ids of jobs that must succeed first. If one does not, this job is cancelled. */
   after?: string[];
 }
 

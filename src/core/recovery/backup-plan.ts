@@ -1,17 +1,17 @@
 import { type Duration, toMillis } from "../text/duration.ts";
 import { checkAtLeast, checkBoolean, checkCount, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
 
-/** Backups that are made by themselves, by a process that has the database open; of several, by one at a time. */
+/** Scheduled backups, made by a process that has the database open. */
 export interface BackupsOptions {
-  /** Where they go; default: a folder beside the database, `work.db-backups`. */
+  /** Folder of the backups. Default: beside the database, "work.db-backups". */
   folder?: string;
-  /** How old the newest may be until the next is made; default "1d". */
+  /** How old the newest backup may be before the next one is made. Default: "1d". */
   every?: Duration;
-  /** How many of them are kept; default 7. Others in that folder are left alone. */
+  /** How many backups are kept; other files in the folder are left alone. Default: 7. */
   keep?: number;
-  /** Copy the artifacts, too. */
+  /** True: copy the artifacts too. Default: false. */
   artifacts?: boolean;
-  /** False: none is made before a new Holdfast changes the schema. Default true. */
+  /** False: make no backup before a migration. Default: true. */
   beforeMigration?: boolean;
 }
 

@@ -143,9 +143,9 @@ function sinkDiffers(name: string): HoldfastError {
 }
 
 export interface SubscribeOptions {
-  /** Makes it durable: what happens while it is away reaches it when it is back. */
+  /** Name of a durable subscriber: its position is stored, and it gets what happened while it was away. Default: not durable. */
   name?: string;
-  /** Only these: `"job.failed"`, or all that begin so, `"job.*"`. */
+  /** Types to deliver, such as "job.failed", or "job.*" for all that begin so. Default: all. */
   types?: string[];
 }
 
@@ -190,12 +190,22 @@ class Subscriber implements Sink {
 
 /** Where events go, as given to `open`. */
 export type SinkOptions =
-  /** One JSON line an event on standard output. */
-  | { type: "console" }
-  /** One JSON line an event at the end of this file. */
-  | { type: "file"; path: string }
-  /** One POST an event, signed with the secret (`whsec_` and base64) as Standard Webhooks say. */
-  | { type: "webhook"; url: string; secret: string };
+  | {
+      /** "console": a JSON line on standard output. "file": a line at the end of a file. "webhook": a signed POST. */
+      type: "console";
+    }
+  | {
+      type: "file";
+      /** "file": path of the file. */
+      path: string;
+    }
+  | {
+      type: "webhook";
+      /** "webhook": address that gets one POST per event. */
+      url: string;
+      /** "webhook": key of the signature by Standard Webhooks, `whsec_` and base64. */
+      secret: string;
+    };
 
 /** As they were found to be good. */
 type Checked = { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: URL; secret: Buffer };

@@ -140,9 +140,9 @@ export class ScheduledBackups {
 }
 
 export interface BackupOptions {
-  /** Copy the artifacts, too; default false: the backup knows what they are called, and that they must be there. */
+  /** True: copy the artifacts too. False: the backup only records their hashes. Default: false. */
   artifacts?: boolean;
-  /** Called now and then while it is made. */
+  /** Called repeatedly while the backup is made. */
   onProgress?: OnProgress;
 }
 
