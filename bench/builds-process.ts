@@ -42,7 +42,7 @@ await hf.close();
 console.log(JSON.stringify({ first, listing, again, plan, rss }));
 
 async function build(): Promise<void> {
-  const handle = await hf.builds.start(docs, { concurrency: 64 });
+  const handle = await hf.builds.start(docs);
   const { state, reason } = await handle.done();
   if (state !== "SUCCESS") throw new Error(`the build is ${state}: ${reason}`);
 }

@@ -230,7 +230,7 @@ export class Batcher<K, V> {
 
   get(key: K): Promise<V> {
     return new Promise((resolve, reject) => {
-      if (this.#waiting.push({ key, resolve, reject }) === 1) setImmediate(() => this.#flush());
+      if (this.#waiting.push({ key, resolve, reject }) === 1) process.nextTick(() => this.#flush());
     });
   }
 

@@ -221,9 +221,10 @@ export class Settle {
     return start === 0 && end === settlements.length ? settlements : settlements.slice(start, end);
   }
 
-  #isSilent({ job, outcome, followUps, work }: Settlement): boolean {
-    const says = outcome.kind !== "succeeded" || outcome.output !== null || followUps !== undefined || work !== undefined;
-    return !says && !this.#isItem(job);
+  #isSilent(settlement: Settlement): boolean {
+    const { outcome, followUps } = settlement;
+    if (outcome.kind !== "succeeded" || outcome.output !== null || followUps !== undefined) return false;
+    return this.#work === null || this.#tenable(settlement) === outcome;
   }
 
   #isItem(job: JobKey): boolean {
@@ -243,14 +244,13 @@ export class Settle {
     const all = ended === silent.length;
     if (!all) this.#rollback.run();
     this.#release.run();
-    if (all) for (const { job } of silent) this.#wellEnded(tx, job);
+    if (all) for (const settlement of silent) this.#wellEnded(tx, settlement);
     return all;
   }
 
-  #succeeded(tx: Tx, { job, fence, work }: Settlement, output: string | null): boolean {
-    if (this.#succeed.run(output, tx.now, job, fence) === 0) return false;
-    this.#wellEnded(tx, job);
-    if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
+  #succeeded(tx: Tx, settlement: Settlement, output: string | null): boolean {
+    if (this.#succeed.run(output, tx.now, settlement.job, settlement.fence) === 0) return false;
+    this.#wellEnded(tx, settlement);
     return true;
   }
 
@@ -261,7 +261,7 @@ export class Settle {
   }
 
   /** What a success means for everything around the job's row. */
-  #wellEnded(tx: Tx, job: JobKey): void {
+  #wellEnded(tx: Tx, { job, work }: Settlement): void {
     tx.wrote();
     const { lane, limits } = this.#parts.lanes.take(job);
     this.#parts.effects.add(job, lane, "succeeded");
@@ -270,6 +270,7 @@ export class Settle {
     // It may have been an exclusive claim: its queue is open again.
     if (this.#locked) tx.ready(this.#parts.catalog.lane(lane).queue);
     if (this.#noted) this.#parts.notes.dropCheckpoint(job);
+    if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
   }
 }
 
