@@ -126,6 +126,25 @@ export function transactCases({ inProcess: check }: Check): void {
     assert.deepEqual(none, []);
   });
 
+  for (const end of ["commit", "commit; begin"])
+    check(`a callback that runs "${end}" is rejected with TX_ENDED, and its jobs are announced`, async ({ store }) => {
+      for (const fails of [false, true]) {
+        const changes = await changesDuring(store, async () => {
+          const ended = store.transact((tx) => {
+            within(store, tx, { name: `ready ${fails}` });
+            (tx as { exec(sql: string): void }).exec(end);
+            if (fails) throw new Error("own");
+          });
+          await assert.rejects(ended, fails ? /own/ : { code: "TX_ENDED" });
+        });
+        assert.deepEqual(
+          changes.map(({ ready }) => ready?.has(`ready ${fails}`)),
+          [true],
+        );
+      }
+      assert.equal((await claim(store)).length, 2);
+    });
+
   check("a transaction that is over, or is none, takes nothing", async ({ store }) => {
     let kept: unknown;
     await store.transact((tx) => void (kept = tx));

@@ -1,8 +1,12 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { type CommitRows, type CommitTx, type Holdfast, job, NonRetryableError, open } from "../../src/index.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { addOrder, type Driver, DRIVERS, shop } from "./handles.ts";
+import { addOrder, type Driver, DRIVERS, type Handle, shop } from "./handles.ts";
 import { code, unchecked } from "./parts.ts";
 
 /** A database with a table `orders` of the user's own. */
@@ -14,6 +18,12 @@ interface Place {
 }
 
 const quiet = { log: { debug() {}, info() {}, warn() {}, error() {} } };
+/** A log, and the messages of its warnings and errors. */
+function recorded() {
+  const warnings: string[] = [];
+  const keep = (message: string) => void warnings.push(message);
+  return { warnings, log: { debug() {}, info() {}, warn: keep, error: keep } };
+}
 const retried = { retry: { attempts: 3, delay: 1, maxDelay: 1 } };
 
 async function inFile(t: TestContext, driver: Driver): Promise<Place> {
@@ -77,16 +87,107 @@ for (const driver of DRIVERS) {
       assert.deepEqual(await orders(), []);
     });
 
-    test("a callback that ends the transaction fails the attempt with TX_ENDED", async (t) => {
-      const { hf } = await stand(t);
-      const write = job({
+    for (const statement of ["rollback", "commit", "end", "commit; begin", "commit; begin immediate; savepoint a"]) {
+      const isCommitted = statement !== "rollback";
+
+      test(`a callback that runs "${statement}" fails the attempt with TX_ENDED, and other attempts are settled`, async (t) => {
+        const { warnings, log } = recorded();
+        const { hf, orders } = await shop(t, driver, { log });
+        const next = job({ name: "next", run: () => {} });
+        const write = job<number>({
+          name: "write",
+          retry: { attempts: 2, delay: 1, maxDelay: 1 },
+          run: ({ commit, input, attempt }) => {
+            commit(({ db }) => {
+              addOrder(db, 10 * input + attempt);
+              if (input !== 2) return;
+              hf.enqueue(next, {}, { tx: db });
+              db.exec(statement);
+            });
+            commit(({ db }) => addOrder(db, 100 + 10 * input + attempt));
+          },
+        });
+        hf.work([write], { concurrency: 4 });
+        const jobs = await hf.enqueueMany(write, [1, 2, 3]);
+        const [first, ended, third] = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+        assert.deepEqual([first?.state, third?.state], ["succeeded", "succeeded"]);
+        assert.deepEqual([ended?.state, ended?.attempt, ended?.error?.code], ["failed", 2, "TX_ENDED"]);
+        assert.match(ended?.error?.message ?? "", /^The callback of `commit` has ended/);
+        assert.deepEqual(
+          warnings.filter((message) => message.includes("lease")),
+          [],
+        );
+        // What the callback committed by itself is there; the second callback is not called.
+        assert.deepEqual(orders(), isCommitted ? [11, 21, 22, 31, 111, 131] : [11, 31, 111, 131]);
+        assert.equal((await hf.jobs.counts({ name: "next" })).pending, isCommitted ? 2 : 0);
+      });
+
+      test(`a claim whose callback runs "${statement}" gets TX_ENDED and is still held`, async (t) => {
+        const { hf, orders } = await shop(t, driver, quiet);
+        const write = job({ name: "write", run: () => {} });
+        const { id } = await hf.enqueue(write, {});
+        await using claim = await hf.claim(write, { worker: "me" });
+        assert.ok(claim !== null);
+        const succeeded = claim.succeed(1, {
+          commit: ({ db }) => {
+            addOrder(db, 1);
+            db.exec(statement);
+          },
+        });
+        await assert.rejects(succeeded, code("TX_ENDED"));
+        assert.equal((await hf.jobs.get(id))?.state, "running");
+        assert.deepEqual(orders(), isCommitted ? [1] : []);
+        await claim.succeed(2, { commit: ({ db }) => addOrder(db, 2) });
+        const { state, output } = await hf.jobs.wait(id);
+        assert.deepEqual([state, output, orders()], ["succeeded", 2, isCommitted ? [1, 2] : [2]]);
+      });
+    }
+  });
+}
+
+/** In a process of its own: what must not happen is an uncaught exception. */
+const CLOSES = join(import.meta.dirname, "children/closes-connection.ts");
+
+for (const driver of DRIVERS) {
+  describe(`a callback that closes the connection of ${driver}`, () => {
+    test("gets TX_ENDED from db.close(), its attempt fails, and the connection stays open", async (t) => {
+      const { hf, orders } = await shop(t, driver, quiet);
+      const write = job<number>({
         name: "write",
         retry: { attempts: 1 },
-        run: ({ commit }) => commit(({ db }) => void db.exec("rollback")),
+        run: ({ commit, input }) =>
+          commit(({ db }) => {
+            addOrder(db, input);
+            if (input === 2) (db as Handle).close();
+          }),
       });
       hf.work([write]);
-      const done = await hf.jobs.wait(await hf.enqueue(write, {}));
-      assert.deepEqual([done.state, done.error?.code], ["failed", "TX_ENDED"]);
+      const jobs = await hf.enqueueMany(write, [1, 2, 3]);
+      const [first, closes, third] = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+      assert.deepEqual([first?.state, third?.state], ["succeeded", "succeeded"]);
+      assert.deepEqual([closes?.state, closes?.error?.code], ["failed", "TX_ENDED"]);
+      assert.match(closes?.error?.message ?? "", /^db\.close\(\) was called in the callback of `commit`/);
+      await assert.rejects(
+        hf.transaction(({ db }) => {
+          addOrder(db, 4);
+          (db as Handle).close();
+        }),
+        (error: Error) => code("TX_ENDED")(error) && /hf\.transaction/.test(error.message),
+      );
+      let kept: Handle | undefined;
+      await hf.transaction(({ db }) => void (kept = db as Handle));
+      assert.throws(() => kept?.close(), code("TX_ENDED"));
+      assert.deepEqual(orders(), [1, 3]);
+    });
+
+    test("is answered with TX_ENDED, and later calls with CLOSED, where it passes by db.close()", (t) => {
+      const folder = mkdtempSync(join(tmpdir(), "holdfast-closes-"));
+      t.after(() => rmSync(folder, { recursive: true, force: true }));
+      const { status, stdout, stderr } = spawnSync(process.execPath, [CLOSES, join(folder, "a.db"), driver], {
+        encoding: "utf8",
+      });
+      assert.equal(status, 0, stderr);
+      assert.deepEqual(JSON.parse(stdout), ["TX_ENDED", "CLOSED", "CLOSED", "CLOSED", "closed"]);
     });
   });
 }

@@ -237,6 +237,7 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     patience: 5_000,
     onCommit: (committed) => told.push(committed),
     onFault: () => {},
+    onReady: () => {},
     replaced: () => null,
     onUndo: () => intake.forget(),
   });

@@ -15,6 +15,8 @@ export type Named = Record<string, Value>;
 export interface Connection {
   /** The library's own object. */
   readonly handle: object;
+  readonly isOpen: boolean;
+  /** False once it is closed. */
   readonly inTransaction: boolean;
   exec(sql: string): void;
   prepare(sql: string): Statement;
@@ -98,6 +100,8 @@ function connectNode(path: string, options: ConnectOptions): Connection {
 }
 
 function throughNode(db: DatabaseSync): Connection {
+  // Bound now: the store replaces the method on a handle that it gives to users.
+  const close = db.close.bind(db);
   const prepare = (sql: string, arrays: boolean) => {
     const statement = db.prepare(sql);
     statement.setReturnArrays(arrays);
@@ -107,11 +111,14 @@ function throughNode(db: DatabaseSync): Connection {
   };
   return {
     handle: db,
+    get isOpen() {
+      return db.isOpen;
+    },
     get inTransaction() {
-      return db.isTransaction;
+      return db.isOpen && db.isTransaction;
     },
     exec: (sql) => db.exec(sql),
-    close: () => db.close(),
+    close: () => (db.isOpen ? close() : undefined),
     prepare(sql) {
       const objects = once(() => prepare(sql, false));
       const arrays = once(() => prepare(sql, true));
@@ -142,6 +149,7 @@ interface BetterStatement {
   safeIntegers(on: boolean): BetterStatement;
 }
 interface BetterDatabase {
+  readonly open: boolean;
   readonly inTransaction: boolean;
   exec(sql: string): void;
   prepare(sql: string): BetterStatement;
@@ -163,13 +171,18 @@ function connectBetter(path: string, options: ConnectOptions): Connection {
 }
 
 function throughBetter(db: BetterDatabase): Connection {
+  // Bound now: the store replaces the method on a handle that it gives to users.
+  const close = db.close.bind(db);
   return {
     handle: db,
+    get isOpen() {
+      return db.open;
+    },
     get inTransaction() {
       return db.inTransaction;
     },
     exec: (sql) => db.exec(sql),
-    close: () => db.close(),
+    close,
     prepare(sql) {
       const objects = once(() => db.prepare(sql).safeIntegers(false));
       const arrays = once(() => db.prepare(sql).safeIntegers(false).raw(true));

@@ -81,9 +81,24 @@ function systemFault(error: unknown): SqliteFault | null {
   }
 }
 
+/** Both drivers answer so once their connection is closed. */
+function isOfClosed(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  const { code, message } = error as NodeJS.ErrnoException;
+  return code === "ERR_INVALID_STATE" || message === "The database connection is not open";
+}
+
 /** The error that a caller gets; errors that are not SQLite's pass as they are. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
+  if (isOfClosed(error)) {
+    return new HoldfastError(
+      "CLOSED",
+      `The connection to ${path} was closed by a callback, so this handle cannot be used any more.`,
+      "Close it with hf.close(), open it again, and leave the connection open in callbacks of hf.transaction and `commit`.",
+      { cause: error },
+    );
+  }
   const fault = faultOf(error) ?? systemFault(error);
   if (fault === null) return error;
   const cause = { cause: error };

@@ -84,6 +84,8 @@ export interface GroupCommitOptions {
   onWritten?: (now: number) => void;
   /** A statement or a commit threw; what a user's own has met is not told. */
   onFault: (error: unknown) => void;
+  /** A user's callback has committed by itself, and may have enqueued jobs in these queues. */
+  onReady: (queues: ReadonlySet<string>) => void;
   /** A transaction was undone: forget what was learnt inside it. */
   onUndo: () => void;
 }
@@ -181,14 +183,12 @@ export class GroupCommit {
   #alone(item: Item): Item[] {
     let called = false;
     let value: unknown;
-    // The user's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
-    this.#db.exec("pragma foreign_keys = on");
     const run = (tx: Tx): void => {
       called = true;
       value = item.run(tx);
     };
     const committed = this.#transact([item], run, () => true);
-    this.#db.exec("pragma foreign_keys = off");
+    if (this.#db.isOpen) this.#db.exec("pragma foreign_keys = off");
     if (!(committed instanceof Failed)) {
       item.resolve(value);
       if (committed !== null) this.#options.onCommit(committed);
@@ -272,11 +272,14 @@ export class GroupCommit {
 
   /** Null when nothing was written: then there is nothing to commit, and nothing to announce. */
   #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
-    let mark: Mark;
+    let mark: Mark | undefined;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
     const replaced = this.#options.replaced("before");
     if (replaced !== null) return new Failed(replaced, false, true);
+    const isUsers = items.some(({ alone }) => alone);
     try {
+      // The user's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
+      if (isUsers) this.#db.exec("pragma foreign_keys = on");
       this.#begin.run();
     } catch (error) {
       this.#options.onFault(error);
@@ -316,8 +319,9 @@ export class GroupCommit {
       }
       this.#options.onWritten?.(mark.now);
     } catch (error) {
-      if (!items.some(({ alone }) => alone)) this.#options.onFault(error);
+      if (!isUsers) this.#options.onFault(error);
       this.#undo();
+      if (isUsers && mark !== undefined && this.#happened(mark, items) !== "no") this.#options.onReady(committed.ready);
       return new Failed(error, isBusy(error), false);
     }
     try {

@@ -220,6 +220,7 @@ export class SqliteStore implements Store {
         this.#changes.committed(ready, ended);
       },
       onFault: (error) => damage.met(error),
+      onReady: (queues) => this.#changes.committed(queues, []),
       onUndo: () => {
         intake.forget();
         lanes.forgetAll();
@@ -251,7 +252,7 @@ export class SqliteStore implements Store {
   transact<T>(work: (handle: object) => T): Promise<T> {
     const refusal = this.#refusal();
     if (refusal !== null) return Promise.reject(refusal);
-    return this.#group.submitAlone("transaction", (tx) => this.#parts.own.run(tx, work));
+    return this.#group.submitAlone("transaction", (tx) => this.#parts.own.run(tx, "hf.transaction", work));
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {

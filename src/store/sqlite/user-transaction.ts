@@ -191,14 +191,17 @@ function refuseOtherFile(db: Connection, path: string): void {
   );
 }
 
-/** A user's work in a transaction of the store's own connection: his rows and Holdfast's jobs in one commit. */
+/** The call that a user's callback was given to, as error messages name it. */
+type UserCall = "hf.transaction" | "`commit`";
+
+/** A user's work in a transaction of the store's own connection: the user's rows and Holdfast's jobs in one commit. */
 export class OwnTransaction {
   readonly #db: Connection;
   readonly #intake: Intake;
   readonly #path: string;
   readonly #mark: Statement;
   readonly #release: Statement;
-  #open: Tx | null = null;
+  #open: { tx: Tx; call: UserCall } | null = null;
 
   constructor(db: Connection, intake: Intake, path: string) {
     this.#db = db;
@@ -206,16 +209,20 @@ export class OwnTransaction {
     this.#path = path;
     this.#mark = db.prepare("savepoint holdfast_transaction");
     this.#release = db.prepare("release holdfast_transaction");
+    const refuseClose = () => {
+      throw closing(this.#open?.call);
+    };
+    for (const name of ["close", Symbol.dispose]) Object.defineProperty(db.handle, name, { value: refuseClose });
   }
 
-  run<T>(tx: Tx, work: (handle: object) => T): T {
-    this.#open = tx;
+  run<T>(tx: Tx, call: UserCall, work: (handle: object) => T): T {
+    this.#open = { tx, call };
     // What is written with the handle cannot be seen from here.
     tx.wrote();
     this.#mark.run();
     try {
       const value = work(this.#db.handle);
-      this.#refuseEnded();
+      this.#refuseEnded(call);
       return value;
     } finally {
       this.#open = null;
@@ -229,34 +236,45 @@ export class OwnTransaction {
       throw new HoldfastError(
         "TX_OVER",
         "The transaction that this handle was given for is over.",
-        "Enqueue inside the callback of hf.transaction, before it returns; keep the handle no longer than that.",
+        "Enqueue inside the callback of hf.transaction or `commit`, before it returns; keep the handle no longer than that.",
       );
     }
     // A savepoint outside of any transaction would be one by itself, and be committed by its end.
-    if (!this.#db.inTransaction) throw ended();
+    if (!this.#db.inTransaction) throw ended(this.#open.call);
     try {
-      return this.#intake.provisionally(this.#open, jobs);
+      return this.#intake.provisionally(this.#open.tx, jobs);
     } catch (error) {
       throw explain(error, this.#path);
     }
   }
 
   /** The savepoint is gone with the transaction it was made in, even if another one was begun since. */
-  #refuseEnded(): void {
+  #refuseEnded(call: UserCall): void {
     try {
       if (this.#db.inTransaction) return void this.#release.run();
     } catch {
       // No such savepoint.
     }
-    throw ended();
+    throw ended(call);
   }
 }
 
-function ended(): HoldfastError {
+function ended(call: UserCall): HoldfastError {
+  const notRecorded = call === "`commit`" ? ", so the success was not recorded" : "";
   return new HoldfastError(
     "TX_ENDED",
-    "The callback of hf.transaction has ended its transaction by itself, or a full disk has.",
-    "Leave commit and rollback to hf.transaction: return to commit, throw to undo. What was committed before is in the file.",
+    `The callback of ${call} has ended its transaction by itself, or a full disk has${notRecorded}.`,
+    "Leave commit and rollback to Holdfast: return to commit, throw to undo. What the callback committed before is in the file.",
+  );
+}
+
+/** The connection is Holdfast's own, and cannot be replaced while the handle is open. */
+function closing(call: UserCall | undefined): HoldfastError {
+  const where = call === undefined ? "" : ` in the callback of ${call}`;
+  return new HoldfastError(
+    "TX_ENDED",
+    `db.close() was called${where}, but the connection is Holdfast's own, so it stays open.`,
+    "Leave db.close() out; hf.close() closes the connection.",
   );
 }
 
@@ -271,33 +289,49 @@ interface Parts {
 
 /**
  * Settles one attempt and runs its `commit` callbacks in the same transaction, which contains nothing else: the callbacks
- * run once, after the fence was checked, and an error of theirs rolls back only this attempt.
+ * run once, after the fence was checked, and an error of theirs rolls back only this attempt. The success is written last:
+ * a callback that commits by itself commits its own rows, and the attempt is still held.
  */
-export function settleWithRows(settlement: Settlement, { group, settle, own, path, onFault }: Parts): Promise<Fate[]> {
-  const settled = (tx: Tx): Fate[] => {
+export async function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fate[]> {
+  const { group, settle, own, path, onFault } = parts;
+  const ourOwn = <T>(write: () => T): T => {
     try {
-      return settle.run(tx, [settlement]);
+      return write();
     } catch (error) {
       onFault(error);
       throw explain(error, path);
     }
   };
   const run = (tx: Tx): Fate[] => {
-    const fates = settled(tx);
-    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
-    if (fates[0] !== "held" || !settle.hasSucceeded(settlement.job)) return fates;
+    const fate = ourOwn(() => settle.fate(settlement));
+    if (fate !== "held") return [fate];
     try {
-      own.run(tx, (handle) => callAll(settlement.commit ?? [], handle as TransactionHandle));
+      for (const callback of settlement.commit ?? [])
+        own.run(tx, "`commit`", (handle) => call(callback, handle as TransactionHandle));
     } catch (error) {
       throw new CommitRowsFailed(error);
     }
+    const fates = ourOwn(() => settle.run(tx, [settlement]));
+    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
+    if (!settle.hasSucceeded(settlement.job)) throw new SuccessRejected();
     return fates;
   };
-  // A deferred constraint of the user's own tables is checked by the COMMIT itself.
-  return group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
+  try {
+    // A deferred constraint of the user's own tables is checked by the COMMIT itself.
+    return await group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
+  } catch (error) {
+    if (!(error instanceof SuccessRejected)) throw error;
+    const withoutRows: Settlement = { ...settlement, commit: undefined };
+    const fates = await group.submit("settle", (tx) => settle.run(tx, [withoutRows]));
+    settlement.decided = withoutRows.decided;
+    return fates;
+  }
 }
 
-function callAll(callbacks: readonly CommitRows[], db: TransactionHandle): void {
+/** Thrown to roll back callbacks that went well: the attempt is settled without them, as a failure. */
+class SuccessRejected extends Error {}
+
+function call(run: CommitRows, db: TransactionHandle): void {
   const tx: CommitTx = {
     db,
     query: () => {
@@ -308,14 +342,12 @@ function callAll(callbacks: readonly CommitRows[], db: TransactionHandle): void 
       );
     },
   };
-  for (const run of callbacks) {
-    // An async function is not called at all: what it does after its first await would run outside the transaction.
-    if (isAsyncFunction(run)) throw asynchronous();
-    const returned: unknown = run(tx);
-    if (!isThenable(returned)) continue;
-    if (returned instanceof Promise) returned.catch(() => {});
-    throw asynchronous();
-  }
+  // An async function is not called at all: what it does after its first await would run outside the transaction.
+  if (isAsyncFunction(run)) throw asynchronous();
+  const returned: unknown = run(tx);
+  if (!isThenable(returned)) return;
+  if (returned instanceof Promise) returned.catch(() => {});
+  throw asynchronous();
 }
 
 function asynchronous(): HoldfastError {

@@ -283,7 +283,7 @@ export class Checkpoint {
    * up with, and so lets the log start anew.
    */
   leaveTo(whom: "thread" | "commits"): void {
-    this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP : ALONE}`);
+    if (this.#db.isOpen) this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP : ALONE}`);
   }
 
   /** How much of the log is in use, in bytes, where that could not be copied. */

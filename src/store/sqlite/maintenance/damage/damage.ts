@@ -108,6 +108,8 @@ export class Damage implements DamageStore {
    * handle are refused from then on. Other processes may work in the files at the path, so nothing is recorded there.
    */
   replaced(maxAgeMs: number): HoldfastError | null {
+    // A closed connection may have removed its own log; the next statement reports that it is closed.
+    if (this.#db?.isOpen === false) return null;
     const error = this.#error ?? this.#watched?.files?.difference(maxAgeMs) ?? null;
     if (error !== null && this.#error === null) this.#stop(error.message, error);
     return error?.code === GONE ? error : null;
