@@ -1,7 +1,7 @@
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
-import type { Event } from "../core/jobs/event.ts";
+import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { Facts } from "../core/recovery/metrics.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
@@ -245,7 +245,8 @@ export class Operator {
 
   // Events and audit
 
-  events(query: EventQuery): Promise<Event[]> {
+  async events(query: EventQuery): Promise<Event[]> {
+    checkEventTypes(query.types ?? []);
     return this.#engine.store.events.page(query);
   }
 

@@ -1,3 +1,4 @@
+import type { EventType } from "../core/jobs/event.ts";
 import { type AuditFault, type AuditHead, type AuditRecord, linked } from "../core/recovery/audit.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { storable } from "../core/text/text.ts";
@@ -39,7 +40,7 @@ export interface NewAuditEntry extends Omit<AuditEntry, "seq" | "at" | "by"> {
 
 /** What was done to what: the subject of `backup.made` with the name `/x` is `backup:/x`. */
 export interface Act {
-  action: string;
+  action: EventType;
   name: string;
   /** The id of the build that it is about, which is then its subject. */
   build?: string;

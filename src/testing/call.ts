@@ -1,5 +1,6 @@
 import { HoldfastError } from "../core/text/errors.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
+import { refuseUnknown } from "../core/text/options.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import { addFollowUp, checkCommit, checkFraction } from "../engine/attempt.ts";
 import type { JobContext } from "../core/pipelines/stage.ts";
@@ -8,6 +9,21 @@ import { JobLog, quietLog } from "../engine/log.ts";
 import type { NewJob } from "../store/store.ts";
 
 let calls = 0;
+
+/** Of a handler's context. */
+const PARTS = Object.keys({
+  input: 0,
+  id: 0,
+  attempt: 0,
+  scheduledFor: 0,
+  idempotencyKey: 0,
+  log: 0,
+  signal: 0,
+  checkpoint: 0,
+  progress: 0,
+  commit: 0,
+  enqueue: 0,
+} satisfies Record<keyof JobContext<unknown>, 0>);
 
 /**
  * Runs one handler, without a database: its input is checked and transformed as on the way through one, and so is its
@@ -23,6 +39,7 @@ export async function call<In, Out>(
   context: Partial<JobContext<unknown>> = {},
 ): Promise<Out> {
   const definition = definitionOf(def);
+  refuseUnknown(context, PARTS, "The context of call()");
   const { run, name } = definition;
   if (run === undefined) {
     throw new HoldfastError("NO_HANDLER", `Job "${name}" has no handler.`, "Give `run` in job({ … }), or call def.handle(run).");

@@ -4,6 +4,7 @@ import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { refuseUnknown } from "../core/text/options.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 import { confine } from "./kernel-limit.ts";
@@ -78,7 +79,12 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   }
 }
 
-function check({ by, when, image, limit = "heap" }: CrashOptions): void {
+const OPTIONS = ["by", "when", "memory", "limit", "image", "timeout", "args", "cwd", "env", "execArgv"];
+
+function check(options: CrashOptions): void {
+  refuseUnknown(options, OPTIONS, "simulateCrash");
+  const { by, when, image, limit = "heap" } = options;
+  if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
   if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
     throw wrong(`A program does not end by ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
   }

@@ -45,6 +45,14 @@ test("events shows the last of them, of a job or of some types, and lines of JSO
   );
 });
 
+test("events rejects a type that does not exist, with the one that was meant", async () => {
+  for (const more of [[], ["--follow"]]) {
+    const { code, stderr } = await place.run(["events", "--type", "job.suceeded", ...more]);
+    assert.equal(code, 2);
+    assert.match(stderr, /no event type "job\.suceeded"[\s\S]*Did you mean "job\.succeeded"/);
+  }
+});
+
 test("events --follow continues with new events, without a gap, leaves nothing behind, and exits 0 on Ctrl-C", async (t) => {
   const running = place.start(["events", "--follow", "--limit", "1", "--type", "queue.*"]);
   t.after(() => running.child.kill("SIGKILL"));

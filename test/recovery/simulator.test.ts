@@ -185,6 +185,8 @@ describe("a crash that does not come about", () => {
       [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
       [{ by: "out-of-memory", limit: "kernel" }, /runs already/],
       [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /runs already/],
+      [{ by: "SIGKILL", when: "ready", tiemout: "5s" }, /no option "tiemout"/],
+      [{ by: "power-cut", when: "ready", image: { from: "a", to: "b", tron: 1 } }, /no option "tron"/],
       [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Unknown memory limit "cgroup"/],
     ];
     for (const [options, message] of invalid) {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import * as v from "valibot";
 import { z } from "zod";
-import { job, type JobContext, type JobDef, NonRetryableError } from "../../src/index.ts";
+import { type HoldfastError, job, type JobContext, type JobDef, NonRetryableError } from "../../src/index.ts";
 import { call } from "../../src/testing/index.ts";
 import { code, unchecked } from "./parts.ts";
 
@@ -156,5 +156,13 @@ suite("call", () => {
     );
     assert.deepEqual(answer, ["order-7", 3, "test:order-7", "stop", { attempt: 7 }]);
     assert.deepEqual([said, followed], [["careful"], [{ url: "a", width: "1" }]]);
+  });
+
+  test("a misspelled part of the context is refused", async () => {
+    await assert.rejects(call(whole, {}, unchecked({ atempt: 2 })), ({ hint }: HoldfastError) => {
+      assert.match(hint, /^Did you mean "attempt"\?/);
+      return true;
+    });
+    await assert.rejects(call(whole, {}, unchecked(null)), code("OPTION_INVALID"));
   });
 });

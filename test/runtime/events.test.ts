@@ -4,7 +4,7 @@ import { fileURLToPath } from "node:url";
 import { execFile } from "node:child_process";
 import { join } from "node:path";
 import { describe, type TestContext } from "node:test";
-import { type Event, job, open } from "../../src/index.ts";
+import { type Event, type HoldfastError, job, open } from "../../src/index.ts";
 import { delivered, happens, nameOf } from "./event-parts.ts";
 import { apart, code, deferred, file, folder, memory, stage, test, unchecked } from "./parts.ts";
 
@@ -55,9 +55,9 @@ describe("a subscriber", () => {
     const asked = {
       all: undefined,
       exact: ["sink.forgotten"],
-      prefix: ["other", "sink.*"],
+      prefix: ["queue.paused", "sink.*"],
       star: ["*"],
-      none: ["sink", "job.*"],
+      none: ["queue.paused", "job.*"],
     };
     for (const [name, types] of Object.entries(asked)) {
       hf.events.subscribe(() => void (got[name] = (got[name] ?? 0) + 1), types === undefined ? {} : { types });
@@ -146,6 +146,22 @@ describe("a subscriber", () => {
     const { hf } = await memory(t);
     for (const bad of [{ types: [] }, { types: ["a*b"] }, { types: [""] }, { types: "job.*" }, { type: ["a"] }, null]) {
       assert.throws(() => hf.events.subscribe(nothing, unchecked(bad)), code("OPTION_INVALID"), JSON.stringify(bad));
+    }
+    for (const [type, meant] of [
+      ["job.suceeded", "job.succeeded"],
+      ["jobs.*", null],
+      ["jbo.*", "job.*"],
+      ["job", "job.*"],
+      ["weather", undefined],
+    ] as const) {
+      const subscribe = () => hf.events.subscribe(nothing, { types: ["*", "job.fail*", type] })();
+      if (meant === null) subscribe();
+      else
+        assert.throws(subscribe, ({ message, hint }: HoldfastError) => {
+          assert.equal(message, `There is no event type "${type}".`);
+          assert.equal(hint?.match(/Did you mean "(.*?)"/)?.[1], meant);
+          return true;
+        });
     }
     assert.throws(() => hf.events.subscribe(nothing, { name: "" }), code("NAME_INVALID"));
     assert.throws(() => hf.events.subscribe(unchecked({})), code("OPTION_INVALID"));

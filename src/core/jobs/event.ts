@@ -1,6 +1,7 @@
 import { hash } from "node:crypto";
 import { type Duration, toMillis } from "../text/duration.ts";
 import type { Fence, JobKey } from "../text/ids.ts";
+import { didYouMean, invalidOption } from "../text/options.ts";
 import type { Lane } from "./claiming.ts";
 import type { FinishedState, JobError } from "./job.ts";
 import type { Next } from "./retry.ts";
@@ -20,18 +21,70 @@ export interface Event {
   data: unknown;
 }
 
-/** What can happen to a job. `job.started` to `job.quarantined` only where the job's queue asks for events. */
-export type JobEventType =
-  | "job.enqueued"
-  | "job.started"
-  | "job.succeeded"
-  /** It goes back to be run again: after an error, a crash, or because its worker stopped. */
-  | "job.returned"
-  | "job.failed"
-  | "job.quarantined"
-  | "job.cancelled"
-  /** By an operator. */
-  | "job.retried";
+/** Every type of event. Audit entries have the same types as their events. */
+export const EVENT_TYPES = [
+  "job.enqueued",
+  "job.started",
+  "job.succeeded",
+  "job.returned",
+  "job.failed",
+  "job.quarantined",
+  "job.cancelled",
+  "job.retried",
+  "jobs.removed",
+  "queue.paused",
+  "queue.resumed",
+  "schedule.saved",
+  "schedule.paused",
+  "schedule.resumed",
+  "schedule.triggered",
+  "schedule.removed",
+  "lock.broken",
+  "sink.forgotten",
+  "process.stop_asked",
+  "damage.cleared",
+  "database.restored",
+  "database.salvaged",
+  "backup.made",
+  "backup.failed",
+  "journal.switched_on",
+  "journal.switched_off",
+  "build.started",
+  "build.paused",
+  "build.resumed",
+  "build.crashed",
+  "build.succeeded",
+  "build.failed",
+  "build.abandoned",
+  "build.approved",
+  "build.token_minted",
+  "build.token_refused",
+  "lead.broken",
+  "artifacts.swept",
+  "recovery.reclaimed",
+  "recovery.completed",
+  "recovery.failed",
+  "recovery.acknowledged",
+] as const;
+export type EventType = (typeof EVENT_TYPES)[number];
+
+/** Rejects types that no event has, which a subscriber would wait for without end; `job.*` stands for all that begin so. */
+export function checkEventTypes(types: readonly string[]): void {
+  for (const type of types) {
+    if (EVENT_TYPES.some((known) => isAskedFor(known, [type]))) continue;
+    const groups = new Set(EVENT_TYPES.map((known) => `${known.slice(0, known.indexOf("."))}.*`));
+    throw invalidOption(
+      `There is no event type "${type}".`,
+      `${didYouMean(type, [...groups, ...EVENT_TYPES])}Give a type such as "job.failed", or "job.*" for all that begin so.`,
+    );
+  }
+}
+
+/**
+ * What can happen to a job. `job.started` to `job.quarantined` only where the job's queue asks for events. `job.returned`: it
+ * will run again, after an error, a crash, or because its worker stopped. `job.retried`: by an operator.
+ */
+export type JobEventType = Extract<EventType, `job.${string}`>;
 
 /** The event of each outcome of an attempt. */
 export const EVENT_OF: Record<Next["state"], JobEventType> = {

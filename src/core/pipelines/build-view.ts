@@ -1,6 +1,6 @@
 import { type Budget, fromBudget } from "./budget.ts";
 import { type Amount, type Cost, toCost } from "./cost.ts";
-import { buildTransition, type NewEvent } from "../jobs/event.ts";
+import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
 import { step } from "../text/json.ts";
 import { hideSecrets } from "../limits/limit.ts";
 import { type BuildMove, type BuildReason, type BuildState, type BuildTransition, hasEnded, sayReason } from "./build.ts";
@@ -84,18 +84,8 @@ function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], in
   return stage.round > round ? Math.max(1, open) : open;
 }
 
-/** What can happen to a build. */
-export type BuildEventType =
-  | "build.started"
-  | "build.succeeded"
-  | "build.failed"
-  | "build.crashed"
-  | "build.paused"
-  | "build.resumed"
-  | "build.abandoned"
-  /** By an operator, without a transition. */
-  | "build.approved"
-  | "build.token_minted";
+/** What can happen to a build. `build.approved` and `build.token_minted`: by an operator, without a transition. */
+export type BuildEventType = Exclude<Extract<EventType, `build.${string}`>, "build.token_refused">;
 
 /** The event and audit action of each move. */
 export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {

@@ -19,13 +19,7 @@ export function refuseUnknown(options: unknown, known: readonly string[], what: 
   }
   for (const name of Object.keys(options)) {
     if (known.includes(name)) continue;
-    const nearest = new Nearest(name, 1);
-    for (const one of known) nearest.look(one);
-    const [meant] = nearest.found;
-    throw invalidOption(
-      `${what} has no option "${name}".`,
-      `${meant === undefined ? "" : `Did you mean "${meant}"? `}Options: ${known.join(", ")}.`,
-    );
+    throw invalidOption(`${what} has no option "${name}".`, `${didYouMean(name, known)}Options: ${known.join(", ")}.`);
   }
 }
 
@@ -50,7 +44,19 @@ export function checkAtLeast(millis: number, least: number, what: string): numbe
 export function checkOneOf<T extends string>(value: T, allowed: readonly T[], what: string): T {
   if (allowed.includes(value)) return value;
   const choices = allowed.map((one) => `"${one}"`).join(", ");
-  throw invalidOption(`${what} must be one of ${choices}, got ${describeValue(value)}.`, `Give one of ${choices}.`);
+  throw invalidOption(
+    `${what} must be one of ${choices}, got ${describeValue(value)}.`,
+    `${didYouMean(value, allowed)}Give one of ${choices}.`,
+  );
+}
+
+/** The beginning of a hint: the known text that is most like the given one; empty when none is. */
+export function didYouMean(given: unknown, known: readonly string[]): string {
+  if (typeof given !== "string") return "";
+  const nearest = new Nearest(given, 1);
+  for (const one of known) nearest.look(one);
+  const [meant] = nearest.found;
+  return meant === undefined ? "" : `Did you mean "${meant}"? `;
 }
 
 export function checkBoolean(value: unknown, what: string): boolean {

@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { resolve } from "node:path";
 import { isDeepStrictEqual } from "node:util";
-import type { Event } from "../../core/jobs/event.ts";
+import { checkEventTypes, type Event } from "../../core/jobs/event.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
@@ -164,6 +164,7 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
       'Give a list such as ["job.failed", "queue.*"]; a * may stand at the end only. Leave it out to get all.',
     );
   }
+  checkEventTypes(types ?? []);
   return { ...(name === undefined ? {} : { name }), ...(types === undefined ? {} : { types: [...types] }) };
 }
 

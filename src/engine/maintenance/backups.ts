@@ -134,7 +134,7 @@ export class ScheduledBackups {
     const begins = this.#trouble === null;
     this.#trouble = error;
     if (!begins || store.damage.damaged !== null) return;
-    const act = { action: "backup.failed", name: folder, after: { error } };
+    const act = { action: "backup.failed", name: folder, after: { error } } as const;
     await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", describeError(trouble)));
   }
 }

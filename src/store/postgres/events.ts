@@ -1,4 +1,4 @@
-import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../core/jobs/event.ts";
+import { about, change, type EventType, jobEvent, type JobEventType, type NewEvent } from "../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
@@ -58,7 +58,7 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  async act(tx: Tx, type: string, subject: string, data: object = about(type, subject), build?: string): Promise<void> {
+  async act(tx: Tx, type: EventType, subject: string, data: object = about(type, subject), build?: string): Promise<void> {
     const transition = change(type, subject, await this.number(tx), ++this.#told);
     await this.add(tx, [{ type, transition, data, ...(build === undefined ? {} : { build }) }]);
   }

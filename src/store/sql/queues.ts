@@ -177,14 +177,14 @@ export class Schedules implements ScheduleStore {
 
   *#pause(tx: Tx, key: string): Script<boolean> {
     if (!(yield* tx.run(this.#sql.pause, { key }))) return (yield* this.#read(tx, key)).length === 1;
-    const act = { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } };
+    const act = { action: "schedule.paused", name: key, before: { paused: false }, after: { paused: true } } as const;
     yield* this.#parts.audit.record(tx, act);
     return true;
   }
 
   *#resume(tx: Tx, key: string, revision: number, nextAt: number): Script<boolean> {
     if (!(yield* tx.run(this.#sql.resume, { key, revision, nextAt }))) return false;
-    const act = { action: "schedule.resumed", name: key, before: { paused: true }, after: { paused: false, nextAt } };
+    const act = { action: "schedule.resumed", name: key, before: { paused: true }, after: { paused: false, nextAt } } as const;
     yield* this.#parts.audit.record(tx, act);
     return true;
   }

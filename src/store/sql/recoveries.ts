@@ -1,3 +1,4 @@
+import type { EventType } from "../../core/jobs/event.ts";
 import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
 import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
@@ -248,7 +249,7 @@ export class Recoveries implements RecoveryStore {
     return this.#access.write(operation, script, { builds: true });
   }
 
-  *#record(tx: Tx, action: string, by: string, of: { before: object | null; report: StoredReport }): Script<void> {
+  *#record(tx: Tx, action: EventType, by: string, of: { before: object | null; report: StoredReport }): Script<void> {
     const { audit, events } = this.#parts;
     const { before, report } = of;
     const { id, state } = report;

@@ -1,4 +1,4 @@
-import type { NewEvent } from "../../core/jobs/event.ts";
+import type { EventType, NewEvent } from "../../core/jobs/event.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Next } from "../../core/jobs/retry.ts";
 import type { Declaration } from "../../core/limits/settings.ts";
@@ -201,7 +201,7 @@ export function pairOf(column: string | readonly [string, string]): readonly [co
 /** What scripts use and each database still does in its own way. */
 export interface Events {
   tell(tx: Tx, event: NewEvent): Answer<void>;
-  act(tx: Tx, type: string, subject: string, data?: object, build?: string): Answer<void>;
+  act(tx: Tx, type: EventType, subject: string, data?: object, build?: string): Answer<void>;
   /** Something that no other event has. */
   unique(tx: Tx): Answer<string>;
 }

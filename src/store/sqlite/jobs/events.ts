@@ -1,5 +1,5 @@
 import { damagedRow } from "../../../core/text/errors.ts";
-import { about, change, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
+import { about, change, type EventType, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/script.ts";
@@ -36,7 +36,7 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  act(tx: Tx, type: string, subject: string, data = about(type, subject), build?: string): void {
+  act(tx: Tx, type: EventType, subject: string, data = about(type, subject), build?: string): void {
     const transition = change(type, subject, tx.commit, ++this.#told);
     this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }

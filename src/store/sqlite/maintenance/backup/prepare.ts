@@ -1,3 +1,4 @@
+import type { EventType } from "../../../../core/jobs/event.ts";
 import { randomUUID } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
@@ -28,7 +29,7 @@ export interface Preparation {
   /** What is made again first, of what was done after the backup. */
   replay?: Replay;
   /** What is written down of it, and told. */
-  audit: { action: string; name: string; after: object };
+  audit: { action: EventType; name: string; after: object };
 }
 
 export interface Prepared {

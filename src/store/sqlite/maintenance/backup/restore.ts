@@ -82,7 +82,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
     mkdirSync(restoreFolder(path), { mode: 0o700 });
     const to = stagedPath(path);
     const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
-    const audit = { action: "database.restored", name: basename(backup), after };
+    const audit = { action: "database.restored", name: basename(backup), after } as const;
     const known: Known = {
       epoch: epoch - 1,
       commits: Math.max(there.known.commits, seen.commits),

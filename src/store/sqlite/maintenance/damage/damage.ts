@@ -224,7 +224,7 @@ export class Damage implements DamageStore {
   async recordCleared(): Promise<void> {
     if (this.#what !== null) return;
     for (const { id, what, clearedBy, clearedAt } of this.#findings.cleared()) {
-      const act = { action: "damage.cleared", name: id, before: { what }, after: { by: clearedBy, at: clearedAt } };
+      const act = { action: "damage.cleared", name: id, before: { what }, after: { by: clearedBy, at: clearedAt } } as const;
       await this.#watched?.record(act);
       this.#findings.recorded(id);
     }
