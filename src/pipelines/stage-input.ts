@@ -192,9 +192,12 @@ export class BuildContext {
     this.#found = new Batcher(LOOKED_UP, (keys) => store.work.lookUp(model.name, keys));
   }
 
-  /** The newest success in this context; of a stage that is rerun, only one that this build has made. */
-  lookUp({ name: stage, reuse }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
-    const context = reuse === "bytes" ? { stage, hash } : { stage, hash, path };
+  /**
+   * The newest success in this context; of a stage that is rerun, only one that this build has made. A stage with `remove` acts
+   * outside for each target, so the newest success of a copy of the file says nothing about this target.
+   */
+  lookUp({ name: stage, reuse, remove }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
+    const context = reuse === "bytes" && remove === null ? { stage, hash } : { stage, hash, path };
     return this.#found.get(this.reruns(stage) ? { ...context, build: this.build.key } : context);
   }
 

@@ -174,3 +174,37 @@ test("a folder that the globs begin with and that is not there removes nothing, 
   await here.succeed(docs);
   assert.deepEqual(removed, ["notes/b.md"]);
 });
+
+for (const [name, version] of [
+  ["without a change of the stage", 1],
+  ["after a change of its version", 2],
+] as const)
+  test(`two identical files with reuse "bytes" and remove are not run again ${name}, and the one that goes is removed`, async (t) => {
+    const here = await yard(t);
+    const ran: string[] = [];
+    const removed: string[] = [];
+    const docs = (version: number) =>
+      pipeline("docs")
+        .source(files("**/*", { root: here.root }))
+        .stage(
+          "read",
+          { version, reuse: "bytes", remove: ({ target }: Removed) => void removed.push(target.id) },
+          ({ target }) => void ran.push(target.id),
+        );
+    const rounds = async (n: number): Promise<number> => {
+      ran.length = 0;
+      await here.succeed(docs(n));
+      return ran.length;
+    };
+    here.write({ a: "same", b: "same" });
+    assert.equal(await rounds(1), 2, "each acts outside");
+    if (version !== 1) assert.equal(await rounds(version), 2);
+    for (let i = 0; i < 3; i++) assert.equal(await rounds(version), 0, "nothing has changed");
+    here.remove("a");
+    assert.equal(await rounds(version), 0, "the other's result stays");
+    assert.deepEqual(removed, ["a"]);
+    assert.equal(await rounds(version), 0);
+    here.remove("b");
+    assert.equal(await rounds(version), 0);
+    assert.deepEqual(removed, ["a", "b"]);
+  });
