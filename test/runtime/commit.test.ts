@@ -254,7 +254,12 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
 
   test("a callback that ends the transaction fails the attempt with TX_ENDED", async (t) => {
     const { hf } = await stand(t);
-    for (const [name, statement] of Object.entries({ rolls: "rollback", restarts: "commit; begin" })) {
+    for (const [name, statement] of Object.entries({
+      rolls: "rollback",
+      commits: "commit",
+      ends: "end",
+      restarts: "commit; begin",
+    })) {
       const write = job({
         name,
         retry: { attempts: 1 },
