@@ -3,7 +3,7 @@
 // Node may be is for the library to say, which may be given another driver.
 if (process.versions.sqlite === undefined) {
   console.error(
-    `Node ${process.versions.node} has no SQLite, and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21, 26 or newer ones of these.`,
+    `Node ${process.versions.node} has no SQLite, and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21 or 26, or a newer release of these.`,
   );
   process.exit(2);
 }

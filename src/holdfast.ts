@@ -206,7 +206,7 @@ export class Holdfast implements AsyncDisposable {
   ): Promise<Enqueued<Out>[]> {
     this.#refuseClosed();
     const definition = definitionOf(def);
-    if (!Array.isArray(inputs)) throw notAList("enqueueMany takes a list of inputs.");
+    if (!Array.isArray(inputs)) throw notAList("enqueueMany needs an array of inputs.");
     const jobs: NewJob[] = [];
     for (const [i, input] of inputs.entries()) {
       const drafted = newJob(definition, input, withoutTx(typeof options === "function" ? options(input, i) : options));
@@ -244,7 +244,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosing();
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");
-    if (!Array.isArray(defs)) throw notAList("work takes a list of jobs and pipelines.");
+    if (!Array.isArray(defs)) throw notAList("work needs an array of jobs and pipelines.");
     if (this.#engine.isSealed) throw recoveryPending(this.#engine.location.name);
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
     const worker = this.#work(all, options);
@@ -360,19 +360,19 @@ function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): En
 }
 
 function notAList(message: string): HoldfastError {
-  return new HoldfastError("OPTION_INVALID", message, "Put it into an array.");
+  return new HoldfastError("OPTION_INVALID", message, "Give an array.");
 }
 
 function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    `${path} was made, and is as damaged as the database: ${findings.join("; ")}.`,
-    "Keep the backups from before. Stop all workers, and restore one of them: holdfast restore.",
+    `${path} was written, but it has the damage of the database: ${findings.join("; ")}.`,
+    "Keep the earlier backups. Stop all workers and run `holdfast restore` with one of them.",
   );
 }
 
 function closed(): HoldfastError {
-  return new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+  return new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
 }
 
 function accepted<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {

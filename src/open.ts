@@ -117,21 +117,21 @@ function refuseOther(engine: Engine, { driver, durability, journal }: OpenOption
     throw new HoldfastError(
       "DRIVER_DIFFERS",
       `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
-      "Use one driver for a file in one process.",
+      "Use the same driver for a file in the whole process.",
     );
   }
   if (journal !== undefined && journal !== store.maintenance.journaled) {
     throw new HoldfastError(
       "JOURNAL_DIFFERS",
       `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
-      "Say it where the database is opened first, or leave `journal` out.",
+      "Give `journal` in the first open() of this process, or leave it out.",
     );
   }
   if (durability !== undefined && durability !== store.durability) {
     throw new HoldfastError(
       "DURABILITY_DIFFERS",
       `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
-      "Leave `durability` out to use what the database has.",
+      "Leave `durability` out to use the database's own.",
     );
   }
 }

@@ -215,7 +215,8 @@ export class Artifacts {
 
   /** Those who only read need no lock. */
   #hold(): string {
-    if (this.#closed) throw new HoldfastError("CLOSED", "These artifacts were closed.", "Open them again, or close later.");
+    if (this.#closed)
+      throw new HoldfastError("CLOSED", "The folder of artifacts is closed.", "Open the database again, or close it later.");
     return (this.#token ??= this.#alive.hold());
   }
 }
@@ -223,8 +224,8 @@ export class Artifacts {
 function tooLarge(hash: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "ARTIFACT_TOO_LARGE",
-    `The artifact ${hash} is too large to be read at once.`,
-    "Read it as a stream, or by its path.",
+    `The artifact ${hash} is too large to read into memory.`,
+    "Read it as a stream or by its path.",
     { cause },
   );
 }

@@ -58,7 +58,7 @@ export function checkArtifactName(name: string): void {
   if (fault === null) return;
   throw new HoldfastError(
     "EXPORT_PATH_INVALID",
-    `The artifact's name ${JSON.stringify(name)} ${fault}, so it could not be a file of an export.`,
+    `The artifact's name ${JSON.stringify(name)} ${fault}, so it cannot be the path of an exported file.`,
     'Give a name that is a path inside a folder, with "/" between its parts, e.g. "page.html" or "images/1.png".',
   );
 }
@@ -72,7 +72,7 @@ function exportParts(path: string): string[] {
 
 /** The reason why the path cannot be used inside an export; null if it can. */
 function faultIn(path: string): string | null {
-  if (typeof path !== "string" || path === "") return "is no name";
+  if (typeof path !== "string" || path === "") return "is not a name";
   if (!path.isWellFormed()) return "has half a character (a lone surrogate)";
   if (path.includes("\0")) return "has the character with the number zero in it";
   if (/^[/\\]/.test(path)) return "is absolute";
@@ -84,7 +84,7 @@ function faultIn(path: string): string | null {
     if (part.split("\\").includes("..")) return "leads out of its folder";
     if (Buffer.byteLength(part) > 255) return "has a part of more than 255 bytes";
     const isOdd = /[\\:<>"|?*]|[. ]$/.test(part) || DEVICE.test(part);
-    if (process.platform === "win32" && isOdd) return "is no name on Windows";
+    if (process.platform === "win32" && isOdd) return "is not a valid name on Windows";
   }
   return null;
 }
@@ -102,7 +102,7 @@ function clash(path: string, before: string): HoldfastError {
   return new HoldfastError(
     "EXPORT_PATH_TAKEN",
     `The path ${JSON.stringify(path)} cannot be beside ${JSON.stringify(before)}${own ? ", which every export has" : ""}; nothing was exported.`,
-    "Give each file a name of its own: where case or accents do not count, names that differ only by them are one file.",
+    "Give each file another name. File systems may treat names that differ only in case or accents as one.",
   );
 }
 

@@ -171,7 +171,11 @@ function manifestText(manifest: object): string {
 
 async function refuseTaken(target: string, name: string): Promise<void> {
   if (name === "" || name.startsWith(WORKSHOP)) {
-    throw new HoldfastError("EXPORT_NAME_INVALID", `An export cannot be at ${target}.`, "Give a folder with a name of its own.");
+    throw new HoldfastError(
+      "EXPORT_NAME_INVALID",
+      `Cannot export to ${target}.`,
+      "Give a folder that is not the root or the current one.",
+    );
   }
   try {
     await lstat(target);
@@ -191,8 +195,8 @@ function refuseExisting(target: string): (error: unknown) => never {
 function taken(target: string, cause?: unknown): HoldfastError {
   return new HoldfastError(
     "EXPORT_EXISTS",
-    `${target} is there already; it was left as it is.`,
-    "Export to a folder that is not there yet, or move that one away.",
+    `${target} exists already, and was not changed.`,
+    "Export to a new folder, or move the existing one away.",
     { cause },
   );
 }

@@ -91,7 +91,7 @@ export function checkHash(hash: string): string {
   throw new HoldfastError(
     "ARTIFACT_HASH_INVALID",
     `${JSON.stringify(hash) ?? String(hash)} is not the hash of an artifact.`,
-    "Give the hash that storing it answered: 64 digits from 0 to 9 and a to f.",
+    "Give the hash that `artifact` returned: 64 digits from 0 to 9 and a to f.",
   );
 }
 
@@ -179,8 +179,8 @@ export function explain(error: unknown, path: string): unknown {
     case "EDQUOT":
       return new HoldfastError(
         "DISK_FULL",
-        `There was no room to write to ${path}.`,
-        "Free some space on that disk and try again.",
+        `The disk is full: cannot write to ${path}.`,
+        "Free space on that disk and try again.",
         cause,
       );
     case "EROFS":
@@ -206,7 +206,7 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "CANNOT_OPEN",
         `${path} cannot be used: ${(error as Error).message}.`,
-        "Check that it is a folder in which you may read and write, and that no other program removes files from it.",
+        "Check that it is a folder which this user may read and write, and that no other program removes files from it.",
         cause,
       );
     default:
@@ -225,7 +225,7 @@ export function missing(hash: string): HoldfastError {
   return new HoldfastError(
     "ARTIFACT_MISSING",
     `There is no artifact ${hash}.`,
-    "Was it removed by hand, or is this another folder than the one it was stored in? Running its stage again makes it anew.",
+    "Check that the folder of artifacts is the right one and that no program removes files from it. Run the stage again to create the artifact again.",
   );
 }
 

@@ -153,8 +153,8 @@ function refuseRemoved(error: unknown): never {
   if (!isAbsent(error)) throw error;
   throw new HoldfastError(
     "ARTIFACT_NOT_STORED",
-    "What was being stored was removed from its folder meanwhile, so nothing was stored.",
-    "Store it again. Nothing but Holdfast may remove files there; a writer on another host is given a week without a byte.",
+    "Another program removed the artifact from its folder while it was being written, so nothing was stored.",
+    "Store it again, and let no other program remove files from the folder of artifacts.",
     { cause: error },
   );
 }
@@ -224,7 +224,7 @@ function unreadable(path: string, error: unknown): unknown {
   return new HoldfastError(
     "ARTIFACT_SOURCE_UNREADABLE",
     `${path} could not be read (${(error as Error).message}), so nothing was stored.`,
-    "Check that it is a file, that it is there, and that you may read it.",
+    "Check that the path is a file and that this user may read it.",
     { cause: error },
   );
 }

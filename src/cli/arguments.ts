@@ -42,7 +42,7 @@ export async function readJson(text: string | undefined, what: string): Promise<
   } catch (error) {
     throw new HoldfastError(
       "USAGE",
-      `${what} is no JSON: ${(error as Error).message}.`,
+      `${what} is not valid JSON: ${(error as Error).message}.`,
       `Quote it for the shell, e.g. '{"url":"https://…"}', or give - and pipe it in.`,
     );
   }
@@ -129,7 +129,7 @@ export function environmentToken(): string | undefined {
 
 export function checkToken({ token, budget }: Partial<RunOptions>): void {
   if (token === undefined || budget !== undefined) return;
-  throw new HoldfastError("USAGE", "--token was given without --budget.", "Say what it may spend in all, e.g. --budget 10.");
+  throw new HoldfastError("USAGE", "--token was given without --budget.", "Add the new total, e.g. --budget 10.");
 }
 
 function collect(text: string, all: string[] = []): string[] {

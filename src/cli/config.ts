@@ -74,7 +74,11 @@ function pathOf(command: Command): string {
 /** The files that a config's `modules` name, each once. */
 export function modulesOf({ file, folder, modules }: Settings): string[] {
   if (modules.length === 0) {
-    throw new HoldfastError("NO_HANDLER", `${file} names no modules.`, 'Give it some: modules: ["./jobs.ts"].');
+    throw new HoldfastError(
+      "NO_HANDLER",
+      `${file} lists no modules.`,
+      'List the files that export jobs: modules: ["./jobs.ts"].',
+    );
   }
   const found = modules.flatMap((name) => {
     const path = resolve(folder, name);
@@ -82,7 +86,7 @@ export function modulesOf({ file, folder, modules }: Settings): string[] {
     if (existsSync(path) || !/[*?[\]{}]/.test(name)) return [path];
     const matches = globSync(name, { cwd: folder }).toSorted();
     if (matches.length > 0) return matches.map((match) => resolve(folder, match));
-    throw invalid(`No file matches "${name}", which ${file} names under modules.`, "Correct the glob, or take it out.");
+    throw invalid(`No file matches "${name}", which ${file} names under modules.`, "Correct the glob, or remove it.");
   });
   return [...new Set(found)];
 }

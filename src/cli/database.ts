@@ -176,6 +176,6 @@ function noDatabase(path: string): HoldfastError {
   return new HoldfastError(
     "NO_DATABASE",
     `There is no Holdfast database at ${path}.`,
-    "Name another with --db PATH or HOLDFAST_DB. `holdfast enqueue`, `holdfast work` and `holdfast run` make one.",
+    "Give another with --db PATH or HOLDFAST_DB. `holdfast enqueue`, `holdfast work` and `holdfast run` create one.",
   );
 }

@@ -40,12 +40,12 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
   const why = messageOf(error);
   const invalid = (message: string, mend: string) => new HoldfastError("MODULE_INVALID", message, mend, { cause: error });
   if (code === "ERR_UNKNOWN_FILE_EXTENSION" || code === "ERR_UNSUPPORTED_DIR_IMPORT")
-    return invalid(`${file} is no module.`, "Give the path of a .ts or .js file that exports jobs.");
+    return invalid(`${file} is not a module.`, "Give the path of a .ts or .js file that exports jobs.");
   const place = errorPlace(error, file);
   if (code === "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX")
     return invalid(
       `${place} cannot be run as it is: ${why}`,
-      "Node only strips types: avoid enums, namespaces and parameter properties, or compile it first.",
+      "Node only strips types: avoid enums, namespaces and parameter properties, or compile the file first.",
     );
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
   // A HoldfastError, for example about an option of a job.
@@ -127,7 +127,7 @@ export async function findPipeline(given: string, command: Command): Promise<Fou
     const file = [".ts", ".js", ".mts", ".mjs"].map((ending) => given + ending).find((name) => existsSync(name));
     throw new HoldfastError(
       "USAGE",
-      `There is no file ${given}, and no config here that could know a pipeline of that name.`,
+      `There is no file ${given}, and this folder has no config that lists pipelines.`,
       file === undefined
         ? "Give the path of a module whose default export is a pipeline, or list it in holdfast.config.ts."
         : `Did you mean ${file}? Give the path of the module.`,
@@ -145,7 +145,7 @@ export async function pipelineNamed(name: string, files: readonly string[], whos
   throw new HoldfastError(
     "USAGE",
     `No module of ${whose} exports a pipeline "${name}".`,
-    names === "" ? "There is none at all: export what pipeline(name).source(…) answers." : `There is ${names}.`,
+    names === "" ? "No pipeline is exported: export what pipeline(name).source(…) returns." : `Pipelines: ${names}.`,
   );
 }
 
@@ -173,7 +173,7 @@ async function defaultPipeline(file: string): Promise<Pipeline> {
     return given;
   }
   const named = Object.entries(others).filter(([, value]) => isPipeline(value));
-  const what = given === undefined ? "has no default export" : "has a default export that is no pipeline";
+  const what = given === undefined ? "has no default export" : "has a default export that is not a pipeline";
   throw new HoldfastError(
     "MODULE_INVALID",
     `${file} ${what}.`,

@@ -210,5 +210,9 @@ function unknownWord({ commands, args: [word] }: Command): string | undefined {
 
 function unknownCommand(message: string, { commands }: Command): HoldfastError {
   const names = commands.map((command) => command.name()).join(", ");
-  return new HoldfastError("USAGE", message.replace(/\n\((.*)\)$/, ". $1"), `There is ${names}. Add --help to see what they do.`);
+  return new HoldfastError(
+    "USAGE",
+    message.replace(/\n\((.*)\)$/, ". $1"),
+    `Commands: ${names}. Add --help to see their descriptions.`,
+  );
 }

@@ -124,8 +124,8 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
   if (attempt.over) {
     throw new HoldfastError(
       "TOO_LATE",
-      `Job ${attempt.claimed.id} has ended, so nothing can be enqueued with it any more.`,
-      "Await everything that enqueues before the handler returns, or use hf.enqueue.",
+      `Job ${attempt.claimed.id} has ended, so no job can be enqueued with it.`,
+      "Await every call of `enqueue` before the handler returns, or call hf.enqueue.",
     );
   }
   const { claimed } = attempt;
@@ -138,7 +138,7 @@ function addCommit(attempt: Attempt, run: CommitRows): void {
   if (attempt.over) {
     throw new HoldfastError(
       "TOO_LATE",
-      `Job ${attempt.claimed.id} has ended, so no rows can be committed with it any more.`,
+      `Job ${attempt.claimed.id} has ended, so no rows can be committed with it.`,
       "Call `commit` before the handler returns.",
     );
   }
@@ -167,8 +167,8 @@ export function addFollowUp(
     job.catch(() => {});
     throw new HoldfastError(
       "SCHEMA_ASYNC",
-      `The schema of job "${def.name}" validates asynchronously, and a handler's enqueue cannot wait.`,
-      "Use a synchronous schema for it, or hf.enqueue, which commits at once.",
+      `The schema of job "${def.name}" is asynchronous, but \`enqueue\` of a handler is synchronous.`,
+      "Use a synchronous schema, or call hf.enqueue, which commits at once.",
     );
   }
   const other = job.id === undefined ? undefined : followUps.find(({ id, name }) => id === job.id && name !== job.name);
@@ -183,18 +183,18 @@ export function abortReason(code: AbortCode, id: string): HoldfastError {
     case "LEASE_LOST":
       return new LeaseLostError(id);
     case "CANCELLED":
-      return new HoldfastError("CANCELLED", `Job ${id} was cancelled.`, "Stop working on it; nothing more of it will be kept.");
+      return new HoldfastError("CANCELLED", `Job ${id} was cancelled.`, "Stop the handler: its result is discarded.");
     case "TIMEOUT":
       return new HoldfastError(
         "TIMEOUT",
-        `Job ${id} ran past its timeout.`,
-        "Stop working on it, or give the job a longer `timeout`.",
+        `Job ${id} exceeded its timeout.`,
+        "Stop the handler, or give the job a longer `timeout`.",
       );
     case "STOPPING":
       return new HoldfastError(
         "STOPPING",
-        `The worker is stopping, and job ${id} goes back.`,
-        "Stop working on it; it will be run again.",
+        `The worker is stopping, and job ${id} is released.`,
+        "Stop the handler; the job runs again.",
       );
   }
 }
@@ -365,7 +365,7 @@ export class Runnables {
       throw new HoldfastError(
         "JOB_TWICE",
         `Job "${def.name}", version ${def.version}, was given twice.`,
-        "Give each job once, or another name or version.",
+        "Give each definition once, or change its name or version.",
       );
     }
     const { name, version, lease, queue } = def;
@@ -418,5 +418,9 @@ export class ProgressWriter {
 
 export function checkFraction(fraction: number): void {
   if (fraction >= 0 && fraction <= 1) return;
-  throw new HoldfastError("NUMBER_INVALID", `progress is ${String(fraction)}.`, "Give a fraction from 0 to 1.");
+  throw new HoldfastError(
+    "NUMBER_INVALID",
+    `progress must be a number from 0 to 1, got ${String(fraction)}.`,
+    "Give a fraction from 0 to 1.",
+  );
 }

@@ -99,7 +99,7 @@ function named(from: unknown): { queue: string } | { name: string } {
 export function leaseOf(given: Duration): number {
   const lease = toMillis(given, "lease");
   if (lease >= 1) return lease;
-  throw new HoldfastError("DURATION_INVALID", "A lease of nothing holds nothing.", 'Give a lease, e.g. "30s".');
+  throw new HoldfastError("DURATION_INVALID", "The lease must be longer than 0 ms.", 'Give a lease, e.g. "30s".');
 }
 
 async function tryOnce(
@@ -114,8 +114,8 @@ async function tryOnce(
   if (auto && engine.room === 0) {
     throw new HoldfastError(
       "TOO_MANY_CLAIMS",
-      "This process holds as many leases as it can renew.",
-      "Settle or release some first.",
+      "This process already holds as many leases as it can renew.",
+      "Settle or release some claims first.",
     );
   }
   for (;;) {
@@ -358,8 +358,8 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
   if (right === undefined || sealed !== seal(engine, right)) {
     throw new HoldfastError(
       "CLAIM_INVALID",
-      `"${token}" is no claim of this database.`,
-      "Give the claim as `holdfast claim` printed it, whole, and the same --db.",
+      `"${token}" is not a claim of this database.`,
+      "Give the whole claim that `holdfast claim` printed, and the same --db.",
     );
   }
   const lease = { job: Number.parseInt(job as string, 32) as JobKey, fence: Number.parseInt(fence as string, 32) as Fence };

@@ -72,7 +72,7 @@ export class Jobs {
     if (options.after !== undefined && !(typeof options.after === "string" && /^\d{1,16}$/.test(options.after))) {
       throw invalidOption(
         `\`after\` must be a cursor, got ${describeValue(options.after)}.`,
-        "Give the `next` of the page before.",
+        "Give `next` of the previous page.",
       );
     }
     checkFilter(options);
@@ -116,8 +116,8 @@ export class Jobs {
     if (retried !== "key-taken") return retried;
     throw new HoldfastError(
       "KEY_TAKEN",
-      `Another unfinished job has the key of job ${id} by now.`,
-      "Let that one finish, or cancel it first.",
+      `Another unfinished job now has the key of job ${id} by now.`,
+      "Wait for that job, or cancel it first.",
     );
   }
 
@@ -234,7 +234,7 @@ function waitedLong(id: string, timeout: number): HoldfastError {
   return new HoldfastError(
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
-    "Wait longer, or look at it with jobs.get; it continues.",
+    "Wait longer, or call jobs.get; the job continues.",
   );
 }
 
@@ -310,7 +310,7 @@ export async function refuseMissing(damage: DamageStore, options: ReadOptions, c
   throw new HoldfastError(
     "DAMAGED",
     `${what}, because ${missing.commitsMissing} commits of the database cannot be read. ${missing.what}`,
-    `\`holdfast doctor --recheck\` looks again; \`holdfast salvage\` also reads what SQLite cannot. \`${call}({ incomplete: true })\` returns what can be read.`,
+    `Run \`holdfast doctor --recheck\` to check again, or \`holdfast salvage\`, which also reads what SQLite cannot. \`${call}({ incomplete: true })\` returns what can be read.`,
   );
 }
 
@@ -318,8 +318,8 @@ export async function refuseMissing(damage: DamageStore, options: ReadOptions, c
 export function notReadable(what: string, damaged: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    `${what} is not in what can be read of the database, which is damaged. ${damaged}`,
-    "`holdfast doctor --recheck` looks again; `holdfast salvage` also reads what SQLite cannot.",
+    `${what} was not found, and the database is damaged. ${damaged}`,
+    "Run `holdfast doctor --recheck` to check again, or `holdfast salvage`, which also reads what SQLite cannot.",
   );
 }
 
@@ -374,7 +374,7 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
 function life(ttl: Duration): number {
   const millis = toMillis(ttl, "ttl");
   if (millis >= 1) return millis;
-  throw new HoldfastError("DURATION_INVALID", "A lock for no time is no lock.", 'Give a ttl, e.g. "5m".');
+  throw new HoldfastError("DURATION_INVALID", "The ttl of a lock must be longer than 0 ms.", 'Give a ttl, e.g. "5m".');
 }
 
 /** A handle with an open write transaction, as it is or as `db`. */
@@ -388,11 +388,7 @@ export type PostgresTx =
 /** Runs a user's callback as one transaction. What is asynchronous about it would happen after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
   if (typeof run !== "function") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      "hf.transaction takes a function.",
-      "Give it what is to be done, e.g. ({ db }) => {…}.",
-    );
+    throw new HoldfastError("OPTION_INVALID", "hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
   }
   // Not even begun: what it does after its first await could not be undone any more.
   if (isAsyncFunction(run)) throw asynchronous();
@@ -410,8 +406,8 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
     job.catch(() => {});
     throw new HoldfastError(
       "SCHEMA_ASYNC",
-      "The input's schema is asynchronous, and a transaction cannot wait for it.",
-      "Check asynchronously before the transaction begins, and give the job a schema that is synchronous.",
+      "The schema of the input is asynchronous, and a transaction cannot wait for it.",
+      "Give the job a synchronous schema, and do asynchronous checks before the transaction.",
     );
   }
   const answers = store.enqueueWithin(tx, [job]);
@@ -428,8 +424,8 @@ function refuseLater(value: unknown): void {
 function asynchronous(): HoldfastError {
   return new HoldfastError(
     "TX_ASYNC",
-    "The callback of hf.transaction is asynchronous or returns a promise, so nothing of it was committed.",
-    "Do only what is synchronous in it, and end an ORM's queries with run(), get() or all(). " +
+    "The callback of hf.transaction is asynchronous or returns a promise, so it was rolled back.",
+    "Make the callback synchronous, and end an ORM's queries with run(), get() or all(). " +
       "For an asynchronous transaction open a handle of your own, and give that as `tx`.",
   );
 }

@@ -98,7 +98,7 @@ export function definitionOf(def: unknown): Definition {
     typeof candidate.policy !== "object" ||
     typeof candidate.name !== "string"
   ) {
-    throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Make one with job({ name, run }).");
+    throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Create one with job({ name, run }).");
   }
   return candidate as Definition;
 }
@@ -177,8 +177,8 @@ function checkState(state: string, where: string): FinishedState {
   if ((FINISHED_STATES as readonly string[]).includes(state)) return state as FinishedState;
   throw new HoldfastError(
     "OPTION_INVALID",
-    `\`keep\` of the queue of ${where} names "${state}", and only finished jobs are ever removed.`,
-    `Give some of ${FINISHED_STATES.join(", ")}.`,
+    `\`keep\` of the queue of ${where} names "${state}", but only finished jobs are removed.`,
+    `Give one or more of ${FINISHED_STATES.join(", ")}.`,
   );
 }
 
@@ -199,7 +199,7 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
     throw new HoldfastError(
       "LIMIT_KEY_INVALID",
       `The key of a limit of job "${name}" threw for this input: ${toJobError(cause).message}`,
-      "Make `key` answer a text for every input that the job takes.",
+      "Make `key` return a string for every input of the job.",
       { cause },
     );
   }
@@ -214,7 +214,7 @@ function checkKey(key: unknown, name: string): string {
   throw new HoldfastError(
     "LIMIT_KEY_INVALID",
     `The key of a limit of job "${name}" is ${said} for this input.`,
-    "Make `key` answer a well-formed text of at most 1,000 characters, and no promise of it.",
+    "Make `key` return a well-formed string of at most 1,000 characters, synchronously.",
   );
 }
 

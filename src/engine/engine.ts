@@ -216,7 +216,7 @@ export class Engine {
 
   refuseClosed(): void {
     if (!this.#closing) return;
-    throw new HoldfastError("CLOSED", "This Holdfast was closed.", "Open it again, or close it later.");
+    throw new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
   }
 
   /** Who is to write, all the time. */

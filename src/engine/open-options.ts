@@ -146,8 +146,8 @@ export function checkJournal({ kind, key, name }: StoreLocation, given: unknown)
   if (!journal || (kind === "sqlite" && key !== null)) return journal;
   throw new HoldfastError(
     "OPTION_INVALID",
-    `A journal of changes is for files, and ${name} is none.`,
-    "Leave `journal` out. A server goes back to an instant by its own archive of the log (PITR).",
+    `\`journal\` needs a SQLite file, and ${name} is not one.`,
+    "Leave `journal` out. PostgreSQL has continuous archiving (PITR) instead.",
   );
 }
 
@@ -160,7 +160,7 @@ export function planOf(location: StoreLocation, { backups }: OpenOptions): Backu
   throw new HoldfastError(
     "BACKUP_BY_SERVER",
     `Holdfast makes no backups of a database on a server (${location.name}).`,
-    "Leave `backups` out, and let the server's own tools make them: pg_dump, pg_basebackup, continuous archiving.",
+    "Leave `backups` out and use the server's tools: pg_dump, pg_basebackup, continuous archiving.",
   );
 }
 

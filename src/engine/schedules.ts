@@ -107,7 +107,7 @@ function checkKey(key: unknown): string {
 export function noSuchSchedule(key: string, schedules: readonly Schedule[]): HoldfastError {
   const some = schedules.slice(0, 20).map((schedule) => schedule.key);
   if (schedules.length > some.length) some.push("…");
-  const hint = some.length === 0 ? "There are none; hf.schedule makes one." : `There are: ${some.join(", ")}.`;
+  const hint = some.length === 0 ? "There are no schedules. Call hf.schedule to create one." : `Schedules: ${some.join(", ")}.`;
   return new HoldfastError("NO_SUCH_SCHEDULE", `There is no schedule ${String(key)}.`, hint);
 }
 

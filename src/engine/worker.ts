@@ -138,7 +138,12 @@ export class WorkerLoop implements Worker {
       this.#wake();
       await new Promise((resolve) => setImmediate(resolve));
       await this.#untilQuiet(Number.POSITIVE_INFINITY);
-      if (this.#stopping !== null) throw new HoldfastError("CLOSED", "Its worker was stopped.", "Close later.");
+      if (this.#stopping !== null)
+        throw new HoldfastError(
+          "CLOSED",
+          "The worker of this attempt was stopped.",
+          "Stop the worker after the attempt has ended.",
+        );
       if (this.#trouble !== null) throw this.#trouble;
       const [{ ready }, timedOut] = await Promise.all([
         this.#engine.store.outlook(this.#runnables.sources()),

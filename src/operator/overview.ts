@@ -379,7 +379,7 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
       return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
     }
     if (state !== "BUDGET_PAUSE") return [];
-    const message = `a build of ${pipeline} is paused for its budget: ${saySpent(spent, budget)} spent`;
+    const message = `a build of ${pipeline} is paused at its budget: ${saySpent(spent, budget)} spent`;
     return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
   });
 }

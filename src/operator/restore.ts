@@ -107,6 +107,6 @@ function other(backup: string, path: string): HoldfastError {
   return new HoldfastError(
     "OTHER_DATABASE",
     `${backup} is a backup of another database than the one at ${path}. Nothing was changed.`,
-    "Give a backup of this database, or --no-backup to do without one.",
+    "Give a backup of this database, or --no-backup to use none.",
   );
 }

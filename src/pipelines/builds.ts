@@ -343,8 +343,8 @@ function record(store: Engine["store"], build: string, code: string): Promise<vo
 function paused(pipeline: string, id: string): HoldfastError {
   return new HoldfastError(
     "BUDGET_PAUSED",
-    `Pipeline "${pipeline}" has a build that is paused for its budget: ${id}.`,
-    `Resume it with a token and a new budget, or abandon it: builds.mintToken("${id}") makes a token.`,
+    `Pipeline "${pipeline}" has a build that is paused at its budget: ${id}.`,
+    `Resume the build with a token and a new budget, or abandon it. builds.mintToken("${id}") creates a token.`,
   );
 }
 
@@ -352,8 +352,8 @@ function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt
   const since = new Date(acquiredAt).toISOString();
   return new HoldfastError(
     "LOCK_CONFLICT",
-    `Build ${build} of pipeline "${pipeline}" is led by process ${pid} on ${host} (${program}, program hash ${programHash.slice(0, 12) || "unknown"}), since ${since}.`,
-    "Wait until it is done, or stop that process. If it hangs: holdfast unlock.",
+    `Build ${build} of pipeline "${pipeline}" is run by process ${pid} on ${host} (${program}, program hash ${programHash.slice(0, 12) || "unknown"}), since ${since}.`,
+    "Wait until it has ended, or stop that process. If it hangs, run `holdfast unlock`.",
   );
 }
 
@@ -362,8 +362,8 @@ function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model)
   if (queue === model.queue || pipeline !== model.name || hasEnded(state)) return;
   throw new HoldfastError(
     "TARGET_ELSEWHERE",
-    `The targets of build ${id} are files of another host (${queue.slice(queue.lastIndexOf("@") + 1)}).`,
-    "Resume it there; or abandon it and start one here. With `snapshot: true` and shared artifacts any host can work on them.",
+    `The targets of build ${id} are files on another host (${queue.slice(queue.lastIndexOf("@") + 1)}).`,
+    "Resume the build there, or abandon it and start one here. With `snapshot: true` and shared artifacts any host can process them.",
   );
 }
 
@@ -381,20 +381,20 @@ function refuseOtherOptions(
   if (other) {
     throw new HoldfastError(
       "OPTION_INVALID",
-      `Build ${row.id} was started with another \`${other}\`, and is resumed as it was started.`,
-      `Leave \`${other}\` out, or abandon the build and start a new one: all that succeeded is reused.`,
+      `Build ${row.id} was started with another \`${other}\`, which cannot change on resume.`,
+      `Leave \`${other}\` out, or abandon the build and start a new one, which reuses all results.`,
     );
   }
   if (options.token !== undefined || options.budget === undefined || !differs(budget, row.budget)) return;
   throw new HoldfastError(
     "TOKEN_NEEDED",
-    `The budget of build ${row.id} is another, and it is changed only with a confirmation token.`,
-    `Leave \`budget\` out; or give a token, which a build has when it is paused for its budget.`,
+    `The budget of build ${row.id} differs, and changing it needs a confirmation token.`,
+    "Leave `budget` out, or give the token of the paused build.",
   );
 }
 
 function noBuild(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at builds.list().");
+  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Call builds.list() to see the builds.");
 }
 
 function differs(a: unknown, b: unknown): boolean {

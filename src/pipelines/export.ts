@@ -142,8 +142,8 @@ function chosenStages(build: BuildRow, known: readonly string[], stages: readonl
 function lost({ id }: BuildRow): never {
   throw new HoldfastError(
     "EXPORT_OUTDATED",
-    `Build ${id} went on while it was exported; nothing was exported.`,
-    "Export it again, best when the build has ended.",
+    `Build ${id} progressed during the export, so nothing was exported.`,
+    "Export again when the build has ended.",
   );
 }
 

@@ -83,7 +83,7 @@ export class Outputs {
     throw new HoldfastError(
       "TARGET_FAILED",
       `Stage "${stage}" failed for ${JSON.stringify(sayPath(result.path))}: ${result.error?.message ?? "unknown"}`,
-      "Mend what it says, and start a new build: all that succeeded is reused.",
+      "Correct the cause and start a new build, which reuses all results.",
     );
   }
 }
@@ -111,7 +111,7 @@ function noOutput(build: string, stage: string, target: string | undefined): Hol
   return new HoldfastError(
     "NO_SUCH_OUTPUT",
     `Build ${build} has no output of stage "${stage}"${what}.`,
-    "Look at what it has with outputs(stage); a target that failed, or that the stage does not match, has none.",
+    "Call outputs(stage) to see the outputs. A target that failed or that the stage does not match has none.",
   );
 }
 
@@ -120,7 +120,7 @@ function severalOutputs(stage: string, target: string | undefined): HoldfastErro
     return new HoldfastError(
       "TARGET_NEEDED",
       `Stage "${stage}" has outputs of several targets.`,
-      "Name the target whose output you want.",
+      "Give the id of the target whose output you want.",
     );
   }
   return new HoldfastError(
@@ -162,7 +162,7 @@ function noResult(build: BuildRow, stage: string, target: string, near: readonly
   const hint =
     near.length > 0
       ? `Did you mean ${near.map((one) => JSON.stringify(one)).join(" or ")}?`
-      : "The target failed before, the stage's `match` skips it, or its id is another: see the build's errors.";
+      : "Check the target's id and the build's errors: the target may have failed earlier, or `match` skipped it.";
   return new HoldfastError("NO_SUCH_OUTPUT", message, hint);
 }
 

@@ -129,8 +129,8 @@ async function subjectOf({ scope, row, place: { stage }, context: { hash } }: Ta
 function artifactTwice(name: string, stage: string): HoldfastError {
   return new HoldfastError(
     "ARTIFACT_TWICE",
-    `Stage "${stage}" keeps two artifacts named "${name}" of one target.`,
-    "Give each artifact of a target a name of its own.",
+    `Stage "${stage}" stores two artifacts named "${name}" of one target.`,
+    "Give each artifact of a target another name.",
   );
 }
 
@@ -178,7 +178,7 @@ export class Expansion {
       throw new HoldfastError(
         "TARGET_TWICE",
         `Two targets ${where} have the id ${JSON.stringify(id)}.`,
-        "Give each target of one parent an id of its own.",
+        "Give each target of a parent a unique id.",
       );
     }
     return { id, text: toJson(one.value, `The value of target ${JSON.stringify(id)} ${where}`) };
@@ -190,8 +190,8 @@ export class Expansion {
     }
     throw new HoldfastError(
       "TARGET_INVALID",
-      `The expand "${this.#task.place.stage.name}" answered nothing that can be iterated.`,
-      "Make it a generator, or answer an array of { id, value }.",
+      `The expand "${this.#task.place.stage.name}" did not return an iterable.`,
+      "Write it as a generator, or return an array of { id, value }.",
     );
   }
 }
@@ -365,7 +365,7 @@ export class RestartOnChange {
 function restless(id: string, times: number): HoldfastError {
   return new HoldfastError(
     "BYTES_CHANGED",
-    `${id} changed while it was worked on, ${times} times; the next build takes it up again.`,
-    "Leave files that never hold still out of the source, or take `snapshot: true`.",
+    `${id} changed during processing ${times} times; the next build processes it again.`,
+    "Leave files that change all the time out of the source, or use `snapshot: true`.",
   );
 }

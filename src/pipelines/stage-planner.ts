@@ -225,7 +225,7 @@ function matches({ stage, glob }: StagePosition, { target, id }: LiveTarget, inp
   matched.catch(() => {});
   throw new HoldfastError(
     "MATCH_INVALID",
-    `\`match\` of stage "${stage.name}" answers a promise.`,
-    "Answer true or false at once.",
+    `\`match\` of stage "${stage.name}" returned a promise.`,
+    "Return true or false synchronously.",
   );
 }

@@ -214,8 +214,8 @@ class StageRunner {
 function noTarget(id: string): HoldfastError {
   return new HoldfastError(
     "TARGET_GONE",
-    `The work item ${id} is about a target that is not there any more.`,
-    "Nothing needs to be done: the next build lists what there is.",
+    `The work item ${id} belongs to a target that no longer exists.`,
+    "Do nothing: the next build lists the targets again.",
   );
 }
 

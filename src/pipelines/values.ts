@@ -205,8 +205,8 @@ export class ResultReader implements Reader {
     if (result !== null) return this.#values.load(result.output);
     throw new HoldfastError(
       "RESULT_MISSING",
-      `The result ${key} of an earlier stage is not in the database any more.`,
-      "Start a new build: what is missing is made again.",
+      `The result ${key} of an earlier stage was removed from the database.`,
+      "Start a new build, which makes the missing results again.",
     );
   }
 }

@@ -105,8 +105,8 @@ export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, ac
 export function headless(): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    "The head of the audit was removed, so nothing that is written down can be done.",
-    "See what else was done to it with `holdfast audit verify`, and restore a backup.",
+    "The head of the audit log was removed, so no audited action is possible.",
+    "Run `holdfast audit verify` to see what else was changed, and restore a backup.",
   );
 }
 

@@ -135,7 +135,7 @@ export function parseManifest(text: string, path: string): Manifest {
   try {
     value = JSON.parse(text);
   } catch (cause) {
-    throw invalid(`${path} is no JSON: it was cut off, or something else was written there.`, cause);
+    throw invalid(`${path} is not valid JSON.`, cause);
   }
   const manifest = value as Partial<Manifest> | null;
   if (typeof manifest !== "object" || manifest?.holdfast !== "backup") throw invalid(`${path} is not the manifest of a backup.`);
@@ -158,7 +158,7 @@ export function parseManifest(text: string, path: string): Manifest {
     Number.isSafeInteger(manifest.schema) &&
     Array.isArray(findings) &&
     Array.isArray(artifacts?.hashes);
-  if (!isWhole) throw invalid(`${path} lacks what a manifest says.`);
+  if (!isWhole) throw invalid(`${path} lacks fields of a manifest.`);
   return manifest as Manifest;
 }
 
@@ -166,7 +166,7 @@ function invalid(message: string, cause?: unknown): HoldfastError {
   return new HoldfastError(
     "BACKUP_INVALID",
     message,
-    "Use another backup; or move the manifest away, and the file is taken for what it is, without being compared to anything.",
+    "Use another backup; or move the manifest away to restore the file without comparing it to the manifest.",
     { cause },
   );
 }

@@ -300,7 +300,7 @@ export function keyOfBuildCursor(after: string | undefined): BuildKey | 0 {
   if (after === undefined) return 0;
   const parsed = parseBuildId(after);
   if (parsed !== null) return parsed.key;
-  throw new HoldfastError("OPTION_INVALID", "`after` is no cursor of a list.", "Give the `next` of the page before.");
+  throw new HoldfastError("OPTION_INVALID", "`after` is not a cursor of this list.", "Give `next` of the previous page.");
 }
 
 /** What is read of the orchestrator's lock; `build` is the build's id. */
@@ -344,7 +344,11 @@ export function listingOf(build: BuildKey, listing: NewJob): NewJob {
 }
 
 export function noSuchBuild(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Look at the list of builds for its id.");
+  return new HoldfastError(
+    "NO_SUCH_BUILD",
+    `There is no build ${id}.`,
+    "Call builds.list(), or run `holdfast builds list`, to see the builds.",
+  );
 }
 
 /** What is asked of core about builds, and with which facts: the same on every store. */

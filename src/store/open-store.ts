@@ -66,11 +66,7 @@ export interface OpenStoreOptions {
 export function locate(where: string, options: LocateOptions): StoreLocation {
   const { durability, create, mode } = options;
   if (durability !== undefined && durability !== "power" && durability !== "process") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      `There is no durability ${JSON.stringify(durability)}.`,
-      'Give "power" or "process".',
-    );
+    throw new HoldfastError("OPTION_INVALID", `Unknown durability ${JSON.stringify(durability)}.`, 'Give "power" or "process".');
   }
   return {
     ...(isAddress(where) ? onServer(where, options) : inFile(where, options)),
@@ -184,14 +180,14 @@ function inFile(where: string, { driver = "node:sqlite", schema }: LocateOptions
   if (driver !== "node:sqlite" && driver !== "better-sqlite3") {
     throw new HoldfastError(
       "OPTION_INVALID",
-      `There is no driver ${JSON.stringify(driver)}.`,
+      `Unknown driver ${JSON.stringify(driver)}.`,
       'Give "node:sqlite" or "better-sqlite3".',
     );
   }
   if (schema !== undefined) {
     throw new HoldfastError(
       "OPTION_INVALID",
-      `A schema is a part of a PostgreSQL database, and ${where} is a file.`,
+      `\`schema\` needs a PostgreSQL database, and ${where} is a file.`,
       "Leave `schema` out, or give the address of a server: postgres://…",
     );
   }

@@ -14,8 +14,8 @@ export function confine(pid: number, megabytes: number): void {
   } catch (cause) {
     throw new HoldfastError(
       "NO_KERNEL_LIMIT",
-      `The kernel cannot be told here how much memory a program may have: ${(cause as Error).message}`,
-      "It takes Linux, and prlimit of util-linux. Leave `limit` out: then V8 limits the heap, which works everywhere.",
+      `Cannot limit the memory of a program by the kernel here: ${(cause as Error).message}`,
+      "This needs Linux and `prlimit` of util-linux. Leave `limit` out to limit the heap by V8.",
       { cause },
     );
   }

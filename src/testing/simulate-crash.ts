@@ -86,22 +86,22 @@ function check(options: CrashOptions): void {
   const { by, when, image, limit = "heap" } = options;
   if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
   if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
-    throw wrong(`A program does not end by ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
+    throw wrong(`Unknown \`by\` ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
   }
   if (when === undefined && by !== "out-of-memory") {
-    throw wrong("It is not said when the program is to end.", "Give `when`: a line that it prints, or a function to wait for.");
+    throw wrong("`when` is missing.", "Give `when`: a line that the program prints, or a function to wait for.");
   }
   if (limit !== "heap" && limit !== "kernel") {
     throw wrong(`Unknown memory limit ${JSON.stringify(limit)}.`, 'Give "heap" or "kernel".');
   }
   if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
     throw wrong(
-      "The kernel limits a program that runs already, and is to run out of memory.",
+      "A limit by the kernel needs a running program that runs out of memory.",
       'Give `by: "out-of-memory"` and `when`, or leave `limit` out.',
     );
   }
   if ((by === "power-cut") !== (image !== undefined)) {
-    throw wrong("An image belongs to a power cut.", 'Give `image: { from, to }` with `by: "power-cut"`, and with nothing else.');
+    throw wrong("An image belongs to a power cut.", 'Give `image: { from, to }` only together with `by: "power-cut"`.');
   }
 }
 
@@ -169,16 +169,16 @@ function besides(name: string): URL {
 function early(path: string, program: Program, { code, signal }: Ended): HoldfastError {
   return new HoldfastError(
     "ENDED_EARLY",
-    `${path} ended (${signal ?? `code ${code}`}) before it was to crash.\n${sayOutput(program)}`,
-    "Check `when`, and that the program runs by itself; `timeout` is how long it may take.",
+    `${path} ended (${signal ?? `code ${code}`}) before the crash.\n${sayOutput(program)}`,
+    "Check `when`, and that the program runs when started alone; `timeout` limits how long it may take.",
   );
 }
 
 function deaf(path: string, program: Program): HoldfastError {
   return new HoldfastError(
     "NOT_ENDED",
-    `${path} did not come to its end in time.\n${sayOutput(program)}`,
-    "Check `when`. A longer `timeout` gives it more time; a program that ignores SIGTERM has to be killed.",
+    `${path} did not end in time.\n${sayOutput(program)}`,
+    "Check `when`. Give a longer `timeout`; end a program that ignores SIGTERM with SIGKILL.",
   );
 }
 

@@ -316,7 +316,7 @@ test("what is no target, or nothing that can be iterated, is said", async (t) =>
   for (const [answer, says] of [
     [[{ value: 1 }], /no id or no value/],
     [[{ id: "", value: 1 }], /id of a target/],
-    [7, /iterated/],
+    [7, /iterable/],
     [[{ id: "x", value: new Map() }], /value of target "x"/],
   ] as const) {
     const built = await here.build(

@@ -242,9 +242,9 @@ test("an output that is no JSON fails its target at once, and says where", async
   );
   assert.deepEqual(here.taken(), ["bigint", "date", "fine", "map"], "a value that cannot be kept is not retried");
   assert.deepEqual(built.errors.map(({ message }) => message).sort(), [
-    'For target "bigint" the output of stage "say" is a bigint, which JSON cannot carry as it is.',
-    'For target "date" the output of stage "say".at is a Date, which JSON cannot carry as it is.',
-    'For target "map" the output of stage "say" is a Map, which JSON cannot carry as it is.',
+    'For target "bigint" the output of stage "say" is a bigint, which JSON cannot represent exactly.',
+    'For target "date" the output of stage "say".at is a Date, which JSON cannot represent exactly.',
+    'For target "map" the output of stage "say" is a Map, which JSON cannot represent exactly.',
   ]);
 });
 
@@ -265,7 +265,7 @@ test("of an output that is no JSON nothing is kept, but what its attempt has cos
   assert.deepEqual([built.state, built.reason], ["FAILED", "targets_failed"]);
   assert.equal(
     built.errors[0]?.message,
-    'For target "a" the output of stage "make".pages[1].at is a Date, which JSON cannot carry as it is.',
+    'For target "a" the output of stage "make".pages[1].at is a Date, which JSON cannot represent exactly.',
   );
   assert.deepEqual(built.spent, { usd: 2, tokens: 7 });
   assert.deepEqual([here.ran, counts(built, "make"), counts(built, "more")], [[], [0, 0, 1, 0], [0, 0, 0, 0]]);

@@ -130,7 +130,7 @@ test("a group's id that is none says why in the build's errors", async (t) => {
   );
   assert.deepEqual(
     built.errors.map(({ message }) => message),
-    ['What `by` of stage "all" answers is a text of 2001 bytes, and an id may have 2000.'],
+    ['The result of `by` of stage "all" is a text of 2001 bytes, and an id may have 2000.'],
   );
 });
 

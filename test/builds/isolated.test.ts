@@ -51,7 +51,7 @@ describe("a stage in a process of its own", () => {
   test("whose output is no JSON has failed at once, with the place in it, and has cost what it cost", async () => {
     await using hf = await open(":memory:");
     const { spent, errors } = await (await hf.builds.start(bent)).done();
-    const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot carry as it is.';
+    const message = 'For target "a" the output of stage "make".pages[0] is a Date, which JSON cannot represent exactly.';
     assert.deepEqual(errors, [{ stage: "make", target: "a", message }]);
     assert.equal(spent.usd, 1);
   });
@@ -62,7 +62,7 @@ describe("a stage in a process of its own", () => {
     assert.equal((await handle.done()).state, "SUCCESS");
     assert.deepEqual(await handle.output("save"), {
       loaded: { zero: -0 },
-      refused: "The checkpoint.points[0] is a Point, which JSON cannot carry as it is.",
+      refused: "The checkpoint.points[0] is a Point, which JSON cannot represent exactly.",
     });
   });
 

@@ -61,7 +61,7 @@ test("an artifact's name that could lead out of an export is refused before anyt
   );
   assert.deepEqual(
     built.errors.map(({ message }) => message),
-    ['The artifact\'s name "../../x y" leads out of its folder, so it could not be a file of an export.'],
+    ['The artifact\'s name "../../x y" leads out of its folder, so it cannot be the path of an exported file.'],
   );
 });
 

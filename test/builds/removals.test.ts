@@ -166,7 +166,7 @@ test("a folder that the globs begin with and that is not there removes nothing, 
   here.remove("notes");
   const { state, errors } = await here.build(docs);
   assert.equal(state, "FAILED");
-  assert.match(errors[0]?.message ?? "", /notes, is not there/);
+  assert.match(errors[0]?.message ?? "", /notes, does not exist/);
   await assert.rejects(here.hf.builds.plan(docs), refusal("SOURCE_MISSING"));
   assert.deepEqual(removed, []);
 

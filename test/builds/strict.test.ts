@@ -44,7 +44,7 @@ describe("what has to be answered at once", () => {
       .stage("some", { match: (async () => false) as never }, () => 1);
     const { state, errors } = await build(late);
     assert.equal(state, "FAILED");
-    assert.match(errors[0]?.message ?? "", /answers a promise/);
+    assert.match(errors[0]?.message ?? "", /returned a promise/);
   });
 });
 

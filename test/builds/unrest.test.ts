@@ -65,7 +65,7 @@ test("a file that never holds still is tried again later and later, then has fai
     {
       stage: "pay",
       target: "a.log",
-      message: "a.log changed while it was worked on, 5 times; the next build takes it up again.",
+      message: "a.log changed during processing 5 times; the next build processes it again.",
     },
   ]);
   const { items } = await hf.jobs.list({ state: "failed" });

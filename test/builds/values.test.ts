@@ -53,7 +53,7 @@ test("what JSON would bend is refused as an item, with its place", async (t) => 
   for (const what of ["a Map", "a class instance"]) {
     const built = await here.build(pipeline("item").source(items(() => [GIVEN[what]], { id: () => "a" })));
     assert.equal(built.reason, "source_failed");
-    assert.equal(built.errors[0]?.message, `The item "a"${BENT[what]?.[1]}, which JSON cannot carry as it is.`);
+    assert.equal(built.errors[0]?.message, `The item "a"${BENT[what]?.[1]}, which JSON cannot represent exactly.`);
   }
 });
 

@@ -22,7 +22,7 @@ test("a build that would cost more than its budget pauses: exit code 3, and what
   assert.match(stdout, /\nBUDGET_PAUSE docs build b\w+ · budget_precheck_block · \d+s · \$0\.20 of \$0\.20\nSTAGE/);
   assert.match(
     stdout,
-    /is paused for its budget: \$0\.20 of \$0\.20 spent, and the next piece of work is estimated at \$0\.10\. All that is left is estimated to bring it to \$0\.40\./,
+    /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. All that is left is estimated to bring it to \$0\.40\./,
   );
   assert.match(stdout, /give it a new total of at least \$0\.30:\n {2}holdfast run \S+ --token hft_\S+ --budget …\n/);
   token = /--token (hft_\S+)/.exec(stdout)?.[1] ?? "";
@@ -160,7 +160,7 @@ test("on a terminal progress is drawn in place, and a pause asks for a budget", 
   await said("(Enter leaves it paused): ");
   assert.match(seen, /New total budget: at least \$0\.20, about \$0\.20 to finish/);
   child.stdin.write("0.15\r");
-  await said("is used up already");
+  await said("is already used up");
   child.stdin.write("1\r");
   const code = await new Promise<number>((resolve) => child.on("close", resolve));
   assert.equal(code, 0, seen);

@@ -98,13 +98,13 @@ test("a name stands for a pipeline of the config's modules", async () => {
   assert.deepEqual(Object.keys(plan.stages), ["say"]);
   const { error } = await place.json<JsonError>(["run", "wrods", "--config", config], 2);
   assert.match(error.message, /No module of .*other\.config\.ts exports a pipeline "wrods"/);
-  assert.equal(error.hint, "There is docs, words.");
+  assert.equal(error.hint, "Pipelines: docs, words.");
 });
 
 const HEAD = `import { files, pipeline } from "${INDEX}"; const p = pipeline("p").source(files("docs/*.md"));`;
 const BAD: [what: string, text: string, code: string, message: RegExp][] = [
   ["has no default export", `${HEAD} export const docs = p;`, "MODULE_INVALID", /bad\S*\.ts has no default export/],
-  ["exports something else", "export default 4;", "MODULE_INVALID", /default export that is no pipeline/],
+  ["exports something else", "export default 4;", "MODULE_INVALID", /default export that is not a pipeline/],
   ["throws at import", 'throw new Error("boom");', "MODULE_INVALID", /^bad\S*\.ts:1 does not load: boom/],
   ["throws something odd", "throw null;", "MODULE_INVALID", /does not load: null/],
   ["is no TypeScript", "// first line\nexport default ][;", "MODULE_INVALID", /^bad\S*\.ts:2 has a syntax error: /],
@@ -187,7 +187,7 @@ test("a file that is not there, a stage that is not there, and no config are wro
   const db = join(place.folder, "none.db");
   const cases: [string[], RegExp][] = [
     [["run", "nowhere.ts"], /There is no file nowhere\.ts/],
-    [["plan", "nowhere"], /There is no file nowhere, and no config here/],
+    [["plan", "nowhere"], /There is no file nowhere, and this folder has no config/],
     [["run", DOCS, "--rerun", "prase"], /Pipeline "docs" has no stage "prase"/],
     [["plan", DOCS, "--only", "docs/zz.md"], /"docs\/zz\.md" in `only` is no target and no stage .* Nearest: "docs\/.\.md"/],
   ];

@@ -36,7 +36,7 @@ describe("the commands for builds, with --db postgres://…", { skip: noServer }
     await first.said("holding");
     const second = await place.run(["run", DOCS, ...where]);
     assert.equal(second.code, 4, second.stdout + second.stderr);
-    assert.match(second.stderr, new RegExp(`led by process ${first.child.pid} `));
+    assert.match(second.stderr, new RegExp(`run by process ${first.child.pid} `));
     assert.equal((await place.run(["unlock", "docs", ...where])).code, 4);
     first.child.kill("SIGINT");
     await first.said("Stopping");

@@ -50,7 +50,7 @@ test("a claim is carried from claim to renew to settle, and the job ends as it w
 
   const again = await place.run(["settle", handed.claim, "--fail", "no"]);
   assert.equal(again.code, 1);
-  assert.match(again.stderr, /^error: The lease on job it's no\. 7 is gone, .* \[LEASE_LOST\]\n/);
+  assert.match(again.stderr, /^error: The lease on job it's no\. 7 is lost, .* \[LEASE_LOST\]\n/);
   assert.equal(await stateOf(id), "succeeded");
 });
 

@@ -213,7 +213,7 @@ suite("a config that cannot be used", () => {
     assert.match(errors[0]?.error.message ?? "", /There is no file no\.config\.ts/);
     assert.match(errors[1]?.error.message ?? "", /missing\.ts/);
     assert.match(errors[2]?.error.message ?? "", /No file matches "\.\/missing\/\*\.ts"/);
-    assert.match(errors[3]?.error.message ?? "", /empty\.config\.ts names no modules/);
+    assert.match(errors[3]?.error.message ?? "", /empty\.config\.ts lists no modules/);
   });
 });
 

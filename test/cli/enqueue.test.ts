@@ -48,7 +48,7 @@ test("enqueue --after makes a job that waits for all of them, and refuses one th
 
 test("bad input is refused with exit 2 and changes nothing", async () => {
   const known: [string[], string, RegExp][] = [
-    [["enqueue", "echo", "{text"], "USAGE", /no JSON/],
+    [["enqueue", "echo", "{text"], "USAGE", /not valid JSON/],
     [["enqueue", "double", '"x"', "--module", JOBS], "INPUT_INVALID", /does not fit its schema: Give a number/],
     [["enqueue", "nope", "--module", JOBS], "USAGE", /exports no job "nope"/],
     [["enqueue", "echo", "--module", "missing.ts"], "MODULE_INVALID", /no file missing\.ts/],

@@ -91,7 +91,7 @@ test("events sinks shows who is how far behind and why, and forget drops one", a
   const forgot = await place.run(["events", "forget", "mail"]);
   assert.deepEqual([forgot.code, forgot.stdout], [0, "Forgot mail; it was 1 behind.\n"]);
   const { error } = await place.json<JsonError>(["events", "forget", "mail"], 1);
-  assert.deepEqual([error.code, error.hint], ["NO_SUCH_SINK", "There are: idle."]);
+  assert.deepEqual([error.code, error.hint], ["NO_SUCH_SINK", "Sinks and subscribers: idle."]);
 });
 
 test("work delivers to the sinks of its config, from the config's folder; who only looks does not", async (t) => {

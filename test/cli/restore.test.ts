@@ -88,5 +88,5 @@ test("with --at it passes over backups of other databases in the same folder, an
   assert.match(backup, /one\.db$/);
   await rm(join(folder, "one.db.json"));
   const restored = await place.run(["restore", join(folder, "one.db"), "--db", one]);
-  assert.match(restored.stdout, /There was no manifest beside the backup/, restored.stderr);
+  assert.match(restored.stdout, /The backup has no manifest/, restored.stderr);
 });

@@ -19,7 +19,7 @@ function withSqlite(versions: { node: string; sqlite: string | undefined }): str
   const changed = `{ ...process.versions, node: "${versions.node}", sqlite: ${JSON.stringify(versions.sqlite)} }`;
   return ["--import", `data:text/javascript,Object.defineProperty(process, "versions", { value: ${changed} })`];
 }
-const ADVICE = "and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21, 26 or newer ones of these.";
+const ADVICE = "and Holdfast needs SQLite 3.51.3 or newer: use Node 22.23, 24.21 or 26, or a newer release of these.";
 
 test("a Node without SQLite is refused in one sentence, before anything is imported", async () => {
   const node = withSqlite({ node: "20.20.2", sqlite: undefined });
@@ -82,21 +82,21 @@ function commandsOf(command: Command): Command[] {
 
 test("wrong usage exits 2 with a line that helps", async () => {
   const known: [string[], RegExp][] = [
-    [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}There is run, plan, work, stop, /],
-    [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}There is list, show, retry, cancel\./],
-    [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}There is list, pause, resume\./],
-    [["schedules", "frob", "x"], /unknown command 'frob' .*\nhint: {2}There is list, pause, resume, remove, trigger\./],
-    [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}There is sinks, forget\./],
+    [["stats"], /unknown command 'stats'\. Did you mean status\? \[USAGE\]\nhint: {2}Commands: run, plan, work, stop, /],
+    [["jobs", "lits"], /unknown command 'lits'\. Did you mean list\? \[USAGE\]\nhint: {2}Commands: list, show, retry, cancel\./],
+    [["queues", "frob"], /unknown command 'frob' \[USAGE\]\nhint: {2}Commands: list, pause, resume\./],
+    [["schedules", "frob", "x"], /unknown command 'frob' .*\nhint: {2}Commands: list, pause, resume, remove, trigger\./],
+    [["events", "--limit", "3", "frob"], /unknown command 'frob' .*\nhint: {2}Commands: sinks, forget\./],
     [
       ["builds", "frob"],
-      /unknown command 'frob' .*\nhint: {2}There is list, show, resume, approve, token, refuse, abandon, why, export\./,
+      /unknown command 'frob' .*\nhint: {2}Commands: list, show, resume, approve, token, refuse, abandon, why, export\./,
     ],
     [["builds", "approve", "x", "--token", "y"], /required option '--budget <usd>' not specified/],
     [["run", "docs.ts", "--budget", "much"], /Give dollars, e\.g\. 10, or usd=10,tokens=100000/],
     [["run", "docs.ts", "--token", "hft_x"], /--token was given without --budget/],
-    [["quarantine", "frob"], /unknown command 'frob' .*\nhint: {2}There is list, retry, purge\./],
+    [["quarantine", "frob"], /unknown command 'frob' .*\nhint: {2}Commands: list, retry, purge\./],
     [["queues", "list", "frob"], /too many arguments for 'list'/],
-    [["settle", "x", "--succeed", "{bad"], /The output after --succeed is no JSON/],
+    [["settle", "x", "--succeed", "{bad"], /The output after --succeed is not valid JSON/],
     [["status", "--quick"], /unknown option '--quick'/],
     [["jobs", "list", "--state", "done"], /Allowed choices are waiting, pending, running/],
     [["quarantine", "retry"], /Neither an id nor --all was given/],
@@ -163,7 +163,7 @@ test("a command that reads or operates makes no database where there is none", a
     assert.equal(code, 2);
     assert.match(
       stderr,
-      /error: There is no Holdfast database at .*missing\.db\. \[NO_DATABASE\]\nhint: {2}Name another with --db PATH/,
+      /error: There is no Holdfast database at .*missing\.db\. \[NO_DATABASE\]\nhint: {2}Give another with --db PATH/,
     );
   }
   assert.equal(existsSync(missing), false);

@@ -87,7 +87,7 @@ test("a second signal exits at once with 130", async () => {
 test("modules without a job to run are refused with exit 2", async () => {
   const cases: [string[], string, RegExp][] = [
     [["work", fixture("nothing.ts")], "NO_HANDLER", /No job is exported by/],
-    [["work", fixture("")], "MODULE_INVALID", /no module/],
+    [["work", fixture("")], "MODULE_INVALID", /is not a module/],
     [["work", JOBS, "--drain", "long"], "DURATION_INVALID", /--drain must be a duration, got "long"/],
   ];
   const answers = await Promise.all(cases.map(([args]) => place.json<JsonError>(args, 2)));

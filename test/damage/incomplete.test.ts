@@ -42,7 +42,10 @@ test("lists of queues, schedules and builds show a program that only reads a fli
     assert.ok(Array.isArray(await list({ incomplete: true })));
   }
   assert.match((await hf.builds.list()).incomplete ?? "", /write-ahead log .* is damaged/);
-  await assert.rejects(hf.builds.get("nowhere"), { code: "DAMAGED", message: /^Build nowhere is not in what can be read/ });
+  await assert.rejects(hf.builds.get("nowhere"), {
+    code: "DAMAGED",
+    message: /^Build nowhere was not found, and the database is damaged/,
+  });
 });
 
 test("a program that only reads learns that commits are missing after the log was removed", async (t) => {

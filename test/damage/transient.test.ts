@@ -42,7 +42,7 @@ test("a statement that meets damage stops writes until a second read has found n
   await using hf = await open(path, { log });
   const { damage } = hf.engine.store as SqliteStore;
   meet(hf);
-  await assert.rejects(hf.enqueue(greet, { name: "me" }), { code: "DAMAGED", hint: /^`holdfast doctor --recheck`/ });
+  await assert.rejects(hf.enqueue(greet, { name: "me" }), { code: "DAMAGED", hint: /^Run `holdfast doctor --recheck`/ });
   await damage.confirmed();
   await hf.enqueue(greet, { name: "me" });
   assert.deepEqual(new Findings(path).all(), []);

@@ -19,9 +19,9 @@ const CODES = {
 
 /** What cuts a role off, what lets it in again, and what is logged in between. */
 const DOORS = {
-  "too many connections": ["connection limit 0", "connection limit -1", /takes no more connections/],
-  "another password": ["password 'another'", "password 'r1ght'", /does not let this user in/],
-  "a user who may not log in": ["nologin", "login", /does not let this user in/],
+  "too many connections": ["connection limit 0", "connection limit -1", /accepts no more connections/],
+  "another password": ["password 'another'", "password 'r1ght'", /rejected this user/],
+  "a user who may not log in": ["nologin", "login", /rejected this user/],
 } as const;
 
 describe("a worker that the server refuses", { skip: noServer }, () => {

@@ -179,12 +179,12 @@ describe("a crash that does not come about", () => {
 
   test("is refused when it is not said how and when", async () => {
     const invalid: [object, RegExp][] = [
-      [{ by: "SIGHUP", when: "ready" }, /does not end by "SIGHUP"/],
-      [{ by: "SIGKILL" }, /not said when/],
+      [{ by: "SIGHUP", when: "ready" }, /Unknown `by` "SIGHUP"/],
+      [{ by: "SIGKILL" }, /`when` is missing/],
       [{ by: "power-cut", when: "ready" }, /image/],
       [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
-      [{ by: "out-of-memory", limit: "kernel" }, /runs already/],
-      [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /runs already/],
+      [{ by: "out-of-memory", limit: "kernel" }, /running program/],
+      [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /running program/],
       [{ by: "SIGKILL", when: "ready", tiemout: "5s" }, /no option "tiemout"/],
       [{ by: "power-cut", when: "ready", image: { from: "a", to: "b", tron: 1 } }, /no option "tron"/],
       [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Unknown memory limit "cgroup"/],

@@ -185,8 +185,8 @@ describe("what cannot be seen is not taken for removed:", () => {
   test("a missing root is an error", async (t) => {
     const tree = new SourceTree(t, { file: "" });
     const missing = { code: "SOURCE_MISSING", hint: /root/ };
-    await assert.rejects(tree.ids("**", { root: "nowhere" }), { ...missing, message: /nowhere, is not there/ });
-    await assert.rejects(tree.ids("**", { root: "file" }), { ...missing, message: /is no folder/ });
+    await assert.rejects(tree.ids("**", { root: "nowhere" }), { ...missing, message: /nowhere, does not exist/ });
+    await assert.rejects(tree.ids("**", { root: "file" }), { ...missing, message: /is not a folder/ });
     await assert.rejects(tree.ids("**", { root: "file/below" }), missing);
   });
 
@@ -194,8 +194,8 @@ describe("what cannot be seen is not taken for removed:", () => {
     const tree = new SourceTree(t, { "a/1": "", file: "" });
     tree.link("link", "a");
     const missing = { code: "SOURCE_MISSING", hint: /mounted/ };
-    await assert.rejects(tree.ids("notes/**/*.md"), { ...missing, message: /begins with, .*notes, is not there/ });
-    await assert.rejects(tree.ids("a/deep/er/*"), { ...missing, message: /er, is not there/ });
+    await assert.rejects(tree.ids("notes/**/*.md"), { ...missing, message: /source's glob, .*notes, does not exist/ });
+    await assert.rejects(tree.ids("a/deep/er/*"), { ...missing, message: /er, does not exist/ });
     await assert.rejects(tree.ids("notes/one.md"), missing);
     await assert.rejects(tree.ids("file/*"), missing);
     await assert.rejects(tree.ids("link/*"), missing);

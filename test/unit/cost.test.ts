@@ -54,7 +54,7 @@ const REFUSED: [unknown, string][] = [
   [{ usd: "0.1" }, 'cost.usd must be a number from 0 to 1000000000, got "0.1"'],
   [{ usd: 1n }, "cost.usd must be a number from 0 to 1000000000, got the bigint 1n"],
   [{ usd: null }, "cost.usd must be a number from 0 to 1000000000, got null"],
-  [{ eur: 1 }, 'cost has a part "eur"'],
+  [{ eur: 1 }, 'cost has an unknown part "eur"'],
   [null, "cost must be an object, got null"],
   [0.1, "cost must be an object, got 0.1"],
   [[], "cost must be an object, got an array"],

@@ -86,14 +86,14 @@ describe("a pipeline is refused, in plain words,", () => {
     ],
     ["with half a failure", () => pipeline("p", { maxFailures: 0.5 }), "NUMBER_INVALID", /maxFailures/],
     ["with a module that is a path", () => pipeline("p", { module: "/p.ts" }), "OPTION_INVALID", /module/],
-    ["without a source", () => pipeline("p").source(undefined as never), "SOURCE_INVALID", /no source/],
-    ["with a source that is a glob", () => pipeline("p").source("**" as never), "SOURCE_INVALID", /no source/],
-    ["with no glob", () => files([]), "SOURCE_INVALID", /no glob/],
+    ["without a source", () => pipeline("p").source(undefined as never), "SOURCE_INVALID", /not a source/],
+    ["with a source that is a glob", () => pipeline("p").source("**" as never), "SOURCE_INVALID", /not a source/],
+    ["with no glob", () => files([]), "SOURCE_INVALID", /needs a glob/],
     ["with an empty glob", () => files(["a", " "]), "SOURCE_INVALID", /" "/],
     ["with one thing to ignore", () => files("a", { ignore: "b" as never }), "SOURCE_INVALID", /ignore/],
     ["with an unknown option of files", () => files("a", { cwd: "." } as never), "OPTION_INVALID", /cwd/],
     ["with half a snapshot", () => files("a", { snapshot: "half" as never }), "OPTION_INVALID", /snapshot/],
-    ["with items that are no function", () => items([] as never, { id: String }), "SOURCE_INVALID", /list/],
+    ["with items that are no function", () => items([] as never, { id: String }), "SOURCE_INVALID", /must be a function/],
     ["with items without ids", () => items(() => [], {} as never), "SOURCE_INVALID", /`id`/],
     [
       "with a version that is a number",
@@ -202,7 +202,7 @@ describe("a gather", () => {
     assert.equal(groupOf(stage, { id: "abc" }, null), "a");
     assert.throws(() => groupOf(stage, { id: "" }, null), {
       code: "TARGET_ID_INVALID",
-      message: /`by` of stage "groups" answers is "", and an id has at least one character/,
+      message: /`by` of stage "groups" is "", and an id has at least one character/,
     });
     assert.throws(() => groupOf(stage, null, null), { code: "GROUP_INVALID", message: /`by` of stage "groups" threw/ });
     const [all] = pipelineOf(one).stages;
@@ -219,13 +219,13 @@ describe("a group's id", () => {
   });
 
   test("is refused with what is wrong with it, and what may be given", () => {
-    const refused = { code: "TARGET_ID_INVALID", hint: /Give a text of 1 to 2000 bytes/ };
+    const refused = { code: "TARGET_ID_INVALID", hint: /Give a string of 1 to 2000 bytes/ };
     assert.throws(() => group("ä".repeat(1_001)), { ...refused, message: /is a text of 2002 bytes, and an id may have 2000\./ });
     assert.throws(() => group(7), { ...refused, message: /is 7, and an id is a text\./ });
     assert.throws(() => group(undefined), { ...refused, message: /is undefined, and an id is a text\./ });
     assert.throws(() => group("\ud800"), { ...refused, message: /half of a character/ });
     assert.throws(() => group("a\u001fb"), { ...refused, message: /does not hold U\+001F/ });
-    assert.throws(() => group("a\0b"), { code: "TEXT_INVALID", message: /`by` of stage "groups" answers/ });
+    assert.throws(() => group("a\0b"), { code: "TEXT_INVALID", message: /`by` of stage "groups"/ });
   });
 });
 

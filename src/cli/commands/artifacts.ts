@@ -62,7 +62,7 @@ async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<numb
     return file.bytesWritten;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "EEXIST") {
-      throw new HoldfastError("USAGE", `There is something at ${out} already.`, "Give another name, or remove it first.");
+      throw new HoldfastError("USAGE", `A file or folder exists at ${out} already.`, "Give another name, or remove it first.");
     }
     await rm(out, { force: true });
     throw error;

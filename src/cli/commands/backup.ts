@@ -48,7 +48,7 @@ export function backupCommand(parent: Command): void {
 }
 
 async function verifyBackup(path: string | undefined, command: Command): Promise<void> {
-  if (path === undefined) throw new HoldfastError("USAGE", "Which backup is to be checked?", "Give its path.");
+  if (path === undefined) throw new HoldfastError("USAGE", "No backup to check was given.", "Give its path.");
   const verified = await withProgress((tell) => verifyWhole(path, driverOf(command), tell));
   const { manifest, facts, size, sha256 } = verified;
   answer(command, { path: verified.path, size, sha256, ...facts, manifest: manifest !== null }, () =>
@@ -139,7 +139,7 @@ export function restoreCommand(parent: Command): void {
 /** The newest backup from before this instant. */
 function baseOf(path: string, at: number | undefined, folder: string | undefined, databaseId: string | null): string {
   if (at === undefined)
-    throw new HoldfastError("USAGE", "Which backup is to be restored?", "Give its path, or an instant with --at.");
+    throw new HoldfastError("USAGE", "No backup to restore was given.", "Give its path, or an instant with --at.");
   const place = resolve(folder ?? backupsFolder(resolve(path)));
   const found = backupsIn(place, databaseId)
     .filter(({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0)
@@ -155,7 +155,11 @@ function baseOf(path: string, at: number | undefined, folder: string | undefined
 function parseAt(text: string): number {
   const at = /^\d{11,}$/.test(text) ? Number(text) : Date.parse(text);
   if (Number.isSafeInteger(at)) return at;
-  throw new HoldfastError("USAGE", `--at ${text} is no instant.`, "Give one as 2030-01-31T12:00:00Z, or in milliseconds.");
+  throw new HoldfastError(
+    "USAGE",
+    `--at ${text} is not a time.`,
+    "Give a time such as 2030-01-31T12:00:00Z, or milliseconds since 1970.",
+  );
 }
 
 function restoredText({ path, counts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
@@ -165,7 +169,7 @@ function restoredText({ path, counts, manifest, kept, running, artifacts, replay
     `${paint("green", "Restored:")} ${path}, ${since === null ? "" : `as it was ${clock(since)}, `}${plural(jobs, "job")}.`,
   ];
   if (manifest === null) {
-    lines.push(paint("yellow", "There was no manifest beside the backup, so it could be compared to nothing."));
+    lines.push(paint("yellow", "The backup has no manifest, so its content was not compared to one."));
   }
   if (replayed !== null) {
     const until =
@@ -186,8 +190,8 @@ function restoredText({ path, counts, manifest, kept, running, artifacts, replay
 function restoreByServer(schema: string): HoldfastError {
   return new HoldfastError(
     "RESTORE_BY_SERVER",
-    "A database on a server is restored by the server's own tools.",
-    `Stop all workers, run pg_restore, and then, in that database: truncate ${schema}.awake. docs/postgres.md says why.`,
+    "Holdfast does not restore a database on a PostgreSQL server.",
+    `Stop all workers, run pg_restore, and then, in that database: truncate ${schema}.awake. See docs/postgres.md.`,
   );
 }
 
@@ -279,7 +283,7 @@ function totalRows({ tables }: SalvageReport, what: "saved" | "restored"): numbe
 function salvageByServer(): HoldfastError {
   return new HoldfastError(
     "RESTORE_BY_SERVER",
-    "A database on a server is mended by the server's own tools.",
-    "See pg_amcheck, and restore the server's last backup. docs/postgres.md says what comes after that.",
+    "Holdfast does not salvage a database on a PostgreSQL server.",
+    "Use pg_amcheck, and restore the server's last backup. docs/postgres.md lists the steps after that.",
   );
 }

@@ -33,7 +33,7 @@ export function buildsCommand(parent: Command): void {
     name: "refuse",
     summary: "refuse a paused build a larger budget",
     description:
-      "Refuse a build that is paused for its budget any more money. It ends FAILED, for the reason budget_refused, and its " +
+      "Refuse a paused build any more budget. It ends FAILED with the reason budget_refused, and its " +
       "token is no longer valid. The next build reuses its results.",
     reason: "too expensive",
     done: "Refused",
@@ -176,7 +176,7 @@ function reasonOf(after: unknown): string {
 function addApprove(builds: Command): void {
   addCommand(builds, "approve", {
     summary: "give a paused build a new budget; the next run continues it",
-    description: "Give a build that is paused for its budget a new one, without running anything. The next `run` continues it.",
+    description: "Give a paused build a new budget, without running anything. The next `run` continues it.",
     examples: ["holdfast builds approve b1k7i1ug7v00000001 --token hft_… --budget 10"],
   })
     .argument("<id>", "the build's id")
@@ -204,7 +204,7 @@ function addToken(builds: Command): void {
   addCommand(builds, "token", {
     summary: "make another confirmation token for a paused build",
     description:
-      "Make another confirmation token for a build that is paused for its budget, and print it. It can be used once, within an " +
+      "Create another confirmation token for a paused build, and print it. It works once, within an " +
       "hour; those before it do not count any more. That it was made is in the audit, the token itself is kept nowhere.",
     examples: ["holdfast builds token b1k7i1ug7v00000001"],
   })

@@ -254,12 +254,12 @@ function outcomeOf({ succeed, fail, release, retry, delay }: SettleOptions): Out
   if (end === undefined || ends.length > 1) {
     throw new HoldfastError(
       "USAGE",
-      end === undefined ? "It was not said how the job ended." : "It was said more than once how the job ended.",
+      end === undefined ? "No outcome was given." : "More than one outcome was given.",
       "Give one of --succeed, --fail and --release.",
     );
   }
   if (end !== "failed" && (!retry || delay !== undefined)) {
-    throw new HoldfastError("USAGE", "--no-retry and --delay belong to --fail.", "Leave them out, or say --fail MESSAGE.");
+    throw new HoldfastError("USAGE", "--no-retry and --delay belong to --fail.", "Leave them out, or add --fail MESSAGE.");
   }
   if (!retry && delay !== undefined) {
     throw new HoldfastError("USAGE", "Both --no-retry and --delay were given.", "Leave one of them out.");

@@ -76,7 +76,7 @@ async function definedIn(files: readonly string[], name: string, missing: string
   throw new HoldfastError(
     "USAGE",
     missing,
-    names.length === 0 ? "There is no job at all: export what job({ … }) returns." : `There is ${names.join(", ")}.`,
+    names.length === 0 ? "No job is exported: export what job({ … }) returns." : `Available jobs: ${names.join(", ")}.`,
   );
 }
 

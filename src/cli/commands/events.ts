@@ -104,7 +104,7 @@ function addForget(events: Command): void {
 
 function noSuchSink(name: string, sinks: readonly SinkView[]): HoldfastError {
   const names = sinks.map((sink) => sink.name).join(", ");
-  const hint = names === "" ? "There are none." : `There are: ${names}.`;
+  const hint = names === "" ? "There are no sinks and subscribers." : `Sinks and subscribers: ${names}.`;
   return new HoldfastError("NO_SUCH_SINK", `There is no sink or subscriber ${name}.`, hint);
 }
 

@@ -168,7 +168,7 @@ function notConfirmed(count: number): HoldfastError {
   return new HoldfastError(
     "USAGE",
     `This would remove ${plural(count, "quarantined job")} for good, so nothing was removed.`,
-    "Add --yes if that is what you want, or give the ids of those to remove.",
+    "Add --yes to remove them, or give the ids of some.",
   );
 }
 

@@ -54,7 +54,7 @@ async function setPaused({ hf, operator }: OpenDatabase, name: string, paused: b
 }
 
 function noSuchQueue(name: string, known: readonly string[], paused: boolean): HoldfastError {
-  const others = known.length === 0 ? "There is none yet." : `There are: ${known.join(", ")}.`;
+  const others = known.length === 0 ? "There are no queues yet." : `Queues: ${known.join(", ")}.`;
   const ahead = paused ? " Add --ahead to pause it before its first job." : "";
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
 }

@@ -75,7 +75,7 @@ function refuseCombined(options: RecoverOptions): void {
   if (given.length < 2) return;
   throw new HoldfastError(
     "USAGE",
-    "--dry-run, --apply, --last, --history and --acknowledge do not go together.",
+    "--dry-run, --apply, --last, --history and --acknowledge exclude each other.",
     "Give one of them at a time.",
   );
 }

@@ -35,9 +35,9 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
 
 /** Why the build is paused, and what it is estimated to need. */
 export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
-  const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused for its budget: ${saySpent(build.spent, build.budget)} spent`;
+  const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${saySpent(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
-  const next = refused === 0 ? "" : `, and the next piece of work is estimated at ${sayAmount(row.refused)}`;
+  const next = refused === 0 ? "" : `, and the next work item is estimated at ${sayAmount(row.refused)}`;
   const finish = toFinish === null ? "" : ` All that is left is estimated to bring it to ${limitedOf(row, toFinish)}.`;
   return paint("yellow", `${what}${next}.${finish}`);
 }
@@ -49,7 +49,7 @@ export function sayHow(row: BuildRow, again: string, token: string | undefined):
     `To go on, give it a new total of at least ${leastOf(row)}:`,
     `  ${again} --token ${given} --budget ${row.budget.micros === null ? "tokens=…" : "…"}`,
     token === undefined
-      ? `  holdfast builds token ${row.id} makes a token; it can be used once, within an hour.`
+      ? `  holdfast builds token ${row.id} creates a token, which works once, within an hour.`
       : "  The token can be used once, within an hour.",
     `To leave it at that: holdfast builds abandon ${row.id} --reason "…"`,
   ];

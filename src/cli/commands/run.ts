@@ -36,10 +36,10 @@ import { WorkerProcesses } from "./run-workers.ts";
 export function runCommand(parent: Command): void {
   const run = addCommand(parent, "run", {
     description:
-      "Build a pipeline, and show its progress. An interrupted build is resumed; a build that is paused for its budget " +
+      "Build a pipeline, and show its progress. An interrupted build is resumed; a build that is paused at its budget " +
       "needs --token and --budget, or asks on a terminal. Valid results of earlier builds are reused. Ctrl-C lets running " +
       "attempts finish, and the next run resumes the build; a second Ctrl-C exits at once.\n\n" +
-      "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused for its budget, 4: another process " +
+      "Exit code 0: SUCCESS, 1: FAILED, 2: wrong usage or a bad pipeline, 3: paused at its budget, 4: another process " +
       "builds the pipeline, 130: interrupted.",
     examples: [
       "holdfast run docs.ts",
@@ -106,7 +106,7 @@ export function resumeCommand(parent: Command): void {
   const resume = addCommand(parent, "resume", {
     summary: "go on with a build that was interrupted or paused",
     description:
-      "Go on with this build, as `holdfast run` would. One that is paused for its budget needs --token and --budget, unless " +
+      "Resume this build, as `holdfast run` would. One that is paused at its budget needs --token and --budget, unless " +
       "it was approved, or asks on a terminal. Exit codes are those of `holdfast run`.",
     examples: [
       "holdfast builds resume b1k7i1ug7v00000001 --file docs.ts",
@@ -161,7 +161,7 @@ async function findPipelineOf(
   if (found === null) {
     throw new HoldfastError(
       "USAGE",
-      `Build ${id} is of pipeline "${name}", and no config here says where that is defined.`,
+      `Build ${id} is of pipeline "${name}", and no config in this folder says where it is defined.`,
       "Give --file with the module whose default export it is.",
     );
   }
@@ -320,11 +320,11 @@ async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings
 const NOT_RESUMABLE = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
 
 function notResumable({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {
-  const goOn = code === "OPTION_INVALID" ? "Leave it out to go on. Or " : "";
+  const goOn = code === "OPTION_INVALID" ? "Leave it out to resume the build. Or " : "";
   const hint =
     state === "CRASHED" && anew !== undefined
-      ? `${anew} abandons it and starts anew: finished work is reused.`
-      : `holdfast builds abandon ${id} --reason "…" ends it; then start anew: finished work is reused.`;
+      ? `${anew} abandons it and starts a new build, which reuses all results.`
+      : `holdfast builds abandon ${id} --reason "…" abandons it; then start a new build, which reuses all results.`;
   return new HoldfastError(code, message, goOn + hint);
 }
 

@@ -54,7 +54,7 @@ async function listLocks(operator: Operator): Promise<Answer> {
     ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
     ...leads.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
   ];
-  return [{ locks, leads }, () => tableOr("Nothing is locked.", columns(operator.now()), rows)];
+  return [{ locks, leads }, () => tableOr("There are no locks.", columns(operator.now()), rows)];
 }
 
 interface Held {
@@ -80,8 +80,8 @@ function sayHolder({ pid, host, program }: OrchestratorLock): string {
 function taken(pipeline: string): HoldfastError {
   return new HoldfastError(
     "LOCK_HELD",
-    `The lead of pipeline "${pipeline}" has just been released, or taken by another process.`,
-    "Look again: holdfast unlock.",
+    `The orchestrator lock of pipeline "${pipeline}" was just released, or acquired by another process.`,
+    "Run `holdfast unlock` again to see who holds it.",
   );
 }
 
@@ -89,8 +89,8 @@ function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
   const lives = lead.life === "alive" ? "which lives" : `which has last been heard of ${age(now - lead.beatAt)} ago`;
   return new HoldfastError(
     "LOCK_HELD",
-    `Build ${lead.build} of pipeline "${lead.pipeline}" is led by ${sayHolder(lead)}, ${lives}.`,
-    "Wait for it, stop that process, or add --force: it then stops, and the next run continues its build.",
+    `Build ${lead.build} of pipeline "${lead.pipeline}" is run by ${sayHolder(lead)}, ${lives}.`,
+    "Wait for it, stop that process, or add --force: the process then stops, and the next run resumes its build.",
   );
 }
 
@@ -98,7 +98,7 @@ function held({ name, holder, acquiredAt, expiresAt }: LockView, now: number): H
   return new HoldfastError(
     "LOCK_HELD",
     `The lock ${name} is held by ${holder}, since ${age(now - acquiredAt)}, until it expires in ${ahead(expiresAt - now)} or is renewed.`,
-    "Wait for it, stop its holder, or add --force if you are sure that the holder is gone.",
+    "Wait for it, stop its holder, or add --force if you are sure that the holder is dead.",
   );
 }
 
@@ -107,6 +107,6 @@ function noSuchLock(name: string, locks: readonly LockView[], led: readonly Orch
   return new HoldfastError(
     "NO_SUCH_LOCK",
     `There is no lock ${name}.`,
-    others === "" ? "Nothing is locked." : `There are: ${others}.`,
+    others === "" ? "There are no locks." : `Locks: ${others}.`,
   );
 }

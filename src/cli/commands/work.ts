@@ -73,8 +73,8 @@ function modulesGiven(command: Command): string[] {
   if (config !== null) return modulesOf(config);
   throw new HoldfastError(
     "USAGE",
-    "No module was named, and there is no config here that names some.",
-    "Name the files: holdfast work jobs.ts. Or list them in holdfast.config.ts, which `holdfast init` writes.",
+    "No module was given, and this folder has no config that lists any.",
+    "Give the files: holdfast work jobs.ts. Or list them in holdfast.config.ts, which `holdfast init` writes.",
   );
 }
 
@@ -84,7 +84,7 @@ function withHandlers(definitions: Definition[], files: readonly string[], hasPi
   const names = definitions.map(({ name }) => `"${name}"`).join(", ");
   throw new HoldfastError(
     "NO_HANDLER",
-    names === "" ? `No job is exported by ${files.join(", ")}.` : `No handler comes with ${names}.`,
+    names === "" ? `No job is exported by ${files.join(", ")}.` : `No handler is exported with ${names}.`,
     "Export what job({ name, run }) returns, or def.handle(run): by default, by name, or in an array.",
   );
 }
@@ -211,7 +211,7 @@ function chooseProcesses(processes: ProcessView[], pids: readonly number[]): Pro
   throw new HoldfastError(
     "NO_SUCH_PROCESS",
     `No living process ${missing} has this database open.`,
-    others.length === 0 ? "There is none that could be asked to stop." : `These can be asked: ${others.join(", ")}.`,
+    others.length === 0 ? "No process has it open." : `Processes: ${others.join(", ")}.`,
   );
 }
 

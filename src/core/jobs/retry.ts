@@ -25,7 +25,7 @@ export interface History {
 /** How an attempt ended. */
 export type Outcome =
   | { kind: "succeeded"; output: string | null }
-  /** The handler threw, or ran past its timeout. `retry: false` fails now; `delay` overrides the backoff. */
+  /** The handler threw, or exceeded its timeout. `retry: false` fails now; `delay` overrides the backoff. */
   | { kind: "error"; error: JobError; retry?: boolean; delay?: number }
   /** The handler asked to come back later; nothing is charged. */
   | { kind: "later"; delay: number; error: JobError }

@@ -75,7 +75,7 @@ export function firing(fire: readonly number[], overlap: boolean, isUnfinished: 
 export function nextTick(cron: string, timezone: string, after: number): number {
   const tick = pattern(checkCron(cron), checkTimezone(timezone))(after);
   if (tick < NEVER) return tick;
-  throw new HoldfastError("CRON_INVALID", `The pattern "${cron}" never comes.`, "Give one with a day that exists.");
+  throw new HoldfastError("CRON_INVALID", `The pattern "${cron}" matches no date.`, "Give a pattern with a day that exists.");
 }
 
 type Next = (after: number) => number;
@@ -96,8 +96,8 @@ function checkCron(cron: unknown): string {
 function notCron(cron: unknown, why: string): HoldfastError {
   return new HoldfastError(
     "CRON_INVALID",
-    `${describeValue(cron)} is no cron pattern: ${why}`,
-    'Give minute, hour, day, month and weekday ("30 2 * * *"), with a second in front if need be, or e.g. "@daily".',
+    `${describeValue(cron)} is not a cron pattern: ${why}`,
+    'Give minute, hour, day, month and weekday ("30 2 * * *"), optionally a second in front, or a name such as "@daily".',
   );
 }
 
@@ -105,8 +105,8 @@ function checkTimezone(timezone: unknown): string {
   if (typeof timezone === "string" && isZone(timezone)) return timezone;
   throw new HoldfastError(
     "TIMEZONE_INVALID",
-    `${describeValue(timezone)} is no time zone.`,
-    'Give one by its name, e.g. "Europe/Berlin" or "America/New_York"; the default is "UTC".',
+    `Unknown time zone ${describeValue(timezone)}.`,
+    'Give an IANA name such as "Europe/Berlin"; the default is "UTC".',
   );
 }
 

@@ -42,7 +42,7 @@ export function parseRate(text: unknown, what: string): Rate {
     throw new HoldfastError(
       "RATE_INVALID",
       `${what} must be a rate, got ${describeValue(text)}.`,
-      'Give how many may start in how long: "10/s", "50/m", "1000/h", "5/d".',
+      'Give a number and a period: "10/s", "50/m", "1000/h", "5/d".',
     );
   }
   const unit = UNITS[match[2] as keyof typeof UNITS];
@@ -141,12 +141,16 @@ function checkLimit(given: unknown, of: LimitRule["of"], position: number, what:
   if (key !== undefined && typeof key !== "function") {
     throw new HoldfastError(
       "OPTION_INVALID",
-      `The key of ${what} is no function.`,
-      "Give a function of the input, or leave it out.",
+      `The key of ${what} must be a function.`,
+      "Give a function that takes the input and returns a string, or leave it out.",
     );
   }
   if (concurrency === undefined && rate === undefined) {
-    throw new HoldfastError("OPTION_INVALID", `There is nothing that ${what} limits.`, "Give `concurrency`, `rate`, or both.");
+    throw new HoldfastError(
+      "OPTION_INVALID",
+      `${what} has neither \`concurrency\` nor \`rate\`.`,
+      "Give `concurrency`, `rate`, or both.",
+    );
   }
   const rule: LimitRule = {
     of,
@@ -175,8 +179,8 @@ export function keyText(key: unknown, what: string): string | null {
   }
   throw new HoldfastError(
     "KEY_INVALID",
-    `${what} is ${key === null ? "null" : `a ${typeof key}`}, which is no key.`,
-    "Give a text, a number, a plain object or an array, or leave it out.",
+    `${what} is ${key === null ? "null" : `a ${typeof key}`}, which cannot be a key.`,
+    "Give a string, a number, a plain object or an array, or leave it out.",
   );
 }
 

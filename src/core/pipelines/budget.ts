@@ -136,7 +136,11 @@ export function charge(teller: Teller, attempt: { reported: Amount; estimate: Am
 export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
   const said = toBudget(cost, "The new budget");
   if (said.micros === null && said.tokens === null) {
-    throw new HoldfastError("BUDGET_INVALID", "The new budget is empty.", "Give the new total, such as { usd: 10 }.");
+    throw new HoldfastError(
+      "BUDGET_INVALID",
+      "The new budget has neither `usd` nor `tokens`.",
+      "Give the new total, such as { usd: 10 }.",
+    );
   }
   const next: Budget = { micros: said.micros ?? budget.micros, tokens: said.tokens ?? budget.tokens };
   for (const unit of UNITS) {
@@ -144,8 +148,8 @@ export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amoun
     if (!exceeds(needed, next[unit])) continue;
     throw new HoldfastError(
       "BUDGET_TOO_SMALL",
-      `A budget of ${sayUnit(unit, next[unit] ?? 0)} is used up already: ${sayUnit(unit, spent[unit])} of it are spent, ` +
-        `and the next piece of work is estimated at ${sayUnit(unit, refused[unit])}.`,
+      `A budget of ${sayUnit(unit, next[unit] ?? 0)} is already used up: ${sayUnit(unit, spent[unit])} of it are spent, ` +
+        `and the next work item is estimated at ${sayUnit(unit, refused[unit])}.`,
       `Give a new total of at least ${sayUnit(unit, needed)}.`,
     );
   }
@@ -246,44 +250,65 @@ function refuse(code: TokenRefusal): TokenVerdict {
 
 /** The refusal as the caller that presented the token gets it; the token itself is not in it. */
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
-  return new HoldfastError(code, `${SAYS[code]} Build ${build.id} is ${build.state}.`, hintFor(code, build));
+  const [, message, hint] = explain(code, build);
+  return new HoldfastError(code, `${message} Build ${build.id} is ${build.state}.`, hint);
 }
 
 /** Whether this error is a rejected use of a token: the token or the requested budget is invalid. */
 export function isRefusedUse(code: string): boolean {
-  return (code in SAYS && code !== "TOKEN_NEEDED") || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID";
+  return (
+    code === "BUILD_NOT_PAUSED" || /^TOKEN_(?!NEEDED$)/.test(code) || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID"
+  );
 }
 
-const SAYS: Record<TokenRefusal, string> = {
-  BUILD_NOT_PAUSED: "There is nothing to approve: the build is not paused for its budget.",
-  TOKEN_NEEDED: "The build is paused for its budget, and is resumed only with a confirmation token.",
-  TOKEN_MALFORMED: "This is not a confirmation token.",
-  TOKEN_UNKNOWN: "This confirmation token is unknown in this database.",
-  TOKEN_OF_ANOTHER_BUILD: "This confirmation token is for another build.",
-  TOKEN_USED: "This confirmation token has been used, and each can be used once.",
-  TOKEN_REPLACED: "This confirmation token does not count any more: a newer one was made, or it is of an earlier pause.",
-  TOKEN_EXPIRED: "This confirmation token has expired: one can be used for an hour.",
-};
+const ANOTHER = "Create another with builds.mintToken(id) or `holdfast builds token`.";
 
-const ANOTHER = "Make another with builds.mintToken(id).";
-
-function hintFor(code: TokenRefusal, { state }: PausedBuild): string {
+function explain(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusal, message: string, hint: string] {
   switch (code) {
     case "BUILD_NOT_PAUSED":
-      if (hasEnded(state)) return "It has ended. Start a new build: all that succeeded is reused.";
-      return state === "ACTIVE" ? "It is running; nothing needs to be done." : "Resume it without a token.";
+      return [
+        "BUILD_NOT_PAUSED",
+        "The build is not paused at its budget, so there is nothing to approve.",
+        hasEnded(state)
+          ? "The build has ended. Start a new one, which reuses all results."
+          : state === "ACTIVE"
+            ? "The build is running: do nothing."
+            : "Resume it without a token.",
+      ];
     case "TOKEN_NEEDED":
-      return `Give the token that the pause made known, and a new budget. ${ANOTHER}`;
+      return [
+        "TOKEN_NEEDED",
+        "The build is paused at its budget; resuming it needs a confirmation token.",
+        `Give the token that was printed when the build paused, and a new budget. ${ANOTHER}`,
+      ];
     case "TOKEN_MALFORMED":
-      return `Copy all of it, from "${PREFIX}" to the end. ${ANOTHER}`;
+      return [
+        "TOKEN_MALFORMED",
+        "This is not a confirmation token.",
+        `Copy the whole token, from "${PREFIX}" to the end. ${ANOTHER}`,
+      ];
     case "TOKEN_UNKNOWN":
-      return `Look whether this is the right database. ${ANOTHER}`;
+      return [
+        "TOKEN_UNKNOWN",
+        "This confirmation token is unknown in this database.",
+        `Check that this is the right database. ${ANOTHER}`,
+      ];
     case "TOKEN_OF_ANOTHER_BUILD":
-      return `Look whether this is the right build. ${ANOTHER}`;
+      return [
+        "TOKEN_OF_ANOTHER_BUILD",
+        "This confirmation token is for another build.",
+        `Check that this is the right build. ${ANOTHER}`,
+      ];
     case "TOKEN_USED":
+      return ["TOKEN_USED", "This confirmation token was already used; each works once.", ANOTHER];
     case "TOKEN_REPLACED":
+      return [
+        "TOKEN_REPLACED",
+        "This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.",
+        ANOTHER,
+      ];
     case "TOKEN_EXPIRED":
-      return ANOTHER;
+      return ["TOKEN_EXPIRED", "This confirmation token has expired: each is valid for an hour.", ANOTHER];
   }
 }
 

@@ -159,7 +159,7 @@ export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove
   if (needs === undefined) {
     throw new HoldfastError(
       "BUILD_REASON",
-      `"${reason}" is no reason for build ${build.id} to go from ${build.state} to ${to}.`,
+      `Build ${build.id} cannot go from ${build.state} to ${to} for the reason "${reason}".`,
       `Give ${Object.keys(ways).join(" or ")}.`,
     );
   }
@@ -183,7 +183,7 @@ function illegal({ id, state }: MovingBuild, to: BuildState): HoldfastError {
 
 function hintFor(state: BuildState): string {
   const next = (Object.keys(BUILD_MOVES) as BuildMove[]).filter((move) => mayMoveBuild(move, state));
-  if (next.length === 0) return "It has ended. Start a new build: all that succeeded is reused.";
+  if (next.length === 0) return "The build has ended. Start a new one, which reuses all results.";
   return `From ${state} it can become ${[...new Set(next.map((move) => BUILD_MOVES[move].to))].join(", ")}.`;
 }
 
@@ -196,7 +196,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   "same-pipeline": {
     met: ({ samePipeline }) => samePipeline === true,
     says: "its pipeline is not what it was when the build was started",
-    hint: "Abandon it and start a new one: all that succeeded and has not changed is reused.",
+    hint: "Abandon the build and start a new one, which reuses every result that did not change.",
   },
   approval: {
     met: ({ approved }) => approved === true,

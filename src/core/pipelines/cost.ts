@@ -87,7 +87,7 @@ export function larger(a: Amount, b: Amount): Amount {
 export function checkCost(cost: unknown, what: string): Cost {
   if (cost instanceof Promise) {
     cost.catch(() => {});
-    throw new HoldfastError("COST_INVALID", `${what} is a promise.`, "Answer at once: it is asked for again and again.");
+    throw new HoldfastError("COST_INVALID", `${what} is a promise.`, "Return the cost itself: the function must be synchronous.");
   }
   if (typeof cost !== "object" || cost === null || Array.isArray(cost)) {
     throw new HoldfastError(
@@ -98,7 +98,7 @@ export function checkCost(cost: unknown, what: string): Cost {
   }
   for (const name of Object.keys(cost)) {
     if (name === "usd" || name === "tokens") continue;
-    throw new HoldfastError("COST_INVALID", `${what} has a part "${name}".`, "Give `usd`, `tokens`, or both.");
+    throw new HoldfastError("COST_INVALID", `${what} has an unknown part "${name}".`, "Give `usd`, `tokens`, or both.");
   }
   const { usd, tokens } = cost as { usd?: unknown; tokens?: unknown };
   const checked: Cost = {};

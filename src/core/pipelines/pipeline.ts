@@ -123,7 +123,7 @@ export function isPipeline(given: unknown): given is Pipeline {
 export function pipelineOf(given: unknown): PipelineDefinition {
   const { definition } = (typeof given === "object" && given !== null ? given : {}) as { definition?: PipelineDefinition };
   if (typeof definition === "object" && Array.isArray(definition.stages)) return definition;
-  throw new HoldfastError("NOT_A_PIPELINE", "This is not a pipeline.", "Make one with pipeline(name).source(…).");
+  throw new HoldfastError("NOT_A_PIPELINE", "This is not a pipeline.", "Create one with pipeline(name).source(…).");
 }
 
 function value(definition: PipelineDefinition): Pipeline {
@@ -150,7 +150,7 @@ function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDe
     throw new HoldfastError(
       "STAGE_TWICE",
       `Pipeline "${name}" has a stage "${stage.name}" already.`,
-      "Give each stage a name of its own: results are kept by it.",
+      "Give each stage another name: results are stored by it.",
     );
   }
   const known = outputsAfter(stages);
@@ -158,15 +158,15 @@ function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDe
   if (stage.kind === "gather" && isOneTarget(stages)) {
     throw new HoldfastError(
       "GATHER_OF_ONE",
-      `The gather "${stage.name}" of pipeline "${name}" has nothing to gather: a gather before it has made one target of all.`,
-      "Make it a stage, or give the gather before it `by`, so that there are groups.",
+      `The gather "${stage.name}" of pipeline "${name}" has only one target: an earlier gather made one of all.`,
+      "Use `stage` instead, or give the earlier gather `by`.",
     );
   }
   if (stage.isolate === "process" && module === null) {
     throw new HoldfastError(
       "MODULE_NEEDED",
-      `Stage "${stage.name}" is to run in a process of its own, which does not know where pipeline "${name}" is defined.`,
-      "Give pipeline(name, { module: import.meta.url }), and export the pipeline from that module.",
+      `Stage "${stage.name}" runs in a child process, which does not know the module of pipeline "${name}".`,
+      "Call pipeline(name, { module: import.meta.url }), and export the pipeline from that module.",
     );
   }
 }
@@ -202,7 +202,7 @@ function unknownStage(
   return new HoldfastError(
     "STAGE_UNKNOWN",
     `Stage "${name}" uses "${used}", ${why}.`,
-    known.length === 0 ? "There is no earlier output: leave `uses` out." : `Give some of ${known.join(", ")}.`,
+    known.length === 0 ? "No earlier stage has an output: leave `uses` out." : `Give one or more of ${known.join(", ")}.`,
   );
 }
 
@@ -218,7 +218,7 @@ function checkPipelineName(name: unknown): string {
 
 function checkModule(module: unknown, where: string): string {
   if (typeof module === "string" && module.startsWith("file:")) return module;
-  throw new HoldfastError("OPTION_INVALID", `\`module\` of ${where} is no address of a file.`, "Give import.meta.url.");
+  throw new HoldfastError("OPTION_INVALID", `\`module\` of ${where} must be a file URL.`, "Give import.meta.url.");
 }
 
 /** Stands for a function: whether there is one counts, its text does not. */
@@ -290,10 +290,10 @@ export function pipelineChanged(build: string, before: PipelineDescription, afte
   const found = pipelineDifferences(before, after);
   return new HoldfastError(
     "PIPELINE_CHANGED",
-    `The pipeline of build ${build} is not what it was when the build was started. ` +
+    `The pipeline of build ${build} changed after the build was started. ` +
       // The same, and another hash: hashes were made in another way then.
       (found.length === 0 ? "It was started by another version of Holdfast." : found.join(" ")),
-    "Abandon it and start a new one: all that succeeded and has not changed is reused.",
+    "Abandon the build and start a new one, which reuses every result that did not change.",
   );
 }
 

@@ -70,9 +70,9 @@ export function files(globs: string | string[], options: FilesOptions = {}): Sou
   refuseUnknown(options, ["root", "ignore", "snapshot", "dot"], "files()");
   const { root, ignore = [], snapshot = false, dot = false } = options;
   const given = typeof globs === "string" ? [globs] : globs;
-  if (!Array.isArray(given) || given.length === 0) throw invalid("files() has no glob.", 'Give a glob such as "docs/**/*.md".');
+  if (!Array.isArray(given) || given.length === 0) throw invalid("files() needs a glob.", 'Give a glob such as "docs/**/*.md".');
   if (!Array.isArray(ignore))
-    throw invalid("`ignore` of files() is no list.", 'Give a list of globs such as ["**/node_modules/**"].');
+    throw invalid("`ignore` of files() must be an array.", 'Give an array of globs such as ["**/node_modules/**"].');
   checkBoolean(snapshot, "`snapshot` of files()");
   checkBoolean(dot, "`dot` of files()");
   fileGlobs(given, dot);
@@ -106,13 +106,18 @@ export interface ItemsOptions<V> {
  * ```
  */
 export function items<V>(list: (cursor?: string) => Iterable<V> | AsyncIterable<V>, options: ItemsOptions<V>): Source<Target, V> {
-  if (typeof list !== "function") throw invalid("items() has no list.", "Give a function that answers an iterable of items.");
+  if (typeof list !== "function")
+    throw invalid("The first argument of items() must be a function.", "Give a function that returns an iterable of items.");
   refuseUnknown(options, ["id", "version", "cursor"], "items()");
   const { id, version, cursor } = options;
-  if (typeof id !== "function") throw invalid("items() has no `id`.", "Give a function of an item that answers its id.");
+  if (typeof id !== "function")
+    throw invalid("`id` of items() must be a function.", "Give a function that takes an item and returns its id.");
   for (const [name, given] of Object.entries({ version, cursor })) {
     if (given === undefined || typeof given === "function") continue;
-    throw invalid(`\`${name}\` of items() is no function.`, "Give a function of an item that answers a text, or leave it out.");
+    throw invalid(
+      `\`${name}\` of items() must be a function.`,
+      "Give a function that takes an item and returns a string, or leave it out.",
+    );
   }
   const source = Object.freeze({ kind: "items", list, id, version: version ?? null, cursor: cursor ?? null });
   return source as Source<Target, V>;
@@ -122,7 +127,7 @@ export function items<V>(list: (cursor?: string) => Iterable<V> | AsyncIterable<
 export function sourceOf(source: unknown): SourceDefinition {
   const { kind } = (typeof source === "object" && source !== null ? source : {}) as { kind?: unknown };
   if (kind === "files" || kind === "items") return source as SourceDefinition;
-  throw invalid("This is no source.", "Make one with files(globs) or items(list, { id }).");
+  throw invalid("This is not a source.", "Create one with files(globs) or items(list, { id }).");
 }
 
 function checkRoot(root: unknown): string {

@@ -89,7 +89,8 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
   refuseUnknown(options, OPTIONS[kind], `The ${kind} "${named}"`);
   const given = options as AnyOptions;
   const { reuse = "target", isolate = "none" } = given;
-  if (typeof run !== "function") throw invalid(`The handler of ${where} is no function.`, "Give a function after the options.");
+  if (typeof run !== "function")
+    throw invalid(`The handler of ${where} must be a function.`, "Give a function after the options.");
   return Object.freeze({
     name: named,
     kind,
@@ -156,7 +157,7 @@ const UNKNOWN = {
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
   if (by === null) return null;
   const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
-  return checkTargetId(group, `What \`by\` of stage "${name}" answers`);
+  return checkTargetId(group, `The result of \`by\` of stage "${name}"`);
 }
 
 function call<R>(act: () => R, option: string, stage: string, code: string): R {
@@ -166,7 +167,7 @@ function call<R>(act: () => R, option: string, stage: string, code: string): R {
     throw new HoldfastError(
       code,
       `\`${option}\` of stage "${stage}" threw: ${toJobError(cause).message}`,
-      `Make \`${option}\` answer for every target and input that the stage can get.`,
+      `Make \`${option}\` return a value for every target and input of the stage.`,
       { cause },
     );
   }
@@ -186,7 +187,7 @@ function checkStageName(name: unknown): string {
 function checkUses(uses: unknown, where: string): readonly string[] {
   if (uses === undefined) return [];
   if (!Array.isArray(uses) || uses.some((name) => typeof name !== "string")) {
-    throw invalid(`\`uses\` of ${where} is no list of names.`, 'Give the names of earlier stages, such as ["parse"].');
+    throw invalid(`\`uses\` of ${where} must be an array of names.`, 'Give the names of earlier stages, such as ["parse"].');
   }
   const names = uses as string[];
   const twice = names.find((name, i) => names.indexOf(name) !== i);
@@ -203,7 +204,7 @@ function checkMatch(match: unknown, where: string): StageDefinition["match"] {
   }
   throw invalid(
     `\`match\` of ${where} must be a glob or a function, got ${describeValue(match)}.`,
-    'Give a glob of ids such as "**/*.md", or a function of target and input that answers true or false.',
+    'Give a glob of ids such as "**/*.md", or a function of target and input that returns true or false.',
   );
 }
 
@@ -218,7 +219,7 @@ function checkEstimate(given: unknown, name: string): StageDefinition["estimate"
 function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {
   if (given === undefined) return null;
   if (typeof given === "function") return given;
-  throw invalid(`\`${option}\` of ${where} is no function.`, "Give a function, or leave it out.");
+  throw invalid(`\`${option}\` of ${where} must be a function.`, "Give a function, or leave it out.");
 }
 
 function checkBoolean(given: unknown, option: string, where: string): boolean {

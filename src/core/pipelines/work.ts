@@ -38,7 +38,7 @@ export function refusePipelineName(name: string, what: string): string {
   if (!name.startsWith(PREFIX)) return name;
   throw new HoldfastError(
     "NAME_INVALID",
-    `${what} is "${name}", and what begins with "${PREFIX}" is a pipeline's.`,
+    `${what} is "${name}", but names that begin with "${PREFIX}" are reserved for pipelines.`,
     "Give another name.",
   );
 }
@@ -48,8 +48,8 @@ export function artifactMissing(hashes: readonly string[]): HoldfastError {
   const [first, ...others] = hashes;
   return new HoldfastError(
     "ARTIFACT_MISSING",
-    `The artifact ${first}${others.length === 0 ? "" : ` and ${others.length} more`} is not in the store, so nothing can refer to it.`,
-    "Write artifacts before what names them is committed, into the store that this database has.",
+    `The artifact ${first}${others.length === 0 ? "" : ` and ${others.length} more`} is not stored, so no result can refer to it.`,
+    "Store artifacts before you commit the result that names them, in the folder of this database.",
   );
 }
 
@@ -61,8 +61,8 @@ export function withoutArtifacts(hashes: readonly string[]): Outcome {
 export function withoutResult(): Outcome {
   const error = new HoldfastError(
     "RESULT_MISSING",
-    "It was settled as a success of a stage, and without what the stage made.",
-    "Leave the jobs of a pipeline's queue to the workers of that pipeline.",
+    "The job of a stage was settled as a success without the stage's result.",
+    "Let only workers of the pipeline claim jobs of its queue.",
   );
   return { kind: "error", error: toJobError(error), retry: false };
 }
@@ -178,7 +178,7 @@ export function pathOf(parent: string | null, id: string): string {
   throw new HoldfastError(
     "TARGET_ID_INVALID",
     `The id ${JSON.stringify(id.slice(0, 100))} has, with those of its parents, ${Buffer.byteLength(path)} bytes.`,
-    `Give shorter ids: all of them together may have ${ID_BYTES} bytes.`,
+    `Give shorter ids: together they may have ${ID_BYTES} bytes.`,
   );
 }
 
@@ -199,7 +199,7 @@ export function checkTargetId(id: unknown, what: string): string {
   throw new HoldfastError(
     "TARGET_ID_INVALID",
     `${what} is ${wrong}.`,
-    `Give a text of 1 to ${ID_BYTES} bytes, without half a character (a lone surrogate) and without U+001F.`,
+    `Give a string of 1 to ${ID_BYTES} bytes, without lone surrogates and without U+001F.`,
   );
 }
 

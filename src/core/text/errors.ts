@@ -46,8 +46,8 @@ export class LeaseLostError extends HoldfastError {
   constructor(job: string, what = "write") {
     super(
       "LEASE_LOST",
-      `The lease on job ${job} is gone, so this attempt's ${what} was refused.`,
-      "Stop working on it: the job was reclaimed, cancelled or settled. `signal` tells a handler in time.",
+      `The lease on job ${job} is lost, so this attempt's ${what} was rejected.`,
+      "Stop the handler: the job was reclaimed, cancelled or settled. `signal` aborts when this happens.",
     );
   }
 }
@@ -57,7 +57,7 @@ export function idTaken(id: string, owner: string, name: string): HoldfastError 
   return new HoldfastError(
     "ID_TAKEN",
     `The id ${id} belongs to a job "${owner}", so it cannot be a job "${name}".`,
-    "Give ids that are unique over all jobs, e.g. with the job's name in front.",
+    "Use ids that are unique over all jobs, for example with the job's name in front.",
   );
 }
 
@@ -66,7 +66,7 @@ export function noUpstream(id: string, name: string): HoldfastError {
   return new HoldfastError(
     "NO_SUCH_JOB",
     `There is no job ${id}, so a job "${name}" cannot come after it.`,
-    "Enqueue what it depends on first, and give the id that enqueue answered.",
+    "Enqueue that job first, and give the id that enqueue returned.",
   );
 }
 
@@ -74,8 +74,8 @@ export function noUpstream(id: string, name: string): HoldfastError {
 export function damagedRow(what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    `${what} is damaged: what stands in its row is not what was written there.`,
-    "`holdfast doctor --recheck` reads it again. If it finds the same, check the disk, keep a copy of the database with its -wal, and take the row from a backup.",
+    `${what} is damaged: its row does not match its checksum.`,
+    "Run `holdfast doctor --recheck` to read it again. If it is still damaged, check the disk, copy the database with its -wal, and restore a backup: `holdfast restore`.",
   );
 }
 
@@ -83,8 +83,8 @@ export function damagedRow(what: string): HoldfastError {
 export function onlyRead(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    `${path} is damaged, so it is only read. ${what}`,
-    "`holdfast doctor --recheck`, or `hf.check()`, looks again and clears the finding where all is well. Otherwise stop all workers, then `holdfast salvage` makes a new one of what can be read and of the newest backup; or go back to a backup: holdfast restore.",
+    `${path} is damaged and read-only. ${what}`,
+    "Run `holdfast doctor --recheck`, or call `hf.check()`: it clears the finding if all is well. Otherwise stop all workers, and run `holdfast salvage` to make a new database of what can be read and the newest backup, or `holdfast restore` to go back to a backup.",
   );
 }
 
@@ -92,7 +92,7 @@ export function onlyRead(path: string, what: string): HoldfastError {
 export function reopenCleared(path: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
-    `${path} was opened read-only because of a finding of damage, which a check has cleared since.`,
+    `${path} was opened read-only because of damage, and a check has since cleared that finding.`,
     "Close this handle and open the database again to write.",
   );
 }

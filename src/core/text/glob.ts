@@ -153,5 +153,5 @@ function check(glob: unknown, { what, paths, code }: GlobOptions): string {
 
 function instead(paths: boolean): string {
   if (paths) return "Name what is to be left out in `ignore` of files().";
-  return "Give a function of target and input that answers true or false.";
+  return "Give a function of target and input that returns true or false.";
 }

@@ -13,8 +13,8 @@ export function toJson(value: unknown, what: string): string | null {
   if (bent !== null) {
     throw new HoldfastError(
       "NOT_JSON",
-      `${what}${bent.path} is ${bent.is}, which JSON cannot carry as it is.`,
-      "Give plain objects, arrays, strings, finite numbers, booleans and null; turn the rest into text first.",
+      `${what}${bent.path} is ${bent.is}, which JSON cannot represent exactly.`,
+      "Give plain objects, arrays, strings, finite numbers, booleans and null; convert others to strings first.",
     );
   }
   try {
@@ -199,6 +199,6 @@ function refused(path: string, is: string): HoldfastError {
   return new HoldfastError(
     "KEY_INVALID",
     `${path} is ${is}, which cannot be part of a key.`,
-    "Give plain objects, arrays, strings, finite numbers, booleans and null; leave out what is undefined, and turn the rest into text.",
+    "Give plain objects, arrays, strings, finite numbers, booleans and null; leave out undefined values, and convert others to strings.",
   );
 }

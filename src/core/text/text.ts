@@ -12,8 +12,8 @@ export function checkStorable(text: string, what: string): string {
   if (!text.includes(ZERO)) return text;
   throw new HoldfastError(
     "TEXT_INVALID",
-    `${what} holds the character with the number zero, which cannot be stored.`,
-    "Leave out the character with the number zero.",
+    `${what} contains the character U+0000, which cannot be stored.`,
+    "Remove the character U+0000.",
   );
 }
 

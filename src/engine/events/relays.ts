@@ -138,7 +138,7 @@ function sinkDiffers(name: string): HoldfastError {
   return new HoldfastError(
     "SINK_DIFFERS",
     `This process has the sink "${name}" open with other settings.`,
-    "Give it the same settings wherever the database is opened, or another name.",
+    "Give the sink the same settings in every open(), or another name.",
   );
 }
 
@@ -161,7 +161,7 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
   if (types !== undefined && !isList) {
     throw invalidOption(
       `\`types\` must be a non-empty array of event types, got ${describeValue(types)}.`,
-      'Give a list such as ["job.failed", "queue.*"]; a * may stand at the end only. Leave it out to get all.',
+      'Give a list such as ["job.failed", "queue.*"]; only the end may be a *. Leave it out to get all types.',
     );
   }
   checkEventTypes(types ?? []);
@@ -291,12 +291,12 @@ function checkPath(path: unknown, where: string): string {
 function checkUrl(given: unknown, where: string): URL {
   const url = typeof given === "string" && URL.canParse(given) ? new URL(given) : null;
   if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
-    throw invalid(`The url of ${where} is no http or https address.`, 'Give one, e.g. "https://example.com/hooks".');
+    throw invalid(`The url of ${where} must be an http or https address.`, 'Give one, e.g. "https://example.com/hooks".');
   }
   if (url.username !== "" || url.password !== "") {
     throw invalid(
       `The url of ${where} has a user name or password in it.`,
-      "Leave them out: the other side tells by the signature who calls.",
+      "Leave them out; the receiver authenticates each request by its signature.",
     );
   }
   return url;
@@ -308,8 +308,8 @@ function checkSecret(given: unknown, where: string): Buffer {
   const secret = Buffer.from(text ?? "", "base64");
   if (secret.length >= 24 && secret.length <= 64) return secret;
   throw invalid(
-    `The secret of ${where} is none of Standard Webhooks.`,
-    "Give whsec_ and the base64 of 24 to 64 random bytes; `openssl rand -base64 32` makes some.",
+    `The secret of ${where} is not a secret of Standard Webhooks.`,
+    "Give whsec_ and the base64 of 24 to 64 random bytes; `openssl rand -base64 32` prints some.",
   );
 }
 

@@ -82,7 +82,7 @@ export class ArtifactFolder {
 function noFolder(): HoldfastError {
   return new HoldfastError(
     "ARTIFACTS_NEEDED",
-    "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL its place cannot be guessed.",
-    "Give open(address, { artifacts: folder }), or --artifacts to a command: the same folder for all workers.",
+    "Large outputs, bytes and snapshots need a folder for artifacts, and on PostgreSQL there is no default.",
+    "Call open(address, { artifacts: folder }), or give --artifacts to the command, with the same folder for all workers.",
   );
 }

@@ -385,7 +385,7 @@ export async function isLeftBehind(store: Store): Promise<boolean> {
 export function recoveryPending(name: string): HoldfastError {
   return new HoldfastError(
     "RECOVERY_PENDING",
-    `${name} was left behind by a crash, and is only read until an operator has it recovered.`,
-    "Run `holdfast recover` to see what that would do, `holdfast recover --apply` to do it, and open it again.",
+    `${name} needs recovery after a crash, and is read-only until an operator applies it.`,
+    "Run `holdfast recover` to see what recovery would do and `holdfast recover --apply` to do it; then open the database again.",
   );
 }

@@ -162,8 +162,8 @@ async function handOver(yielded: unknown): Promise<void> {
   if (typeof yielded !== "object" || yielded === null || !(Symbol.asyncIterator in yielded || Symbol.iterator in yielded)) {
     throw new HoldfastError(
       "TARGET_INVALID",
-      "The expand answered nothing that can be iterated.",
-      "Make it a generator, or answer an array.",
+      "The expand did not return an iterable.",
+      "Write it as a generator, or return an array.",
     );
   }
   let batch: unknown[] = [];

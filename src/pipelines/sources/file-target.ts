@@ -193,8 +193,8 @@ function happened(before: Fingerprint, now: FileStat | null): string {
 function disposed(id: string): HoldfastError {
   return new HoldfastError(
     "CLOSED",
-    `The attempt for ${id} is over, so there is no copy of it any more.`,
-    "Ask for `path` while the handler runs, and keep the bytes that are needed later.",
+    `The attempt for ${id} has ended, so its copy was removed.`,
+    "Use `path` while the handler runs, and copy the bytes that you need later.",
   );
 }
 
@@ -247,8 +247,8 @@ function room(path: string, size: number): Uint8Array {
   } catch (cause) {
     throw new HoldfastError(
       "TARGET_TOO_LARGE",
-      `${path} has ${size} bytes, which is too much to be read at once.`,
-      "Read it with `stream()`, or by its `path`.",
+      `${path} has ${size} bytes, which is too large to read into memory.`,
+      "Read it with `stream()` or by its `path`.",
       { cause },
     );
   }

@@ -159,7 +159,7 @@ async function giveOthers(): Promise<void> {
   next = null;
 }
 
-const CHECK = "Check `root` of files(), the folder in which the program runs, and that the disk is mounted.";
+const CHECK = "Check `root` of files(), the working directory, and that the disk is mounted.";
 
 /** Not an empty source: everything in it would be taken for removed. */
 export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
@@ -171,9 +171,9 @@ export function missingFolders(paths: readonly string[]): HoldfastError {
   return new HoldfastError(
     "SOURCE_MISSING",
     paths.length === 1
-      ? `The folder that the glob of the source begins with, ${paths[0]}, is not there.`
-      : `None of the folders that the globs of the source begin with is there: ${paths.join(", ")}.`,
-    `${CHECK} If nothing is to be in it, make an empty folder.`,
+      ? `The folder of the source's glob, ${paths[0]}, does not exist.`
+      : `None of the folders of the source's globs exists: ${paths.join(", ")}.`,
+    `${CHECK} If the source is meant to be empty, create an empty folder.`,
   );
 }
 
@@ -202,8 +202,8 @@ export function invalidName(path: string, is: string): HoldfastError {
 export function bytesChanged(path: string, happened: string, cause?: unknown): HoldfastError {
   return new HoldfastError(
     "BYTES_CHANGED",
-    `${path} does not have the bytes any more that it was claimed for: ${happened}.`,
-    "Let it be listed again; its new bytes get work of their own. With `snapshot: true` the old ones are kept.",
+    `${path} changed after it was claimed: ${happened}.`,
+    "Start a new build, which processes the new bytes. With `snapshot: true` a build keeps the old ones.",
     { cause },
   );
 }

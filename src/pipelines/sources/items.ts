@@ -42,14 +42,14 @@ function refuseOther(seen: Map<string, number>, { id, hash: version }: ListedIte
   throw new HoldfastError(
     "TARGET_TWICE",
     `Two items have the id ${JSON.stringify(id)}, and they are not the same${source.version === null ? "" : ": their versions differ"}.`,
-    "Give each item an id of its own. If it was changed while it was listed, list it as it is at one instant.",
+    "Give each item a unique id. If items change during the listing, list them from one snapshot.",
   );
 }
 
 function toItem(source: ItemsSource, value: unknown): ListedItem {
   const id = checkTargetId(
     call(() => source.id(value), "`id`"),
-    "What `id` of items() answers",
+    "The result of `id` of items()",
   );
   const item = `item ${JSON.stringify(id)}`;
   const text = toJson(value, `The ${item}`);
@@ -66,7 +66,7 @@ function versionOf({ version }: ItemsSource, value: unknown, text: string, item:
 function cursorOf({ cursor }: ItemsSource, value: unknown, item: string): string | null {
   if (cursor === null) return null;
   const text = checkText(callFor(cursor, value, "cursor", item), "cursor", item);
-  return checkStorable(text, `What \`cursor\` of items() answers for ${item}`);
+  return checkStorable(text, `The result of \`cursor\` of items() for ${item}`);
 }
 
 function callFor(option: (value: unknown) => string, value: unknown, name: string, item: string): unknown {
@@ -76,7 +76,7 @@ function callFor(option: (value: unknown) => string, value: unknown, name: strin
 function checkText(given: unknown, option: string, item: string): string {
   if (typeof given === "string" && given.isWellFormed()) return given;
   const answer = typeof given === "string" ? "half a character (a lone surrogate)" : (JSON.stringify(given) ?? String(given));
-  throw invalid(`\`${option}\` of items() answers ${answer} for ${item}.`, "Let it answer a text.");
+  throw invalid(`\`${option}\` of items() returned ${answer} for ${item}.`, "Return a string.");
 }
 
 function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown> {
@@ -85,8 +85,8 @@ function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown
   }
   if (made instanceof Promise) made.catch(() => {});
   throw invalid(
-    `The list of items() answers ${made instanceof Promise ? "a promise" : `a ${made === null ? "null" : typeof made}`}, which cannot be iterated.`,
-    "Answer an array, or write the list as a generator: `async function* list(cursor) { … }`.",
+    `The list of items() returned ${made instanceof Promise ? "a promise" : `a ${made === null ? "null" : typeof made}`}, which cannot be iterated.`,
+    "Return an array, or write the list as a generator: `async function* list(cursor) { … }`.",
   );
 }
 
@@ -111,7 +111,7 @@ function failed(what: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "SOURCE_FAILED",
     `${what} of items() threw: ${toJobError(cause).message}`,
-    "No target was removed because of it. Correct the function and run the build again: it is resumed.",
+    "Correct the function and resume the build. No target was removed.",
     { cause },
   );
 }

@@ -66,9 +66,9 @@ function identify(path: string): string {
   try {
     stat = statSync(path, { bigint: true });
   } catch (error) {
-    throw isGone(error) ? missingRoot(path, "is not there", error) : unreadable(path, error);
+    throw isGone(error) ? missingRoot(path, "does not exist", error) : unreadable(path, error);
   }
-  if (!stat.isDirectory()) throw missingRoot(path, "is no folder");
+  if (!stat.isDirectory()) throw missingRoot(path, "is not a folder");
   return `${stat.dev}:${stat.ino}`;
 }
 

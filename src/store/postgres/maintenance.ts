@@ -79,7 +79,7 @@ export class Maintenance implements MaintenanceStore {
     const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
     throw new HoldfastError(
       "BACKUP_BY_SERVER",
-      `Holdfast makes no backups of a database on a server (${database}); the server's own tools do.`,
+      `Holdfast makes no backups of a database on a server (${database}); use the server's tools.`,
       `Run pg_dump --format=custom --schema=${this.#name} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
         "back. To go back to an instant, set up continuous archiving (PITR) on the server. Copy the artifacts' folder, too.",
     );

@@ -141,15 +141,15 @@ function noDatabase(schema: string): HoldfastError {
   return new HoldfastError(
     "NO_DATABASE",
     `There is no schema ${JSON.stringify(schema)} of Holdfast in that database.`,
-    "Check the address and the schema; `holdfast enqueue`, `holdfast work` and programs that open it make it.",
+    "Check the address and the schema. `holdfast enqueue`, `holdfast work` and `open` create it.",
   );
 }
 
 function somebodyElses(schema: string): HoldfastError {
   return new HoldfastError(
     "SCHEMA_TAKEN",
-    `The schema ${JSON.stringify(schema)} holds a table "migrations" that is not Holdfast's. It was left as it is.`,
-    "Give Holdfast a schema of its own by the option `schema`.",
+    `The schema ${JSON.stringify(schema)} holds a table "migrations" that is not Holdfast's. It was not changed.`,
+    "Give another schema with the option `schema`.",
   );
 }
 
@@ -157,7 +157,7 @@ function refuseNewer(version: number, schema: string): void {
   if (version <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `The schema ${JSON.stringify(schema)} was written by a newer Holdfast (version ${version}; this one knows ${schemaVersion()}). It was left as it is.`,
+    `The schema ${JSON.stringify(schema)} was written by a newer Holdfast (version ${version}; this one knows ${schemaVersion()}). It was not changed.`,
     "Update holdfast here to the version that the other processes run.",
   );
 }

@@ -264,8 +264,8 @@ export class PostgresStore implements Store {
     return Promise.reject(
       new HoldfastError(
         "TX_UNSUPPORTED",
-        "`transaction` runs synchronous work inside a SQLite database; PostgreSQL answers over a connection.",
-        "Begin a transaction with your own driver, and enqueue with `{ tx }` inside it.",
+        "hf.transaction runs on SQLite only, and this database is on PostgreSQL.",
+        "Begin a transaction with your own driver, and call hf.enqueue with `{ tx }` inside it.",
       ),
     );
   }

@@ -207,7 +207,7 @@ function loadBetter(): BetterConstructor {
     throw new HoldfastError(
       "DRIVER_MISSING",
       'The driver "better-sqlite3" could not be loaded.',
-      'Install it beside holdfast (npm install better-sqlite3), or leave `driver` out: "node:sqlite" needs nothing.',
+      'Run `npm install better-sqlite3`, or leave `driver` out to use "node:sqlite".',
       { cause },
     );
   }

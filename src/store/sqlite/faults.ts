@@ -109,14 +109,14 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "BUSY",
         `${path} was locked by another writer for too long, so nothing was changed.`,
-        "Look for a program that keeps a write transaction open on this file; try again when it is done.",
+        "Look for a program that keeps a write transaction open on this file, and try again when it has ended.",
         cause,
       );
     case "FULL":
       return new HoldfastError(
         "DISK_FULL",
-        `There was no room to write to ${path}, so nothing was changed.`,
-        "Free some space on that disk and try again.",
+        `The disk is full: cannot write to ${path}, so nothing was changed.`,
+        "Free space on that disk and try again.",
         cause,
       );
     case "READONLY":
@@ -130,13 +130,13 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "CANNOT_OPEN",
         `${path} cannot be opened: ${said}.`,
-        "Check that its folder exists and that you may read and write there.",
+        "Check that its folder exists and that this user may read and write there.",
         cause,
       );
     case "NOTADB":
       return new HoldfastError(
         "NOT_A_DATABASE",
-        `${path} is not a SQLite database; it was left as it is.`,
+        `${path} is not a SQLite database. It was not changed.`,
         "Give the path of a Holdfast database, or of a file that does not exist yet.",
         cause,
       );
@@ -144,7 +144,7 @@ export function explain(error: unknown, path: string): unknown {
       return new HoldfastError(
         "DAMAGED",
         `${path} is damaged: ${said}.`,
-        "`holdfast doctor --recheck` reads it again. If it finds the same, stop all workers, keep a copy of the file with its -wal and -shm, and restore the last backup: holdfast restore.",
+        "Run `holdfast doctor --recheck` to read it again. If it is still damaged, stop all workers, copy the file with its -wal and -shm, and run `holdfast restore`.",
         cause,
       );
     case "IOERR":
@@ -159,15 +159,15 @@ export function explain(error: unknown, path: string): unknown {
     case "MISMATCH":
       return new HoldfastError(
         "VALUE_INVALID",
-        `SQLite refused a value: ${said}. Nothing was changed.`,
-        "If it is not one of many millions of characters, this is likely a bug in Holdfast; please report it with the stack.",
+        `SQLite rejected a value: ${said}. Nothing was changed.`,
+        "Make the value smaller if it has many millions of characters; otherwise this is probably a bug in Holdfast: please report it with the stack.",
         cause,
       );
     case "OTHER":
       return new HoldfastError(
         "STORE_ERROR",
-        `SQLite refused: ${said}. Nothing was changed.`,
-        "Try again. If it stays so, this is likely a bug in Holdfast; please report it with the stack.",
+        `SQLite rejected a statement: ${said}. Nothing was changed.`,
+        "Try again. If it fails again, this is probably a bug in Holdfast: please report it with the stack.",
         cause,
       );
   }

@@ -430,8 +430,8 @@ function busy(): Error {
 function unknown(error: unknown): HoldfastError {
   return new HoldfastError(
     "COMMIT_UNKNOWN",
-    `The commit failed (${faultOf(error) ?? String(error)}) and it cannot be told whether it took effect.`,
-    "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
+    `The commit failed (${faultOf(error) ?? String(error)}), and SQLite cannot tell whether it took effect.`,
+    "Call jobs.get before you try again; with an `id`, enqueueing again is safe.",
     { cause: error },
   );
 }

@@ -103,7 +103,7 @@ function refuseNewer(version: number, path: string): void {
   if (version <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `${path} was written by a newer Holdfast (schema ${version}; this one knows ${schemaVersion()}). It was left as it is.`,
+    `${path} was written by a newer Holdfast (schema ${version}; this one knows ${schemaVersion()}). It was not changed.`,
     "Update holdfast here to the version that the other processes run.",
   );
 }

@@ -68,14 +68,14 @@ export function canonicalPath(where: string): string {
     throw new HoldfastError(
       "FOLDER_MISSING",
       `The folder ${folder} does not exist.`,
-      `Make it first (mkdir -p ${folder}), or give another path.`,
+      `Create it (mkdir -p ${folder}), or give another path.`,
     );
   }
   if (existsSync(path) && statSync(path).isDirectory()) {
     throw new HoldfastError(
       "NOT_A_DATABASE",
       `${path} is a folder.`,
-      "Give the path of a file; it is made when it does not exist.",
+      "Give the path of a file; `open` creates it if it does not exist.",
     );
   }
   if (existsSync(path)) return realpathSync(path);
@@ -181,7 +181,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
     throw new HoldfastError(
       "DURABILITY_DIFFERS",
       `${path} was made with durability "${durability}", and "${options.durability}" was asked for.`,
-      "Leave `durability` out to use what the database has. Two processes that disagree could acknowledge what is not on the disk.",
+      "Leave `durability` out to use the database's own.",
     );
   }
   setSynchronous(db, path, durability);
@@ -197,7 +197,7 @@ function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): 
     throw new HoldfastError(
       "DAMAGED",
       `${path} is damaged, and of another schema (${version}) than this Holdfast reads (${schemaVersion()}).`,
-      "`holdfast salvage` reads what is behind the damage, and takes the rest from the newest backup; or go back to one: holdfast restore.",
+      "Run `holdfast salvage`, which reads what is left and takes the rest from the newest backup, or `holdfast restore`.",
     );
   }
   return { ...identityOf(db), journaled: false };
@@ -215,7 +215,7 @@ function noDatabase(path: string): HoldfastError {
   return new HoldfastError(
     "NO_DATABASE",
     `There is no Holdfast database at ${path}, and none was made.`,
-    "Check the path, or leave `create: false` out to make one.",
+    "Check the path, or leave `create: false` out to create one.",
   );
 }
 
@@ -223,8 +223,8 @@ function noDatabase(path: string): HoldfastError {
 function gone(path: string, had: string): HoldfastError {
   return new HoldfastError(
     "DATABASE_GONE",
-    `The database at ${path} is gone, or its write-ahead log (-wal) with all that was in it: it had ${had}.`,
-    "Put both files back, or a backup: holdfast restore. A process that makes a new one there gets a report of what is missing.",
+    `The database at ${path} was removed, or its write-ahead log (-wal) was: it had ${had}.`,
+    "Put both files back, or run `holdfast restore`. A process that creates a new database there gets a report of what is missing.",
   );
 }
 
@@ -236,7 +236,7 @@ function setSynchronous(db: Connection, path: string, durability: Durability): v
   if (actual !== wanted) {
     throw new HoldfastError(
       "DURABILITY_REFUSED",
-      `SQLite did not take synchronous=${wanted} for ${path}.`,
+      `SQLite did not accept synchronous=${wanted} for ${path}.`,
       "Please report this, with the driver and its version.",
     );
   }
@@ -276,7 +276,7 @@ export function noSqlite(): HoldfastError {
 function unsupported(what: string): HoldfastError {
   return new HoldfastError(
     "SQLITE_TOO_OLD",
-    `${what}, and Holdfast needs SQLite ${OLDEST.join(".")} or newer: use Node 22.23, 24.21, 26 or newer ones of these.`,
+    `${what}, and Holdfast needs SQLite ${OLDEST.join(".")} or newer: use Node 22.23, 24.21 or 26, or a newer release of these.`,
     'Install a newer Node, or better-sqlite3 13.0.3 or newer and open the database with { driver: "better-sqlite3" }.',
   );
 }
@@ -314,7 +314,7 @@ export function refuseNetwork(folder: string, stat?: (path: string) => number): 
   if (kind === null) return;
   throw new HoldfastError(
     "NETWORK_FILE_SYSTEM",
-    `${folder} is on a network file system (${kind}), where SQLite's locks cannot be trusted. Nothing was created.`,
+    `${folder} is on a network file system (${kind}), where SQLite's locks are unreliable. Nothing was created.`,
     "Put the database on a local disk of the machine that runs the workers.",
   );
 }

@@ -120,7 +120,7 @@ class Guest {
     if (this.#db.inTransaction) return;
     throw new HoldfastError(
       "TX_NOT_OPEN",
-      "No transaction is open on the handle that was given as `tx`.",
+      "No transaction is open on `tx`.",
       "Begin one first (BEGIN IMMEDIATE), or leave `tx` out to enqueue at once.",
     );
   }
@@ -133,7 +133,7 @@ class Guest {
     if (level >= least) return;
     throw new HoldfastError(
       "TX_DURABILITY",
-      `The handle that was given as \`tx\` has synchronous=${level}, and ${path} has durability "${durability}".`,
+      `\`tx\` has synchronous=${level}, and ${path} has durability "${durability}".`,
       `Run "pragma synchronous = ${name}" on the handle when it is opened; inside a transaction it cannot be changed.`,
     );
   }
@@ -147,7 +147,7 @@ class Guest {
       throw new HoldfastError(
         "TX_BUSY",
         `The transaction on \`tx\` has no write lock, and cannot get it: another process writes or has written to ${this.#host.path}.`,
-        "Roll it back and try again, and begin it with BEGIN IMMEDIATE: a deferred one that has read cannot wait for others.",
+        "Roll back and try again, beginning with BEGIN IMMEDIATE: a deferred transaction that has read cannot wait for others.",
         { cause: error },
       );
     }
@@ -163,7 +163,7 @@ function looksOpenable(handle: unknown): boolean {
 function noHandle(given: unknown): HoldfastError {
   return new HoldfastError(
     "TX_INVALID",
-    `What was given as \`tx\` is no SQLite handle: ${given === null ? "null" : typeof given}.`,
+    `\`tx\` is not a SQLite handle: ${given === null ? "null" : typeof given}.`,
     "Give a DatabaseSync or a better-sqlite3 Database, or { db } with one; with Drizzle that is `db.$client`.",
   );
 }
@@ -173,7 +173,7 @@ function otherLibrary(driver: DriverName): HoldfastError {
   const other = driver === "node:sqlite" ? "better-sqlite3" : "node:sqlite";
   return new HoldfastError(
     "DRIVER_DIFFERS",
-    `The handle that was given as \`tx\` is not of this Holdfast's driver, "${driver}", or of another copy of it.`,
+    `\`tx\` is not a handle of the driver of this database, "${driver}", or belongs to another copy of it.`,
     `Open both with one library: open(path, { driver: "${other}" }), or a handle of "${driver}".`,
   );
 }
@@ -184,7 +184,7 @@ function refuseOtherFile(db: Connection, path: string): void {
   if (file !== "" && path !== ":memory:" && canonicalPath(file) === path) return;
   throw new HoldfastError(
     "TX_OTHER_DATABASE",
-    `The handle that was given as \`tx\` is open on ${file || "a database in memory"}, and this Holdfast on ${path}.`,
+    `\`tx\` is open on ${file || "a database in memory"}, and this handle on ${path}.`,
     path === ":memory:"
       ? "A database in memory has one handle: use hf.transaction."
       : "Open both on the same file: one commit cannot span two.",
@@ -235,8 +235,8 @@ export class OwnTransaction {
     if (this.#open === null) {
       throw new HoldfastError(
         "TX_OVER",
-        "The transaction that this handle was given for is over.",
-        "Enqueue inside the callback of hf.transaction or `commit`, before it returns; keep the handle no longer than that.",
+        "The transaction of this handle has ended.",
+        "Enqueue inside the callback of hf.transaction or `commit`, before it returns; do not keep the handle.",
       );
     }
     // A savepoint outside of any transaction would be one by itself, and be committed by its end.
@@ -263,8 +263,8 @@ function ended(call: UserCall): HoldfastError {
   const notRecorded = call === "`commit`" ? ", so the success was not recorded" : "";
   return new HoldfastError(
     "TX_ENDED",
-    `The callback of ${call} has ended its transaction by itself, or a full disk has${notRecorded}.`,
-    "Leave commit and rollback to Holdfast: return to commit, throw to undo. What the callback committed before is in the file.",
+    `The callback of ${call} ended its transaction, or a full disk did${notRecorded}.`,
+    "Leave commit and rollback to Holdfast: return to commit, throw to undo. What the callback committed before that is in the file.",
   );
 }
 
@@ -353,7 +353,7 @@ function call(run: CommitRows, db: TransactionHandle): void {
 function asynchronous(): HoldfastError {
   return new HoldfastError(
     "TX_ASYNC",
-    "The callback of `commit` is asynchronous or returns a promise, so nothing of it was committed.",
-    "On SQLite do only what is synchronous in it, with `tx.db`; await everything else in the handler, before `commit`.",
+    "The callback of `commit` is asynchronous or returns a promise, so it was rolled back.",
+    "On SQLite make the callback synchronous, with `tx.db`; await everything else in the handler, before `commit`.",
   );
 }

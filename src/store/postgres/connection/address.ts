@@ -92,14 +92,14 @@ export function checkSchema(schema: unknown): string {
     if (!schema.startsWith("pg_") && schema !== "public" && schema !== "information_schema") return schema;
     throw new HoldfastError(
       "OPTION_INVALID",
-      `The schema ${JSON.stringify(schema)} is not for Holdfast alone.`,
-      'Its tables have plain names (jobs, queues, locks …): give them a schema of their own, such as "holdfast".',
+      `The schema ${JSON.stringify(schema)} is a shared schema.`,
+      'The tables have plain names (jobs, queues, locks …): give a schema for them alone, such as "holdfast".',
     );
   }
   throw new HoldfastError(
     "OPTION_INVALID",
-    `${JSON.stringify(schema) ?? String(schema)} is no name for a schema.`,
-    "Give up to 40 of a–z, 0–9 and _, beginning with a letter or _.",
+    `${JSON.stringify(schema) ?? String(schema)} cannot be the name of a schema.`,
+    "Give at most 40 characters of a–z, 0–9 and _, the first a letter or _.",
   );
 }
 
@@ -155,11 +155,11 @@ function decode(text: string): string {
 function malformed(): never {
   throw new HoldfastError(
     "ADDRESS_INVALID",
-    "That is no address of a PostgreSQL database.",
-    "Write postgres://user:password@host:5432/database; in user and password, encode / ? # @ : as %2F %3F %23 %40 %3A.",
+    "This is not the address of a PostgreSQL database.",
+    "Give postgres://user:password@host:5432/database; in user and password, encode / ? # @ : as %2F %3F %23 %40 %3A.",
   );
 }
 
 function refuse(name: string, why: string, hint: string): never {
-  throw new HoldfastError("ADDRESS_INVALID", `\`${name}\`, as it stands in the address of the PostgreSQL server, ${why}.`, hint);
+  throw new HoldfastError("ADDRESS_INVALID", `\`${name}\` in the address of the PostgreSQL server ${why}.`, hint);
 }

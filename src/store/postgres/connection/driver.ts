@@ -47,8 +47,8 @@ export async function loadDriver(): Promise<typeof postgres> {
     if (!isModuleMissing(error)) throw error;
     throw new HoldfastError(
       "DRIVER_MISSING",
-      "To work on PostgreSQL, Holdfast needs the package `postgres`, which is not installed here.",
-      "Run `npm install postgres` and start again.",
+      "PostgreSQL needs the package `postgres`, which is not installed.",
+      "Run `npm install postgres`, and start the program again.",
       { cause: error },
     );
   }

@@ -20,7 +20,7 @@ export class Overtaken extends Error {
 }
 
 export function closedError(): HoldfastError {
-  return new HoldfastError("CLOSED", "This store is closed.", "Open it again.");
+  return new HoldfastError("CLOSED", "This store is closed.", "Call open() again.");
 }
 
 /** The driver's and the system's words for a connection that is gone, or was never there. */
@@ -139,79 +139,79 @@ type Explanation = [code: string, words: string, hint: string];
 const GONE_EXPLAINED: Explanation = [
   "SERVER_GONE",
   "The PostgreSQL server at ADDRESS cannot be reached (SAID).",
-  "See that it runs and that the address is right. What was not acknowledged was not done; workers go on when it is back.",
+  "Check that the server runs and that the address is right. Calls that failed changed nothing; workers continue when the server is back.",
 ];
 
 const CROWDED: Explanation = [
   "BUSY",
-  "Others changed the same rows at ADDRESS again and again, so nothing was changed (SAID).",
-  "Try again; look for a program that changes queues' settings in a loop.",
+  "Other transactions kept changing the same rows at ADDRESS, so nothing was changed (SAID).",
+  "Try again. Look for a program that changes the settings of queues in a loop.",
 ];
 
 const VALUE: Explanation = [
   "VALUE_INVALID",
-  "The PostgreSQL server at ADDRESS refuses a value (SAID; CODE), so nothing was changed.",
-  "Make it smaller, if it is one of many millions of characters; look for a trigger or a constraint that is not Holdfast's.",
+  "The PostgreSQL server at ADDRESS rejected a value (SAID; CODE), so nothing was changed.",
+  "Make the value smaller if it has many millions of characters; otherwise look for your own triggers and constraints on Holdfast's tables.",
 ];
 
 const REFUSED: Explanation = [
   "STORE_ERROR",
-  "The PostgreSQL server at ADDRESS refused (SAID; CODE), so nothing was changed.",
-  "Look into the server's log, and try again.",
+  "The PostgreSQL server at ADDRESS rejected a statement (SAID; CODE), so nothing was changed.",
+  "Check the server's log and try again.",
 ];
 
 const DENIED: Explanation = [
   "ACCESS_DENIED",
-  "The PostgreSQL server at ADDRESS does not let this user in (SAID).",
-  "Check user and password in the address: postgres://user:password@host/database. Some servers want ?sslmode=require.",
+  "The PostgreSQL server at ADDRESS rejected this user (SAID).",
+  "Check user and password in the address: postgres://user:password@host/database. Some servers need ?sslmode=require.",
 ];
 
 const DROPPED: Explanation = [
   "NO_DATABASE",
   "Tables of Holdfast are missing in the database at ADDRESS (SAID): they, or the whole schema, were dropped.",
-  "Restore a backup, or start again: the next process that opens it creates them, empty.",
+  "Restore a backup. Otherwise the next process that opens the database creates them, empty.",
 ];
 
 const CERTIFICATE: Explanation = [
   "CERTIFICATE_INVALID",
-  "The PostgreSQL server at ADDRESS shows a certificate that cannot be trusted (SAID).",
-  "Name its authority by the environment variable NODE_EXTRA_CA_CERTS; ?sslmode=require encrypts without checking it.",
+  "The PostgreSQL server at ADDRESS has a certificate that this process does not trust (SAID).",
+  "Set NODE_EXTRA_CA_CERTS to the file of its authority; ?sslmode=require encrypts without checking the certificate.",
 ];
 
 const TLS_FAILED: Explanation = [
   "TLS_FAILED",
   "No encrypted connection to the PostgreSQL server at ADDRESS could be made (SAID).",
-  "See which versions of TLS the server speaks (`ssl_min_protocol_version`), and that it is one, not something in between.",
+  "Check the server's TLS versions (`ssl_min_protocol_version`), and that the address is the server's.",
 ];
 
 const TIMED_OUT: Explanation = [
   "STATEMENT_TIMEOUT",
-  "The PostgreSQL server at ADDRESS ended a statement for its time (SAID), so nothing was changed.",
-  "Raise `statement_timeout` for this user, or look for what holds the server up.",
+  "The PostgreSQL server at ADDRESS cancelled a statement after its timeout (SAID), so nothing was changed.",
+  "Raise `statement_timeout` for this user, or find out what slows the server down.",
 ];
 
 const POOLED: Explanation = [
   "POOLER_UNDECLARED",
-  "The server at ADDRESS does not remember what it was told (SAID): a pooler in transaction mode seems to be in between.",
+  "The server at ADDRESS lost the settings of this session (SAID): there seems to be a pooler in transaction mode in between.",
   "Add ?pooler=transaction to the address, or connect without the pooler; then start again.",
 ];
 
 const UNSYNCED: Explanation = [
   "POOLER_UNDECLARED",
-  "The server at ADDRESS has forgotten that commits wait for its disk, so nothing was changed: a pooler seems to be in between.",
+  "The server at ADDRESS lost the setting that commits wait for the disk, so nothing was changed: there seems to be a pooler in between.",
   "Add ?pooler=transaction to the address, or connect without the pooler; then start again.",
 ];
 
 const TAKEN: Explanation = [
   "SCHEMA_TAKEN",
-  "The schema in the database at ADDRESS holds something with a name of Holdfast's (SAID). It was left as it is.",
-  "Give Holdfast a schema of its own by the option `schema`.",
+  "The schema in the database at ADDRESS has an object with a name that Holdfast uses (SAID). It was not changed.",
+  "Give another schema with the option `schema`.",
 ];
 
 const UNKNOWN_SETTING: Explanation = [
   "ADDRESS_INVALID",
-  "The PostgreSQL server at ADDRESS refuses a setting that stands in the address after the `?` (SAID).",
-  "Correct it, or leave it out. A schema is not named in the address: it is an option.",
+  "The PostgreSQL server at ADDRESS rejected a setting in the address after the `?` (SAID).",
+  "Correct it or leave it out. Give a schema with the option `schema`, not in the address.",
 ];
 
 /** By PostgreSQL's own codes, and by the system's. */
@@ -221,27 +221,27 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   SASL_SIGNATURE_MISMATCH: DENIED,
   "3D000": [
     "NO_DATABASE",
-    "There is no such database on the PostgreSQL server at ADDRESS, and none was made.",
-    "Check the name at the end of the address, or make it with `createdb`.",
+    "The PostgreSQL server at ADDRESS has no such database.",
+    "Check the name at the end of the address, or create the database with `createdb`.",
   ],
   "42501": [
     "NO_RIGHTS",
-    "The user in the address may not do that in the database at ADDRESS (SAID).",
-    "Let an owner grant what docs/postgres.md lists; to make the schema at first also `grant create on database … to …`.",
+    "The user in the address lacks a right in the database at ADDRESS (SAID).",
+    "Let an owner grant the rights that docs/postgres.md lists; creating the schema also needs `grant create on database … to …`.",
   ],
   "42P01": DROPPED,
   "3F000": DROPPED,
   "42883": DROPPED,
   [NO_WRITES]: [
     "READ_ONLY",
-    "The PostgreSQL server at ADDRESS takes no writes: it is a replica, or is set to read only. Nothing was changed.",
-    "Give the address of the primary (of several hosts ?target_session_attrs=read-write finds it); where it is the primary, " +
-      "see that `default_transaction_read_only` is off for the server, the database and the user.",
+    "The PostgreSQL server at ADDRESS is read-only: it is a replica, or configured so. Nothing was changed.",
+    "Give the address of the primary (?target_session_attrs=read-write finds it among several hosts). On the primary, " +
+      "check that `default_transaction_read_only` is off for the server, the database and the user.",
   ],
   "57014": [
     "STATEMENT_CANCELLED",
     "A statement was cancelled on the PostgreSQL server at ADDRESS (SAID), so nothing was changed.",
-    "Try again; look for an operator or a program that calls `pg_cancel_backend`.",
+    "Try again. Look for an operator or a program that calls `pg_cancel_backend`.",
   ],
   "26000": POOLED,
   "42P05": POOLED,
@@ -252,36 +252,36 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   TLS_REFUSED: [
     "TLS_REFUSED",
     "The PostgreSQL server at ADDRESS does not offer encrypted connections (SAID), and the address asks for one.",
-    "Switch `ssl` on at the server; or leave `sslmode` out of the address, where the network in between can be trusted.",
+    "Turn `ssl` on at the server; or, in a trusted network, leave `sslmode` out of the address.",
   ],
   "55P03": [
     "BUSY",
     "Rows in the database at ADDRESS were locked by another transaction for too long (SAID), so nothing was changed.",
-    "Look for a transaction that stays open; try again when it is done.",
+    "Look for a transaction that stays open, and try again when it has ended.",
   ],
   "53300": [
     "TOO_MANY_CONNECTIONS",
-    "The PostgreSQL server at ADDRESS takes no more connections (SAID).",
+    "The PostgreSQL server at ADDRESS accepts no more connections (SAID).",
     "Run fewer processes, raise `max_connections` or the user's limit, or put a pooler in between (docs/postgres.md).",
   ],
   "53100": [
     "DISK_FULL",
     "The disk of the PostgreSQL server at ADDRESS is full (SAID), so nothing was changed.",
-    "Make room there, and try again.",
+    "Free space there and try again.",
   ],
   "53200": [
     "SERVER_EXHAUSTED",
     "The PostgreSQL server at ADDRESS is out of memory (SAID), so nothing was changed.",
-    "Give it more memory, or fewer connections.",
+    "Give the server more memory or fewer connections.",
   ],
   "22021": [
     "TEXT_INVALID",
-    "A text holds the character with the number zero, which cannot be stored (SAID).",
-    "Leave out the character with the number zero.",
+    "A text contains the character U+0000, which cannot be stored (SAID).",
+    "Remove the character U+0000.",
   ],
   ENOTFOUND: [
     "SERVER_GONE",
-    "The host of the PostgreSQL server at ADDRESS is not known (SAID).",
+    "The host of the PostgreSQL server at ADDRESS is unknown (SAID).",
     "Check the name of the host in the address.",
   ],
   CERT_HAS_EXPIRED: CERTIFICATE,

@@ -140,7 +140,7 @@ export function refuseOld(version: number): void {
   if (version >= OLDEST) return;
   throw new HoldfastError(
     "SERVER_TOO_OLD",
-    `The PostgreSQL server is of version ${Math.floor(version / 10_000)}.${version % 10_000}, and Holdfast needs ${OLDEST / 10_000} or newer.`,
+    `The PostgreSQL server has version ${Math.floor(version / 10_000)}.${version % 10_000}, and Holdfast needs ${OLDEST / 10_000} or newer.`,
     "Upgrade the server, or give the address of another.",
   );
 }
@@ -151,7 +151,7 @@ function refuseEncoding(encoding: string): void {
   throw new HoldfastError(
     "ENCODING_UNSUPPORTED",
     `The database has the encoding ${encoding}, which cannot store every text, and Holdfast needs UTF8.`,
-    "Make another: `createdb --encoding=UTF8 --template=template0 …`, and give its address.",
+    "Create another database: `createdb --encoding=UTF8 --template=template0 …`, and give its address.",
   );
 }
 
@@ -159,7 +159,7 @@ function durabilityDiffers(schema: string, has: Durability, asked: Durability): 
   return new HoldfastError(
     "DURABILITY_DIFFERS",
     `The schema ${JSON.stringify(schema)} was made with durability "${has}", and "${asked}" was asked for.`,
-    "Leave `durability` out to use what the database has. Two processes that disagree could acknowledge what is not on the disk.",
+    "Leave `durability` out to use the database's own.",
   );
 }
 

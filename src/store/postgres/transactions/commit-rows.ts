@@ -263,7 +263,7 @@ function noStatement(given: unknown): HoldfastError {
 function tooLong(): HoldfastError {
   return new HoldfastError(
     "TX_TIMEOUT",
-    "The callbacks of `commit` took longer than they may, so their transaction was rolled back.",
+    "The callbacks of `commit` took too long, so the transaction was rolled back.",
     "Do the slow part in the handler, before `commit`; only write rows in the callback.",
   );
 }
@@ -271,15 +271,15 @@ function tooLong(): HoldfastError {
 function over(): HoldfastError {
   return new HoldfastError(
     "TX_OVER",
-    "The transaction of this `tx` is over.",
-    "Await every `tx.query` inside the callback of `commit`; keep `tx` no longer than that.",
+    "The transaction of this `tx` has ended.",
+    "Await every `tx.query` inside the callback of `commit`; do not keep `tx`.",
   );
 }
 
 function ended(): HoldfastError {
   return new HoldfastError(
     "TX_ENDED",
-    "The callback of `commit` has ended its transaction by itself, so the success was not recorded with it.",
+    "The callback of `commit` ended its transaction, so the success was not recorded.",
     "Leave `commit` and `rollback` to Holdfast: return to commit, throw to undo. Savepoints are allowed.",
   );
 }

@@ -409,7 +409,7 @@ function unknown(error: unknown): HoldfastError {
   return new HoldfastError(
     "COMMIT_UNKNOWN",
     "The connection was lost during the commit, and the server cannot tell whether it took effect.",
-    "Look the job up before you try again; enqueue with an `id` to make trying again safe.",
+    "Call jobs.get before you try again; with an `id`, enqueueing again is safe.",
     { cause: error },
   );
 }

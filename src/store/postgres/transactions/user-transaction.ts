@@ -219,7 +219,7 @@ function accessOf(given: unknown): Access {
   }
   throw new HoldfastError(
     "TX_INVALID",
-    `What was given as \`tx\` is no transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
+    `\`tx\` is not a transaction on PostgreSQL: ${given === null ? "null" : typeof given}.`,
     "Give a client of `pg`, the `sql` of a transaction of `postgres`, or anything with query(text, values).",
   );
 }
@@ -234,7 +234,7 @@ function rowsOf(answer: unknown): readonly unknown[] {
 function noRows(): HoldfastError {
   return new HoldfastError(
     "TX_INVALID",
-    "The `query` of what was given as `tx` returned no rows.",
+    "`tx.query` returned no rows.",
     "Return { rows } or an array of rows from query(text, values); pass the values on to the statement.",
   );
 }
@@ -260,7 +260,7 @@ function isObject(given: unknown): given is Record<string, unknown> {
 function notOpen(): HoldfastError {
   return new HoldfastError(
     "TX_NOT_OPEN",
-    "No transaction is open on what was given as `tx`, or each statement has a connection of its own.",
+    "No transaction is open on `tx`, or each statement uses another connection.",
     "Begin one first, and give the client or the `sql` of that transaction, not the pool.",
   );
 }
@@ -268,8 +268,8 @@ function notOpen(): HoldfastError {
 function aborted(cause: unknown): HoldfastError {
   return new HoldfastError(
     "TX_ABORTED",
-    "A statement of the transaction that was given as `tx` has failed before, so the server takes nothing more in it.",
-    "Roll it back, and look for the first error in it; what may fail belongs into a savepoint of its own.",
+    "A statement of the transaction of `tx` failed before, so the server rejects every further one.",
+    "Roll back, and look for the first error. Put statements that may fail into a savepoint.",
     { cause },
   );
 }
@@ -277,15 +277,15 @@ function aborted(cause: unknown): HoldfastError {
 function readOnly(): HoldfastError {
   return new HoldfastError(
     "TX_READ_ONLY",
-    "The transaction that was given as `tx` is read only, so no job can go in with it.",
-    "Begin it without `read only`; see that `default_transaction_read_only` is off for its user.",
+    "The transaction of `tx` is read-only, so it cannot enqueue a job.",
+    "Begin it without `read only`; check that `default_transaction_read_only` is off for its user.",
   );
 }
 
 function otherDatabase(address: string): HoldfastError {
   return new HoldfastError(
     "TX_OTHER_DATABASE",
-    `What was given as \`tx\` is open on another database, and this Holdfast on ${address}.`,
+    `\`tx\` is open on another database than this handle, which is on ${address}.`,
     "Begin the transaction on the database that Holdfast was opened with.",
   );
 }

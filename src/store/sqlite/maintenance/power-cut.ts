@@ -63,7 +63,7 @@ const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 export function cutPower({ from, to, torn, booted }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {
-    throw new HoldfastError("IMAGE_EXISTS", `There is something at ${to} already.`, "Give a path where there is nothing yet.");
+    throw new HoldfastError("IMAGE_EXISTS", `A file or folder exists at ${to} already.`, "Give a path that does not exist.");
   }
   const folder = dirname(resolve(to));
   mkdirSync(folder, { recursive: true });
@@ -93,7 +93,7 @@ function copyAtRest(from: string, to: string): WalIndex | null {
   throw new HoldfastError(
     "IN_USE",
     `Another process writes to ${from} while its image is taken.`,
-    "A power cut hits every process: let only the simulated program, and processes that it starts, write meanwhile.",
+    "Let only the simulated program and its child processes write during the simulation.",
   );
 }
 

@@ -119,8 +119,8 @@ function identityOf(db: Connection): { databaseId: string; epoch: number } {
 function behind(commits: number, before: number): HoldfastError {
   return new HoldfastError(
     "BACKUP_FAILED",
-    `The copy ends with commit ${commits}, and the database had commit ${before} before the copying began. No backup was made.`,
-    "Check that the path leads to the same file for every process, and try again.",
+    `The copy ends at commit ${commits}, but the database was at commit ${before} before. No backup was made.`,
+    "Check that all processes open the same file by this path, and try again.",
   );
 }
 
@@ -238,7 +238,7 @@ function refuseTaken(target: string): void {
     throw new HoldfastError(
       "FOLDER_MISSING",
       `The folder ${dirname(target)} does not exist.`,
-      "Make it first; if it is on another disk, check that the disk is mounted.",
+      "Create it; if it is on another disk, check that the disk is mounted.",
     );
   }
   for (const path of [target, manifestPath(target), artifactsPath(target)]) if (existsSync(path)) throw taken(path);
@@ -247,8 +247,8 @@ function refuseTaken(target: string): void {
 function taken(path: string): HoldfastError {
   return new HoldfastError(
     "BACKUP_EXISTS",
-    `${path} is there already; it was left as it is.`,
-    "Give another name, or move it away. A backup is never written over another.",
+    `${path} exists already, and was not changed.`,
+    "Give another path, or move the existing file away.",
   );
 }
 

@@ -75,8 +75,8 @@ function refuseFull(size: number, to: string): void {
   if (bavail * bsize + there >= size) return;
   throw new HoldfastError(
     "DISK_FULL",
-    `There is no room for ${size} bytes at ${dirname(to)}, so nothing was written.`,
-    "Free some space on that disk, or write to another.",
+    `The disk has no room for ${size} bytes at ${dirname(to)}, so nothing was written.`,
+    "Free space on that disk, or write to another.",
   );
 }
 
@@ -85,7 +85,7 @@ export interface Survey {
   hashes: string[];
 }
 
-/** Looks at a copy that no process writes to: whether it is whole, and what is in it. Null: it is no database of Holdfast's. */
+/** Looks at a copy that no process writes to: whether it is whole, and what is in it. Null: it is not a Holdfast database. */
 export function survey(driver: DriverName, path: string): Survey | null {
   // On a connection that may only read, SQLite passes over every CHECK. Nothing is written.
   const db = connect(driver, path, { busyTimeout: PATIENCE, mustExist: true });

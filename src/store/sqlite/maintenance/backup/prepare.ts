@@ -149,7 +149,7 @@ export async function verifyBackup(backup: string, driver: DriverName, tell?: On
     const said = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
     // A process that opens a database registers itself in it.
     if (existsSync(`${path}-alive`)) throw opened(path, said);
-    throw damaged(path, `it is not what its manifest says: ${said}`);
+    throw damaged(path, `it differs from its manifest: ${said}`);
   }
   if (survey === null) throw none(path);
   const { facts, hashes } = survey;
@@ -165,7 +165,7 @@ function readManifest(path: string, driver: DriverName): Manifest | null {
     throw new HoldfastError(
       "NO_BACKUP",
       `There is no backup at ${path}.`,
-      "Give the path of the database file that `backup` has made.",
+      "Give the path of a file that `holdfast backup` or `hf.backup` wrote.",
     );
   }
   const beside = manifestPath(path);
@@ -175,15 +175,15 @@ function readManifest(path: string, driver: DriverName): Manifest | null {
 }
 
 function none(path: string): HoldfastError {
-  const hint = "Give the path of the database file that `holdfast backup` has made.";
-  return new HoldfastError("NOT_A_DATABASE", `${path} is no database of Holdfast's.`, hint);
+  const hint = "Give the path of a file that `holdfast backup` wrote.";
+  return new HoldfastError("NOT_A_DATABASE", `${path} is not a Holdfast database.`, hint);
 }
 
 function opened(path: string, said: string): HoldfastError {
   return new HoldfastError(
     "BACKUP_CHANGED",
-    `The backup ${path} is not what its manifest says: ${said}. It was opened as a database since it was made.`,
-    `Use another copy. To go on from this one as it was left, take it without its manifest: put ${basename(manifestPath(path))} away.`,
+    `The backup ${path} differs from its manifest: ${said}. A program opened it as a database after it was made.`,
+    `Use another copy. To restore this one as it is, move its manifest away: ${basename(manifestPath(path))} away.`,
   );
 }
 
@@ -193,8 +193,8 @@ function refuseLive(path: string): void {
     if ((statSync(path + end, { throwIfNoEntry: false })?.size ?? 0) === 0) continue;
     throw new HoldfastError(
       "NOT_A_BACKUP",
-      `${path} is a database with a log beside it (${basename(path)}${end}), and no backup.`,
-      `Make one of it: holdfast backup --db ${path}.`,
+      `${path} is a database with a log beside it (${basename(path)}${end}), not a backup.`,
+      `Make a backup of it: holdfast backup --db ${path}.`,
     );
   }
 }
@@ -203,7 +203,7 @@ export function refuseNewer(path: string, schema: number): void {
   if (schema <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
-    `${path} was written by a newer Holdfast (schema ${schema}; this one knows ${schemaVersion()}). It was left as it is.`,
+    `${path} was written by a newer Holdfast (schema ${schema}; this one knows ${schemaVersion()}). It was not changed.`,
     "Update holdfast here to the version that made it.",
   );
 }
@@ -212,6 +212,6 @@ export function damaged(path: string, why: string): HoldfastError {
   return new HoldfastError(
     "BACKUP_DAMAGED",
     `The backup ${path} is damaged: ${why}.`,
-    "Use another backup, or another copy of this one. What can be read of it, `holdfast salvage` reads.",
+    "Use another backup or another copy of this one. `holdfast salvage` reads what is left of it.",
   );
 }

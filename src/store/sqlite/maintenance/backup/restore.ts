@@ -228,22 +228,22 @@ export function refuseLiving(path: string, there: readonly Living[]): void {
   throw new HoldfastError(
     "IN_USE",
     `${path} is open: ${names.join(", ")}. Nothing was changed.`,
-    "Stop all that works with it first: `holdfast stop` asks the workers to. No process may have it open while it is replaced.",
+    "Run `holdfast stop`, and close every other program that has the database open.",
   );
 }
 
 function withoutJournal(path: string): HoldfastError {
   return new HoldfastError(
     "JOURNAL_NEEDED",
-    "There was no journal when that backup was made, so it leads to no later instant.",
-    `Restore it without --at. For the next time: open(${JSON.stringify(basename(path))}, { journal: true }), and a backup after that.`,
+    "The journal was off when that backup was made, so it cannot be continued to a later instant.",
+    `Restore it without --at. To use --at in future, call open(${JSON.stringify(basename(path))}, { journal: true }) and make a backup after that.`,
   );
 }
 
 function tooLate(copiedAt: number): HoldfastError {
   return new HoldfastError(
     "JOURNAL_GAP",
-    `That backup holds what was done until ${new Date(copiedAt).toISOString()}, which is later. Nothing was changed.`,
+    `The backup has all changes until ${new Date(copiedAt).toISOString()}, which is after the given instant. Nothing was changed.`,
     "Give an earlier backup, or a later instant.",
   );
 }
@@ -251,8 +251,8 @@ function tooLate(copiedAt: number): HoldfastError {
 function unfit(findings: readonly string[]): HoldfastError {
   return new HoldfastError(
     "JOURNAL_GAP",
-    `What the journal has made of that backup is not whole: ${findings.join("; ")}. Nothing was changed.`,
-    "Give another instant or an earlier backup, or restore the backup alone, without --at. Please report it, too.",
+    `The journal and the backup do not make a whole database: ${findings.join("; ")}. Nothing was changed.`,
+    "Give another instant or an earlier backup, or restore the backup alone, without --at. Please report this.",
   );
 }
 
@@ -260,7 +260,7 @@ export function underWay(path: string): HoldfastError {
   return new HoldfastError(
     "IN_USE",
     `${path} is being restored or salvaged by another process.`,
-    "Wait until it is done, and look then.",
+    "Try again when that process has ended.",
   );
 }
 
@@ -268,7 +268,7 @@ function other(path: string, backup: string): HoldfastError {
   return new HoldfastError(
     "OTHER_DATABASE",
     `${backup} is a backup of another database than the one at ${path}. Nothing was changed.`,
-    "Check both paths. To replace it all the same, add --force; what is there is kept under another name.",
+    "Check both paths. To replace the database anyway, add --force; the old one is kept under another name.",
   );
 }
 
@@ -350,5 +350,5 @@ export async function untilRestored(path: string, driver: DriverName): Promise<v
 }
 
 function restoring(path: string): HoldfastError {
-  return new HoldfastError("IN_USE", `${path} is being restored.`, "Try again when that is done.");
+  return new HoldfastError("IN_USE", `${path} is being restored.`, "Try again when the restore has ended.");
 }

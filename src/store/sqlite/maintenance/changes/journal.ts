@@ -160,8 +160,8 @@ export class CommitMarks {
 function unsuitable(tables: readonly string[]): HoldfastError {
   return new HoldfastError(
     "JOURNAL_UNSUITABLE",
-    `The database has virtual tables (${tables.join(", ")}), and what is done to those no journal can see.`,
-    "Put them into a database of their own, or go without a journal; backups hold them all the same.",
+    `The database has virtual tables (${tables.join(", ")}), whose changes a journal cannot record.`,
+    "Move them to another database, or leave `journal` out; backups include them.",
   );
 }
 

@@ -148,8 +148,8 @@ function gap(why: string, whole: number | null): HoldfastError {
   const until = whole === null ? "" : ` It is whole up to ${new Date(whole).toISOString()}.`;
   return new HoldfastError(
     "JOURNAL_GAP",
-    `The journal does not lead from that backup to that instant: ${why}.${until} Nothing was changed.`,
-    "Give an instant before that, or a backup that was made after it; or restore a backup alone, without --at.",
+    `The journal does not reach from that backup to that instant: ${why}.${until} Nothing was changed.`,
+    "Give an earlier instant or a later backup, or restore a backup alone, without --at.",
   );
 }
 

@@ -200,7 +200,7 @@ function unreadable(path: string, cause: unknown): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is so damaged that nothing can be read: ${(cause as Error).message}`,
-    "`holdfast doctor --recheck` tries again. If it stays so, let `holdfast salvage` read what it can, and take the rest from the newest backup; or go back to one: holdfast restore.",
+    "Run `holdfast doctor --recheck` to try again. Otherwise run `holdfast salvage`, which reads what it can and takes the rest from the newest backup, or `holdfast restore`.",
     { cause },
   );
 }

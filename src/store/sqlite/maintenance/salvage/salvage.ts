@@ -129,7 +129,7 @@ function unreadable(path: string): HoldfastError {
   return new HoldfastError(
     "NOTHING_TO_SALVAGE",
     `SQLite can read nothing of ${path}, and there is no backup. Nothing was changed.`,
-    "Give a backup with --from; `sqlite3 FILE .recover` may still find rows of your own tables.",
+    "Give a backup with --from. `sqlite3 FILE .recover` may find rows of your own tables.",
   );
 }
 
