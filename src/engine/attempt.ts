@@ -27,7 +27,7 @@ interface Runnable {
 }
 
 /** Thrown by what the engine itself performs: the attempt ends so. */
-export class Ending extends Error {
+export class SettleAs extends Error {
   readonly outcome: Outcome;
 
   constructor(outcome: Outcome) {
@@ -318,7 +318,7 @@ export class Executor {
   }
 
   #threw(attempt: Attempt, error: unknown): void {
-    if (error instanceof Ending) this.#finish(attempt, error.outcome);
+    if (error instanceof SettleAs) this.#finish(attempt, error.outcome);
     else if (attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
     else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
   }

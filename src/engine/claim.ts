@@ -245,7 +245,7 @@ class HandClaim implements Claim {
   #hold(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
     // By hand nothing times out: the holder decides, as long as this process lives.
-    this.#engine.holdings.start(slot, Number.MAX_SAFE_INTEGER);
+    this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
     this.#engine.poke();
     return slot;
   }

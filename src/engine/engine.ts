@@ -11,10 +11,10 @@ import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
 import { type Log, logFailure, MEND, READ_ERRORS, describeError } from "./log.ts";
-import { Holdings, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
+import { LeaseTable, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
-import { Leads } from "./maintenance/leads.ts";
+import { Heartbeats } from "./maintenance/heartbeats.ts";
 import { CHECKS, isLeftBehind, recoveryPending, runChecks } from "./maintenance/recovery.ts";
 import { Relays } from "./events/relays.ts";
 import { Scheduler } from "./schedules.ts";
@@ -49,11 +49,11 @@ export class Engine {
   readonly self: ProcessId;
   /** It is only read: what a crash has left waits for an operator's word. */
   readonly isSealed: boolean;
-  readonly holdings = new Holdings();
+  readonly leaseTable = new LeaseTable();
   readonly janitor: Janitor;
   readonly scheduler: Scheduler;
   readonly relays: Relays;
-  readonly leads: Leads;
+  readonly heartbeats: Heartbeats;
   readonly program: string;
   /** Who acts through it, for the audit. */
   readonly actor: string;
@@ -135,7 +135,7 @@ export class Engine {
     this.program = options.program;
     this.actor = actorOf(options);
     this.artifactFolder = new ArtifactFolder(store, location, this.clock, options.artifacts);
-    this.leads = new Leads({
+    this.heartbeats = new Heartbeats({
       store,
       clock: this.clock,
       log: this.log,
@@ -148,7 +148,7 @@ export class Engine {
     const { onStop } = options;
     this.janitor = new Janitor({
       store,
-      holdings: this.holdings,
+      leaseTable: this.leaseTable,
       clock: this.clock,
       log: this.log,
       self,
@@ -243,12 +243,12 @@ export class Engine {
 
   /** Room for this many leases more. */
   get room(): number {
-    return this.holdings.room;
+    return this.leaseTable.room;
   }
 
   /** The lease is this process's own from here on: it is renewed until `release`. `before` is when the claim was asked for. */
   hold(claimed: Claimed, owner: Owner, before: number): number {
-    const slot = this.holdings.take(claimed, { expiresAt: before + claimed.lease, since: before });
+    const slot = this.leaseTable.take(claimed, { expiresAt: before + claimed.lease, since: before });
     this.#owners[slot] = owner;
     return slot;
   }
@@ -263,7 +263,7 @@ export class Engine {
 
   release(slot: number): void {
     this.#owners[slot] = undefined;
-    this.holdings.free(slot);
+    this.leaseTable.free(slot);
   }
 
   /** Leases that were ended from outside, as this process's own commits tell. */
@@ -290,7 +290,7 @@ export class Engine {
     } else
       this.#keeper = new Keeper({
         store: this.store,
-        holdings: this.holdings,
+        leaseTable: this.leaseTable,
         clock: this.clock,
         onLoss: (loss) => this.#lost(loss),
         onTimedOut: (timedOut) => this.#logTimeout(timedOut),
@@ -333,7 +333,7 @@ export class Engine {
 
   /** Claims that no caller settled: they go back, so that leaving is no crash. */
   async #letGo(): Promise<void> {
-    const held = [...this.holdings.all()];
+    const held = [...this.leaseTable.all()];
     if (held.length === 0) return;
     const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
     await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", describeError(error)));
@@ -350,12 +350,12 @@ export class Engine {
     const data: KeeperThreadData = {
       location: this.location,
       process: this.self,
-      holdings: this.holdings.buffer,
+      leaseTable: this.leaseTable.buffer,
       alert: this.#alert,
     };
     const thread = new Thread(code, { workerData: data, ...options });
     this.#thread = thread;
-    this.leads.resend();
+    this.heartbeats.resend();
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#kept = promise;
     thread.on("message", (message: FromKeeper) => {
@@ -373,7 +373,7 @@ export class Engine {
         case "timed-out":
           return this.#logTimeout(message.timedOut);
         case "lead-lost":
-          return this.leads.lost(message.token);
+          return this.heartbeats.lost(message.token);
         case "long-wal":
           return this.log.warn("the write-ahead log is long: a reader of an old state keeps it from starting anew", {
             bytes: message.wal.bytes,
@@ -416,10 +416,10 @@ export class Engine {
   }
 
   async #explainLoss(slot: number, owner: Owner): Promise<void> {
-    const held = this.holdings.read(slot);
+    const held = this.leaseTable.read(slot);
     if (held === null || held.fence !== owner.lease.fence) return;
     const [fate] = await this.store.inspect([held]);
-    if (fate === "held" || !this.holdings.revoke(held)) return;
+    if (fate === "held" || !this.leaseTable.revoke(held)) return;
     this.#lost({ slot, job: held.job, fence: held.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
   }
 

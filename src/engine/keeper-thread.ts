@@ -1,8 +1,8 @@
 import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { WalView } from "../core/recovery/loss.ts";
-import { Holdings, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
-import { BEAT, type LeadMessage } from "./maintenance/leads.ts";
+import { LeaseTable, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
+import { BEAT, type HeartbeatMessage } from "./maintenance/heartbeats.ts";
 import { type DescribedError, describeError } from "./log.ts";
 import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
@@ -26,10 +26,10 @@ const TOLD_AGAIN = 60_000;
 export interface KeeperThreadData {
   location: StoreLocation;
   process: ProcessId;
-  holdings: SharedArrayBuffer;
+  leaseTable: SharedArrayBuffer;
   alert: boolean;
 }
-export type ToKeeper = "alert" | "close" | LeadMessage;
+export type ToKeeper = "alert" | "close" | HeartbeatMessage;
 export type FromKeeper =
   /** It watches over leases, and opens the store as soon as there is need. */
   | { type: "awake" }
@@ -47,11 +47,11 @@ const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
 const say = (message: FromKeeper) => port.postMessage(message);
 
-const holdings = new Holdings(data.holdings);
+const leaseTable = new LeaseTable(data.leaseTable);
 const onLoss = (loss: Loss) => say({ type: "loss", loss });
 const onTimedOut = (timedOut: TimedOut) => say({ type: "timed-out", timedOut });
 // Before anything else: the server may be gone already.
-const watch = new LeaseWatch({ holdings, clock: systemClock, onLoss });
+const watch = new LeaseWatch({ leaseTable, clock: systemClock, onLoss });
 watch.start();
 
 /** The locks of the pipelines that this process leads. */
@@ -89,14 +89,14 @@ async function open(): Promise<{ store: Store; keeper: Keeper }> {
   const { openStore } = await import("../store/open-store.ts");
   const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
   store.processes.actAs(data.process);
-  return { store, keeper: new Keeper({ store, holdings, clock: store.clock, onLoss, onTimedOut }) };
+  return { store, keeper: new Keeper({ store, leaseTable, clock: store.clock, onLoss, onTimedOut }) };
 }
 
 /** Files are cared for here, from the beginning; so are the locks of pipelines. */
 function isNeeded(): boolean {
   if (data.location.kind === "sqlite" || alert || leads.size > 0) return true;
   const now = systemClock.monotonic();
-  for (const { since } of holdings.all()) if (now - since >= HELD_FOR_LONG) return true;
+  for (const { since } of leaseTable.all()) if (now - since >= HELD_FOR_LONG) return true;
   return false;
 }
 
@@ -152,7 +152,7 @@ function tellOf(wal: WalView): void {
 
 function pause(): number {
   if (opened === null && alert) return 0;
-  const holds = opened === null ? !holdings.all().next().done : opened.keeper.nextAt() !== NEVER;
+  const holds = opened === null ? !leaseTable.all().next().done : opened.keeper.nextAt() !== NEVER;
   return holds ? TICK : alert ? ALERT_TICK : IDLE_TICK;
 }
 

@@ -49,7 +49,7 @@ interface Holding extends LeaseRef {
  *
  * Only the main thread fills and frees slots; from WAITING and RUNNING either may move one on, by compare-and-exchange.
  */
-export class Holdings {
+export class LeaseTable {
   readonly buffer: SharedArrayBuffer;
   readonly #states: Int32Array;
   readonly #numbers: Float64Array;
@@ -171,7 +171,7 @@ const REMEMBERED = 64;
  * gap has been lost before it: a host that stutters puts nothing off for long.
  */
 export class LeaseWatch {
-  readonly #holdings: Holdings;
+  readonly #leaseTable: LeaseTable;
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
   #lookedAt = Number.NaN;
@@ -180,8 +180,8 @@ export class LeaseWatch {
   readonly #gaps: { from: number; to: number }[] = [];
   #cancel: () => void = () => {};
 
-  constructor(parts: { holdings: Holdings; clock: Clock; onLoss: (loss: Loss) => void }) {
-    this.#holdings = parts.holdings;
+  constructor(parts: { leaseTable: LeaseTable; clock: Clock; onLoss: (loss: Loss) => void }) {
+    this.#leaseTable = parts.leaseTable;
     this.#clock = parts.clock;
     this.#onLoss = parts.onLoss;
   }
@@ -199,11 +199,11 @@ export class LeaseWatch {
     if (now - this.#dueAt > LATE) this.#gaps.push({ from: this.#lookedAt, to: now });
     if (this.#gaps.length > REMEMBERED) this.#gaps.shift();
     let holds = false;
-    for (const held of this.#holdings.all()) {
+    for (const held of this.#leaseTable.all()) {
       holds = true;
       if (now < this.#until(held.expiresAt, held.lease)) continue;
       // Renewed since it was read? Then it is good for another while.
-      if ((this.#holdings.read(held.slot)?.expiresAt ?? now) > now || !this.#holdings.revoke(held)) continue;
+      if ((this.#leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#leaseTable.revoke(held)) continue;
       this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
     const wait = holds ? EVERY : IDLE_EVERY;
@@ -246,7 +246,7 @@ export interface TimedOut {
 
 interface KeeperParts {
   store: Store;
-  holdings: Holdings;
+  leaseTable: LeaseTable;
   clock: Clock;
   onLoss: (loss: Loss) => void;
   onTimedOut: (timedOut: TimedOut) => void;
@@ -258,7 +258,7 @@ interface KeeperParts {
  */
 export class Keeper {
   readonly #store: Store;
-  readonly #holdings: Holdings;
+  readonly #leaseTable: LeaseTable;
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
   readonly #onTimedOut: (timedOut: TimedOut) => void;
@@ -273,7 +273,7 @@ export class Keeper {
 
   constructor(parts: KeeperParts) {
     this.#store = parts.store;
-    this.#holdings = parts.holdings;
+    this.#leaseTable = parts.leaseTable;
     this.#clock = parts.clock;
     this.#onLoss = parts.onLoss;
     this.#onTimedOut = parts.onTimedOut;
@@ -289,7 +289,7 @@ export class Keeper {
   nextAt(): number {
     if (this.#endings.length > 0) return this.#clock.monotonic() + RETRY;
     let at = NEVER;
-    for (const held of this.#holdings.all())
+    for (const held of this.#leaseTable.all())
       at = Math.min(at, Math.max(renewAt(held), this.#renewAgainAt), held.running ? held.timeoutAt : held.since + PATIENCE);
     return at;
   }
@@ -300,7 +300,7 @@ export class Keeper {
     const patrol: Holding[] = [];
     const patrolling = now - this.#patrolledAt >= PATROL;
     const jumped = this.#jumped(now);
-    for (const held of this.#holdings.all()) {
+    for (const held of this.#leaseTable.all()) {
       if (now >= held.timeoutAt) this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
       else if (!held.running && now - held.since >= PATIENCE) this.#end(held, "GIVEN_BACK", { kind: "released" });
       else if (jumped || now >= renewAt(held)) renew.push(held);
@@ -326,7 +326,7 @@ export class Keeper {
   async #renew(held: Holding[], now: number): Promise<void> {
     try {
       const fates = await this.#store.renew(held);
-      for (const one of held) this.#holdings.renewed(one, now + one.lease);
+      for (const one of held) this.#leaseTable.renewed(one, now + one.lease);
       this.#notice(held, fates);
     } catch {
       // A passing trouble is tried again in the next round; a lease that has run out meanwhile cannot be trusted.
@@ -341,7 +341,7 @@ export class Keeper {
 
   /** First take it from the main thread, then write: the other way round it might start what was just ended. */
   #end(held: Holding, reason: LossReason, outcome: Outcome): void {
-    if (!this.#holdings.revoke(held)) return;
+    if (!this.#leaseTable.revoke(held)) return;
     this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
     this.#endings.push({ job: held.job, fence: held.fence, outcome });
   }
@@ -370,7 +370,7 @@ export class Keeper {
   #notice(held: Holding[], fates: Fate[]): void {
     for (const [i, one] of held.entries()) {
       const fate = fates[i];
-      if (fate === "held" || !this.#holdings.revoke(one)) continue;
+      if (fate === "held" || !this.#leaseTable.revoke(one)) continue;
       this.#onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
     }
   }

@@ -361,7 +361,7 @@ export class WorkerLoop implements Worker {
   #start(attempt: Attempt, now: number): void {
     if (attempt.lost !== null) return;
     // False: the keeper has just given it back, and is about to say so.
-    if (!this.#engine.holdings.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
+    if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     this.#running.add(attempt);
     if (this.#drained !== null) this.#drained.ran++;
     this.#executor.run(attempt);

@@ -17,7 +17,15 @@ import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
-import { buildById, type BuildRow, LEAD_TTL, leadOf, type LeadView, newestBuild, noSuchBuild } from "../store/builds.ts";
+import {
+  buildById,
+  type BuildRow,
+  ORCHESTRATOR_TTL_MS,
+  leadOf,
+  type OrchestratorLockRow,
+  newestBuild,
+  noSuchBuild,
+} from "../store/builds.ts";
 import type { EventQuery, SinkView } from "../store/events.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
@@ -30,7 +38,7 @@ import { factsOf } from "./metrics.ts";
 import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
 /** A pipeline's orchestrator lock and the state of its process; `gone`: no process is registered under its id. */
-export interface OrchestratorLock extends LeadView {
+export interface OrchestratorLock extends OrchestratorLockRow {
   life: Life | "gone";
 }
 
@@ -179,21 +187,21 @@ export class Operator {
 
   async orchestratorLocks(): Promise<OrchestratorLock[]> {
     const { builds, processes } = this.#engine.store;
-    const [locks, probed] = await Promise.all([builds.leads(), processes.probe(bootId())]);
+    const [locks, probed] = await Promise.all([builds.orchestratorLocks(), processes.probe(bootId())]);
     const lifeOf = (holder: ProcessId): OrchestratorLock["life"] =>
       probed.find(({ process }) => process.id === holder)?.life ?? "gone";
     return locks.map((lock) => Object.assign({}, lock, { life: lifeOf(lock.holder) }));
   }
 
   /** The orchestrator lock of this build; null if its pipeline has none, or it is another build's. */
-  async orchestratorLockOf(build: string, pipeline: string): Promise<LeadView | null> {
+  async orchestratorLockOf(build: string, pipeline: string): Promise<OrchestratorLockRow | null> {
     const lock = await leadOf(this.#engine.store.builds, pipeline);
     return lock?.build === build ? lock : null;
   }
 
   /** Whether the orchestrator may be alive. One on another host counts as alive until its heartbeat is too old. */
   canBeAlive({ life, beatAt }: OrchestratorLock): boolean {
-    return life === "alive" || (life === "unknown" && this.now() - beatAt < LEAD_TTL);
+    return life === "alive" || (life === "unknown" && this.now() - beatAt < ORCHESTRATOR_TTL_MS);
   }
 
   /**

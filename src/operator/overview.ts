@@ -11,7 +11,7 @@ import { bootId } from "../engine/host.ts";
 import { isOfCrash, type RecoveryPlan } from "../engine/maintenance/recovery.ts";
 import { isDamage } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
-import type { LeadView } from "../store/builds.ts";
+import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
 import type { LaneOverview, QueueOverview } from "../store/queries.ts";
@@ -210,7 +210,7 @@ const MOST = 150;
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
   const [leads, probed, { items: newest }] = await Promise.all([
-    builds.leads(),
+    builds.orchestratorLocks(),
     hf.engine.store.processes.probe(bootId()),
     builds.list({ newest: true }),
   ]);
@@ -239,7 +239,7 @@ export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
 }
 
 function leadOf(
-  { holder, pid, host, program, programHash, beatAt }: LeadView,
+  { holder, pid, host, program, programHash, beatAt }: OrchestratorLockRow,
   probed: readonly { process: ProcessView; life: Life }[],
 ): OpenBuild["lead"] {
   const life = probed.find(({ process }) => process.id === holder)?.life ?? "gone";

@@ -5,8 +5,8 @@ import { type Amount, type Cost, NOTHING, plus, toAmount } from "../core/pipelin
 import { stageEstimate } from "../core/pipelines/stage.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { LeaseLostError, isPassing } from "../core/text/errors.ts";
-import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
-import type { Holdings } from "../engine/leases.ts";
+import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
+import type { LeaseTable } from "../engine/leases.ts";
 import { type Log, describeError } from "../engine/log.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
@@ -79,15 +79,15 @@ const ASK_AGAIN = 250;
 export class BudgetReserver {
   readonly #store: Store;
   readonly #clock: Clock;
-  readonly #holdings: Holdings;
+  readonly #leaseTable: LeaseTable;
   readonly #pipeline: string;
   #costs: Promise<Record<string, CostHistory>> | null = null;
   #askedAt = 0;
 
-  constructor(parts: { store: Store; clock: Clock; holdings: Holdings }, pipeline: string) {
+  constructor(parts: { store: Store; clock: Clock; leaseTable: LeaseTable }, pipeline: string) {
     this.#store = parts.store;
     this.#clock = parts.clock;
-    this.#holdings = parts.holdings;
+    this.#leaseTable = parts.leaseTable;
     this.#pipeline = pipeline;
   }
 
@@ -102,16 +102,16 @@ export class BudgetReserver {
     if (!isLimited && place.stage.estimate === null) return;
     const amount = await this.estimate(place, context).catch((error: unknown) => {
       // It would say the same again.
-      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+      throw isPassing(error) ? error : new SettleAs(failForGood(toJobError(error)));
     });
     const { job, fence, claimed } = attempt;
     for (;;) {
       const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
       // To wait for money is no part of its work: its time begins when it does.
-      if (attempt.lost === null) this.#holdings.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
+      if (attempt.lost === null) this.#leaseTable.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
       if (answer === "start") return;
       if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
-      if (answer === "pause") throw new Ending({ kind: "released" });
+      if (answer === "pause") throw new SettleAs({ kind: "released" });
       attempt.signal.throwIfAborted();
       await this.#change(attempt.signal);
     }

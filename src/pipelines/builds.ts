@@ -29,7 +29,14 @@ import {
 } from "./model.ts";
 import { Values } from "./values.ts";
 import type { SourceChanges } from "./sources/changes.ts";
-import { buildById, type BuildRow, type LeadView, type LedBuild, type LockConflict, type NewLead } from "../store/builds.ts";
+import {
+  buildById,
+  type BuildRow,
+  type OrchestratorLockRow,
+  type OrchestratedBuild,
+  type LockConflict,
+  type NewOrchestratorLock,
+} from "../store/builds.ts";
 
 interface BuildsParts {
   refuseClosed: () => void;
@@ -42,7 +49,7 @@ export class Builds {
   readonly #engine: Engine;
   readonly #parts: BuildsParts;
   readonly #sites = new Map<string, PipelineRuntime>();
-  readonly #led = new Set<Orchestrator>();
+  readonly #orchestrators = new Set<Orchestrator>();
 
   /** @internal */
   constructor(engine: Engine, parts: BuildsParts) {
@@ -241,7 +248,7 @@ export class Builds {
 
   /** @internal */
   async stopAll(): Promise<void> {
-    await Promise.all([...this.#led].map((orchestrator) => orchestrator.stop()));
+    await Promise.all([...this.#orchestrators].map((orchestrator) => orchestrator.stop()));
   }
 
   #runtime(pipeline: unknown): PipelineRuntime {
@@ -255,8 +262,8 @@ export class Builds {
 
   #leading<All>(
     runtime: PipelineRuntime,
-    answer: LedBuild | LockConflict,
-    { token }: NewLead,
+    answer: OrchestratedBuild | LockConflict,
+    { token }: NewOrchestratorLock,
     { concurrency, signal }: CheckedOptions,
   ): BuildHandle<All> {
     if ("conflict" in answer) throw conflict(answer.conflict);
@@ -270,13 +277,13 @@ export class Builds {
       onLeave: runtime.lead(answer.key),
       onRow: (row) => handle.saw(row),
     });
-    this.#led.add(orchestrator);
-    void orchestrator.ended.then(() => this.#led.delete(orchestrator));
-    handle.ledBy(orchestrator, signal);
+    this.#orchestrators.add(orchestrator);
+    void orchestrator.ended.then(() => this.#orchestrators.delete(orchestrator));
+    handle.attach(orchestrator, signal);
     return handle;
   }
 
-  async #lead({ definition }: Model): Promise<NewLead> {
+  async #lead({ definition }: Model): Promise<NewOrchestratorLock> {
     // Before there is a build that this process cannot work on.
     this.#engine.requireKeeper();
     return {
@@ -348,7 +355,7 @@ function paused(pipeline: string, id: string): HoldfastError {
   );
 }
 
-function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt }: LeadView): HoldfastError {
+function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt }: OrchestratorLockRow): HoldfastError {
   const since = new Date(acquiredAt).toISOString();
   return new HoldfastError(
     "LOCK_CONFLICT",

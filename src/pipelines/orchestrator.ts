@@ -15,7 +15,14 @@ import type { Engine } from "../engine/engine.ts";
 import { describeError } from "../engine/log.ts";
 import { CLEARED } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
-import { buildById, type BuildRow, type BuildStore, type LedBuild, type LockToken, newestBuild } from "../store/builds.ts";
+import {
+  buildById,
+  type BuildRow,
+  type BuildStore,
+  type OrchestratedBuild,
+  type LockToken,
+  newestBuild,
+} from "../store/builds.ts";
 import { BuildContext } from "./stage-input.ts";
 import type { Model } from "./model.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";
@@ -32,7 +39,7 @@ const IN_FLIGHT = 24 * 3_600_000;
 interface OrchestratorParts {
   engine: Engine;
   model: Model;
-  row: LedBuild;
+  row: OrchestratedBuild;
   lock: LockToken;
   worker: Worker;
   /** It is about to let go of the build: what can be gone on with at any point need not come to its end. */
@@ -48,7 +55,7 @@ export class Orchestrator {
   /** The build as it was left. Resolves in every state. */
   readonly ended: Promise<{ row: BuildRow; token?: string }>;
   readonly #parts: OrchestratorParts;
-  readonly #scope: BuildContext;
+  readonly #buildContext: BuildContext;
   readonly #end = Promise.withResolvers<{ row: BuildRow; token?: string }>();
   readonly #quit: (() => void)[] = [];
   #looking = false;
@@ -67,12 +74,12 @@ export class Orchestrator {
     this.#parts = parts;
     this.#rests = parts.row.rests;
     this.#retries = parts.row.retries;
-    this.#scope = new BuildContext(parts.engine.store, parts.model, parts.row);
+    this.#buildContext = new BuildContext(parts.engine.store, parts.model, parts.row);
     this.ended = this.#end.promise;
     const { engine, lock } = parts;
     this.#quit.push(
       engine.store.onChange(() => this.#soon(LOOK_MS)),
-      engine.leads.watch(lock, () => this.#lost()),
+      engine.heartbeats.watch(lock, () => this.#lost()),
     );
     this.#soon(0);
   }
@@ -168,7 +175,7 @@ export class Orchestrator {
   #nextRound({ round, failed }: BuildRow): number | null {
     const segment = gatherSegment(this.#parts.model.segments, round + 1);
     const gather = segment?.stages[0];
-    if (gather === undefined || !this.#scope.includes(this.#parts.model.place(gather.name))) return null;
+    if (gather === undefined || !this.#buildContext.includes(this.#parts.model.place(gather.name))) return null;
     return failed === 0 || gather.partial ? round + 1 : null;
   }
 
@@ -261,7 +268,7 @@ export class BuildHandle<All = unknown> {
   }
 
   /** @internal */
-  ledBy(orchestrator: Orchestrator, signal: AbortSignal | undefined): void {
+  attach(orchestrator: Orchestrator, signal: AbortSignal | undefined): void {
     this.#orchestrator = orchestrator;
     this.#done = orchestrator.ended.then(({ row, token }) => viewBuild(this.#engine.store, row, token));
     this.#done.catch(() => {});

@@ -6,7 +6,7 @@ import type { Fingerprint } from "../core/pipelines/context-hash.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import type { CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildKey, JobKey } from "../core/text/ids.ts";
-import { type Attempt, Ending } from "../engine/attempt.ts";
+import { type Attempt, SettleAs } from "../engine/attempt.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { TargetRow, WorkView } from "../store/work.ts";
@@ -31,13 +31,13 @@ const CLEARED = 1_000;
 /** All that is known of a work item when its handler is about to run. */
 export interface Task {
   attempt: Attempt;
-  scope: BuildContext;
+  buildContext: BuildContext;
   view: WorkView;
   place: StagePosition;
   row: TargetRow;
   live: Parent;
   /** What the target has gone through before this stage. */
-  trail: CompletedStages;
+  completed: CompletedStages;
   context: Context;
   /** Writes what the attempt finds of other targets. */
   writer: TargetWriter;
@@ -57,7 +57,7 @@ export class PipelineRuntime {
   readonly #files = new WeakMap<Target, ClaimedFile>();
   readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
   readonly #views: Batcher<JobKey, WorkView | null>;
-  #scope: BuildContext | null = null;
+  #buildContext: BuildContext | null = null;
   /** Builds that this process has led. */
   readonly #leaving = new Set<BuildKey>();
   /** On the monotonic clock. */
@@ -137,18 +137,18 @@ export class PipelineRuntime {
   }
 
   /** The build, if this process knows its pipeline as it was when the build was started; else its work is for others. */
-  scope(build: BuildRow): BuildContext {
+  buildContext(build: BuildRow): BuildContext {
     if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") {
       // What is left of an ended build is about to be cleared away.
-      throw new Ending({ kind: "later", delay: CLEARED, error: toJobError(new Error(`build ${build.id} is ${build.state}`)) });
+      throw new SettleAs({ kind: "later", delay: CLEARED, error: toJobError(new Error(`build ${build.id} is ${build.state}`)) });
     }
     if (build.hash !== this.model.hash) {
       if (!this.isResting()) this.#sayOther(build);
       this.#restsUntil = this.engine.clock.monotonic() + OTHER_CODE;
-      throw new Ending({ kind: "released" });
+      throw new SettleAs({ kind: "released" });
     }
-    if (this.#scope?.build.key !== build.key) this.#scope = new BuildContext(this.engine.store, this.model, build);
-    return this.#scope;
+    if (this.#buildContext?.build.key !== build.key) this.#buildContext = new BuildContext(this.engine.store, this.model, build);
+    return this.#buildContext;
   }
 
   /** This process leads a build; the answer is called when it is about to let go of it. */
@@ -175,8 +175,8 @@ export class PipelineRuntime {
     });
   }
 
-  targetWriter(scope: BuildContext, lease: LeaseRef & { id: string }): TargetWriter {
-    return new TargetWriter(scope, lease, this.reader, this.targets);
+  targetWriter(buildContext: BuildContext, lease: LeaseRef & { id: string }): TargetWriter {
+    return new TargetWriter(buildContext, lease, this.reader, this.targets);
   }
 }
 

@@ -60,12 +60,12 @@ export async function plan(runtime: PipelineRuntime, options: CheckedOptions, si
   for (const { stage } of runtime.model.places) fixedEstimate(stage);
   const newest = await newestBuild(runtime.engine.store.builds, runtime.model.name);
   const skipped: string[] = [];
-  const { scope, counter, scanner } = dryRun(runtime, options, signal, (file) => skipped.push(describeSkipped(file)));
+  const { buildContext, counter, scanner } = dryRun(runtime, options, signal, (file) => skipped.push(describeSkipped(file)));
   await scanner.source(undefined);
   for (let round = 1; ; round++) {
     const segment = gatherSegment(runtime.model.segments, round);
     const gather = segment?.stages[0];
-    if (segment === undefined || gather === undefined || !scope.includes(runtime.model.place(gather.name))) break;
+    if (segment === undefined || gather === undefined || !buildContext.includes(runtime.model.place(gather.name))) break;
     // What its members will be is known only if nothing has to run before.
     if (counter.isSettled) await scanner.groups(round, 0);
     else await counter.unknownGroups(segment);
@@ -94,11 +94,11 @@ function dryRun(
   signal: AbortSignal,
   onSkipped: (file: SkippedFile) => void = () => {},
 ) {
-  const scope = new BuildContext(runtime.engine.store, runtime.model, wouldBe(runtime, options));
-  const counter = new Counter(runtime, scope);
+  const buildContext = new BuildContext(runtime.engine.store, runtime.model, wouldBe(runtime, options));
+  const counter = new Counter(runtime, buildContext);
   const values = new DryValues(runtime.artifacts);
   const scanner = new SourceScanner({
-    scope,
+    buildContext,
     register: counter,
     targets: runtime.targets,
     values,
@@ -109,7 +109,7 @@ function dryRun(
     dry: true,
     onSkipped,
   });
-  return { scope, counter, scanner };
+  return { buildContext, counter, scanner };
 }
 
 /** What is large stays in memory for a moment. */
@@ -126,7 +126,7 @@ function wouldBe({ model }: PipelineRuntime, { settings, budget }: CheckedOption
 
 class Counter implements TargetRegister {
   readonly #runtime: PipelineRuntime;
-  readonly #scope: BuildContext;
+  readonly #buildContext: BuildContext;
   readonly #planner: StagePlanner;
   /** Its own: what it says is of now. */
   readonly #budget: BudgetReserver;
@@ -136,13 +136,13 @@ class Counter implements TargetRegister {
   #known = 0;
   #removed = 0;
 
-  constructor(runtime: PipelineRuntime, scope: BuildContext) {
+  constructor(runtime: PipelineRuntime, buildContext: BuildContext) {
     this.#runtime = runtime;
-    this.#scope = scope;
+    this.#buildContext = buildContext;
     this.#planner = new StagePlanner(
-      scope,
+      buildContext,
       runtime.reader,
-      (parent, trail, list) => this.#children(asParent(parent, trail), list),
+      (parent, completed, list) => this.#children(asParent(parent, completed), list),
       true,
     );
     this.#budget = new BudgetReserver(runtime.engine, runtime.model.name);
@@ -223,7 +223,7 @@ class Counter implements TargetRegister {
       for (const { stage, as } of this.#planner.unchanged(row, segment)) if (as === "cached") this.#of(stage).cached++;
       return;
     }
-    const { flow, passed } = await this.#planner.plan(live, segment, 0, live.inherited, row?.trail ?? []);
+    const { flow, passed } = await this.#planner.plan(live, segment, 0, live.inherited, row?.completed ?? []);
     for (const { stage, as } of passed) if (as === "cached") this.#of(stage).cached++;
     if (flow.to === "end") return;
     const name = flow.to === "work" ? flow.job.work?.stage : flow.stage;
@@ -231,14 +231,14 @@ class Counter implements TargetRegister {
     const counted = this.#of(place.stage.name);
     counted.run++;
     // First reckoned, then added: others are counted meanwhile.
-    const amount = flow.to === "work" ? await this.#estimate(place, live, flow.trail) : NOTHING;
+    const amount = flow.to === "work" ? await this.#estimate(place, live, flow.completed) : NOTHING;
     price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
     await this.#unknownChildren(segment, live.path);
   }
 
-  async #estimate(place: StagePosition, live: LiveTarget, trail: Parent["trail"]): Promise<Amount | null> {
-    const before = trail.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
+  async #estimate(place: StagePosition, live: LiveTarget, completed: Parent["completed"]): Promise<Amount | null> {
+    const before = completed.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
     const input = place.stage.estimate === null ? undefined : await loadInput(live, before, this.#runtime.reader);
     return this.#budget.knownEstimate(place, { target: live.target, input });
   }
@@ -249,7 +249,7 @@ class Counter implements TargetRegister {
    */
   async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
-      if (!this.#scope.includes(this.#runtime.model.place(stage.name))) return;
+      if (!this.#buildContext.includes(this.#runtime.model.place(stage.name))) return;
       const counted = this.#of(stage.name);
       const amount = isCounted ? (this.#fixed.get(stage.name) ?? (await this.#budget.mean(stage.name))) : null;
       counted.unknown += many;

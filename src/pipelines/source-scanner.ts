@@ -5,7 +5,7 @@ import { type FilesSource, type ItemsSource, Only } from "../core/pipelines/sour
 import { checkTargetId, gatherSegment, type Segment } from "../core/pipelines/work.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { compareIds } from "../core/text/ids.ts";
-import { Ending } from "../engine/attempt.ts";
+import { SettleAs } from "../engine/attempt.ts";
 import type { TargetRow } from "../store/work.ts";
 import type { BuildContext, LiveTargets } from "./stage-input.ts";
 import { snapshotFile } from "./sources/file-target.ts";
@@ -37,7 +37,7 @@ export interface Folders {
 }
 
 export interface ListerParts {
-  scope: BuildContext;
+  buildContext: BuildContext;
   register: TargetRegister;
   targets: LiveTargets;
   values: Values;
@@ -64,7 +64,7 @@ export class SourceScanner {
 
   constructor(parts: ListerParts) {
     this.#parts = parts;
-    const { settings, model } = parts.scope;
+    const { settings, model } = parts.buildContext;
     this.#only = new Only(
       settings.only.targets,
       model.definition.stages.map(({ name }) => name),
@@ -73,9 +73,9 @@ export class SourceScanner {
 
   /** `cursor`: where an interrupted listing continues; null: it begins anew. */
   async source(cursor: Cursor): Promise<void> {
-    const { scope, register } = this.#parts;
-    const { source } = scope.model.definition;
-    const segment = scope.model.segments[0] as Segment;
+    const { buildContext, register } = this.#parts;
+    const { source } = buildContext.model.definition;
+    const segment = buildContext.model.segments[0] as Segment;
     // Nothing was written down, and no cursor with it, before all that was asked for had been found.
     if (cursor !== undefined) this.#only.meet();
     if (source.kind === "files") {
@@ -90,9 +90,9 @@ export class SourceScanner {
 
   /** Only the first few targets of the source, if there are any among the first that it lists. */
   async first(most: number): Promise<void> {
-    const { scope, folders } = this.#parts;
-    const { source } = scope.model.definition;
-    const segment = scope.model.segments[0] as Segment;
+    const { buildContext, folders } = this.#parts;
+    const { source } = buildContext.model.definition;
+    const segment = buildContext.model.segments[0] as Segment;
     if (source.kind === "files") {
       const wanted: ListedFile[] = [];
       let size = 0;
@@ -120,8 +120,8 @@ export class SourceScanner {
 
   /** One target for each group of what has come to the end of the segment before. */
   async groups(round: number, failed: number): Promise<void> {
-    const { scope, register } = this.#parts;
-    const segment = gatherSegment(scope.model.segments, round) as Segment;
+    const { buildContext, register } = this.#parts;
+    const segment = gatherSegment(buildContext.model.segments, round) as Segment;
     const [gather] = segment.stages as [Segment["stages"][number]];
     let group: { id: string; members: MembersHash } | null = gather.by === null ? this.#group(gather.name) : null;
     let found: Found[] = [];
@@ -162,11 +162,17 @@ export class SourceScanner {
   }
 
   async *#members(segment: number): AsyncIterable<TargetRow> {
-    const { scope } = this.#parts;
+    const { buildContext } = this.#parts;
     for (let last: TargetRow | undefined; ;) {
       this.refuseLeaving();
       const after = last === undefined ? {} : { after: { group: last.group, path: last.path } };
-      const page = await scope.store.work.targets({ members: true, pipeline: scope.model.name, segment, limit: 1_000, ...after });
+      const page = await buildContext.store.work.targets({
+        members: true,
+        pipeline: buildContext.model.name,
+        segment,
+        limit: 1_000,
+        ...after,
+      });
       yield* page;
       last = page.at(-1);
       if (last === undefined) return;
@@ -294,6 +300,6 @@ export class SourceScanner {
     const { signal, isLeaving } = this.#parts;
     signal.throwIfAborted();
     if (isLeaving?.() !== true) return;
-    throw new Ending({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
+    throw new SettleAs({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
   }
 }

@@ -9,7 +9,7 @@ import { type Segment, checkTargetId, childrenOf, pathOf, stepOf } from "../core
 import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkName } from "../core/text/options.ts";
-import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
+import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
 import { describeError } from "../engine/log.ts";
 import type { FoundResult, ListedTarget, NamedArtifact } from "../store/work.ts";
 import type { AttemptCost } from "./budget-reserver.ts";
@@ -90,10 +90,10 @@ export async function stageContext(
   job: JobContext<unknown>,
   runtime: PipelineRuntime,
 ): Promise<HandedContext> {
-  const { place, trail, context, live } = task;
+  const { place, completed, context, live } = task;
   const outputs: Record<string, unknown> = {};
   for (const name of place.stage.uses) {
-    const step = stepOf(trail, name);
+    const step = stepOf(completed, name);
     if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await runtime.reader.output(step);
   }
   const subject = await subjectOf(task, runtime);
@@ -116,8 +116,11 @@ export async function stageContext(
 }
 
 /** What the key for outside services is of. What is run anew is done anew outside, too. */
-async function subjectOf({ scope, row, place: { stage }, context: { hash } }: Task, runtime: PipelineRuntime): Promise<string> {
-  if (scope.reruns(stage.name)) return `${hash}:${scope.build.id}`;
+async function subjectOf(
+  { buildContext, row, place: { stage }, context: { hash } }: Task,
+  runtime: PipelineRuntime,
+): Promise<string> {
+  if (buildContext.reruns(stage.name)) return `${hash}:${buildContext.build.id}`;
   if (stage.remove === null && stage.kind !== "expand") return hash;
   // It was made before, and is made again because something else has taken its place since, or it was removed.
   const [found] = await runtime.engine.store.work.lookUp(runtime.model.name, [
@@ -240,16 +243,16 @@ export class Children {
 
   /** The way of a target whose expand has just run. */
   get next(): PlannedWay {
-    const { scope, place, row, trail } = this.#task;
-    const steps = [...trail, { stage: place.stage.name, result: null, output: "none" as const }];
-    const job = this.#runtime.model.childrenJob(place, { build: scope.build.key, path: row.path });
-    return { flow: { to: "work", trail: steps, job }, passed: [] };
+    const { buildContext, place, row, completed } = this.#task;
+    const steps = [...completed, { stage: place.stage.name, result: null, output: "none" as const }];
+    const job = this.#runtime.model.childrenJob(place, { build: buildContext.build.key, path: row.path });
+    return { flow: { to: "work", completed: steps, job }, passed: [] };
   }
 
   /** What was yielded; null: the expand has to run. */
   async find(): Promise<FoundResult | null> {
     const { writer, place, context, row } = this.#task;
-    const found = await writer.planner.lookUpChildren(place, context, row.trail, this.#isOwn);
+    const found = await writer.planner.lookUpChildren(place, context, row.completed, this.#isOwn);
     if (found === null || found.output.artifact === null) return found;
     try {
       await (await this.#runtime.artifacts()).path(found.output.artifact);
@@ -263,20 +266,20 @@ export class Children {
 
   /** All of them are known then, and their parent is at its end. */
   async addTargets(found: FoundResult): Promise<void> {
-    const { attempt, writer, place, row, live, trail, context } = this.#task;
+    const { attempt, writer, place, row, live, completed, context } = this.#task;
     await this.#children(found);
     const stage = place.stage.name;
-    const steps = [...trail, { stage, result: found.key, output: childrenOf(context.hash) }];
-    const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.trail);
-    const isOther = stepOf(row.trail, stage)?.result !== found.key;
+    const steps = [...completed, { stage, result: found.key, output: childrenOf(context.hash) }];
+    const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed);
+    const isOther = stepOf(row.completed, stage)?.result !== found.key;
     if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
     attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
   }
 
   /** Those that were there before and are not among them are gone. */
   async #children({ output }: FoundResult): Promise<void> {
-    const { attempt, writer, live, trail } = this.#task;
-    const parent = asParent(live, trail);
+    const { attempt, writer, live, completed } = this.#task;
+    const parent = asParent(live, completed);
     const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
     const there = new Set<string>();
     for await (const found of childrenIn(output, parent, this.#runtime, this.#runtime.values)) {
@@ -325,7 +328,7 @@ export class RestartOnChange {
     const { attempt, row } = this.#task;
     const times = churnOf(attempt).times + 1;
     const delay = waitAfter(times);
-    if (delay === null) throw new Ending(failForGood(toJobError(restless(row.id, times))));
+    if (delay === null) throw new SettleAs(failForGood(toJobError(restless(row.id, times))));
     return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
   }
 
@@ -344,11 +347,11 @@ export class RestartOnChange {
     const { writer, row, place, live } = this.#task;
     if (fingerprint === null) {
       // It is gone; the next listing finds that, and has it removed.
-      const flow = { to: "end" as const, trail: row.trail, done: null, group: null, member: null };
+      const flow = { to: "end" as const, completed: row.completed, done: null, group: null, member: null };
       return listedTarget(live, row.rev, { flow, passed: [] });
     }
     const now = this.#runtime.targets.file(row.id, fingerprint);
-    const planned = await writer.planner.plan(now, place.segment, 0, [], row.trail);
+    const planned = await writer.planner.plan(now, place.segment, 0, [], row.completed);
     return listedTarget(now, row.rev, withChurn(planned, churn, when));
   }
 

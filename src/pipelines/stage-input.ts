@@ -28,7 +28,7 @@ type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
 
 /** A target's parent, with what it has gone through. */
 export interface Parent extends LiveTarget {
-  readonly trail: CompletedStages;
+  readonly completed: CompletedStages;
 }
 
 /** Rows as targets that stages can work on. */
@@ -57,13 +57,13 @@ export class LiveTargets {
   child({ segment, path, id, hash, value }: Child, parent: Parent): LiveTarget {
     const target = Object.freeze({ id, hash, parent: parent.target });
     // That it was expanded is of no concern to them.
-    const inherited = parent.trail.filter(({ stage }) => !this.#model.isExpand(stage));
+    const inherited = parent.completed.filter(({ stage }) => !this.#model.isExpand(stage));
     return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited, target };
   }
 
   /** With its parents, as they are in the store. */
   async of(row: TargetRow): Promise<Parent> {
-    return asParent(await this.#live(row), row.trail);
+    return asParent(await this.#live(row), row.completed);
   }
 
   async #live(row: TargetRow): Promise<LiveTarget> {
@@ -78,9 +78,9 @@ export class LiveTargets {
 }
 
 /** A target that others come from. */
-export function asParent(live: LiveTarget, trail: CompletedStages): Parent {
+export function asParent(live: LiveTarget, completed: CompletedStages): Parent {
   const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = live;
-  return { segment, path, id, parent, hash, fingerprint, value, inherited, target, trail };
+  return { segment, path, id, parent, hash, fingerprint, value, inherited, target, completed };
 }
 
 /** Of nearly all files only the fingerprint is looked at. */
@@ -137,36 +137,36 @@ export interface Context {
 }
 
 /** What the next stage gets: the last output of this segment, or what the target came with. */
-export function inputHash({ value, inherited }: LiveTarget, trail: CompletedStages): ValueHash {
-  return lastStep(trail, inherited)?.output ?? value.hash;
+export function inputHash({ value, inherited }: LiveTarget, completed: CompletedStages): ValueHash {
+  return lastStep(completed, inherited)?.output ?? value.hash;
 }
 
-export async function loadInput(live: LiveTarget, trail: CompletedStages, reader: Reader): Promise<unknown> {
-  const step = lastStep(trail, live.inherited);
+export async function loadInput(live: LiveTarget, completed: CompletedStages, reader: Reader): Promise<unknown> {
+  const step = lastStep(completed, live.inherited);
   if (step === undefined) return reader.value(live.value);
   return step.output === "none" ? undefined : reader.output(step);
 }
 
-function contextParts({ stage }: StagePosition, live: LiveTarget, trail: CompletedStages, input: unknown): ContextParts {
+function contextParts({ stage }: StagePosition, live: LiveTarget, completed: CompletedStages, input: unknown): ContextParts {
   return {
     stage: stage.name,
     version: stage.version,
     key: stageKey(stage, { target: live.target, input }),
-    input: inputHash(live, trail),
-    uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(trail, name)?.output ?? null])),
+    input: inputHash(live, completed),
+    uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(completed, name)?.output ?? null])),
     target: { id: live.path, hash: live.hash },
     reuse: stage.reuse,
   };
 }
 
-export function contextOf(place: StagePosition, live: LiveTarget, trail: CompletedStages, input: unknown): Context {
-  const parts = contextParts(place, live, trail, input);
+export function contextOf(place: StagePosition, live: LiveTarget, completed: CompletedStages, input: unknown): Context {
+  const parts = contextParts(place, live, completed, input);
   return { parts, hash: contextHash(parts), input };
 }
 
 /** The last step of the segment itself. */
-function lastStep(trail: CompletedStages, inherited: CompletedStages): Step | undefined {
-  return trail.length > inherited.length ? trail.at(-1) : undefined;
+function lastStep(completed: CompletedStages, inherited: CompletedStages): Step | undefined {
+  return completed.length > inherited.length ? completed.at(-1) : undefined;
 }
 
 /** One build, as those see it who work on it. */
@@ -280,12 +280,12 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
     const live = await this.#runtime.targets.of(row);
     const outputs: Record<string, unknown> = {};
     await Promise.all(
-      row.trail.map(async ({ stage, result, output }) => {
+      row.completed.map(async ({ stage, result, output }) => {
         outputs[stage] = output === "none" ? undefined : await this.#runtime.reader.output({ result, output });
       }),
     );
-    const last = row.trail.length > live.inherited.length ? row.trail.at(-1) : undefined;
-    const output = last === undefined ? await loadInput(live, row.trail, this.#runtime.reader) : outputs[last.stage];
+    const last = row.completed.length > live.inherited.length ? row.completed.at(-1) : undefined;
+    const output = last === undefined ? await loadInput(live, row.completed, this.#runtime.reader) : outputs[last.stage];
     return { target: live.target, output, outputs };
   }
 }
@@ -322,8 +322,8 @@ async function* membersOf({ engine, model }: GatherParts, { place, row, attempt 
       limit: MEMBERS_PAGE,
       ...after,
     });
-    for (const { path, trail, value, member } of page) {
-      const output = trail.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
+    for (const { path, completed, value, member } of page) {
+      const output = completed.findLast(({ stage }) => own.has(stage))?.output ?? value.hash;
       yield toMember(path, output, member as string);
     }
     last = page.at(-1);

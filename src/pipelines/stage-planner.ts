@@ -21,7 +21,7 @@ export interface PlannedWay {
  * Called for targets whose children are as they were when their parent was last expanded; by a plan, for those that have
  * others now (`list`).
  */
-export type OnExpanded = (parent: LiveTarget, trail: CompletedStages, list?: KeptValue) => Promise<void>;
+export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: KeptValue) => Promise<void>;
 
 /**
  * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
@@ -29,15 +29,15 @@ export type OnExpanded = (parent: LiveTarget, trail: CompletedStages, list?: Kep
  */
 export class StagePlanner {
   readonly #model: Model;
-  readonly #scope: BuildContext;
+  readonly #buildContext: BuildContext;
   readonly #reader: Reader;
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
 
   /** `looksOnly`: nothing will run, so no target waits for a removal. */
-  constructor(scope: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
-    this.#scope = scope;
-    this.#model = scope.model;
+  constructor(buildContext: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
+    this.#buildContext = buildContext;
+    this.#model = buildContext.model;
     this.#reader = reader;
     this.#onExpanded = onExpanded;
     this.#looksOnly = looksOnly;
@@ -48,16 +48,16 @@ export class StagePlanner {
     live: LiveTarget,
     segment: Segment,
     from: number,
-    trail: CompletedStages,
+    completed: CompletedStages,
     old: CompletedStages,
     reader = this.#reader,
   ): Promise<PlannedWay> {
-    const planned: PlannedWay = { flow: { to: "end", trail, done: null, group: null, member: null }, passed: [] };
-    const steps: Step[] = [...trail];
+    const planned: PlannedWay = { flow: { to: "end", completed, done: null, group: null, member: null }, passed: [] };
+    const steps: Step[] = [...completed];
     for (const stage of segment.stages.slice(from)) {
       const place = this.#model.place(stage.name);
-      if (!this.#scope.includes(place)) {
-        planned.flow = { to: "end", trail: this.#withOld(steps, old, place), done: null, group: null, member: null };
+      if (!this.#buildContext.includes(place)) {
+        planned.flow = { to: "end", completed: this.#withOld(steps, old, place), done: null, group: null, member: null };
         return planned;
       }
       try {
@@ -69,7 +69,7 @@ export class StagePlanner {
       } catch (error) {
         planned.flow = {
           to: "failed",
-          trail: this.#withOld(steps, old, place),
+          completed: this.#withOld(steps, old, place),
           stage: stage.name,
           hash: "",
           error: toJobError(error),
@@ -83,15 +83,18 @@ export class StagePlanner {
 
   /** What a target that is all as it was has to say: nothing, but how often something was reused. */
   unchanged(row: TargetRow, segment: Segment): Passed[] {
-    return segment.stages.map(({ name }) => ({ stage: name, as: stepOf(row.trail, name) === undefined ? "passed" : "cached" }));
+    return segment.stages.map(({ name }) => ({
+      stage: name,
+      as: stepOf(row.completed, name) === undefined ? "passed" : "cached",
+    }));
   }
 
   /** Whether its last way is still the one it would go. */
   isUnchanged(row: TargetRow, live: LiveTarget, segment: Segment): boolean {
     if (row.done === null || row.hash !== live.hash || row.value.hash !== live.value.hash) return false;
-    if (!this.#scope.isWhole || segment.ends === "expand") return false;
-    if (segment.stages.some(({ name }) => this.#scope.reruns(name))) return false;
-    return row.done === this.#scope.doneMark(segment, live.inherited);
+    if (!this.#buildContext.isWhole || segment.ends === "expand") return false;
+    if (segment.stages.some(({ name }) => this.#buildContext.reruns(name))) return false;
+    return row.done === this.#buildContext.doneMark(segment, live.inherited);
   }
 
   /** Null: on to the next. */
@@ -110,7 +113,7 @@ export class StagePlanner {
       const before = stepOf(old, stage.name);
       // The target continues when the removal is done; until then its completed stages say what to remove.
       if (before !== undefined && stage.remove !== null && !this.#looksOnly)
-        return { to: "work", trail: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
+        return { to: "work", completed: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
       planned.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
       return null;
     }
@@ -122,9 +125,9 @@ export class StagePlanner {
     const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
     if (found === null && other === null) {
       if (!needed && !place.declared.empty) input = await loadInput(live, steps, reader);
-      const work = { build: this.#scope.build.key, path: live.path, context: context.hash };
-      const trail = this.#outdated(place, context, this.#withOld(steps, old, place));
-      return { to: "work", trail, job: this.#model.stageJob(place, work, input) };
+      const work = { build: this.#buildContext.build.key, path: live.path, context: context.hash };
+      const completed = this.#outdated(place, context, this.#withOld(steps, old, place));
+      return { to: "work", completed, job: this.#model.stageJob(place, work, input) };
     }
     const { key, output } = (found ?? other) as FoundResult;
     if (isExpand) {
@@ -146,7 +149,7 @@ export class StagePlanner {
    */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
-    const found = await this.#scope.lookUp(stage, hash, parts.target.id);
+    const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
     const before = stepOf(old, stage.name);
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
@@ -164,15 +167,15 @@ export class StagePlanner {
   ): Promise<FoundResult | null> {
     const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
     if (stage.remove !== null && !areThere && !isOwn) return null;
-    const found = await this.#scope.lookUp(stage, hash, parts.target.id);
+    const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     return found !== null && isChildList(found.output) ? found : null;
   }
 
   async #end(live: LiveTarget, segment: Segment, steps: Step[], reader: Reader): Promise<Flow> {
     const flow: Flow = {
       to: "end",
-      trail: steps,
-      done: this.#scope.doneMark(segment, live.inherited),
+      completed: steps,
+      done: this.#buildContext.doneMark(segment, live.inherited),
       group: null,
       member: null,
     };
@@ -182,7 +185,7 @@ export class StagePlanner {
         flow.group = groupOf(segment.gather, live.target, await loadInput(live, steps, reader));
       }
     } catch (error) {
-      return { to: "failed", trail: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };
+      return { to: "failed", completed: steps, stage: segment.gather.name, hash: "", error: toJobError(error) };
     }
     flow.member = memberHash({
       target: live.path,
@@ -198,14 +201,14 @@ export class StagePlanner {
   }
 
   /** From the moment when others may be made, children are not known to be those of their context any more. */
-  #outdated({ stage }: StagePosition, { hash }: Context, trail: CompletedStages): CompletedStages {
-    if (stage.kind !== "expand") return trail;
-    const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#scope.reruns(stage.name);
-    return trail.map((step) => (step.stage !== stage.name || isSame(step) ? step : { ...step, output: "none" }));
+  #outdated({ stage }: StagePosition, { hash }: Context, completed: CompletedStages): CompletedStages {
+    if (stage.kind !== "expand") return completed;
+    const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#buildContext.reruns(stage.name);
+    return completed.map((step) => (step.stage !== stage.name || isSame(step) ? step : { ...step, output: "none" }));
   }
 
   #removal(place: StagePosition, { path }: LiveTarget, step: Step): NewJob {
-    const work = { build: this.#scope.build.key, path, segment: place.segment.index };
+    const work = { build: this.#buildContext.build.key, path, segment: place.segment.index };
     return this.#model.removeJob(place, work, { result: step.result as ResultKey, gone: false });
   }
 }

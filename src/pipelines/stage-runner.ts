@@ -5,10 +5,10 @@ import type { JobContext } from "../core/pipelines/stage.ts";
 import { GONE, listingJobName, stageJobName } from "../core/pipelines/work.ts";
 import { HoldfastError, isPassing } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
-import { type Attempt, Ending, failForGood } from "../engine/attempt.ts";
+import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
 import type { Definition } from "../engine/definition.ts";
 import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
-import { callIsolated } from "./isolated/host.ts";
+import { callIsolated } from "./isolated/parent.ts";
 import type { StagePosition } from "./model.ts";
 import type { PipelineRuntime, Task } from "./pipeline-runtime.ts";
 import { SourceScanner } from "./source-scanner.ts";
@@ -43,13 +43,18 @@ class StageRunner {
     attempt.work = { cost: NOTHING, result: null, target: null };
     await this.#runtime.ready();
     const view = await this.#runtime.view(attempt.job);
-    if (view?.target == null) throw new Ending(failForGood(toJobError(noTarget(attempt.claimed.id))));
-    const scope = this.#runtime.scope(view.build);
+    if (view?.target == null) throw new SettleAs(failForGood(toJobError(noTarget(attempt.claimed.id))));
+    const buildContext = this.#runtime.buildContext(view.build);
     const removes = unwanted(attempt);
     if (removes !== undefined)
-      return new Removal(this.#runtime, scope, this.#runtime.model.place(view.stage)).run(attempt, job, view.target, removes);
+      return new Removal(this.#runtime, buildContext, this.#runtime.model.place(view.stage)).run(
+        attempt,
+        job,
+        view.target,
+        removes,
+      );
     this.#refuseRemoving(view);
-    const task = await this.#task(attempt, scope, view, view.target);
+    const task = await this.#task(attempt, buildContext, view, view.target);
     if (task.place.stage.kind === "expand") {
       const children = new Children(this.#runtime, task);
       const found = await children.find();
@@ -73,32 +78,32 @@ class StageRunner {
   #refuseRemoving({ stage, removing, target }: WorkView): void {
     if (!removing || this.#runtime.model.place(stage).stage.remove === null) return;
     const error = new Error(`what stage "${stage}" once made of ${JSON.stringify(target?.id)} is still being removed`);
-    throw new Ending({ kind: "later", delay: REMOVING, error: toJobError(error) });
+    throw new SettleAs({ kind: "later", delay: REMOVING, error: toJobError(error) });
   }
 
-  async #task(attempt: Attempt, scope: BuildContext, view: WorkView, row: TargetRow): Promise<Task> {
+  async #task(attempt: Attempt, buildContext: BuildContext, view: WorkView, row: TargetRow): Promise<Task> {
     const place = this.#runtime.model.place(view.stage);
     const live = await this.#runtime.targets.of(row);
-    const trail = row.trail.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
-    const input = await loadInput(live, trail, this.#runtime.reader);
+    const completed = row.completed.filter(({ stage }) => !this.#runtime.model.isFrom(stage, place));
+    const input = await loadInput(live, completed, this.#runtime.reader);
     try {
-      const context = contextOf(place, live, trail, input);
+      const context = contextOf(place, live, completed, input);
       if (attempt.work !== undefined) attempt.work.context = { hash: context.hash, parts: JSON.stringify(context.parts) };
-      const writer = this.#runtime.targetWriter(scope, attempt.claimed);
-      return { attempt, scope, view, place, row, live, trail, context, writer };
+      const writer = this.#runtime.targetWriter(buildContext, attempt.claimed);
+      return { attempt, buildContext, view, place, row, live, completed, context, writer };
     } catch (error) {
-      throw new Ending(failForGood(toJobError(error)));
+      throw new SettleAs(failForGood(toJobError(error)));
     }
   }
 
   /** Whether another attempt has made the result since the job was enqueued, which only targets with the same bytes can. */
   async #isMade({ writer, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
-    return (await writer.planner.lookUp(place, context, row.trail)) !== null;
+    return (await writer.planner.lookUp(place, context, row.completed)) !== null;
   }
 
-  async #reuse({ attempt, writer, place, row, live, trail }: Task): Promise<void> {
-    const planned = await writer.planner.plan(live, place.segment, place.index, trail, row.trail);
+  async #reuse({ attempt, writer, place, row, live, completed }: Task): Promise<void> {
+    const planned = await writer.planner.plan(live, place.segment, place.index, completed, row.completed);
     const target = listedTarget(live, row.rev, carryOn(attempt, planned));
     attempt.work = { cost: NOTHING, result: null, target };
   }
@@ -172,15 +177,15 @@ class StageRunner {
   }
 
   /** Behind the stage, with what it has just made. */
-  #walkOn({ writer, place, row, live, trail }: Task, returned: unknown, output: KeptValue): Promise<PlannedWay> {
+  #walkOn({ writer, place, row, live, completed }: Task, returned: unknown, output: KeptValue): Promise<PlannedWay> {
     // What `match`, `key` and `by` see of it is what they would see of it later.
     const made = () => (returned instanceof Uint8Array ? returned : this.#runtime.values.load(output));
     const reader: Reader = {
       value: (value) => this.#runtime.reader.value(value),
       output: async (step) => (step.result === null ? made() : this.#runtime.reader.output(step)),
     };
-    const steps = [...trail, { stage: place.stage.name, result: null, output: output.hash }];
-    return writer.planner.plan(live, place.segment, place.index + 1, steps, row.trail, reader);
+    const steps = [...completed, { stage: place.stage.name, result: null, output: output.hash }];
+    return writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed, reader);
   }
 
   /** The handler, here or in a process of its own; what an expand yields is in its list then. */
@@ -206,7 +211,7 @@ class StageRunner {
     try {
       return await this.#runtime.values.keep(returned, what);
     } catch (error) {
-      throw isPassing(error) ? error : new Ending(failForGood(toJobError(error)));
+      throw isPassing(error) ? error : new SettleAs(failForGood(toJobError(error)));
     }
   }
 }
@@ -233,12 +238,12 @@ function unwanted({ claimed }: Attempt): Unwanted | undefined {
 /** Runs a stage's `remove` for what it once made of a target; the target is deleted then, or continues without. */
 class Removal {
   readonly #runtime: PipelineRuntime;
-  readonly #scope: BuildContext;
+  readonly #buildContext: BuildContext;
   readonly #place: StagePosition;
 
-  constructor(runtime: PipelineRuntime, scope: BuildContext, place: StagePosition) {
+  constructor(runtime: PipelineRuntime, buildContext: BuildContext, place: StagePosition) {
     this.#runtime = runtime;
-    this.#scope = scope;
+    this.#buildContext = buildContext;
     this.#place = place;
   }
 
@@ -263,9 +268,9 @@ class Removal {
   /** From here on, as one of which this stage has made nothing. */
   async #plan(attempt: Attempt, live: Parent, row: TargetRow): Promise<PlannedWay> {
     const { stage, segment, index } = this.#place;
-    const { planner } = this.#runtime.targetWriter(this.#scope, attempt.claimed);
-    const trail = row.trail.filter((step) => !this.#runtime.model.isFrom(step.stage, this.#place));
-    const planned = await planner.plan(live, segment, index, trail, this.#without(row));
+    const { planner } = this.#runtime.targetWriter(this.#buildContext, attempt.claimed);
+    const completed = row.completed.filter((step) => !this.#runtime.model.isFrom(step.stage, this.#place));
+    const planned = await planner.plan(live, segment, index, completed, this.#without(row));
     const [here, ...behind] = planned.passed;
     // What it had of this stage it has no more.
     const isPassed = here?.stage === stage.name && here.as === "passed";
@@ -274,16 +279,16 @@ class Removal {
 
   /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
   #waits(row: TargetRow): PlannedWay {
-    return { flow: { to: "end", trail: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
+    return { flow: { to: "end", completed: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
   }
 
-  #without({ trail }: TargetRow): TargetRow["trail"] {
-    return trail.filter(({ stage }) => stage !== this.#place.stage.name);
+  #without({ completed }: TargetRow): TargetRow["completed"] {
+    return completed.filter(({ stage }) => stage !== this.#place.stage.name);
   }
 
   async #hasChildren({ path }: TargetRow): Promise<boolean> {
     const below = segmentBelow(this.#runtime.model, this.#place.segment);
-    return below !== null && hasChildren(this.#scope, path, below);
+    return below !== null && hasChildren(this.#buildContext, path, below);
   }
 }
 
@@ -348,11 +353,11 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
   if (view === null) return;
   const { round, which } = job.input as { round: number; which?: "failed" };
   const cursor = (await job.checkpoint.load()) as string | null | undefined;
-  const scope = runtime.scope(view.build);
+  const buildContext = runtime.buildContext(view.build);
   try {
-    const register = runtime.targetWriter(scope, attempt.claimed);
+    const register = runtime.targetWriter(buildContext, attempt.claimed);
     const scanner = new SourceScanner({
-      scope,
+      buildContext,
       register,
       targets: runtime.targets,
       values: runtime.values,
@@ -368,7 +373,7 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
     await register.retryFailed(round, () => scanner.refuseLeaving());
   } catch (error) {
     // What the definition itself is refused for is refused again.
-    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new Ending(failForGood(toJobError(error)));
+    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new SettleAs(failForGood(toJobError(error)));
     throw error;
   }
 }

@@ -40,19 +40,23 @@ export interface PathRange {
  */
 export class TargetWriter implements TargetRegister {
   readonly planner: StagePlanner;
-  readonly #scope: BuildContext;
+  readonly #buildContext: BuildContext;
   readonly #lease: LeaseRef & { id: string };
   readonly #targets: LiveTargets;
 
-  constructor(scope: BuildContext, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
-    this.#scope = scope;
+  constructor(buildContext: BuildContext, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
+    this.#buildContext = buildContext;
     this.#lease = lease;
     this.#targets = targets;
-    this.planner = new StagePlanner(scope, reader, (parent, trail) => this.#expanded(parent, trail));
+    this.planner = new StagePlanner(buildContext, reader, (parent, completed) => this.#expanded(parent, completed));
   }
 
   async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#scope.store.work.targets({ pipeline: this.#scope.model.name, segment: segment.index, paths });
+    const rows = await this.#buildContext.store.work.targets({
+      pipeline: this.#buildContext.model.name,
+      segment: segment.index,
+      paths,
+    });
     return new Map(rows.map((row) => [row.path, row]));
   }
 
@@ -69,7 +73,7 @@ export class TargetWriter implements TargetRegister {
 
   /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
   async gone(segment: Segment): Promise<void> {
-    for await (const rows of this.#pages(segment, { unseen: this.#scope.build.key })) await this.#forget(segment, rows);
+    for await (const rows of this.#pages(segment, { unseen: this.#buildContext.build.key })) await this.#forget(segment, rows);
   }
 
   async goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void> {
@@ -91,7 +95,7 @@ export class TargetWriter implements TargetRegister {
 
   /** Lists again those targets of a round that failed before the build was resumed. `proceed` is called before each batch. */
   async retryFailed(round: number, proceed: () => void): Promise<void> {
-    const { store, build, model } = this.#scope;
+    const { store, build, model } = this.#buildContext;
     for (let after: ResultKey | 0 = 0; ;) {
       proceed();
       const retries: StoredResult[] = await store.work.results({ retried: build.key, after, limit: BATCH });
@@ -124,23 +128,23 @@ export class TargetWriter implements TargetRegister {
     const index = segment.stages.findIndex(({ name }) => name === failed);
     const from = index < 0 ? segment.stages.length : index;
     const open = new Set(segment.stages.slice(from).map(({ name }) => name));
-    const trail = row.trail.filter(({ stage }) => !open.has(stage));
-    return listedTarget(live, row.rev, await this.planner.plan(live, segment, from, trail, row.trail));
+    const completed = row.completed.filter(({ stage }) => !open.has(stage));
+    return listedTarget(live, row.rev, await this.planner.plan(live, segment, from, completed, row.completed));
   }
 
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
-    const below = segmentBelow(this.#scope.model, segment);
+    const below = segmentBelow(this.#buildContext.model, segment);
     const rows = await this.#withdrawn(segment, found);
     // Children first: as long as their parent is there, a crash in between is made up for.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
       await this.goneBut(below as Segment, path, NO_TARGETS);
-      if (await hasChildren(this.#scope, path, below as Segment)) parents.add(path);
+      if (await hasChildren(this.#buildContext, path, below as Segment)) parents.add(path);
     }
     const own = new Set(segment.stages.map(({ name }) => name));
-    const gone = rows.map(({ path, rev, trail }) => {
-      const had = trail.filter(({ stage }) => own.has(stage)).map(({ stage }) => stage);
-      return { path, rev, had, removals: this.#removals(segment, path, trail), keep: parents.has(path) };
+    const gone = rows.map(({ path, rev, completed }) => {
+      const had = completed.filter(({ stage }) => own.has(stage)).map(({ stage }) => stage);
+      return { path, rev, had, removals: this.#removals(segment, path, completed), keep: parents.has(path) };
     });
     await this.#write({ segment: segment.index, targets: [], gone });
   }
@@ -158,7 +162,11 @@ export class TargetWriter implements TargetRegister {
     }
     if (paths.length === 0) return others;
     for (;;) {
-      const rows = await this.#scope.store.work.targets({ pipeline: this.#scope.model.name, segment: segment.index, paths });
+      const rows = await this.#buildContext.store.work.targets({
+        pipeline: this.#buildContext.model.name,
+        segment: segment.index,
+        paths,
+      });
       const open = rows.filter(({ done }) => done !== GONE);
       if (open.length === 0) return [...others, ...rows];
       const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
@@ -167,13 +175,13 @@ export class TargetWriter implements TargetRegister {
   }
 
   #isSeen({ seen }: TargetRow): boolean {
-    return seen === this.#scope.build.key;
+    return seen === this.#buildContext.build.key;
   }
 
-  #removals(segment: Segment, path: string, trail: CompletedStages): NewJob[] {
+  #removals(segment: Segment, path: string, completed: CompletedStages): NewJob[] {
     const own = new Set(segment.stages.filter(({ remove }) => remove !== null).map(({ name }) => name));
-    const { model, build } = this.#scope;
-    return trail
+    const { model, build } = this.#buildContext;
+    return completed
       .filter(({ stage, result }) => own.has(stage) && result !== null)
       .map(({ stage, result }) => {
         const work = { build: build.key, path, segment: segment.index };
@@ -192,15 +200,15 @@ export class TargetWriter implements TargetRegister {
       const passed = this.planner.unchanged(row, segment);
       return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
     }
-    const old = row === undefined ? [] : row.done === GONE ? row.trail.map(undone) : row.trail;
+    const old = row === undefined ? [] : row.done === GONE ? row.completed.map(undone) : row.completed;
     const planned = await this.planner.plan(live, segment, 0, live.inherited, old);
     return { ...listedTarget(live, rev, planned), ...artifacts };
   }
 
   /** The parent would be expanded into the same again, so its children go on from what is known of them. */
-  async #expanded(parent: LiveTarget, trail: CompletedStages): Promise<void> {
-    const segment = this.#scope.model.segments[parent.segment + 1] as Segment;
-    const from = asParent(parent, trail);
+  async #expanded(parent: LiveTarget, completed: CompletedStages): Promise<void> {
+    const segment = this.#buildContext.model.segments[parent.segment + 1] as Segment;
+    const from = asParent(parent, completed);
     for await (const rows of this.#pages(segment, { parent: parent.path })) {
       const there = rows.filter(({ done }) => done !== GONE);
       const found = there.map((row) => this.#targets.child(row, from));
@@ -212,8 +220,8 @@ export class TargetWriter implements TargetRegister {
   }
 
   async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
-    for (let page: TargetPage = { ...which, pipeline: this.#scope.model.name, segment: index, limit: BATCH }; ;) {
-      const rows = await this.#scope.store.work.targets(page);
+    for (let page: TargetPage = { ...which, pipeline: this.#buildContext.model.name, segment: index, limit: BATCH }; ;) {
+      const rows = await this.#buildContext.store.work.targets(page);
       if (rows.length === 0) return;
       yield rows;
       page = { ...page, after: (rows.at(-1) as TargetRow).path };
@@ -221,7 +229,7 @@ export class TargetWriter implements TargetRegister {
   }
 
   async #write(batch: Omit<ListedBatch, "build" | "pipeline">): Promise<void> {
-    const { store, build, model } = this.#scope;
+    const { store, build, model } = this.#buildContext;
     if (batch.targets.length === 0 && batch.gone === undefined && batch.retried === undefined && batch.cursor === undefined)
       return;
     const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });

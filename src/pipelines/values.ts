@@ -180,7 +180,7 @@ export interface Reader {
 /** Names the output of a stage. */
 export type OutputRef = Pick<Step, "result" | "output">;
 
-/** Reads the outputs that trails lead to. */
+/** Reads the outputs that completed stages lead to. */
 export class ResultReader implements Reader {
   readonly #values: Values;
   readonly #results: Batcher<ResultKey, StoredResult | null>;

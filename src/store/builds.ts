@@ -27,12 +27,12 @@ export interface BuildStore {
    * Takes the lock of the pipeline and makes a build, PENDING → ACTIVE, with its first listing job, in one commit. A
    * CRASHED build of the pipeline is abandoned with it.
    */
-  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }>;
+  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }>;
   /**
    * Takes the lock, uses the token up, sets the budget and continues the build, in one commit. What had failed is no longer
-   * counted: it is run again (`LedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
+   * counted: it is run again (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
    */
-  resume(build: ResumeBuild): Promise<LedBuild | LockConflict>;
+  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict>;
   /**
    * Lets the queue of an ACTIVE build go on that rested because of what builds before it had left, if nothing of that is there
    * any more (`clearWork`). False: there is, or the token is not the lock's.
@@ -60,7 +60,7 @@ export interface BuildStore {
   /** Says that the holder lives. False: the token is not the lock's any more. */
   beat(lock: LockToken): Promise<boolean>;
   /** Of all pipelines, if none is named. */
-  leads(pipeline?: string): Promise<LeadView[]>;
+  orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
   /**
    * Removes the lock of any holder, and its ACTIVE build is CRASHED: an operator's act. `holder`: only that one's, for who
    * has found it dead: another process may have taken the lock since.
@@ -74,7 +74,7 @@ export interface BuildStore {
 }
 
 /** How long an orchestrator on another host may say nothing. */
-export const LEAD_TTL = 10 * 60_000;
+export const ORCHESTRATOR_TTL_MS = 10 * 60_000;
 
 export interface NewBuild {
   pipeline: string;
@@ -89,7 +89,7 @@ export interface NewBuild {
   maxFailures: number | null;
   /** In order. */
   stages: readonly string[];
-  lead: NewLead;
+  lead: NewOrchestratorLock;
   /** The job that lists the source; its `work` names no build yet. */
   listing: NewJob;
 }
@@ -99,7 +99,7 @@ export interface ResumeBuild {
   /** Of the pipeline as it is now, and what it was made of, as JSON. */
   hash: string;
   description: string;
-  lead: NewLead;
+  lead: NewOrchestratorLock;
   approval?: Approval;
 }
 
@@ -115,7 +115,7 @@ export interface LockToken {
   token: string;
 }
 
-export interface NewLead {
+export interface NewOrchestratorLock {
   token: string;
   holder: ProcessId;
   pid: number;
@@ -126,7 +126,7 @@ export interface NewLead {
   programHash: string;
 }
 
-export interface LeadView extends Omit<NewLead, "token"> {
+export interface OrchestratorLockRow extends Omit<NewOrchestratorLock, "token"> {
   pipeline: string;
   build: string;
   acquiredAt: number;
@@ -135,7 +135,7 @@ export interface LeadView extends Omit<NewLead, "token"> {
 
 /** Another process leads the pipeline's build. */
 export interface LockConflict {
-  conflict: LeadView;
+  conflict: OrchestratorLockRow;
 }
 
 /** `bytes` are random. */
@@ -179,7 +179,7 @@ export interface BuildRow {
 }
 
 /** A build that was just started or resumed. */
-export interface LedBuild extends BuildRow {
+export interface OrchestratedBuild extends BuildRow {
   /** Work of builds before it is left, so its queue rests, and no worker claims that: see `letRun`. */
   rests: boolean;
   /** Targets that failed before the resume are to be listed again: `nextRound` with round 0. */
@@ -215,8 +215,8 @@ export async function newestBuild(builds: BuildStore, pipeline: string, state?: 
   return (await builds.list({ pipeline, newest: true, ...(state === undefined ? {} : { state }) })).items[0] ?? null;
 }
 
-export async function leadOf(builds: BuildStore, pipeline: string): Promise<LeadView | null> {
-  return (await builds.leads(pipeline))[0] ?? null;
+export async function leadOf(builds: BuildStore, pipeline: string): Promise<OrchestratorLockRow | null> {
+  return (await builds.orchestratorLocks(pipeline))[0] ?? null;
 }
 
 /** What is read of a build. */
@@ -304,13 +304,13 @@ export function keyOfBuildCursor(after: string | undefined): BuildKey | 0 {
 }
 
 /** What is read of the orchestrator's lock; `build` is the build's id. */
-export interface LeadColumns extends LeadView {
+export interface OrchestratorLockColumns extends OrchestratorLockRow {
   token: string;
   key: BuildKey;
 }
 
 /** The token is its holder's business. */
-export function toLead(row: LeadColumns): LeadView {
+export function toOrchestratorLock(row: OrchestratorLockColumns): OrchestratorLockRow {
   const { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt } = row;
   return { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt };
 }

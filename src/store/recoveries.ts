@@ -34,7 +34,7 @@ export interface RecoveryStore {
    * still registered are answered instead. Without findings the owner gives the report up, and the next recovery continues it.
    * Null: given up, or the report has another owner.
    */
-  close(report: number, ending: Ending | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null>;
+  close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null>;
   /** Marks the reports with errors as seen by an operator; answers them. */
   acknowledge(): Promise<StoredReport[]>;
   /** The newest first: those that are ended, or all, or those that are open: under way, or with errors and not acknowledged. */
@@ -109,7 +109,7 @@ export interface RecoveredProcess extends Reclaimed {
   isDone: boolean;
 }
 
-export interface Ending extends Findings {
+export interface SettleAs extends Findings {
   by: ProcessId;
   /** How many jobs were pending when all was given back. */
   jobsPending: number;

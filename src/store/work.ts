@@ -100,9 +100,9 @@ export interface TargetRow {
   value: KeptValue;
   /** The build that has listed it last. */
   seen: BuildKey;
-  /** For which definition of its segment its trail holds to the end; null: it is not at the end; `GONE`: it is there no more. */
+  /** For which definition of its segment its completed stages hold to the end; null: it is not at the end; `GONE`: it is there no more. */
   done: string | null;
-  trail: CompletedStages;
+  completed: CompletedStages;
   group: string | null;
   /** `memberHash` at the end of the segment; null: it is not there. */
   member: string | null;
@@ -142,11 +142,11 @@ export interface MemberPage {
 /** Where a target goes. */
 export type Flow =
   /** On to a stage. */
-  | { to: "work"; trail: CompletedStages; job: NewJob }
+  | { to: "work"; completed: CompletedStages; job: NewJob }
   /** To the end of its segment. */
-  | { to: "end"; trail: CompletedStages; done: string | null; group: string | null; member: string | null }
+  | { to: "end"; completed: CompletedStages; done: string | null; group: string | null; member: string | null }
   /** Nowhere: something about it is wrong before it could run (a key function threw). It counts as failed. */
-  | { to: "failed"; trail: CompletedStages; stage: string; hash: string; error: JobError };
+  | { to: "failed"; completed: CompletedStages; stage: string; hash: string; error: JobError };
 
 /** What is counted on the way of a target. */
 export interface Passed {
@@ -357,7 +357,7 @@ export interface TargetColumns {
   value_size: number;
   seen: number;
   done: string | null;
-  trail: string;
+  completed: string;
   grouping: string | null;
   member: string | null;
   failure: number | null;
@@ -365,7 +365,7 @@ export interface TargetColumns {
 }
 
 export const TARGET = `segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size, seen, done,
-  trail, grouping, member, failure, rev`;
+  completed, grouping, member, failure, rev`;
 
 export function toTarget(row: TargetColumns): TargetRow {
   return {
@@ -378,7 +378,7 @@ export function toTarget(row: TargetColumns): TargetRow {
     value: { hash: row.value_hash as ValueHash, text: row.value_text, artifact: row.value_file, size: row.value_size },
     seen: row.seen as BuildKey,
     done: row.done,
-    trail: parseCompletedStages(row.trail),
+    completed: parseCompletedStages(row.completed),
     group: row.grouping,
     member: row.member,
     failure: row.failure as ResultKey | null,

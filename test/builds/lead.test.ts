@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { buildById, leadOf, type LeadView } from "../../src/store/builds.ts";
+import { buildById, leadOf, type OrchestratorLockRow } from "../../src/store/builds.ts";
 import { counts, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Numbers of which those from three on wait to be let go. */
@@ -256,14 +256,20 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
   while (ran.filter((one) => one.startsWith("second")).length < 6) await clock.advance(1);
   const { builds, audit } = hf.engine.store;
   const { hash, description } = (await buildById(builds, handle.id)) as { hash: string; description: string };
-  const { pipeline: _, build: __, acquiredAt: ___, beatAt: ____, ...lead } = (await leadOf(builds, "slow")) as LeadView;
+  const {
+    pipeline: _,
+    build: __,
+    acquiredAt: ___,
+    beatAt: ____,
+    ...lead
+  } = (await leadOf(builds, "slow")) as OrchestratorLockRow;
   assert.equal(await builds.breakLead("slow", "operator"), true);
   const broken = await buildById(builds, handle.id);
   assert.deepEqual([broken?.state, broken?.reason], ["CRASHED", "orchestrator_lost"], "in the transaction that broke the lock");
   await builds.resume({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
   const seen = async () => [
     await buildById(builds, handle.id),
-    await builds.leads(),
+    await builds.orchestratorLocks(),
     await audit.page({ after: 0, limit: 99, subject: handle.id }),
   ];
   const before = await seen();
@@ -274,6 +280,6 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
   resolve();
   while (!(await Promise.race([over, clock.advance(50).then(() => false)])));
   assert.equal((await done).state, "ACTIVE", "it is left to the other");
-  assert.deepEqual((await builds.leads()).length, 1);
+  assert.deepEqual((await builds.orchestratorLocks()).length, 1);
   assert.equal(await builds.breakLead("slow", "operator"), true);
 });

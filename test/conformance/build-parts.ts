@@ -9,10 +9,10 @@ import {
   type Approval,
   buildById,
   type BuildRow,
-  type LedBuild,
+  type OrchestratedBuild,
   type LockToken,
   type NewBuild,
-  type NewLead,
+  type NewOrchestratorLock,
   type ResumeBuild,
 } from "../../src/store/builds.ts";
 import type { NewJob, Store } from "../../src/store/store.ts";
@@ -34,7 +34,7 @@ export function described(name: string, version = 1): { hash: string; descriptio
   return { hash: pipelineHash(description), description: JSON.stringify(description) };
 }
 
-export function newLead(holder: ProcessId, token = "token-1"): NewLead {
+export function newLead(holder: ProcessId, token = "token-1"): NewOrchestratorLock {
   return { token, holder, pid: 4_321, host: "here", program: "holdfast run docs.ts", programHash: "f00d" };
 }
 
@@ -43,7 +43,7 @@ export function listing(name: string, segment = 0): NewJob {
   return newJob({ name: listingJobName(name), queue: pipelineQueue(name, null), work });
 }
 
-export function newBuild(lead: NewLead, given: Partial<NewBuild> = {}): NewBuild {
+export function newBuild(lead: NewOrchestratorLock, given: Partial<NewBuild> = {}): NewBuild {
   const name = given.pipeline ?? "docs";
   return {
     pipeline: name,
@@ -62,17 +62,17 @@ export function newBuild(lead: NewLead, given: Partial<NewBuild> = {}): NewBuild
 /** A build that runs, and who leads it. */
 export interface Led {
   build: BuildRow;
-  lead: NewLead;
+  lead: NewOrchestratorLock;
   lock: LockToken;
 }
 
 export async function started(
   store: Store,
   given: Partial<NewBuild> & { token?: string } = {},
-): Promise<Led & { build: LedBuild }> {
+): Promise<Led & { build: OrchestratedBuild }> {
   const { token, ...rest } = given;
   const lead = given.lead ?? newLead(await register(store), token);
-  const build = made(await store.builds.start(newBuild(lead, rest))) as LedBuild;
+  const build = made(await store.builds.start(newBuild(lead, rest))) as OrchestratedBuild;
   return { build, lead, lock: { pipeline: build.pipeline, token: lead.token } };
 }
 
@@ -127,7 +127,7 @@ export async function seeBuild(store: Store, { id }: { id: string }): Promise<Bu
 export async function everything(store: Store): Promise<object> {
   return {
     builds: await store.builds.list({ limit: 100 }),
-    leads: await store.builds.leads(),
+    leads: await store.builds.orchestratorLocks(),
     audit: await store.audit.page({ after: 0, limit: 1_000 }),
     events: await store.events.page({ after: 0, limit: 1_000 }),
     queues: await store.queries.queues(),

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/pipelines/build.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import { pipelineQueue } from "../../src/core/pipelines/work.ts";
-import { buildById, leadOf, type LedBuild, type NewBuild, newestBuild } from "../../src/store/builds.ts";
+import { buildById, leadOf, type OrchestratedBuild, type NewBuild, newestBuild } from "../../src/store/builds.ts";
 import type { StoredResult } from "../../src/store/work.ts";
 import {
   BUDGET,
@@ -123,7 +123,7 @@ export function buildCases(check: Check): void {
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog" });
     assert.deepEqual(
-      (await store.builds.leads()).map(({ pipeline, build }) => [pipeline, build]),
+      (await store.builds.orchestratorLocks()).map(({ pipeline, build }) => [pipeline, build]),
       [
         ["blog", blog.build.id],
         ["docs", docs.build.id],
@@ -247,7 +247,7 @@ export function buildCases(check: Check): void {
       ["ABANDONED", "abandoned", "wrong folder", 2, clock.now()],
     );
     assert.equal(await rests(store, build), true);
-    assert.deepEqual(await store.builds.leads(), []);
+    assert.deepEqual(await store.builds.orchestratorLocks(), []);
     assert.equal(await store.builds.beat(lock), false);
     const crashed = await stopped(store);
     assert.equal((await store.builds.abandon(crashed.build.id, "again", "operator"))?.state, "ABANDONED");
@@ -310,7 +310,7 @@ export function buildCases(check: Check): void {
       const failed = { parse: [0, 0, 2, 0, 0], index: [0, 0, 0, 0, 0] };
       assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
       await store.builds.move(at.build.id, STOPPED, at.lock);
-      const resumed = made(await store.builds.resume(resuming(at))) as LedBuild;
+      const resumed = made(await store.builds.resume(resuming(at))) as OrchestratedBuild;
       assert.deepEqual([resumed.retries, resumed.failed, resumed.spent.micros], [true, 0, 20_000]);
       assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
       const lock = { pipeline: "docs", token: "token-2" };

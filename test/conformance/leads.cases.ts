@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { LEAD_TTL, leadOf, newestBuild } from "../../src/store/builds.ts";
+import { ORCHESTRATOR_TTL_MS, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
@@ -36,7 +36,7 @@ export function leadCases(check: Check): void {
     const { token: _, ...known } = lead;
     const view = { ...known, pipeline: "docs", build: build.id, acquiredAt, beatAt: clock.now() };
     assert.deepEqual(await leadOf(store.builds, "docs"), view);
-    assert.deepEqual(await store.builds.leads(), [view]);
+    assert.deepEqual(await store.builds.orchestratorLocks(), [view]);
     assert.equal(await leadOf(store.builds, "blog"), null);
     await changesNothing(store, false, () => store.builds.beat({ pipeline: "docs", token: "another" }));
     await changesNothing(store, false, () => store.builds.beat({ pipeline: "blog", token: lock.token }));
@@ -139,7 +139,7 @@ export function leadCases(check: Check): void {
     await changesNothing(store, [], () => store.builds.orphan({ dead: [], alive: [lead.holder] }, LOST));
     const other = await register(store);
     await changesNothing(store, [], () => store.builds.orphan({ dead: [other], alive: [] }, LOST));
-    pass(clock, 10 * LEAD_TTL);
+    pass(clock, 10 * ORCHESTRATOR_TTL_MS);
     await changesNothing(store, [], () => store.builds.orphan({ dead: [], alive: [lead.holder] }, LOST));
   });
 
@@ -148,7 +148,7 @@ export function leadCases(check: Check): void {
     const { build, lock } = await started(store);
     pass(clock, 60_000);
     await store.builds.beat(lock);
-    pass(clock, LEAD_TTL - 1);
+    pass(clock, ORCHESTRATOR_TTL_MS - 1);
     await changesNothing(store, [], () => store.builds.orphan(NOTHING_KNOWN, LOST));
     pass(clock, 1);
     const orphans = await store.builds.orphan(NOTHING_KNOWN, LOST);
@@ -176,7 +176,7 @@ export function leadCases(check: Check): void {
         assert.equal(await rests(store, build), true);
       }
       assert.deepEqual(
-        (await store.builds.leads()).map(({ pipeline }) => pipeline),
+        (await store.builds.orchestratorLocks()).map(({ pipeline }) => pipeline),
         ["wiki"],
       );
       assert.equal(await rests(store, wiki.build), false);

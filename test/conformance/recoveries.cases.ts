@@ -172,7 +172,7 @@ export function recoveryCases(check: Check): void {
     );
     const { state, reason } = await seeBuild(store, build);
     assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
-    assert.deepEqual(await store.builds.leads(), []);
+    assert.deepEqual(await store.builds.orchestratorLocks(), []);
     assert.equal(await lockOf(store, "nightly"), null);
     assert.equal((await lockOf(store, "mine"))?.holder, "me");
     assert.ok(await store.locks.acquire("nightly", "another", "t5", LEASE));

@@ -32,8 +32,8 @@ import {
 export function targetCases(check: Check): void {
   check("a target that is listed comes back as it was given", async ({ store }) => {
     const at = await site(store);
-    const trail: CompletedStages = [{ stage: "split", result: null, output: "none" }];
-    const given = target("p/ä☃", toEnd("p/ä☃", { trail, group: "g" }), {
+    const completed: CompletedStages = [{ stage: "split", result: null, output: "none" }];
+    const given = target("p/ä☃", toEnd("p/ä☃", { completed, group: "g" }), {
       parent: "p",
       fingerprint: '{"size":3}',
       value: { hash: "bytes:ab", text: null, artifact: "ab", size: 3 },
@@ -49,7 +49,7 @@ export function targetCases(check: Check): void {
       value: given.value,
       seen: at.build.key,
       done: "definition-1",
-      trail,
+      completed,
       group: "g",
       member: "member of p/ä☃",
       failure: null,
@@ -199,7 +199,7 @@ export function targetCases(check: Check): void {
   check("a target that can go nowhere from the start has failed", async ({ store }) => {
     const at = await site(store);
     await list(store, at, {
-      targets: [target("a", { to: "failed", trail: [], stage: "parse", hash: "context-1", error: ERROR })],
+      targets: [target("a", { to: "failed", completed: [], stage: "parse", hash: "context-1", error: ERROR })],
     });
     assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [0, 0, 1, 0, 0], index: [0, 0, 0, 0, 0] }]);
     const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
@@ -264,12 +264,12 @@ export function targetCases(check: Check): void {
         await parsed(store, at, lease, work?.target?.path as string, { result: result({ hash: `of ${work?.target?.path}` }) });
       }
       const row = await seeTarget(store, "a");
-      const made = row.trail[0]?.result as ResultKey;
+      const made = row.completed[0]?.result as ResultKey;
       await list(store, at, { gone: [{ path: "a", rev: row.rev - 1, removals: [], keep: true }] });
       assert.equal((await seeTarget(store, "a")).done, null, "it has gone on since it was read");
       await list(store, at, { gone: [{ path: "a", rev: row.rev, removals: [], keep: true }] });
       const left = await seeTarget(store, "a");
-      assert.deepEqual([left.done, left.trail], [GONE, row.trail]);
+      assert.deepEqual([left.done, left.completed], [GONE, row.completed]);
       assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
       const removals = [item({ build: at.build, kind: "remove" })];
       await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });

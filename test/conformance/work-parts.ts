@@ -37,11 +37,11 @@ export function item({ build, policy, ...given }: ItemLike): NewJob {
 }
 
 export function toWork(build: BuildRow, stage: string, path: string, given: Partial<Flow> & Partial<ItemLike> = {}): Flow {
-  return { to: "work", trail: given.trail ?? [], job: item({ build, stage, path, ...given }) };
+  return { to: "work", completed: given.completed ?? [], job: item({ build, stage, path, ...given }) };
 }
 
 export function toEnd(path: string, given: Partial<Extract<Flow, { to: "end" }>> = {}): Flow {
-  return { to: "end", trail: [], done: "definition-1", group: null, member: `member of ${path}`, ...given };
+  return { to: "end", completed: [], done: "definition-1", group: null, member: `member of ${path}`, ...given };
 }
 
 /** A target that is new, and on its way to nowhere. */
@@ -98,7 +98,7 @@ export async function parsed(store: Store, at: Site, lease: LeaseRef, path: stri
   const row = await seeTarget(store, path);
   const made = given.result === undefined ? result() : given.result;
   const step = { stage: "parse", result: null, output: (made ?? result()).output.hash };
-  const flow = toWork(at.build, "index", path, { trail: [step] });
+  const flow = toWork(at.build, "index", path, { completed: [step] });
   await settleItem(store, lease, ended({ target: again(row, flow), ...given }));
 }
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { LedBuild } from "../../src/store/builds.ts";
+import type { OrchestratedBuild } from "../../src/store/builds.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { type Flow, resultOf } from "../../src/store/work.ts";
 import { made, resuming, seeBuild, started, STOPPED } from "./build-parts.ts";
@@ -85,7 +85,7 @@ export function workCases(check: Check): void {
       at: clock.now(),
     });
     const row = await seeTarget(store, "a");
-    assert.deepEqual(row.trail, [{ stage: "parse", result: made?.key, output: output.hash }], "the trail leads to it");
+    assert.deepEqual(row.completed, [{ stage: "parse", result: made?.key, output: output.hash }], "the completed leads to it");
     assert.deepEqual([row.rev, row.done, row.member], [2, null, null]);
     assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
     const [next] = (await claimOf(store, at.build)) as [Claimed];
@@ -154,7 +154,7 @@ export function workCases(check: Check): void {
   check("a target that can go nowhere after a success has failed there", async ({ store }) => {
     const at = await site(store);
     const lease = await parsingOne(store, at);
-    const flow = { to: "failed", trail: [], stage: "index", hash: "", error: ERROR } as const;
+    const flow = { to: "failed", completed: [], stage: "index", hash: "", error: ERROR } as const;
     await settleItem(store, lease, ended({ target: again(await seeTarget(store, "a"), flow) }));
     assert.deepEqual(await counts(store, at.build), [0, 1, { parse: [1, 0, 0, 0, 0], index: [0, 0, 1, 0, 0] }]);
     const [failure] = await store.work.results({ build: at.build.id, failed: true, limit: 10 });
@@ -250,7 +250,7 @@ export function workCases(check: Check): void {
     const at = await removing(store, ["parse"]);
     const [removal] = (await claimOf(store, at.build)) as [Claimed];
     const step = { stage: "parse", result: null, output: "none", undone: true } as const;
-    const flow = toWork(at.build, "parse", "a", { trail: [step] });
+    const flow = toWork(at.build, "parse", "a", { completed: [step] });
     await list(store, at, { targets: [again(await seeTarget(store, "a"), flow), target("b", toWork(at.build, "parse", "b"))] });
     const leases = await claimOf(store, at.build);
     const views = async () => {
@@ -258,7 +258,7 @@ export function workCases(check: Check): void {
       return Object.fromEntries(seen.map((view) => [`${view?.kind} ${view?.target?.path}`, view?.removing]));
     };
     assert.deepEqual(await views(), { "stage a": true, "stage b": false, "remove a": false });
-    assert.deepEqual((await seeTarget(store, "a")).trail, [step]);
+    assert.deepEqual((await seeTarget(store, "a")).completed, [step]);
     await settleItem(store, removal, { cost: FREE, result: null, target: null, forget: { path: "a", rev: 2 } });
     assert.equal((await views())["stage a"], false);
     assert.notEqual((await seeTarget(store, "a")).done, "gone", "it is not forgotten");
@@ -287,7 +287,7 @@ export function workCases(check: Check): void {
     const at = await site(store);
     await parsing(store, at, ["a"]);
     const delayed = { ...item({ build: at.build, path: "c" }), delay: 60_000 };
-    const flow: Flow = { to: "work", trail: [], job: delayed };
+    const flow: Flow = { to: "work", completed: [], job: delayed };
     const upstream = await addOne(store, { name: "plain" });
     await list(store, at, { targets: [target("b", toWork(at.build, "parse", "b")), target("c", flow)] });
     await store.enqueue([{ ...item({ build: at.build, path: "d" }), after: [upstream] }]);
@@ -338,7 +338,7 @@ export function workCases(check: Check): void {
     assert.equal((await claimOf(store, led.build)).length, 1, "its listing");
     const resumed = await store.builds.move(led.build.id, STOPPED, led.lock);
     const answer = await store.builds.resume(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));
-    assert.equal((answer as LedBuild).rests, false);
+    assert.equal((answer as OrchestratedBuild).rests, false);
   });
 
   check("an item that comes after a job that fails is cancelled with it", async ({ store }) => {

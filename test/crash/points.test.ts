@@ -137,7 +137,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
     assert.equal(before.length, committed ? 1 : 0, "the job that lists its source is there with the build");
     const found = await newestBuild(builds, "docs");
     assert.deepEqual([found?.state, found?.seq], committed ? ["ACTIVE", 1] : [undefined, undefined]);
-    assert.equal((await builds.leads()).length, committed ? 1 : 0);
+    assert.equal((await builds.orchestratorLocks()).length, committed ? 1 : 0);
     assert.deepEqual(await audited(hf), committed ? ["build.started"] : []);
     assert.equal((await hf.engine.store.events.page({ after: 0, limit: 10, types: ["build.*"] })).length, committed ? 1 : 0);
     if (committed) await goesOn(hf);

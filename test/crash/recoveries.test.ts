@@ -311,7 +311,7 @@ async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
   assert.deepEqual(await store.processes.running(), new Map());
   assert.equal((await store.processes.all()).length, 1);
-  assert.deepEqual(await store.builds.leads(), []);
+  assert.deepEqual(await store.builds.orchestratorLocks(), []);
   assert.deepEqual(await store.locks.list(), []);
   const { items } = await hf.jobs.list({ state: "pending" });
   assert.deepEqual(

@@ -112,7 +112,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
   ],
   holdfast_stage_costs: ["attempts", "micros", "pipeline", "stage", "tokens"],
   holdfast_tally: ["before", "ended", "fresh", "since"],
-  holdfast_targets: ["done", "failure", "member", "rev", "seen", "trail"],
+  holdfast_targets: ["done", "failure", "member", "rev", "seen", "completed"],
   holdfast_tokens: ["expires_at", "minted_at", "pause", "replaced_at", "used_at"],
   holdfast_work: ["charged_micros", "charged_tokens", "cost_micros", "cost_tokens", "estimate_micros", "estimate_tokens"],
 };

@@ -5,7 +5,7 @@ import { HoldfastError } from "../../src/core/text/errors.ts";
 import { sql } from "../../src/store/postgres/schema/builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/schema/builds.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
-import { type BuildRow, leadOf, type LedBuild, newestBuild } from "../../src/store/builds.ts";
+import { type BuildRow, leadOf, type OrchestratedBuild, newestBuild } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { listing, newBuild, newLead, resuming, seeBuild, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -93,7 +93,7 @@ describe("builds of several processes", { skip: noServer }, () => {
       );
       const builds = answers.filter((answer) => "seq" in answer);
       assert.equal(builds.length, 1, `round ${round}`);
-      const [build] = builds as [LedBuild];
+      const [build] = builds as [OrchestratedBuild];
       for (const answer of answers) if ("conflict" in answer) assert.equal(answer.conflict.build, build.id);
       const { token, i } = tries[answers.indexOf(build)] as (typeof tries)[number];
       assert.equal((await leadOf(first().builds, "docs"))?.holder, holders[i]);

@@ -26,7 +26,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
     const [row] = await direct.work.targets({ pipeline: at.build.pipeline, segment: 0, paths: ["a"] });
     assert.ok(row);
     const step = { stage: "parse", result: null, output: result().output.hash };
-    const work = ended({ cost: dollars(3), target: again(row, toWork(at.build, "index", "a", { trail: [step] })) });
+    const work = ended({ cost: dollars(3), target: again(row, toWork(at.build, "index", "a", { completed: [step] })) });
     return deed(
       (store) =>
         store.settle([
@@ -39,7 +39,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual(await money(direct, at.build), { spent: dollars(3).micros, reserved: 0 });
         const made = await resultOf(direct.work, at.build.id, "parse", "a");
         const [there] = await direct.work.targets({ pipeline: at.build.pipeline, segment: 0, paths: ["a"] });
-        assert.deepEqual([there?.rev, there?.trail[0]?.result], [2, made?.key]);
+        assert.deepEqual([there?.rev, there?.completed[0]?.result], [2, made?.key]);
         assert.equal((await direct.work.results({ build: at.build.id, failed: true, limit: 10 })).length, 1);
       },
     );

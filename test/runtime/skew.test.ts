@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import type { Clock } from "../../src/core/text/duration.ts";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { Holdings } from "../../src/engine/leases.ts";
+import { LeaseTable } from "../../src/engine/leases.ts";
 import { Janitor } from "../../src/engine/maintenance/janitor.ts";
 import { Scheduler } from "../../src/engine/schedules.ts";
 import { locate, openStore } from "../../src/store/open-store.ts";
@@ -76,7 +76,7 @@ async function scene(t: TestContext, skew: number): Promise<Scene> {
   const logged: Logged[] = [];
   const log = logInto(logged);
   const scheduler = new Scheduler({ store, clock: wrong, log });
-  const janitor = new Janitor({ store, holdings: new Holdings(), clock: wrong, log, self: 1 as ProcessId });
+  const janitor = new Janitor({ store, leaseTable: new LeaseTable(), clock: wrong, log, self: 1 as ProcessId });
   t.after(async () => {
     await scheduler.stop();
     await store.close();

@@ -1,7 +1,7 @@
 import type { Clock } from "../../src/core/text/duration.ts";
 import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
-import type { Holdings } from "../../src/engine/leases.ts";
+import type { LeaseTable } from "../../src/engine/leases.ts";
 import { Janitor } from "../../src/engine/maintenance/janitor.ts";
 import type { Life } from "../../src/store/processes.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
@@ -79,10 +79,10 @@ export class Actor {
 
   #janitor(self: ProcessId, store: Store, complain: (message: string) => void): Janitor {
     const warn = (message: string, data?: object) => complain(`${message} ${JSON.stringify(data)}`);
-    const holdings = { holds: ({ job, fence }: LeaseRef) => this.holds.get(job)?.fence === fence };
+    const leaseTable = { holds: ({ job, fence }: LeaseRef) => this.holds.get(job)?.fence === fence };
     return new Janitor({
       store,
-      holdings: holdings as unknown as Holdings,
+      leaseTable: leaseTable as unknown as LeaseTable,
       clock: this.clock,
       log: { debug: () => {}, info: () => {}, warn, error: warn },
       self,

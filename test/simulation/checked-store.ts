@@ -34,8 +34,8 @@ export class CheckedStore {
   }
 
   /** No process builds anything in these worlds; a janitor looks whether one does. */
-  get builds(): Pick<Store["builds"], "leads"> {
-    return { leads: () => this.#world.inTurn(() => this.#store.builds.leads()) };
+  get builds(): Pick<Store["builds"], "orchestratorLocks"> {
+    return { orchestratorLocks: () => this.#world.inTurn(() => this.#store.builds.orchestratorLocks()) };
   }
 
   /** And nothing of that is left. */
@@ -316,7 +316,7 @@ export class CheckedStore {
       return answer;
     } catch (error) {
       entry.answer = error;
-      // Remembered, because a janitor swallows what goes wrong before a claim.
+      // CounterCache, because a janitor swallows what goes wrong before a claim.
       if (error instanceof Violation) this.#world.violation ??= error;
       throw error;
     }

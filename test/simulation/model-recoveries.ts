@@ -2,7 +2,7 @@ import type { ProcessId } from "../../src/core/text/ids.ts";
 import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
 import type {
   DeadProcess,
-  Ending,
+  SettleAs,
   Found,
   Judgement,
   Left,
@@ -95,7 +95,7 @@ export class ModelRecoveries {
     });
   }
 
-  close(at: number, report: number, ending: Ending | { by: ProcessId }, answer: StoredReport | { left: Left[] } | null): void {
+  close(at: number, report: number, ending: SettleAs | { by: ProcessId }, answer: StoredReport | { left: Left[] } | null): void {
     const open = this.#open;
     const { by } = ending;
     if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of another process's report");

@@ -89,7 +89,7 @@ test("each queue gets its share first, and then the queues with more jobs get th
 
 test("a worker that takes one job at a time comes to every queue in turn", () => {
   const turns = new Turns();
-  const lanes = ["a", "b", "c"].map((queue, i) => [shareOf({ id: i, queue, name: queue, version: 1 })]);
+  const lanes = ["a", "b", "c"].map((queue, i) => [laneUsageOf({ id: i, queue, name: queue, version: 1 })]);
   const served = new Map<string, number>();
   for (let claim = 1; claim <= 30; claim++) {
     const [first] = turns.order(lanes, () => (claim % 7) / 7) as [LaneShare[]];
@@ -110,7 +110,7 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
   );
   fc.assert(
     fc.property(lanes, fc.integer({ min: 1, max: 8 }), (given, max) => {
-      const shares = given.map(({ budget }, i) => ({ ...shareOf(LANES[i] as Lane), budget: { left: budget } }));
+      const shares = given.map(({ budget }, i) => ({ ...laneUsageOf(LANES[i] as Lane), budget: { left: budget } }));
       let key = 0;
       const candidates = given.flatMap(({ jobs }, i) =>
         jobs.map((job): Candidate => ({ ...job, key: ++key as JobKey, share: shares[i] as LaneShare })),
@@ -135,7 +135,7 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
 });
 
 test("behind jobs that are held back no job starts whose turn may be later than that of a job that was not read", () => {
-  const [a, b] = [shareOf(LANES[0] as Lane), shareOf(LANES[1] as Lane)];
+  const [a, b] = [laneUsageOf(LANES[0] as Lane), laneUsageOf(LANES[1] as Lane)];
   const [first, second, other, late] = [candidate(1, a), candidate(4, a), candidate(2, b), candidate(9, b)];
   // Of lane a more than these two may be there; both are held back.
   const { chosen, held } = choose([first, second, other, late], new Map([[a, second]]), 9, ({ share }) =>
@@ -145,7 +145,7 @@ test("behind jobs that are held back no job starts whose turn may be later than 
 });
 
 test("after one that was the last of its key to stand ready, those that stand ready now are read first", () => {
-  const share = shareOf(LANES[0] as Lane);
+  const share = laneUsageOf(LANES[0] as Lane);
   const candidates = [1, 2, 3].map((key) => candidate(key, share));
   const { chosen } = choose(candidates, new Map(), 9, ({ key }) => (key === 2 ? "last" : "started"));
   assert.deepEqual(
@@ -183,7 +183,7 @@ function matching(sources: ClaimSource[]): MatchedLane[] {
   return index.matching(sources).all;
 }
 
-function shareOf(lane: Lane): LaneShare {
+function laneUsageOf(lane: Lane): LaneShare {
   return { lane, lease: 1_000, budget: { left: 100 } };
 }
 

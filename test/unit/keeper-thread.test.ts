@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { test } from "node:test";
 import { Worker } from "node:worker_threads";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { Holdings } from "../../src/engine/leases.ts";
+import { LeaseTable } from "../../src/engine/leases.ts";
 import type { KeeperThreadData } from "../../src/engine/keeper-thread.ts";
 
 /** The port of a thread as Deno has it: without `close`. */
@@ -23,7 +23,7 @@ test("the keeper thread ends on request, also where its port cannot be closed", 
     // It is opened when there is something to renew, and there is nothing.
     location: { kind: "postgres", url: "postgres://127.0.0.1:1/none", schema: "holdfast", name: "none", key: "none" },
     process: 1 as ProcessId,
-    holdings: new Holdings().buffer,
+    leaseTable: new LeaseTable().buffer,
     alert: false,
   };
   const keeper = new URL("../../src/engine/keeper-thread.ts", import.meta.url).href;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
-import { Holdings, Keeper, type Loss } from "../../src/engine/leases.ts";
+import { LeaseTable, Keeper, type Loss } from "../../src/engine/leases.ts";
 import type { Fate, Settlement, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 
@@ -23,7 +23,7 @@ test("renews together what is due, and nothing else, when a third of a lease has
 test("what is settled is not renewed any more", async () => {
   const scene = new Scene();
   const slot = scene.running(1);
-  scene.holdings.free(slot);
+  scene.leaseTable.free(slot);
   await scene.pass(LEASE);
   assert.deepEqual(scene.renewed, []);
 });
@@ -63,7 +63,7 @@ test("a job that was cancelled elsewhere is noticed within a quarter of a second
 test("an attempt past its timeout is ended as an error, and is out of the main thread's hands before that is written", async () => {
   const scene = new Scene();
   const slot = scene.running(1, 60_000);
-  scene.onSettle = () => assert.equal(scene.holdings.read(slot), null);
+  scene.onSettle = () => assert.equal(scene.leaseTable.read(slot), null);
   await scene.pass(59_999);
   assert.deepEqual(scene.settled, []);
   await scene.pass(1);
@@ -74,7 +74,7 @@ test("an attempt past its timeout is ended as an error, and is out of the main t
 test("what was claimed ahead and has not started within a second is given back, and can no longer start", async () => {
   const scene = new Scene();
   const slot = scene.waiting(1);
-  scene.onSettle = () => assert.equal(scene.holdings.start(slot, scene.clock.monotonic() + 60_000), false);
+  scene.onSettle = () => assert.equal(scene.leaseTable.start(slot, scene.clock.monotonic() + 60_000), false);
   await scene.pass(999);
   assert.deepEqual(scene.settled, []);
   await scene.pass(1);
@@ -101,7 +101,7 @@ test("what starts at the last moment is not given back", async () => {
   const scene = new Scene();
   const slot = scene.waiting(1);
   await scene.pass(999);
-  assert.equal(scene.holdings.start(slot, scene.clock.monotonic() + 60_000), true);
+  assert.equal(scene.leaseTable.start(slot, scene.clock.monotonic() + 60_000), true);
   await scene.pass(1);
   assert.deepEqual([scene.settled, scene.losses], [[], []]);
 });
@@ -109,20 +109,20 @@ test("what starts at the last moment is not given back", async () => {
 test("a slot that was freed and used again while it was being looked at is not taken for the old lease", () => {
   const scene = new Scene();
   const slot = scene.running(1);
-  const old = scene.holdings.read(slot);
+  const old = scene.leaseTable.read(slot);
   assert.ok(old);
-  scene.holdings.free(slot);
+  scene.leaseTable.free(slot);
   assert.equal(scene.running(2), slot, "the same slot");
-  assert.equal(scene.holdings.revoke(old), false);
-  scene.holdings.renewed(old, 1e9);
-  assert.equal(scene.holdings.read(slot)?.job, 2);
-  assert.notEqual(scene.holdings.read(slot)?.expiresAt, 1e9);
+  assert.equal(scene.leaseTable.revoke(old), false);
+  scene.leaseTable.renewed(old, 1e9);
+  assert.equal(scene.leaseTable.read(slot)?.job, 2);
+  assert.notEqual(scene.leaseTable.read(slot)?.expiresAt, 1e9);
 });
 
 /** A keeper over a store that only writes down what it is asked. */
 class Scene {
   readonly clock: TestClock = testClock();
-  readonly holdings = new Holdings();
+  readonly leaseTable = new LeaseTable();
   readonly renewed: number[][] = [];
   readonly settled: string[] = [];
   readonly losses: string[] = [];
@@ -148,7 +148,7 @@ class Scene {
     };
     this.#keeper = new Keeper({
       store: store as Store,
-      holdings: this.holdings,
+      leaseTable: this.leaseTable,
       clock: this.clock,
       onLoss: ({ job, reason }: Loss) => this.losses.push(`${job}: ${reason}`),
       onTimedOut: () => {},
@@ -158,12 +158,12 @@ class Scene {
   waiting(job: number): number {
     const since = this.clock.monotonic();
     const lease = { job: job as JobKey, fence: 7 as Fence, lease: LEASE };
-    return this.holdings.take(lease, { expiresAt: since + LEASE, since });
+    return this.leaseTable.take(lease, { expiresAt: since + LEASE, since });
   }
 
   running(job: number, timeout = 3_600_000): number {
     const slot = this.waiting(job);
-    this.holdings.start(slot, this.clock.monotonic() + timeout);
+    this.leaseTable.start(slot, this.clock.monotonic() + timeout);
     return slot;
   }
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
-import { Holdings, LeaseWatch } from "../../src/engine/leases.ts";
+import { LeaseTable, LeaseWatch } from "../../src/engine/leases.ts";
 import { testClock } from "../../src/testing/index.ts";
 
 const LEASE = 30_000;
@@ -17,17 +17,17 @@ test("a lease that is not renewed is lost when it has expired, and not before", 
   assert.deepEqual(losses, [1]);
   await clock.advance(LEASE);
   assert.deepEqual(losses, [1], "once");
-  assert.equal(slot.holdings.read(slot.slot), null);
+  assert.equal(slot.leaseTable.read(slot.slot), null);
 });
 
 test("one that is renewed, or settled, is not", async (t) => {
   const { clock, hold, losses } = scene(t);
   const [renewed, settled] = [hold(1), hold(2)];
   await clock.advance(LEASE - 1_000);
-  const held = renewed.holdings.read(renewed.slot);
+  const held = renewed.leaseTable.read(renewed.slot);
   assert.ok(held);
-  renewed.holdings.renewed(held, clock.monotonic() + LEASE);
-  settled.holdings.free(settled.slot);
+  renewed.leaseTable.renewed(held, clock.monotonic() + LEASE);
+  settled.leaseTable.free(settled.slot);
   await clock.advance(LEASE - 1_000);
   assert.deepEqual(losses, []);
   await clock.advance(1_000 + LATEST);
@@ -36,15 +36,15 @@ test("one that is renewed, or settled, is not", async (t) => {
 
 test("after a stall of the process there is a third of a lease to renew it", async (t) => {
   const { clock, hold, losses, stall } = scene(t);
-  const { holdings, slot } = hold(1);
+  const { leaseTable, slot } = hold(1);
   hold(2);
   await clock.advance(1_000);
   await stall(LEASE * 2);
   await clock.advance(LEASE / 3 - 1_000);
   assert.deepEqual(losses, []);
-  const held = holdings.read(slot);
+  const held = leaseTable.read(slot);
   assert.ok(held);
-  holdings.renewed(held, clock.monotonic() + LEASE);
+  leaseTable.renewed(held, clock.monotonic() + LEASE);
   await clock.advance(1_000 + LATEST);
   assert.deepEqual(losses, [2]);
 });
@@ -63,13 +63,13 @@ test("on a host that stutters it is lost a third of a lease after it has run out
 
 function scene(t: TestContext) {
   const clock = testClock();
-  const holdings = new Holdings();
+  const leaseTable = new LeaseTable();
   const losses: number[] = [];
   let skipped = 0;
   // Time that passes while nothing runs: no timer fires in it.
   const monotonic = () => clock.monotonic() + skipped;
   const watch = new LeaseWatch({
-    holdings,
+    leaseTable,
     clock: { now: () => clock.now(), monotonic, after: (millis, call) => clock.after(millis, call) },
     onLoss: ({ job, reason }) => {
       assert.equal(reason, "LEASE_LOST");
@@ -80,8 +80,8 @@ function scene(t: TestContext) {
   t.after(() => watch.stop());
   const hold = (job: number) => {
     const since = monotonic();
-    const slot = holdings.take({ job: job as JobKey, fence: 7 as Fence, lease: LEASE }, { expiresAt: since + LEASE, since });
-    return { holdings, slot };
+    const slot = leaseTable.take({ job: job as JobKey, fence: 7 as Fence, lease: LEASE }, { expiresAt: since + LEASE, since });
+    return { leaseTable, slot };
   };
   const stall = async (millis: number) => {
     skipped += millis;

@@ -9,7 +9,7 @@ import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
 import { isLeft, type OpenBuild } from "../../operator/overview.ts";
 import type { AuditEntry } from "../../store/audit.ts";
-import type { BuildRow, LeadView } from "../../store/builds.ts";
+import type { BuildRow, OrchestratorLockRow } from "../../store/builds.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { answer } from "../render/output.ts";
@@ -139,7 +139,7 @@ function addShow(builds: Command): void {
 function buildPage(
   build: Build,
   row: BuildRow,
-  { lead, isDead }: { lead: LeadView | null; isDead: boolean },
+  { lead, isDead }: { lead: OrchestratorLockRow | null; isDead: boolean },
   history: AuditEntry[],
   now: number,
 ): string {

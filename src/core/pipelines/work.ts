@@ -124,7 +124,7 @@ export function doneMark({ stages, gather }: Segment, inherited: CompletedStages
   return hash("sha256", JSON.stringify(["holdfast.done.1", parts, gather?.name ?? null, before]));
 }
 
-/** One stage that a target has gone through in its segment. What let it pass by is not in its trail. */
+/** One stage that a target has gone through in its segment. What let it pass by is not in its completed stages. */
 export interface Step {
   stage: string;
   /** Where the output is. Null: it is written in the same commit. */
@@ -135,7 +135,7 @@ export interface Step {
   undone?: true;
 }
 
-/** What stands in a trail for the children that an expand has made in this context. They are there once, whatever was before. */
+/** What stands in the completed stages for the children that an expand has made in this context. They are there once, whatever was before. */
 export function childrenOf(context: string): ValueHash {
   return `members:${context}`;
 }
@@ -143,13 +143,13 @@ export function childrenOf(context: string): ValueHash {
 /** The stages that a target has gone through, in their order; those of its parent come first. */
 export type CompletedStages = readonly Step[];
 
-export function stepOf(trail: CompletedStages, stage: string): Step | undefined {
-  return trail.find((step) => step.stage === stage);
+export function stepOf(completed: CompletedStages, stage: string): Step | undefined {
+  return completed.find((step) => step.stage === stage);
 }
 
 /** As it is stored. */
-export function completedStagesText(trail: CompletedStages): string {
-  return JSON.stringify(trail.map(({ stage, result, output, undone }) => [stage, result, output, ...(undone ? [1] : [])]));
+export function completedStagesText(completed: CompletedStages): string {
+  return JSON.stringify(completed.map(({ stage, result, output, undone }) => [stage, result, output, ...(undone ? [1] : [])]));
 }
 
 export function parseCompletedStages(text: string): CompletedStages {
@@ -160,8 +160,8 @@ export function parseCompletedStages(text: string): CompletedStages {
 }
 
 /** With the key of what was written in the same commit. */
-export function withResult(trail: CompletedStages, result: ResultKey): CompletedStages {
-  return trail.map((step) => (step.result === null ? { ...step, result } : step));
+export function withResult(completed: CompletedStages, result: ResultKey): CompletedStages {
+  return completed.map((step) => (step.result === null ? { ...step, result } : step));
 }
 
 /** So many bytes an id may have, since it is indexed. */

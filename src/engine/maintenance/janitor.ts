@@ -6,7 +6,7 @@ import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError, RepeatedFailure } from "../log.ts";
-import type { Holdings } from "../leases.ts";
+import type { LeaseTable } from "../leases.ts";
 
 /** At most this many leases in one transaction. */
 const CHUNK = 10_000;
@@ -56,7 +56,7 @@ export interface StaleStats extends RecoveryStats {
  */
 export class Janitor {
   readonly #store: Store;
-  readonly #holdings: Holdings;
+  readonly #leaseTable: LeaseTable;
   readonly #clock: Clock;
   readonly #log: Log;
   readonly #self: ProcessId;
@@ -89,7 +89,7 @@ export class Janitor {
 
   constructor(parts: {
     store: Store;
-    holdings: Holdings;
+    leaseTable: LeaseTable;
     clock: Clock;
     log: Log;
     self: ProcessId;
@@ -99,7 +99,7 @@ export class Janitor {
     onStop?: (drain: number) => void;
   }) {
     this.#store = parts.store;
-    this.#holdings = parts.holdings;
+    this.#leaseTable = parts.leaseTable;
     this.#clock = parts.clock;
     this.#log = parts.log;
     this.#self = parts.self;
@@ -166,7 +166,7 @@ export class Janitor {
   /** Builds whose orchestrator is gone can be resumed by another. Costs a look when there is none. */
   async orphans(reason: "orphaned_at_startup" | "orchestrator_lost"): Promise<void> {
     const { builds } = this.#store;
-    const leads = await builds.leads();
+    const leads = await builds.orchestratorLocks();
     const lives = (holder: ProcessId) => holder === this.#self || this.#lives.get(holder) === "alive";
     if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return;
     if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
@@ -389,7 +389,7 @@ export class Janitor {
 
   #holderOf(lease: HeldLease, lives = this.#lives): Holder {
     if (lease.holder === null) return "by-hand";
-    if (lease.holder === this.#self) return this.#holdings.holds(lease) ? "alive" : "orphan";
+    if (lease.holder === this.#self) return this.#leaseTable.holds(lease) ? "alive" : "orphan";
     return lives.get(lease.holder) ?? "unknown";
   }
 

@@ -9,7 +9,7 @@ import {
   type SettingsView,
   Words,
 } from "../../core/limits/settings.ts";
-import { limitsText } from "../../core/limits/turnstile.ts";
+import { limitsText } from "../../core/limits/limit-gate.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { LimitCache } from "./limits/limits.ts";

@@ -2,7 +2,7 @@ import type { ResultKey } from "../../core/text/ids.ts";
 import type { WorkDatabase } from "../sql/work/work-batches.ts";
 import type { WorkHooks } from "../sql/work/work.ts";
 import type { Catalog } from "./catalog.ts";
-import { Overtaken } from "./connection/faults.ts";
+import { RerunTransaction } from "./connection/faults.ts";
 import { listOf } from "./connection/driver.ts";
 import type { Limits } from "./limits/limits.ts";
 import type { Cancel } from "./operate.ts";
@@ -27,7 +27,7 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
       const sql = `select nextval('${s}.results_key_seq') from generate_series(1, $1::integer)`;
       return (await tx.rows<[ResultKey]>(sql, count)).map(([key]) => key);
     },
-    overtaken: () => new Overtaken("Another transaction has added the same target."),
+    overtaken: () => new RerunTransaction("Another transaction has added the same target."),
   };
 }
 

@@ -13,7 +13,7 @@ import {
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import {
   type DeadProcess,
-  type Ending,
+  type SettleAs,
   type Found,
   type Judgement,
   type Left,
@@ -154,11 +154,11 @@ export class Recoveries implements RecoveryStore {
     return { ...reclaimed, locks: freed, builds, isDone };
   }
 
-  close(report: number, ending: Ending | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null> {
+  close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null> {
     return this.#write("report", (tx) => this.#close(tx, report, ending));
   }
 
-  *#close(tx: Tx, report: number, ending: Ending | { by: ProcessId }): Script<StoredReport | { left: Left[] } | null> {
+  *#close(tx: Tx, report: number, ending: SettleAs | { by: ProcessId }): Script<StoredReport | { left: Left[] } | null> {
     const row = yield* this.#reports.row(tx, report);
     if (row?.state !== "running" || row.owner !== ending.by) return null;
     if (!("errors" in ending)) {
@@ -208,7 +208,7 @@ export class Recoveries implements RecoveryStore {
 
   *#preview(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
-    const led = dead.map((id) => builds.ledBy(db, id));
+    const led = dead.map((id) => builds.orchestratedBy(db, id));
     const [jobs, held, ...ids] = yield* together(this.#heldBy(db, dead), locks.ofProcesses(db, dead), ...led);
     const staleLocks = yield* locks.stale(db, expired);
     return { jobs, builds: ids.flat(), locks: held, staleLocks };

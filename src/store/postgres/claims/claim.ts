@@ -18,7 +18,7 @@ import {
   toClaimed,
 } from "./claim-statements.ts";
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
-import { Overtaken } from "../connection/faults.ts";
+import { RerunTransaction } from "../connection/faults.ts";
 import { LimitedClaim } from "../limits/limited-claim.ts";
 import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
@@ -294,7 +294,7 @@ export class Claim {
     for (const claim of claimed) {
       if (queues.has(claim.queue)) continue;
       queues.add(claim.queue);
-      if (!(await this.#parts.locks.bind(tx, claim, worker, token))) throw new Overtaken("The queue is locked by now.");
+      if (!(await this.#parts.locks.bind(tx, claim, worker, token))) throw new RerunTransaction("The queue is locked by now.");
     }
   }
 

@@ -1,4 +1,4 @@
-import { Overtaken } from "./faults.ts";
+import { RerunTransaction } from "./faults.ts";
 import type { Session } from "./session.ts";
 
 /** How far numbers are moved on: further than anybody can have counted in the time that was lost. Ids have room for so many jobs. */
@@ -7,7 +7,7 @@ const FAR_JOBS = 100_000_000;
 const FAR_PROCESSES = 1_000_000;
 
 /** The database is another than the one that is known here. */
-export class DatabaseReverted extends Overtaken {
+export class DatabaseReverted extends RerunTransaction {
   constructor() {
     super("The database has gone back to what it was before.", { soon: true });
   }

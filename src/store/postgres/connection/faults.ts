@@ -10,7 +10,7 @@ export class ConnectionLost extends Error {
 }
 
 /** Another transaction was faster, which is seen only now: everything is undone and decided again. */
-export class Overtaken extends Error {
+export class RerunTransaction extends Error {
   /** What was in the way is waited for next time: there is no need to wait before. */
   readonly soon: boolean;
   constructor(message?: string, options: { soon: boolean } = { soon: false }) {
@@ -78,7 +78,7 @@ export function isRefused(error: unknown): boolean {
 /** Whether the same again may well succeed: it was chosen to end a deadlock, or another transaction was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);
-  return error instanceof Overtaken || code === "40P01" || code === "40001" || isTaken(error);
+  return error instanceof RerunTransaction || code === "40P01" || code === "40001" || isTaken(error);
 }
 
 /** An id or a key was free when it was looked up, and is not any more: a second look finds whose it is. */

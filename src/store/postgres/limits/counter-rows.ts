@@ -1,6 +1,15 @@
-import type { Fact, Fetched, KnownShare, Parked, Remembered, Share, Stored, Turn } from "../../../core/limits/share.ts";
+import type {
+  MissingRow,
+  FetchedRows,
+  KnownUsage,
+  Parked,
+  CounterCache,
+  LaneUsage,
+  Stored,
+  Turn,
+} from "../../../core/limits/lane-usage.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { type Changes, limitsIn } from "../../../core/limits/turnstile.ts";
+import { type Changes, limitsIn } from "../../../core/limits/limit-gate.ts";
 import { listOf, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
@@ -23,7 +32,7 @@ interface Asked {
   uses: number;
 }
 
-type CounterRow = [rule: number, key: string, ...share: ShareRow];
+type CounterRow = [rule: number, key: string, ...usage: ShareRow];
 type ShareRow = [
   id: number,
   lane: number,
@@ -38,24 +47,24 @@ type ShareRow = [
 ];
 type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean, limits: string | null];
 
-/** The rows that counters and parked jobs have: fetched for the turnstile, and written as it says. */
+/** The rows that counters and parked jobs have: fetched for the limit gate, and written as it says. */
 export class CounterRows {
   readonly #sql: Record<
-    "shares" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "shut" | "open",
+    "usages" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "shut" | "open",
     string
   >;
   readonly #heads: Record<Depth, string>;
-  readonly #remembered: (rule: number) => Remembered;
+  readonly #remembered: (rule: number) => CounterCache;
 
   /** `remembered`: what is known of the counters of a limit. */
-  constructor(s: string, remembered: (rule: number) => Remembered) {
+  constructor(s: string, remembered: (rule: number) => CounterCache) {
     this.#remembered = remembered;
     const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
     const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
     const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
     // One look-up each, however few there were when it was planned.
     const asked = `unnest($1::integer[], $2::text[]) as asked (asked_rule, asked_key) cross join lateral (
-      select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as share`;
+      select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as usage`;
     const limits = `case when head.more then (select limits from ${s}.jobs where key = head.job) end`;
     // From its first one on in the order of the index, into the next counter where it has fewer: for "equal" a plan that
     // expects few would sort all that are parked there, a million of them. How many are read stands in the text: of a
@@ -65,8 +74,8 @@ export class CounterRows {
       order by counter, priority desc, job limit ${limit}`;
     const heads = (from: string, limit: number) => `
       select head.counter, head.job, head.priority, head.more, ${limits}
-      from ${from} cross join lateral (${onwards("share.id", "", limit)}) as head
-      where head.counter = share.id order by head.counter, head.priority desc, head.job`;
+      from ${from} cross join lateral (${onwards("usage.id", "", limit)}) as head
+      where head.counter = usage.id order by head.counter, head.priority desc, head.job`;
     const gate = (to: string) => `
       update ${s}.jobs set gate = ${to}
       where key = any($1::bigint[]) and coalesce(state, '') = 'pending' and coalesce(gate, 'limit') = 'limit'`;
@@ -77,8 +86,8 @@ export class CounterRows {
       many: heads(asked, DEPTHS.many),
     };
     this.#sql = {
-      shares: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
-      unread: heads("unnest($1::bigint[]) as share (id)", DEPTHS.few),
+      usages: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
+      unread: heads("unnest($1::bigint[]) as usage (id)", DEPTHS.few),
       // Those that are stepped over were read before.
       further: `
         select head.counter, head.job, head.priority, head.more, ${limits}
@@ -92,9 +101,9 @@ export class CounterRows {
       remove: `delete from ${s}.counters where id = any($1::bigint[])`,
       // In the order of their ids.
       save: `
-        update ${s}.counters as share
-        set ${numbers.map((column, i) => `${column} = ($${2 + i}::${types[i]}[])[${placeIn("share.id", "$1")}]`).join(", ")}
-        where share.id = any($1::bigint[])`,
+        update ${s}.counters as usage
+        set ${numbers.map((column, i) => `${column} = ($${2 + i}::${types[i]}[])[${placeIn("usage.id", "$1")}]`).join(", ")}
+        where usage.id = any($1::bigint[])`,
       // New ones together with those that are parked there: their ids are not known before.
       add: `
         with added as (
@@ -118,73 +127,76 @@ export class CounterRows {
    * What is known of these counters, with the first that are parked there, and what else those need to pass. A counter
    * is named as often as it is used; `frees`: each time a place may become free.
    */
-  async fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<void> {
-    const heads = await this.#fetch(tx, facts, pairs, frees);
-    await this.#fetch(tx, facts, pairsOf(heads), false);
+  async fetch(tx: Tx, limitRows: FetchedRows, pairs: Iterable<Pair>, frees: boolean): Promise<void> {
+    const heads = await this.#fetch(tx, limitRows, pairs, frees);
+    await this.#fetch(tx, limitRows, pairsOf(heads), false);
   }
 
-  async #fetch(tx: Tx, facts: Fetched, pairs: Iterable<Pair>, frees: boolean): Promise<ParkedRow[]> {
+  async #fetch(tx: Tx, limitRows: FetchedRows, pairs: Iterable<Pair>, frees: boolean): Promise<ParkedRow[]> {
     const asked = new Map<string, Asked>();
     for (const pair of pairs) {
       const name = nameOf(pair);
       const known = asked.get(name);
       if (known !== undefined) known.uses++;
-      else if (!facts.hasShares(...pair)) asked.set(name, { pair, uses: 1 });
+      else if (!limitRows.hasUsages(...pair)) asked.set(name, { pair, uses: 1 });
     }
     const unknown: Asked[] = [];
     const unread: Asked[] = [];
     for (const one of asked.values()) {
       const known = this.#remembered(one.pair[0]).counter(...one.pair);
       if (known === undefined) unknown.push(one);
-      else facts.recall(...one.pair, known);
-      if (known === undefined || !known.every((share) => isEnough(share, frees ? one.uses + 1 : 1))) unread.push(one);
+      else limitRows.recall(...one.pair, known);
+      if (known === undefined || !known.every((usage) => isEnough(usage, frees ? one.uses + 1 : 1))) unread.push(one);
     }
-    const [, rows] = await Promise.all([this.#fetchShares(tx, facts, unknown), this.#fetchHeads(tx, facts, unread, frees)]);
+    const [, rows] = await Promise.all([
+      this.#fetchShares(tx, limitRows, unknown),
+      this.#fetchHeads(tx, limitRows, unread, frees),
+    ]);
     return rows;
   }
 
-  async #fetchShares(tx: Tx, facts: Fetched, asked: readonly Asked[]): Promise<void> {
+  async #fetchShares(tx: Tx, limitRows: FetchedRows, asked: readonly Asked[]): Promise<void> {
     if (asked.length === 0) return;
-    const rows = await tx.rows<CounterRow>(this.#sql.shares, ...pairLists(asked));
-    const shares = Map.groupBy(rows, ([rule, key]) => nameOf([rule, key]));
-    for (const { pair } of asked) facts.addShares(...pair, (shares.get(nameOf(pair)) ?? []).map(toStored));
+    const rows = await tx.rows<CounterRow>(this.#sql.usages, ...pairLists(asked));
+    const usages = Map.groupBy(rows, ([rule, key]) => nameOf([rule, key]));
+    for (const { pair } of asked) limitRows.addUsages(...pair, (usages.get(nameOf(pair)) ?? []).map(toStored));
   }
 
-  async #fetchHeads(tx: Tx, facts: Fetched, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
+  async #fetchHeads(tx: Tx, limitRows: FetchedRows, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
     const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#remembered(rule).isShared));
     const read = Array.from(groups, async ([depth, group]) => {
       const rows = await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group));
-      addHeads(facts, rows, DEPTHS[depth]);
+      addHeads(limitRows, rows, DEPTHS[depth]);
       return rows;
     });
     return (await Promise.all(read)).flat();
   }
 
-  /** A fact that turned out to be missing, and others of its kind that may well be the next. */
-  async fetchMissing(tx: Tx, facts: Fetched, fact: Fact): Promise<void> {
-    switch (fact.what) {
-      case "shares":
-        return this.fetch(tx, facts, [[fact.rule, fact.key]], true);
+  /** A missing that turned out to be missing, and others of its kind that may well be the next. */
+  async fetchMissing(tx: Tx, limitRows: FetchedRows, missing: MissingRow): Promise<void> {
+    switch (missing.what) {
+      case "usages":
+        return this.fetch(tx, limitRows, [[missing.rule, missing.key]], true);
       case "parked": {
-        const { share, after } = fact;
-        const others = after === null ? facts.unread().filter((id) => id !== share) : [];
+        const { usage, after } = missing;
+        const others = after === null ? limitRows.unread().filter((id) => id !== usage) : [];
         const [rows, heads] = await Promise.all([
-          tx.rows<ParkedRow>(this.#sql.further, share, after?.priority ?? null, after?.key ?? null),
+          tx.rows<ParkedRow>(this.#sql.further, usage, after?.priority ?? null, after?.key ?? null),
           others.length === 0 ? [] : tx.rows<ParkedRow>(this.#sql.unread, listOf(others)),
         ]);
-        facts.addParked(share, rows.map(toParked), rows.length < DEPTHS.many);
-        addHeads(facts, heads, DEPTHS.few);
-        await this.#fetch(tx, facts, pairsOf([...rows, ...heads]), false);
+        limitRows.addParked(usage, rows.map(toParked), rows.length < DEPTHS.many);
+        addHeads(limitRows, heads, DEPTHS.few);
+        await this.#fetch(tx, limitRows, pairsOf([...rows, ...heads]), false);
         return;
       }
       case "isParked": {
-        const { share, job } = fact;
-        const rows = await tx.rows(this.#sql.isParked, share, job.priority, job.key);
-        return facts.addIsParked(share, job, rows.length > 0);
+        const { usage, job } = missing;
+        const rows = await tx.rows(this.#sql.isParked, usage, job.priority, job.key);
+        return limitRows.addIsParked(usage, job, rows.length > 0);
       }
       case "limitsOf": {
-        const [row] = await tx.rows<[string]>(this.#sql.limitsOf, fact.job);
-        facts.addLimits(fact.job, (row as [string])[0]);
+        const [row] = await tx.rows<[string]>(this.#sql.limitsOf, missing.job);
+        limitRows.addLimits(missing.job, (row as [string])[0]);
       }
     }
   }
@@ -195,18 +207,18 @@ export class CounterRows {
     const { unparked, removed, due, shut } = changes;
     const added = changes.saved.filter(({ id }) => id === null);
     const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null).sort(byId);
-    const parkedAtNew = changes.parked.filter(({ share }) => share.id === null);
-    const parked = changes.parked.filter(({ share }) => share.id !== null);
+    const parkedAtNew = changes.parked.filter(({ usage }) => usage.id === null);
+    const parked = changes.parked.filter(({ usage }) => usage.id !== null);
     const opened = changes.opened.filter(({ key }) => !own.has(key));
     const statements: Promise<unknown>[] = [];
     const send = (text: string, ...lists: string[]) => void statements.push(tx.rows(text, ...lists));
     if (unparked.length > 0) {
-      send(sql.unpark, listOf(unparked.map(({ share }) => share.id)), ...turnLists(unparked.map(({ job }) => job)));
+      send(sql.unpark, listOf(unparked.map(({ usage }) => usage.id)), ...turnLists(unparked.map(({ job }) => job)));
     }
     if (removed.length > 0) send(sql.remove, listOf(removed.map(({ id }) => id)));
     if (saved.length > 0) send(sql.save, listOf(saved.map(({ id }) => id)), ...numberLists(saved));
     if (added.length > 0) {
-      const at = parkedAtNew.map(({ share }) => share);
+      const at = parkedAtNew.map(({ usage }) => usage);
       send(
         sql.add,
         ...placeLists(added),
@@ -219,7 +231,7 @@ export class CounterRows {
     if (parked.length > 0) {
       send(
         sql.park,
-        listOf(parked.map(({ share }) => share.id)),
+        listOf(parked.map(({ usage }) => usage.id)),
         ...turnLists(parked.map(({ job }) => job)),
         listOf(parked.map(({ job }) => job.more)),
       );
@@ -242,7 +254,7 @@ export function pairsIn(texts: Iterable<string>): Pair[] {
   return pairs;
 }
 
-function byId({ id }: Share, { id: other }: Share): number {
+function byId({ id }: LaneUsage, { id: other }: LaneUsage): number {
   return (id as number) - (other as number);
 }
 
@@ -250,8 +262,8 @@ function nameOf([rule, key]: Pair): string {
   return `${rule}:${key}`;
 }
 
-function isEnough({ share, heads }: KnownShare, wanted: number): boolean {
-  return share.parked === 0 || (heads !== null && (heads.whole || heads.jobs.length >= wanted));
+function isEnough({ usage, heads }: KnownUsage, wanted: number): boolean {
+  return usage.parked === 0 || (heads !== null && (heads.whole || heads.jobs.length >= wanted));
 }
 
 function depthOf(frees: boolean, uses: number, isShared: boolean): Depth {
@@ -265,9 +277,9 @@ function pairLists(asked: readonly { pair: Pair }[]): [rules: string, keys: stri
 }
 
 /** Of some counters the first so many, where there are as many. */
-function addHeads(facts: Fetched, rows: readonly ParkedRow[], depth: number): void {
-  for (const [share, jobs] of Map.groupBy(rows, ([counter]) => counter)) {
-    facts.setParked(share, { jobs: jobs.map(toParked), whole: jobs.length < depth });
+function addHeads(limitRows: FetchedRows, rows: readonly ParkedRow[], depth: number): void {
+  for (const [usage, jobs] of Map.groupBy(rows, ([counter]) => counter)) {
+    limitRows.setParked(usage, { jobs: jobs.map(toParked), whole: jobs.length < depth });
   }
 }
 
@@ -284,17 +296,17 @@ function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, 
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }
 
-function placeLists(shares: readonly Share[]): string[] {
+function placeLists(usages: readonly LaneUsage[]): string[] {
   return [
-    listOf(shares.map(({ counter }) => counter.rule)),
-    listOf(shares.map(({ counter }) => counter.key)),
-    listOf(shares.map(({ lane }) => lane)),
+    listOf(usages.map(({ counter }) => counter.rule)),
+    listOf(usages.map(({ counter }) => counter.key)),
+    listOf(usages.map(({ lane }) => lane)),
   ];
 }
 
-function numberLists(shares: readonly Share[]): string[] {
+function numberLists(usages: readonly LaneUsage[]): string[] {
   return (["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "dueAt"] as const).map((column) =>
-    listOf(shares.map((share) => share[column])),
+    listOf(usages.map((usage) => usage[column])),
   );
 }
 

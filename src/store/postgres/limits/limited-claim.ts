@@ -1,7 +1,7 @@
 import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../../core/jobs/claiming.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { byTurn } from "../../../core/jobs/job.ts";
-import type { LimitedJob } from "../../../core/limits/turnstile.ts";
+import type { LimitedJob } from "../../../core/limits/limit-gate.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
 import {
@@ -34,7 +34,7 @@ interface Heads {
   ends: ReadonlyMap<LaneShare, Head>;
 }
 
-/** Jobs out of queues with limits: they are read, and the turnstile says of each whether it starts. */
+/** Jobs out of queues with limits: they are read, and the limit gate says of each whether it starts. */
 export class LimitedClaim {
   readonly #limits: Limits;
   readonly #sql: Record<"due" | "setGates" | "heads" | "start", string>;
@@ -186,11 +186,11 @@ export class LimitedClaim {
     const { answer, opened } = await this.#limits.decide(tx, {
       pairs: pairsIn(all.flatMap(({ limits }) => limits ?? [])),
       frees: true,
-      decide: (turnstile) => {
+      decide: (limitGate) => {
         // It may run more than once.
         for (const [budget, left] of budgets) budget.left = left;
         return choose(all, ends, max, ({ key, priority, share, limits }) =>
-          limits === null ? "started" : turnstile.take({ key, priority, lane: share.lane.id, limits }),
+          limits === null ? "started" : limitGate.take({ key, priority, lane: share.lane.id, limits }),
         );
       },
       write: async ({ chosen }) => (rows = await this.#start(tx, request, chosen)),

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
-import { Fetched, Missing, Remembered } from "../../../core/limits/share.ts";
-import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/limits/turnstile.ts";
+import { FetchedRows, RowMissing, CounterCache } from "../../../core/limits/lane-usage.ts";
+import { type Changes, type Gate, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
@@ -33,8 +33,8 @@ interface Question<T> {
   frees: boolean;
   /** Jobs whose rows the caller writes. */
   own?: readonly JobKey[];
-  /** May run more than once, and changes nothing but the turnstile. */
-  decide: (turnstile: Turnstile) => T;
+  /** May run more than once, and changes nothing but the limitGate. */
+  decide: (limitGate: LimitGate) => T;
   /** What the caller writes then, sent ahead of the changes, and waited for. */
   write?: (answer: T) => Promise<unknown>;
 }
@@ -46,7 +46,7 @@ interface Decided<T> {
 }
 
 /**
- * The turnstile on this database. Its facts are read ahead, for a whole batch and under the lock of its queue; where one
+ * The limit gate on this database. Its rows are read ahead, for a whole batch and under the lock of its queue; where one
  * turns out to be missing, it is fetched and everything is decided again; then the changes are written in one go.
  */
 export class Limits {
@@ -131,7 +131,7 @@ export class Limits {
       pairs: pairsIn(limitsOf(jobs)),
       frees: false,
       own: jobs.map(({ key }) => key),
-      decide: (turnstile) => jobs.map((job) => turnstile.admit(job)),
+      decide: (limitGate) => jobs.map((job) => limitGate.admit(job)),
     });
     return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
   }
@@ -150,10 +150,10 @@ export class Limits {
       pairs: pairsIn(limitsOf(jobs)),
       frees: true,
       own: jobs.map(({ key }) => key),
-      decide: (turnstile) =>
+      decide: (limitGate) =>
         jobs.map((job) => {
-          turnstile.end(job.lane, job.limits, job.began);
-          return job.back ? turnstile.admit(job) : null;
+          limitGate.end(job.lane, job.limits, job.began);
+          return job.back ? limitGate.admit(job) : null;
         }),
     });
     return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
@@ -167,8 +167,8 @@ export class Limits {
     await this.decide(tx, {
       pairs: pairsIn(limitsOf(ended)),
       frees: true,
-      decide: (turnstile) => {
-        for (const { lane, limits } of ended) turnstile.end(lane, limits, true);
+      decide: (limitGate) => {
+        for (const { lane, limits } of ended) limitGate.end(lane, limits, true);
       },
     });
   }
@@ -179,8 +179,8 @@ export class Limits {
       pairs: pairsIn(limitsOf(jobs)),
       frees: true,
       own: jobs.map(({ key }) => key),
-      decide: (turnstile) => {
-        for (const job of jobs) turnstile.withdraw(job, job.gate);
+      decide: (limitGate) => {
+        for (const job of jobs) limitGate.withdraw(job, job.gate);
       },
     });
   }
@@ -198,8 +198,8 @@ export class Limits {
     await this.decide(tx, {
       pairs: due,
       frees: true,
-      decide: (turnstile) => {
-        for (const [rule, key] of due) turnstile.look(rule, key);
+      decide: (limitGate) => {
+        for (const [rule, key] of due) limitGate.look(rule, key);
       },
     });
   }
@@ -247,25 +247,25 @@ export class Limits {
   }
 
   async #decide<T>(tx: Tx, { pairs, frees, own = [], decide, write }: Question<T>): Promise<Decided<T>> {
-    const facts = new Fetched((id) => this.#settings.view.rule(id));
+    const limitRows = new FetchedRows((id) => this.#settings.view.rule(id));
     const queues = [...new Set(pairs.map(([rule]) => this.#queueOf(rule)))];
     // What is remembered counts once it is known who decided last.
     const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);
-    await this.#rows.fetch(tx, facts, pairs, frees);
+    await this.#rows.fetch(tx, limitRows, pairs, frees);
     for (;;) {
-      const turnstile = new Turnstile(facts, now);
+      const limitGate = new LimitGate(limitRows, now);
       let answer: T;
       let changes: Changes | null;
       try {
-        answer = decide(turnstile);
-        changes = turnstile.changes();
+        answer = decide(limitGate);
+        changes = limitGate.changes();
       } catch (error) {
-        if (!(error instanceof Missing)) throw error;
-        await this.#rows.fetchMissing(tx, facts, error.fact);
+        if (!(error instanceof RowMissing)) throw error;
+        await this.#rows.fetchMissing(tx, limitRows, error.missing);
         continue;
       }
       const written = write?.(answer);
-      if (changes !== null) this.#store(tx, { turnstile, changes, facts }, own);
+      if (changes !== null) this.#store(tx, { limitGate, changes, limitRows }, own);
       await written;
       const opened = new Set(changes?.opened.map(({ key }) => key));
       if (opened.size > 0) for (const queue of queues) tx.ready(queue);
@@ -285,11 +285,11 @@ export class Limits {
    */
   #store(
     tx: Tx,
-    { turnstile, changes, facts }: { turnstile: Turnstile; changes: Changes; facts: Fetched },
+    { limitGate, changes, limitRows }: { limitGate: LimitGate; changes: Changes; limitRows: FetchedRows },
     own: readonly JobKey[],
   ): void {
-    const counters = Map.groupBy(turnstile.counters, ({ rule }) => this.#queueOf(rule));
-    for (const [queue, some] of counters) this.#cache.remembered(queue).keep(some, changes, facts);
+    const counters = Map.groupBy(limitGate.counters, ({ rule }) => this.#queueOf(rule));
+    for (const [queue, some] of counters) this.#cache.remembered(queue).keep(some, changes, limitRows);
     const writes = this.#rows.write(tx, changes, new Set(own));
     if (writes.length === 0) return;
     for (const write of [...writes, this.#cache.made(tx, [...counters.keys()])]) write.catch(() => {});
@@ -317,7 +317,7 @@ function limitsOf(jobs: readonly { limits: string }[]): string[] {
 /** What is known of the counters of a queue, since the decision of that name. */
 interface Known {
   since: string | null;
-  remembered: Remembered;
+  remembered: CounterCache;
 }
 
 /**
@@ -353,9 +353,9 @@ export class LimitCache {
   }
 
   /** Under the lock of its queue. */
-  remembered(queue: string): Remembered {
+  remembered(queue: string): CounterCache {
     let known = this.#queues.get(queue);
-    if (known === undefined) this.#queues.set(queue, (known = { since: null, remembered: new Remembered() }));
+    if (known === undefined) this.#queues.set(queue, (known = { since: null, remembered: new CounterCache() }));
     return known.remembered;
   }
 

@@ -98,7 +98,7 @@ create table ${s}.targets (
   value_size   bigint not null default 0,
   seen         bigint not null,
   done         text collate "C",
-  trail        text not null,
+  completed        text not null,
   grouping     text collate "C",
   member       text collate "C",
   -- The key of the result that says why it failed.

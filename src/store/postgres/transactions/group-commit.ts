@@ -6,7 +6,7 @@ import { backoff } from "../connection/faults.ts";
 import type { Writer } from "../connection/connections.ts";
 import type { Rows } from "../connection/driver.ts";
 import { DatabaseReverted } from "../connection/epoch.ts";
-import { closedError, explain, isLost, mayRunAgain, Overtaken } from "../connection/faults.ts";
+import { closedError, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
 import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import type { ChangeFeed } from "../change-feed.ts";
@@ -145,7 +145,7 @@ export class GroupCommit {
         this.#options.onStall();
         await this.#pause(stalls++);
       } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
-        if (!(outcome.error instanceof Overtaken && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
+        if (!(outcome.error instanceof RerunTransaction && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
       } else if (!apart && callsOf(items) > 1 && !outcome.unknown) {
         apart = true;
         items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
@@ -235,7 +235,7 @@ export class GroupCommit {
       if (!state.isCommitted && !session.isLost && !isLost(error)) {
         // A notification must not keep anything from being committed.
         const isUnnotified = carried !== null && isUndelivered(error);
-        return this.#refused(state, isUnnotified ? new Overtaken("It could not notify.", { soon: true }) : error);
+        return this.#refused(state, isUnnotified ? new RerunTransaction("It could not notify.", { soon: true }) : error);
       }
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => single.recall(rows, outcome, inputs));

@@ -1,6 +1,6 @@
 import { crc32 } from "node:zlib";
 import { listOf } from "../connection/driver.ts";
-import { Overtaken } from "../connection/faults.ts";
+import { RerunTransaction } from "../connection/faults.ts";
 import type { LimitCache } from "../limits/limits.ts";
 import type { Tx } from "./transaction.ts";
 
@@ -34,7 +34,7 @@ export function tryLockMutex(s: string, id: number): string {
 const MAX_WAIT_MS = 250;
 
 /** Another transaction holds what this one needs, and may wait for what it holds: it is rolled back and tried again. */
-export class Stalled extends Overtaken {
+export class Stalled extends RerunTransaction {
   constructor() {
     super("Another transaction has it locked.");
   }
@@ -74,7 +74,7 @@ export class QueueLocks {
     const [[row]] = await Promise.all([locked, this.#cache.read(tx, missing)]);
     if (row?.[0]) return;
     this.#wanted = [...held, ...missing];
-    throw new Overtaken("Another transaction has the lock of a queue that comes first.", { soon: true });
+    throw new RerunTransaction("Another transaction has the lock of a queue that comes first.", { soon: true });
   }
 
   /** Before anything else, with others that are known to be needed; null when it is none. */
@@ -146,6 +146,6 @@ export class OrderedLock {
     const taken = await tx.rows(tx.isLate ? `${this.#select} skip locked` : this.#select);
     if (taken.length > 0) return;
     this.#isWanted = true;
-    throw new Overtaken("Another transaction has a lock that comes first.", { soon: true });
+    throw new RerunTransaction("Another transaction has a lock that comes first.", { soon: true });
   }
 }

@@ -5,7 +5,7 @@ import type { Operation } from "../../points.ts";
 import type { Tx as AnyTx } from "../../sql/script.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, DatabaseReverted } from "../connection/epoch.ts";
-import { codeOf, isLost, Overtaken } from "../connection/faults.ts";
+import { codeOf, isLost, RerunTransaction } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import { ScriptTx, type Statements } from "../scripts.ts";
@@ -208,15 +208,15 @@ export class Transaction extends ScriptTx implements Tx {
     throw this.#stale();
   }
 
-  #stale(): Overtaken {
+  #stale(): RerunTransaction {
     this.#options.onStale();
-    return new Overtaken("What was known of queues has changed.");
+    return new RerunTransaction("What was known of queues has changed.");
   }
 
   cause(error: unknown): unknown {
     // What was known has been forgotten under it, and whatever went wrong may come of that.
     if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new DatabaseReverted();
-    if (error instanceof Overtaken) return error;
+    if (error instanceof RerunTransaction) return error;
     const cause = this.#failed?.error ?? error;
     switch (codeOf(cause)) {
       case REFUSED.returned:
@@ -224,9 +224,9 @@ export class Transaction extends ScriptTx implements Tx {
       case REFUSED.stale:
         return this.#stale();
       case REFUSED.moved:
-        return new Overtaken("A job was changed while it was claimed.", { soon: true });
+        return new RerunTransaction("A job was changed while it was claimed.", { soon: true });
       case REFUSED.partial:
-        return new Overtaken("More follows from a job's end than one statement can write.", { soon: true });
+        return new RerunTransaction("More follows from a job's end than one statement can write.", { soon: true });
       case "55P03":
         return this.queues.length > 0 ? new Stalled() : cause;
       default:

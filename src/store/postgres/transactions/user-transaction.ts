@@ -3,7 +3,7 @@ import type { Durability, Enqueued, NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import { type Epoch, DatabaseReverted } from "../connection/epoch.ts";
-import { codeOf, explain, mayRunAgain, Overtaken } from "../connection/faults.ts";
+import { codeOf, explain, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
 import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
 import { longShare } from "../settle/settle-effects.ts";
 import { ScriptTx, Statements } from "../scripts.ts";
@@ -183,7 +183,8 @@ class UserTx extends ScriptTx implements Tx {
     );
     const [lanes, settings, isGone] = row as [number, number, boolean];
     if (isGone) throw new DatabaseReverted();
-    if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings) throw new Overtaken();
+    if ((this.#assumed.lanes ?? lanes) !== lanes || (this.#assumed.settings ?? settings) !== settings)
+      throw new RerunTransaction();
   }
 
   assume(what: Counted, count: number): void {

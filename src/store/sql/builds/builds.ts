@@ -5,8 +5,8 @@ import type {
   BuildFilter,
   BuildRow,
   BuildStore,
-  LeadView,
-  LedBuild,
+  OrchestratorLockRow,
+  OrchestratedBuild,
   LockConflict,
   LockToken,
   MintedToken,
@@ -16,7 +16,7 @@ import type {
 import type { NewJob } from "../../store.ts";
 import type { Access, Dialect, Enqueue, Events, Reads, Script, Settings, Tx } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import { type Known, Leads } from "./leads.ts";
+import { type Known, OrchestratorLocks } from "./orchestrator-locks.ts";
 import { endedWithWork } from "./leftovers.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -36,7 +36,7 @@ interface Parts {
 export class Builds implements BuildStore {
   readonly #access: Access;
   readonly #runs: Runs;
-  readonly #leads: Leads;
+  readonly #locks: OrchestratorLocks;
   readonly #orchestrate: Orchestrate;
   readonly #oversee: Oversee;
 
@@ -46,7 +46,7 @@ export class Builds implements BuildStore {
     const own = {
       ...parts,
       runs: (this.#runs = new Runs(dialect, parts.guard)),
-      leads: (this.#leads = new Leads(dialect)),
+      leads: (this.#locks = new OrchestratorLocks(dialect)),
       tokens: new Tokens(dialect),
       retries: new Retries(dialect),
       *isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
@@ -58,11 +58,11 @@ export class Builds implements BuildStore {
     this.#oversee = new Oversee({ ...own, moves });
   }
 
-  start(build: NewBuild): Promise<LedBuild | LockConflict | { paused: string }> {
+  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }> {
     return this.#write((tx) => this.#orchestrate.start(tx, build), [build.listing]);
   }
 
-  resume(build: ResumeBuild): Promise<LedBuild | LockConflict> {
+  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict> {
     return this.#write((tx) => this.#orchestrate.resume(tx, build));
   }
 
@@ -95,11 +95,11 @@ export class Builds implements BuildStore {
   }
 
   beat(lock: LockToken): Promise<boolean> {
-    return this.#access.write("beat", (tx) => this.#leads.beat(tx, lock));
+    return this.#access.write("beat", (tx) => this.#locks.beat(tx, lock));
   }
 
-  leads(pipeline?: string): Promise<LeadView[]> {
-    return this.#access.read((db) => this.#leads.list(db, pipeline));
+  orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]> {
+    return this.#access.read((db) => this.#locks.list(db, pipeline));
   }
 
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
@@ -108,7 +108,7 @@ export class Builds implements BuildStore {
 
   /** Called again and again, mostly for nothing: then nothing is written. */
   async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
-    const found = await this.#access.read((db) => this.#leads.unled(db, known));
+    const found = await this.#access.read((db) => this.#locks.withoutOrchestrator(db, known));
     return found.length === 0 ? [] : this.#write((tx) => this.#oversee.orphan(tx, known, reason));
   }
 
@@ -118,8 +118,8 @@ export class Builds implements BuildStore {
   }
 
   /** For burials: the ids of the builds that a process leads. */
-  *ledBy(db: Reads, holder: ProcessId): Script<string[]> {
-    return (yield* this.#leads.ledBy(db, holder)).map(({ build }) => build);
+  *orchestratedBy(db: Reads, holder: ProcessId): Script<string[]> {
+    return (yield* this.#locks.orchestratedBy(db, holder)).map(({ build }) => build);
   }
 
   #write<T>(script: (tx: Tx) => Script<T>, jobs: readonly NewJob[] = []): Promise<T> {

@@ -5,13 +5,13 @@ import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../
 import type { BuildRow } from "../../builds.ts";
 import { type Events, type Reads, type Script, type Settings, type Tx, wait } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Leads } from "./leads.ts";
+import type { OrchestratorLocks } from "./orchestrator-locks.ts";
 import type { Retries } from "./retries.ts";
 import type { Runs } from "./runs.ts";
 
 export interface MoveParts {
   runs: Runs;
-  leads: Leads;
+  leads: OrchestratorLocks;
   retries: Retries;
   audit: Audit;
   events: Events;

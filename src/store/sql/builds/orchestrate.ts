@@ -4,7 +4,7 @@ import {
   budgetOf,
   type BuildRow,
   factsOf,
-  type LedBuild,
+  type OrchestratedBuild,
   listingOf,
   type LockConflict,
   type LockToken,
@@ -22,7 +22,7 @@ import {
 import type { NewJob } from "../../store.ts";
 import { type Enqueue, type Script, type Tx, wait } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Leads } from "./leads.ts";
+import type { OrchestratorLocks } from "./orchestrator-locks.ts";
 import type { MoveParts, Moves } from "./moves.ts";
 import type { Retries } from "./retries.ts";
 import type { Runs } from "./runs.ts";
@@ -30,7 +30,7 @@ import type { Tokens } from "./tokens.ts";
 
 interface Parts {
   runs: Runs;
-  leads: Leads;
+  leads: OrchestratorLocks;
   tokens: Tokens;
   moves: Moves;
   retries: Retries;
@@ -47,7 +47,7 @@ export class Orchestrate {
     this.#parts = parts;
   }
 
-  *start(tx: Tx, wanted: NewBuild): Script<LedBuild | LockConflict | { paused: string }> {
+  *start(tx: Tx, wanted: NewBuild): Script<OrchestratedBuild | LockConflict | { paused: string }> {
     const { runs, leads, moves } = this.#parts;
     const { pipeline, lead } = wanted;
     const by = this.#leader(lead);
@@ -64,7 +64,7 @@ export class Orchestrate {
     return yield* this.#led(tx, yield* runs.get(tx, build.key));
   }
 
-  *resume(tx: Tx, wanted: ResumeBuild): Script<LedBuild | LockConflict> {
+  *resume(tx: Tx, wanted: ResumeBuild): Script<OrchestratedBuild | LockConflict> {
     const { runs, leads, tokens, moves } = this.#parts;
     const found = yield* runs.lock(tx, wanted.build);
     if (found === null) throw noSuchBuild(wanted.build);
@@ -125,7 +125,7 @@ export class Orchestrate {
     return yield* this.#parts.moves.make(tx, build, LOST, { holderGone: true }, { by });
   }
 
-  *#led(tx: Tx, build: BuildRow): Script<LedBuild> {
+  *#led(tx: Tx, build: BuildRow): Script<OrchestratedBuild> {
     const { isWorkLeft, retries } = this.#parts;
     return { ...build, rests: yield* isWorkLeft(tx, build.pipeline), retries: yield* retries.any(tx, build.key) };
   }

@@ -4,14 +4,14 @@ import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import { type Approval, brokenBy, type BuildRow, type MintedToken, tokenUse } from "../../builds.ts";
 import { type Events, type Script, type Tx, wait } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Known, Leads } from "./leads.ts";
+import type { Known, OrchestratorLocks } from "./orchestrator-locks.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
 import type { Tokens } from "./tokens.ts";
 
 interface Parts {
   runs: Runs;
-  leads: Leads;
+  leads: OrchestratorLocks;
   tokens: Tokens;
   moves: Moves;
   audit: Audit;
@@ -66,7 +66,7 @@ export class Oversee {
 
   /** Its orchestrator is dead. */
   *crash(tx: Tx, holder: ProcessId, reason: BuildReason): Script<BuildRow[]> {
-    const led = yield* this.#parts.leads.ledBy(tx, holder);
+    const led = yield* this.#parts.leads.orchestratedBy(tx, holder);
     return yield* this.#crash(
       tx,
       led.map(({ key }) => key),
@@ -75,7 +75,7 @@ export class Oversee {
   }
 
   *orphan(tx: Tx, known: Known, reason: BuildReason): Script<BuildRow[]> {
-    return yield* this.#crash(tx, yield* this.#parts.leads.unled(tx, known), reason);
+    return yield* this.#crash(tx, yield* this.#parts.leads.withoutOrchestrator(tx, known), reason);
   }
 
   *#crash(tx: Tx, builds: readonly BuildKey[], reason: BuildReason): Script<BuildRow[]> {

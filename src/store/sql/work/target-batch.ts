@@ -23,7 +23,7 @@ type Content = Pick<ListedTarget, "id" | "parent" | "hash" | "fingerprint"> & { 
 
 /** Where a target is: at the end of its segment, or at a stage of it. */
 export interface TargetPosition {
-  trail: CompletedStages;
+  completed: CompletedStages;
   done: string | null;
   group: string | null;
   member: string | null;
@@ -132,7 +132,7 @@ const CONTENT = {
 const POSITION = {
   seen: "bigint",
   done: "text",
-  trail: "text",
+  completed: "text",
   grouping: "text",
   member: "text",
   failure: "bigint",
@@ -276,14 +276,14 @@ function isContentOf({ id, parent, hash, fingerprint, value }: ListedTarget, sto
 }
 
 function positionColumns({ ref, position, build, rev }: Put) {
-  const { trail, done, group, member, failure } = position;
+  const { completed, done, group, member, failure } = position;
   return {
     pipeline: ref.pipeline,
     segment: ref.segment,
     path: ref.path,
     seen: build,
     done,
-    trail: completedStagesText(trail),
+    completed: completedStagesText(completed),
     grouping: group,
     member,
     failure,

@@ -20,7 +20,7 @@ export interface TargetGuard {
 }
 
 /** What the checksum of a target covers. */
-export type CheckedTarget = Omit<TargetColumns, "seen" | "done" | "trail" | "grouping" | "member" | "failure" | "rev"> & {
+export type CheckedTarget = Omit<TargetColumns, "seen" | "done" | "completed" | "grouping" | "member" | "failure" | "rev"> & {
   pipeline: string;
 };
 

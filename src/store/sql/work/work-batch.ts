@@ -184,8 +184,8 @@ export class WorkBatch implements WorkBatchParts {
     flow: Flow,
     made: ResultKey | null,
   ): TargetPosition {
-    const trail = made === null ? flow.trail : withResult(flow.trail, made);
-    const position = { trail, done: null, group: null, member: null, failure: null };
+    const completed = made === null ? flow.completed : withResult(flow.completed, made);
+    const position = { completed, done: null, group: null, member: null, failure: null };
     if (flow.to === "end") return { ...position, done: flow.done, group: flow.group, member: flow.member };
     if (flow.to === "work") return position;
     const { stage, hash, error } = flow;

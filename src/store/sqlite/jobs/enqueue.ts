@@ -9,7 +9,7 @@ import {
   type Upstream,
 } from "../../../core/jobs/admission.ts";
 import type { JobState } from "../../../core/jobs/job.ts";
-import { limitsText } from "../../../core/limits/turnstile.ts";
+import { limitsText } from "../../../core/limits/limit-gate.ts";
 import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";

@@ -1,8 +1,8 @@
 import type { Start } from "../../../core/jobs/claiming.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { LimitRule } from "../../../core/limits/limit.ts";
-import type { Facts, Parked, Share, Stored, Turn } from "../../../core/limits/share.ts";
-import { type Changes, type Gate, type LimitedJob, Turnstile } from "../../../core/limits/turnstile.ts";
+import type { LimitRows, Parked, LaneUsage, Stored, Turn } from "../../../core/limits/lane-usage.ts";
+import { type Changes, type Gate, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { isHeld } from "../../sql/locks.ts";
 import type { Connection, Statement } from "../driver.ts";
@@ -17,12 +17,12 @@ const AHEAD = 16;
 /** Beyond this many, what is known of counters is forgotten. */
 const MOST = 20_000;
 
-/** The turnstile on this database: it decides who passes, and here it is looked up and written down. */
+/** The limit gate on this database: it decides who passes, and here it is looked up and written down. */
 export class Limits {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
   readonly #rows: Rows;
-  readonly #turnstile: Turnstile;
+  readonly #limitGate: LimitGate;
   readonly #due: Statement;
   readonly #wrong: Statement;
   readonly #version: Statement;
@@ -35,7 +35,7 @@ export class Limits {
     this.#catalog = parts.catalog;
     this.#settings = parts.settings;
     this.#rows = new Rows(db, parts.settings);
-    this.#turnstile = new Turnstile(this.#rows, 0);
+    this.#limitGate = new LimitGate(this.#rows, 0);
     this.#due = db.prepare(
       `select rule, key from holdfast_counters where due_at is not null and due_at <= ? order by due_at limit ${DUE}`,
     );
@@ -48,7 +48,7 @@ export class Limits {
     return this.#in(tx).admit(job);
   }
 
-  /** A pending job that stands ready wants to start; see the turnstile. */
+  /** A pending job that stands ready wants to start; see the limitGate. */
   take(tx: Tx, job: LimitedJob): Start {
     return this.#in(tx).take(job);
   }
@@ -73,7 +73,7 @@ export class Limits {
 
   /** The last act of each operation: lets the next ones pass where there is room, and writes down how it stands. How many jobs stand ready now that did not before. */
   write(tx: Tx): number {
-    const changes = this.#tx === tx ? this.#turnstile.changes() : null;
+    const changes = this.#tx === tx ? this.#limitGate.changes() : null;
     if (changes === null) return 0;
     if (this.#rows.write(changes)) tx.wrote();
     for (const { lane } of changes.opened) tx.ready(this.#catalog.lane(lane).queue);
@@ -82,7 +82,7 @@ export class Limits {
 
   /** After an undone transaction. */
   forget(): void {
-    this.#turnstile.forget();
+    this.#limitGate.forget();
     this.#seen = -1;
   }
 
@@ -92,20 +92,20 @@ export class Limits {
   }
 
   /** Once in each transaction it is made sure that what is known still holds. */
-  #in(tx: Tx): Turnstile {
-    if (this.#tx === tx) return this.#turnstile;
+  #in(tx: Tx): LimitGate {
+    if (this.#tx === tx) return this.#limitGate;
     this.#tx = tx;
     const [version] = this.#version.row() as [number];
-    if (version !== this.#seen || tx.settings !== this.#settingsSeen || this.#turnstile.size > MOST) this.forget();
+    if (version !== this.#seen || tx.settings !== this.#settingsSeen || this.#limitGate.size > MOST) this.forget();
     this.#seen = version;
     this.#settingsSeen = tx.settings;
     this.#settings.at(tx.settings);
-    return this.#turnstile.at(tx.now);
+    return this.#limitGate.at(tx.now);
   }
 }
 
 /** The rows that counters and parked jobs have. */
-class Rows implements Facts {
+class Rows implements LimitRows {
   readonly #settings: Settings;
   readonly #load: Statement;
   readonly #add: Statement;
@@ -158,20 +158,20 @@ class Rows implements Facts {
     return this.#settings.rule(id);
   }
 
-  shares(rule: number, key: string): Stored[] {
+  usages(rule: number, key: string): Stored[] {
     return this.#load.rows(rule, key).map(toStored);
   }
 
-  parked(share: number, after: Turn | null): Parked[] {
-    const rows = after === null ? this.#first.rows(share) : this.#next.rows(share, after.priority, after.priority, after.key);
+  parked(usage: number, after: Turn | null): Parked[] {
+    const rows = after === null ? this.#first.rows(usage) : this.#next.rows(usage, after.priority, after.priority, after.key);
     return rows.map((row) => {
       const [key, priority, more] = row as [JobKey, number, 0 | 1];
       return { key, priority, more: more === 1 };
     });
   }
 
-  isParked(share: number, { priority, key }: Turn): boolean {
-    return this.#isParked.row(share, priority, key) !== undefined;
+  isParked(usage: number, { priority, key }: Turn): boolean {
+    return this.#isParked.row(usage, priority, key) !== undefined;
   }
 
   limitsOf(job: JobKey): string {
@@ -180,22 +180,22 @@ class Rows implements Facts {
 
   /** False when there is nothing to write. */
   write({ unparked, removed, saved, due, parked, shut, opened }: Changes): boolean {
-    for (const { share, job } of unparked) this.#unpark.run(share.id, job.priority, job.key);
+    for (const { usage, job } of unparked) this.#unpark.run(usage.id, job.priority, job.key);
     for (const { id } of removed) this.#remove.run(id);
-    for (const share of saved) this.#write(share);
+    for (const usage of saved) this.#write(usage);
     for (const { dueAt, id } of due) this.#setDue.run(dueAt, id);
-    for (const { share, job } of parked) this.#park.run(share.id, job.priority, job.key, job.more ? 1 : 0);
+    for (const { usage, job } of parked) this.#park.run(usage.id, job.priority, job.key, job.more ? 1 : 0);
     for (const key of shut) this.#shut.run(key);
     if (opened.length > 0) this.#open.run(JSON.stringify(opened.map(({ key }) => key)));
     return removed.length + saved.length + due.length > 0;
   }
 
-  #write(share: Share): void {
-    const { counter, lane, running, passed, beyond, parked, lowest, last, bucket } = share;
+  #write(usage: LaneUsage): void {
+    const { counter, lane, running, passed, beyond, parked, lowest, last, bucket } = usage;
     const { rule, key } = counter;
-    if (share.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, share.id);
-    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, share.dueAt);
-    [share.id] = row as [number];
+    if (usage.id !== null) return void this.#save.run(running, passed, beyond, parked, lowest, last, bucket, usage.id);
+    const row = this.#add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, usage.dueAt);
+    [usage.id] = row as [number];
   }
 }
 

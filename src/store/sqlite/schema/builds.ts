@@ -90,7 +90,7 @@ create table holdfast_targets (
   value_size   integer not null default 0,
   seen         integer not null,
   done         text,
-  trail        text not null,
+  completed        text not null,
   grouping     text,
   member       text,
   -- The key of the result that says why it failed.

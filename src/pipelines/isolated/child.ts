@@ -13,7 +13,7 @@ import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipe
 import type { Outcome } from "../../core/jobs/retry.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { StageDefinition } from "../../core/pipelines/stage.ts";
-import { addFollowUp, Ending, failForGood, outcomeOf } from "../../engine/attempt.ts";
+import { addFollowUp, SettleAs, failForGood, outcomeOf } from "../../engine/attempt.ts";
 import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
 import { SIGNALS } from "../../engine/shared-engine.ts";
@@ -196,12 +196,12 @@ function textOf(returned: unknown, what: string): string | Uint8Array | null {
     return toJson(returned, what);
   } catch (error) {
     // What cannot be kept the first time cannot be kept the next time either.
-    throw new Ending(failForGood(toJobError(error)));
+    throw new SettleAs(failForGood(toJobError(error)));
   }
 }
 
 function outcomeFor(error: unknown): Outcome {
-  return error instanceof Ending ? error.outcome : outcomeOf(error, systemClock);
+  return error instanceof SettleAs ? error.outcome : outcomeOf(error, systemClock);
 }
 
 function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promise<Calls[N]["answer"]> {

@@ -3,7 +3,7 @@ import { type JobError, toJobError } from "../../core/jobs/job.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { JobContext } from "../../core/pipelines/stage.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { Ending } from "../../engine/attempt.ts";
+import { SettleAs } from "../../engine/attempt.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";
 import type { NewJob } from "../../store/store.ts";
 import type { Expansion, HandedContext, StageAttempt } from "../stage-attempt.ts";
@@ -46,7 +46,7 @@ async function runIsolated(task: ToldTask, handed: HandedContext, job: JobContex
   child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));
   child.on("error", (error) => end.reject(error));
   // Whatever it was, it was this attempt's doing. What it said before may still be on its way.
-  const died = (): void => end.reject(new Ending({ kind: "crashed" }));
+  const died = (): void => end.reject(new SettleAs({ kind: "crashed" }));
   child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
   const abort = onAbort(child, job.signal, send);
   try {
@@ -85,7 +85,7 @@ function hear(message: FromGuest, talk: Talk): void {
     case "threw": {
       const { outcome } = message;
       const error = "error" in outcome ? outcome.error : null;
-      return talk.end.reject(error?.code === "BYTES_CHANGED" ? toThrow(error) : new Ending(outcome));
+      return talk.end.reject(error?.code === "BYTES_CHANGED" ? toThrow(error) : new SettleAs(outcome));
     }
   }
 }

@@ -7,16 +7,16 @@ import { type Log, describeError } from "../log.ts";
 export const BEAT = 5_000;
 
 /** The locks of pipelines that this process holds. They are kept by the keeper's thread, where there is one: a handler that blocks the event loop must not lose them. */
-export class Leads {
+export class Heartbeats {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #log: Log;
   /** True: the thread has it. */
-  readonly #send: (message: LeadMessage) => boolean;
+  readonly #send: (message: HeartbeatMessage) => boolean;
   readonly #held = new Map<string, { lock: LockToken; onLost: () => void }>();
   #timer: (() => void) | null = null;
 
-  constructor(parts: { store: Store; clock: Clock; log: Log; send: (message: LeadMessage) => boolean }) {
+  constructor(parts: { store: Store; clock: Clock; log: Log; send: (message: HeartbeatMessage) => boolean }) {
     this.#store = parts.store;
     this.#clock = parts.clock;
     this.#log = parts.log;
@@ -69,4 +69,4 @@ export class Leads {
   }
 }
 
-export type LeadMessage = { lead: LockToken } | { leave: string };
+export type HeartbeatMessage = { lead: LockToken } | { leave: string };

@@ -2,7 +2,7 @@ import {
   addPassed,
   AFTER_ALL,
   type Counter,
-  type Facts,
+  type LimitRows,
   isIdle,
   lowerBuckets,
   park,
@@ -10,13 +10,13 @@ import {
   precedes,
   readOn,
   readyOf,
-  type Share,
-  shareOf,
+  type LaneUsage,
+  laneUsageOf,
   stored,
   toCounter,
   type Turn,
   unpark,
-} from "./share.ts";
+} from "./lane-usage.ts";
 import type { JobKey } from "../text/ids.ts";
 import type { Start } from "../jobs/claiming.ts";
 import { byTurn } from "../jobs/job.ts";
@@ -30,14 +30,14 @@ export interface LimitedJob extends Turn {
 
 /** What a store writes down: in this order nothing refers to what is not there yet. */
 export interface Changes {
-  unparked: { share: Share; job: Turn }[];
+  unparked: { usage: LaneUsage; job: Turn }[];
   /** Counters that say nothing any more. */
-  removed: Share[];
+  removed: LaneUsage[];
   /** All they say; those without an id are new, and are given one. */
-  saved: Share[];
+  saved: LaneUsage[];
   /** Of those that were stored before, when they want to be looked at. */
-  due: Share[];
-  parked: { share: Share; job: Parked }[];
+  due: LaneUsage[];
+  parked: { usage: LaneUsage; job: Parked }[];
   /** Jobs that stood ready and may not start. */
   shut: JobKey[];
   /** Jobs that stand ready now. */
@@ -56,8 +56,8 @@ export type Gate = "limit" | null;
  * It decides, and writes nothing: after each operation a store asks for the changes. What it knows stays right as long as
  * all changes were stored, and no other process has made any.
  */
-export class Turnstile {
-  readonly #facts: Facts;
+export class LimitGate {
+  readonly #limitRows: LimitRows;
   #now: number;
   readonly #counters = new Map<string, Counter>();
   /** By what stands in a job's row. */
@@ -66,8 +66,8 @@ export class Turnstile {
   readonly #freed = new Set<Counter>();
   readonly #shut = new Set<JobKey>();
 
-  constructor(facts: Facts, now: number) {
-    this.#facts = facts;
+  constructor(limitRows: LimitRows, now: number) {
+    this.#limitRows = limitRows;
     this.#now = now;
   }
 
@@ -101,12 +101,12 @@ export class Turnstile {
       return last ? "last" : "started";
     }
     for (const [i, counter] of counters.entries()) {
-      const share = shareOf(counter, job.lane);
-      if (i < blocked) share.beyond += 1;
-      else share.passed -= 1;
-      share.changed = true;
+      const usage = laneUsageOf(counter, job.lane);
+      if (i < blocked) usage.beyond += 1;
+      else usage.passed -= 1;
+      usage.changed = true;
     }
-    park(shareOf(counters[blocked] as Counter, job.lane), toParked(job, counters));
+    park(laneUsageOf(counters[blocked] as Counter, job.lane), toParked(job, counters));
     this.#shut.add(job.key);
     return "held";
   }
@@ -115,9 +115,9 @@ export class Turnstile {
   end(lane: number, limits: string, began: boolean): void {
     for (const counter of this.#countersOf(limits)) {
       end(this.#rule(counter), counter, began);
-      const share = shareOf(counter, lane);
-      share.running -= 1;
-      share.changed = true;
+      const usage = laneUsageOf(counter, lane);
+      usage.running -= 1;
+      usage.changed = true;
       if (!began) lowerBuckets(counter);
     }
   }
@@ -127,12 +127,12 @@ export class Turnstile {
     if (gate === "time") return;
     const counters = this.#countersOf(job.limits);
     for (const counter of counters) {
-      const share = shareOf(counter, job.lane);
+      const usage = laneUsageOf(counter, job.lane);
       // One that has passed all others is parked at the last.
-      if (gate === "limit" && (counter === counters.at(-1) || this.#isParked(share, job))) return unpark(share, job);
-      share.passed -= 1;
-      if (gate === "limit") share.beyond -= 1;
-      share.changed = true;
+      if (gate === "limit" && (counter === counters.at(-1) || this.#isParked(usage, job))) return unpark(usage, job);
+      usage.passed -= 1;
+      if (gate === "limit") usage.beyond -= 1;
+      usage.changed = true;
     }
   }
 
@@ -169,25 +169,25 @@ export class Turnstile {
   #pass(job: LimitedJob, counters: readonly Counter[], from: number): boolean {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
-      const share = shareOf(counter, job.lane);
-      if (!this.#mayPass(counter, share, job)) {
-        park(share, toParked(job, counters));
+      const usage = laneUsageOf(counter, job.lane);
+      if (!this.#mayPass(counter, usage, job)) {
+        park(usage, toParked(job, counters));
         for (const before of counters.slice(from, i)) this.#beyond(before, job.lane, 1);
         return false;
       }
-      addPassed(share, job);
+      addPassed(usage, job);
     }
     return true;
   }
 
-  #mayPass(counter: Counter, share: Share, job: Turn): boolean {
+  #mayPass(counter: Counter, usage: LaneUsage, job: Turn): boolean {
     const window = windowOf(room(this.#rule(counter), counter, this.#now));
-    if (share.beyond >= WINDOW) return false;
-    if (share.parked === 0 && readyOf(share) < window) return true;
+    if (usage.beyond >= WINDOW) return false;
+    if (usage.parked === 0 && readyOf(usage) < window) return true;
     // One whose turn is before that of what stands ready must not wait behind it: it ranks higher, or has come back.
-    if (window === 0 || share.passed === 0 || !mayJoin(readyOf(share), window)) return false;
-    if (!precedes(job, share)) return false;
-    const next = this.#nextOf(share);
+    if (window === 0 || usage.passed === 0 || !mayJoin(readyOf(usage), window)) return false;
+    if (!precedes(job, usage)) return false;
+    const next = this.#nextOf(usage);
     return next === undefined || byTurn(job, next) < 0;
   }
 
@@ -195,36 +195,36 @@ export class Turnstile {
   #start(counter: Counter, lane: number): boolean {
     const rule = this.#rule(counter);
     start(rule, counter, this.#now);
-    const share = shareOf(counter, lane);
-    share.running += 1;
-    share.passed -= 1;
-    share.bucket = counter.bucket;
-    share.changed = true;
-    return readyOf(share) === 0 && share.parked > 0 && share.beyond < WINDOW && room(rule, counter, this.#now) > 0;
+    const usage = laneUsageOf(counter, lane);
+    usage.running += 1;
+    usage.passed -= 1;
+    usage.bucket = counter.bucket;
+    usage.changed = true;
+    return readyOf(usage) === 0 && usage.parked > 0 && usage.beyond < WINDOW && room(rule, counter, this.#now) > 0;
   }
 
   #refill(counter: Counter, changes: Changes): void {
     const window = windowOf(room(this.#rule(counter), counter, this.#now));
-    for (const share of counter.shares) {
-      for (let joined = 0; share.parked > 0 && share.beyond < WINDOW;) {
-        const full = readyOf(share) >= window;
-        if (full && (joined >= window || !mayJoin(readyOf(share), window))) break;
-        const job = this.#nextOf(share);
+    for (const usage of counter.usages) {
+      for (let joined = 0; usage.parked > 0 && usage.beyond < WINDOW;) {
+        const full = readyOf(usage) >= window;
+        if (full && (joined >= window || !mayJoin(readyOf(usage), window))) break;
+        const job = this.#nextOf(usage);
         // While there was no room, it may have been parked behind others that stand ready.
-        if (job === undefined || (full && !precedes(job, share))) break;
+        if (job === undefined || (full && !precedes(job, usage))) break;
         if (full) joined++;
-        unpark(share, job);
-        addPassed(share, job);
-        if (job.more && !this.#goOn(counter, job, share.lane)) continue;
+        unpark(usage, job);
+        addPassed(usage, job);
+        if (job.more && !this.#goOn(counter, job, usage.lane)) continue;
         this.#shut.delete(job.key);
-        changes.opened.push({ key: job.key, lane: share.lane });
+        changes.opened.push({ key: job.key, lane: usage.lane });
       }
     }
   }
 
   /** It has passed this one; on to the next. */
   #goOn(passed: Counter, job: Parked, lane: number): boolean {
-    const { key, priority, limits = this.#facts.limitsOf(key) } = job;
+    const { key, priority, limits = this.#limitRows.limitsOf(key) } = job;
     const counters = this.#countersOf(limits);
     const at = counters.indexOf(passed);
     if (!this.#pass({ key, lane, priority, limits }, counters, at + 1)) {
@@ -236,64 +236,64 @@ export class Turnstile {
   }
 
   #beyond(counter: Counter, lane: number, by: 1 | -1): void {
-    const share = shareOf(counter, lane);
-    share.beyond += by;
-    share.changed = true;
-    if (by === -1 && share.beyond === WINDOW - 1) this.#freed.add(counter);
+    const usage = laneUsageOf(counter, lane);
+    usage.beyond += by;
+    usage.changed = true;
+    if (by === -1 && usage.beyond === WINDOW - 1) this.#freed.add(counter);
   }
 
   /** What has become of a counter, for the store. */
   #sum(counter: Counter, changes: Changes): void {
-    // A share that says nothing is forgotten, or every key that was ever used would stay.
-    const isOver = (share: Share) => isIdle(share) && share.bucket <= this.#now;
+    // A usage that says nothing is forgotten, or every key that was ever used would stay.
+    const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.#now;
     let over = 0;
-    for (const share of counter.shares) {
-      const isNew = share.id === null;
-      if (isOver(share)) {
+    for (const usage of counter.usages) {
+      const isNew = usage.id === null;
+      if (isOver(usage)) {
         over++;
-        noteParked(share, changes);
-        if (!isNew) changes.removed.push(share);
+        noteParked(usage, changes);
+        if (!isNew) changes.removed.push(usage);
         continue;
       }
-      const dueAt = isIdle(share) ? Math.ceil(share.bucket) : share.parked > 0 ? this.#opensAt(counter, share) : null;
-      if (dueAt !== share.dueAt) {
-        share.dueAt = dueAt;
-        if (!isNew) changes.due.push(share);
+      const dueAt = isIdle(usage) ? Math.ceil(usage.bucket) : usage.parked > 0 ? this.#opensAt(counter, usage) : null;
+      if (dueAt !== usage.dueAt) {
+        usage.dueAt = dueAt;
+        if (!isNew) changes.due.push(usage);
       }
-      noteParked(share, changes);
-      if (share.changed) changes.saved.push(share);
-      stored(share);
+      noteParked(usage, changes);
+      if (usage.changed) changes.saved.push(usage);
+      stored(usage);
     }
     if (over === 0) return;
-    counter.shares = over === counter.shares.length ? [] : counter.shares.filter((share) => !isOver(share));
+    counter.usages = over === counter.usages.length ? [] : counter.usages.filter((usage) => !isOver(usage));
     // What it knew of the rate is over, too, also when the clock is set back to before that.
-    counter.bucket = counter.shares.reduce((latest, { bucket }) => Math.max(latest, bucket), 0);
+    counter.bucket = counter.usages.reduce((latest, { bucket }) => Math.max(latest, bucket), 0);
   }
 
   /** When the rate has room for one more to pass; or to join those that have passed already, where its turn is before theirs. */
-  #opensAt(counter: Counter, share: Share): number | null {
+  #opensAt(counter: Counter, usage: LaneUsage): number | null {
     const rule = this.#rule(counter);
     if (rule.rate === null) return null;
-    const job = this.#nextOf(share);
-    const ready = readyOf(share);
-    const joins = job !== undefined && share.passed > 0 && precedes(job, share);
+    const job = this.#nextOf(usage);
+    const ready = readyOf(usage);
+    const joins = job !== undefined && usage.passed > 0 && precedes(job, usage);
     return opensAt(rule, counter, this.#now, joins ? Math.min(ready, room(rule, counter, this.#now)) : ready);
   }
 
   /** The first of those that are parked there. */
-  #nextOf(share: Share): Parked | undefined {
-    const { id } = share;
-    while (share.ahead.length === 0 && share.upTo !== AFTER_ALL) {
-      readOn(share, (after) => (id === null ? [] : this.#facts.parked(id, after)));
+  #nextOf(usage: LaneUsage): Parked | undefined {
+    const { id } = usage;
+    while (usage.ahead.length === 0 && usage.upTo !== AFTER_ALL) {
+      readOn(usage, (after) => (id === null ? [] : this.#limitRows.parked(id, after)));
     }
-    return share.ahead[0];
+    return usage.ahead[0];
   }
 
-  #isParked(share: Share, job: Turn): boolean {
-    if (share.joined?.has(job.key)) return true;
-    if (share.id === null || share.parked === 0 || share.left?.has(job.key)) return false;
-    if (byTurn(job, share.upTo) <= 0) return share.ahead.some(({ key }) => key === job.key);
-    return this.#facts.isParked(share.id, job);
+  #isParked(usage: LaneUsage, job: Turn): boolean {
+    if (usage.joined?.has(job.key)) return true;
+    if (usage.id === null || usage.parked === 0 || usage.left?.has(job.key)) return false;
+    if (byTurn(job, usage.upTo) <= 0) return usage.ahead.some(({ key }) => key === job.key);
+    return this.#limitRows.isParked(usage.id, job);
   }
 
   /** The counters of a job, narrow to wide. They are looked at again at the end of the operation. */
@@ -319,14 +319,14 @@ export class Turnstile {
     const name = `${rule}:${key}`;
     let counter = this.#counters.get(name);
     if (counter === undefined) {
-      counter = toCounter(rule, key, this.#facts.shares(rule, key));
+      counter = toCounter(rule, key, this.#limitRows.usages(rule, key));
       this.#counters.set(name, counter);
     }
     return counter;
   }
 
   #rule(counter: Counter): LimitRule {
-    return this.#facts.rule(counter.rule);
+    return this.#limitRows.rule(counter.rule);
   }
 }
 
@@ -343,7 +343,7 @@ function toParked({ key, priority, limits }: LimitedJob, counters: readonly Coun
   return { key, priority, more: counters.length > 1, limits };
 }
 
-function noteParked(share: Share, changes: Changes): void {
-  if (share.left !== null) for (const job of share.left.values()) changes.unparked.push({ share, job });
-  if (share.joined !== null) for (const job of share.joined.values()) changes.parked.push({ share, job });
+function noteParked(usage: LaneUsage, changes: Changes): void {
+  if (usage.left !== null) for (const job of usage.left.values()) changes.unparked.push({ usage, job });
+  if (usage.joined !== null) for (const job of usage.joined.values()) changes.parked.push({ usage, job });
 }

@@ -4,23 +4,23 @@ import * as fc from "fast-check";
 import type { JobKey } from "../../src/core/text/ids.ts";
 import { byTurn } from "../../src/core/jobs/job.ts";
 import { type LimitRule, WINDOW } from "../../src/core/limits/limit.ts";
-import { Remembered } from "../../src/core/limits/share.ts";
-import { type LimitedJob, limitsText, Turnstile } from "../../src/core/limits/turnstile.ts";
-import { plain, Table, type TableJob } from "./turnstile-table.ts";
+import { CounterCache } from "../../src/core/limits/lane-usage.ts";
+import { type LimitedJob, limitsText, LimitGate } from "../../src/core/limits/limit-gate.ts";
+import { plain, Table, type TableJob } from "./limit-gate-table.ts";
 import { LONG } from "../selection.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 
 describe("what is to be written", () => {
   test("of a new counter is all of it at once", () => {
-    const { answer, changes } = decide([rule({ concurrency: 1 })], (turnstile) =>
-      [1, 2, 3].map((key) => turnstile.admit(job(key, [[0, "a"]]))),
+    const { answer, changes } = decide([rule({ concurrency: 1 })], (limitGate) =>
+      [1, 2, 3].map((key) => limitGate.admit(job(key, [[0, "a"]]))),
     );
     assert.deepEqual(answer, [null, "limit", "limit"]);
-    const [share, ...others] = changes?.saved ?? [];
-    assert.deepEqual([share?.id, share?.passed, share?.parked, others.length], [null, 1, 2, 0]);
+    const [usage, ...others] = changes?.saved ?? [];
+    assert.deepEqual([usage?.id, usage?.passed, usage?.parked, others.length], [null, 1, 2, 0]);
     assert.deepEqual(
-      changes?.parked.map((one) => [one.share === share, one.job.key]),
+      changes?.parked.map((one) => [one.usage === usage, one.job.key]),
       [
         [true, 2],
         [true, 3],
@@ -30,18 +30,18 @@ describe("what is to be written", () => {
   });
 
   test("of a counter that comes and goes in one operation is nothing", () => {
-    const { changes } = decide([rule({ concurrency: 1 })], (turnstile) => {
-      turnstile.admit(job(1, [[0, "a"]]));
-      turnstile.withdraw(job(1, [[0, "a"]]), null);
+    const { changes } = decide([rule({ concurrency: 1 })], (limitGate) => {
+      limitGate.admit(job(1, [[0, "a"]]));
+      limitGate.withdraw(job(1, [[0, "a"]]), null);
     });
     assert.ok(Object.values(changes ?? { none: [1] }).every((list) => list.length === 0));
   });
 
   test("of a job that is parked and let pass in one operation is no place, and that it stands ready", () => {
-    const { changes } = decide([rule({ concurrency: 1 })], (turnstile) => {
-      turnstile.admit(job(1, [[0, "a"]]));
-      assert.equal(turnstile.admit(job(2, [[0, "a"]])), "limit");
-      turnstile.withdraw(job(1, [[0, "a"]]), null);
+    const { changes } = decide([rule({ concurrency: 1 })], (limitGate) => {
+      limitGate.admit(job(1, [[0, "a"]]));
+      assert.equal(limitGate.admit(job(2, [[0, "a"]])), "limit");
+      limitGate.withdraw(job(1, [[0, "a"]]), null);
     });
     assert.deepEqual([changes?.parked, changes?.unparked], [[], []]);
     assert.deepEqual(changes?.opened, [{ key: 2, lane: 1 }]);
@@ -61,13 +61,13 @@ describe("what is to be written", () => {
         [2, "b"],
       ]),
     );
-    const { changes } = table.decide(NOW, (turnstile) => turnstile.end(1, narrow.limits, true));
+    const { changes } = table.decide(NOW, (limitGate) => limitGate.end(1, narrow.limits, true));
     assert.deepEqual(
-      changes?.unparked.map(({ share, job: { key } }) => [share.counter.rule, key]),
+      changes?.unparked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
       [[0, 3]],
     );
     assert.deepEqual(
-      changes?.parked.map(({ share, job: { key } }) => [share.counter.rule, key]),
+      changes?.parked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
       [[2, 3]],
     );
     assert.deepEqual(changes?.opened, []);
@@ -84,26 +84,26 @@ describe("what is to be written", () => {
     start(table, 1);
     start(table, 2);
     add(table, both);
-    const unchanged = table.decide(NOW, (turnstile) => {
-      turnstile.withdraw(both, "limit");
-      assert.equal(turnstile.admit(both), "limit");
+    const unchanged = table.decide(NOW, (limitGate) => {
+      limitGate.withdraw(both, "limit");
+      assert.equal(limitGate.admit(both), "limit");
     });
     assert.deepEqual([unchanged.changes?.unparked, unchanged.changes?.parked], [[], []]);
-    const { changes } = table.decide(NOW, (turnstile) => {
-      turnstile.withdraw(both, "limit");
-      turnstile.end(1, first.limits, true);
-      assert.equal(turnstile.admit(both), "limit", "now at the second");
-      turnstile.withdraw(both, "limit");
-      assert.equal(turnstile.admit(both), "limit");
-      turnstile.withdraw(both, "limit");
+    const { changes } = table.decide(NOW, (limitGate) => {
+      limitGate.withdraw(both, "limit");
+      limitGate.end(1, first.limits, true);
+      assert.equal(limitGate.admit(both), "limit", "now at the second");
+      limitGate.withdraw(both, "limit");
+      assert.equal(limitGate.admit(both), "limit");
+      limitGate.withdraw(both, "limit");
     });
     assert.deepEqual(
-      changes?.unparked.map(({ share, job: { key } }) => [share.counter.rule, key]),
+      changes?.unparked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
       [[0, 3]],
     );
     assert.deepEqual(changes?.parked, []);
     assert.deepEqual(
-      changes?.saved.map((share) => [share.counter.rule, share.running, share.passed, share.parked]),
+      changes?.saved.map((usage) => [usage.counter.rule, usage.running, usage.passed, usage.parked]),
       [[1, 1, 0, 0]],
     );
   });
@@ -114,15 +114,15 @@ describe("what is to be written", () => {
     add(table, first, second, third);
     start(table, 1);
     start(table, 2);
-    const { changes } = table.decide(NOW, (turnstile) => {
-      assert.equal(turnstile.take(third), "held");
-      turnstile.end(1, first.limits, true);
+    const { changes } = table.decide(NOW, (limitGate) => {
+      assert.equal(limitGate.take(third), "held");
+      limitGate.end(1, first.limits, true);
     });
     assert.deepEqual([changes?.shut, changes?.opened, changes?.parked], [[], [{ key: 3, lane: 2 }], []]);
   });
 
   test("is nothing when nothing was asked", () => {
-    assert.equal(new Turnstile(new Table([]), NOW).changes(), null);
+    assert.equal(new LimitGate(new Table([]), NOW).changes(), null);
   });
 });
 
@@ -130,7 +130,7 @@ test("who holds no room reads no parked jobs", () => {
   const table = new Table([rule({ concurrency: 1 })]);
   add(table, ...Array.from({ length: 50 }, (_, i) => job(i + 1, [[0, "a"]])));
   start(table, 1);
-  const { fetched } = table.decideFetching(NOW, (turnstile) => turnstile.admit(job(60, [[0, "a"]])));
+  const { fetched } = table.decideFetching(NOW, (limitGate) => limitGate.admit(job(60, [[0, "a"]])));
   assert.equal(fetched, 1, "the counter alone");
 });
 
@@ -144,27 +144,27 @@ test("those that leave a later limit let others pass the first, when that was fu
   );
   add(table, ...crowd);
   start(table, 1);
-  const [before] = table.shares(0, "a");
+  const [before] = table.usages(0, "a");
   assert.deepEqual([before?.beyond, before?.parked], [WINDOW, 19]);
-  const { changes } = table.decide(NOW, (turnstile) => turnstile.end(1, crowd[0]?.limits ?? "", true));
+  const { changes } = table.decide(NOW, (limitGate) => limitGate.end(1, crowd[0]?.limits ?? "", true));
   table.write(changes);
-  const [after] = table.shares(0, "a");
+  const [after] = table.usages(0, "a");
   assert.deepEqual([after?.beyond, after?.parked], [WINDOW, 18]);
 });
 
 test("a rate that is forgotten with its counter is not remembered when the clock is set back", () => {
   const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
-  const turnstile = new Turnstile(table, NOW);
-  const write = () => table.write(turnstile.changes());
+  const limitGate = new LimitGate(table, NOW);
+  const write = () => table.write(limitGate.changes());
   const first = job(1, [[0, "a"]]);
-  turnstile.admit(first);
+  limitGate.admit(first);
   write();
-  turnstile.take(first);
+  limitGate.take(first);
   write();
-  turnstile.at(NOW + 2_000).end(1, first.limits, true);
+  limitGate.at(NOW + 2_000).end(1, first.limits, true);
   write();
-  assert.deepEqual(table.shares(0, "a"), []);
-  assert.equal(turnstile.at(NOW - 5_000).admit(job(2, [[0, "a"]])), null);
+  assert.deepEqual(table.usages(0, "a"), []);
+  assert.equal(limitGate.at(NOW - 5_000).admit(job(2, [[0, "a"]])), null);
 });
 
 const RULES = fc.tuple(
@@ -243,11 +243,11 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
   fc.assert(
     fc.property(RULES, fc.array(STEP, { minLength: 1, maxLength: 40 }), (limits, steps) => {
       const table = new Table(limits.map((one) => rule(one)));
-      const remembering = new Turnstile(table, NOW);
-      const remembered = new Remembered();
+      const remembering = new LimitGate(table, NOW);
+      const remembered = new CounterCache();
       let now = NOW;
       let setBack = false;
-      const operate = <T>(operation: (turnstile: Turnstile) => T): T => {
+      const operate = <T>(operation: (limitGate: LimitGate) => T): T => {
         const known = table.decide(now, operation);
         const missed = table.decideFetching(now, operation);
         const recalled = table.decideFetching(now, operation, remembered);
@@ -272,7 +272,7 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
         if (step.what === "pass") {
           now += step.by;
           setBack ||= step.by < 0;
-          operate((turnstile) => table.due(now).forEach((one) => turnstile.look(one.rule, one.key)));
+          operate((limitGate) => table.due(now).forEach((one) => limitGate.look(one.rule, one.key)));
         } else perform(table, step, operate);
         flush();
         table.check();
@@ -281,7 +281,7 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
     }),
     { numRuns: LONG ? 5_000 : 300 },
   );
-  assert.ok(fetched > 1_000, `${fetched} facts were missing`);
+  assert.ok(fetched > 1_000, `${fetched} limitRows were missing`);
   assert.ok(spared > fetched / 5, `${spared} of ${fetched} were remembered`);
 });
 
@@ -289,7 +289,7 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
 function perform(
   table: Table,
   step: Exclude<Step, { what: "pass" }>,
-  operate: <T>(operation: (turnstile: Turnstile) => T) => T,
+  operate: <T>(operation: (limitGate: LimitGate) => T) => T,
 ): void {
   switch (step.what) {
     case "add":
@@ -298,14 +298,14 @@ function perform(
       const jobs = wanted.map(({ limits, lane, priority }, i) =>
         Object.assign(job(table.jobs.size + 1 + i, limits), { lane, priority }),
       );
-      const gates = operate((turnstile) => jobs.map((one) => turnstile.admit(one)));
+      const gates = operate((limitGate) => jobs.map((one) => limitGate.admit(one)));
       jobs.forEach((one, i) => table.jobs.set(one.key, { ...one, state: "pending", gate: gates[i] ?? null }));
       return;
     }
     case "claim": {
       const ready = of(table, "pending").filter((one) => one.lane === step.lane && one.gate === null);
       const asked = ready.toSorted(byTurn).slice(0, step.most);
-      const verdicts = operate((turnstile) => asked.map((one) => turnstile.take(one)));
+      const verdicts = operate((limitGate) => asked.map((one) => limitGate.take(one)));
       asked.forEach((one, i) => {
         if (verdicts[i] !== "held") one.state = "running";
       });
@@ -313,10 +313,10 @@ function perform(
     }
     case "end": {
       const ended = some(of(table, "running"), step.which);
-      const gates = operate((turnstile) =>
+      const gates = operate((limitGate) =>
         ended.map((one) => {
-          turnstile.end(one.lane, one.limits, step.began);
-          return step.back ? turnstile.admit(one) : null;
+          limitGate.end(one.lane, one.limits, step.began);
+          return step.back ? limitGate.admit(one) : null;
         }),
       );
       ended.forEach((one, i) => Object.assign(one, { state: step.back ? "pending" : "over", gate: gates[i] }));
@@ -327,11 +327,11 @@ function perform(
       const freed = some(of(table, "running"), step.which.slice(0, 2));
       // Some come back at once, and half of those are gone again.
       const stay = step.back ? Math.ceil(gone.length / 2) : 0;
-      const gates = operate((turnstile) => {
-        for (const one of gone) turnstile.withdraw(one, one.gate);
-        for (const { lane, limits } of freed) turnstile.end(lane, limits, true);
-        const back = step.back ? gone.map((one) => turnstile.admit(one)) : [];
-        for (const [i, one] of gone.entries()) if (step.back && i >= stay) turnstile.withdraw(one, back[i] ?? null);
+      const gates = operate((limitGate) => {
+        for (const one of gone) limitGate.withdraw(one, one.gate);
+        for (const { lane, limits } of freed) limitGate.end(lane, limits, true);
+        const back = step.back ? gone.map((one) => limitGate.admit(one)) : [];
+        for (const [i, one] of gone.entries()) if (step.back && i >= stay) limitGate.withdraw(one, back[i] ?? null);
         return back;
       });
       for (const one of freed) one.state = "over";
@@ -348,19 +348,19 @@ function of(table: Table, state: TableJob["state"]): TableJob[] {
   return [...table.jobs.values()].filter((one) => one.state === state);
 }
 
-function decide<T>(rules: LimitRule[], operation: (turnstile: Turnstile) => T): ReturnType<typeof Table.prototype.decide<T>> {
+function decide<T>(rules: LimitRule[], operation: (limitGate: LimitGate) => T): ReturnType<typeof Table.prototype.decide<T>> {
   return new Table(rules).decide(NOW, operation);
 }
 
 function add(table: Table, ...jobs: LimitedJob[]): void {
-  const { answer, changes } = table.decide(NOW, (turnstile) => jobs.map((one) => turnstile.admit(one)));
+  const { answer, changes } = table.decide(NOW, (limitGate) => jobs.map((one) => limitGate.admit(one)));
   jobs.forEach((one, i) => table.jobs.set(one.key, { ...one, state: "pending", gate: answer[i] ?? null }));
   table.write(changes);
 }
 
 function start(table: Table, key: number): void {
   const one = table.jobs.get(key as JobKey) as TableJob;
-  const { answer, changes } = table.decide(NOW, (turnstile) => turnstile.take(one));
+  const { answer, changes } = table.decide(NOW, (limitGate) => limitGate.take(one));
   assert.notEqual(answer, "held");
   one.state = "running";
   table.write(changes);

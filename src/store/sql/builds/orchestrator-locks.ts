@@ -1,5 +1,12 @@
 import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
-import { LEAD_TTL, type LeadColumns, type LeadView, type LockToken, type NewLead, toLead } from "../../builds.ts";
+import {
+  ORCHESTRATOR_TTL_MS,
+  type OrchestratorLockColumns,
+  type OrchestratorLockRow,
+  type LockToken,
+  type NewOrchestratorLock,
+  toOrchestratorLock,
+} from "../../builds.ts";
 import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
 /** What is known about processes. */
@@ -9,7 +16,7 @@ export interface Known {
 }
 
 /** Which orchestrator leads the builds of each pipeline. */
-export class Leads {
+export class OrchestratorLocks {
   readonly #sql: ReturnType<typeof statements>;
 
   constructor(dialect: Dialect) {
@@ -17,36 +24,36 @@ export class Leads {
   }
 
   /** The lead that is in force; null if no process leads the pipeline, or only one that is gone. */
-  *held(db: Reads, pipeline: string): Script<LeadView | null> {
-    const row = yield* db.get<LeadColumns>(this.#sql.held, { pipeline });
-    return row === undefined ? null : toLead(row);
+  *held(db: Reads, pipeline: string): Script<OrchestratorLockRow | null> {
+    const row = yield* db.get<OrchestratorLockColumns>(this.#sql.held, { pipeline });
+    return row === undefined ? null : toOrchestratorLock(row);
   }
 
   /** The lead, whether its process is alive or not. */
-  *find(db: Reads, pipeline: string): Script<LeadView | null> {
-    const row = yield* db.get<LeadColumns>(this.#sql.find, { pipeline });
-    return row === undefined ? null : toLead(row);
+  *find(db: Reads, pipeline: string): Script<OrchestratorLockRow | null> {
+    const row = yield* db.get<OrchestratorLockColumns>(this.#sql.find, { pipeline });
+    return row === undefined ? null : toOrchestratorLock(row);
   }
 
   /** The lead under this token of this build; null if its orchestrator does not lead it any more. */
-  *holding(db: Reads, build: BuildKey, { pipeline, token }: LockToken): Script<LeadView | null> {
-    const row = yield* db.get<LeadColumns>(this.#sql.find, { pipeline });
-    return row === undefined || row.token !== token || row.key !== build ? null : toLead(row);
+  *holding(db: Reads, build: BuildKey, { pipeline, token }: LockToken): Script<OrchestratorLockRow | null> {
+    const row = yield* db.get<OrchestratorLockColumns>(this.#sql.find, { pipeline });
+    return row === undefined || row.token !== token || row.key !== build ? null : toOrchestratorLock(row);
   }
 
   /** Of one pipeline, if it is named. */
-  *list(db: Reads, pipeline?: string): Script<LeadView[]> {
-    if (pipeline === undefined) return (yield* db.all<LeadColumns>(this.#sql.all)).map(toLead);
-    return (yield* db.all<LeadColumns>(this.#sql.find, { pipeline })).map(toLead);
+  *list(db: Reads, pipeline?: string): Script<OrchestratorLockRow[]> {
+    if (pipeline === undefined) return (yield* db.all<OrchestratorLockColumns>(this.#sql.all)).map(toOrchestratorLock);
+    return (yield* db.all<OrchestratorLockColumns>(this.#sql.find, { pipeline })).map(toOrchestratorLock);
   }
 
   /** What a process leads. */
-  *ledBy(db: Reads, holder: ProcessId): Script<(LeadView & { key: BuildKey })[]> {
-    const rows = yield* db.all<LeadColumns>(this.#sql.ledBy, { holder });
-    return rows.map((row) => Object.assign(toLead(row), { key: row.key }));
+  *orchestratedBy(db: Reads, holder: ProcessId): Script<(OrchestratorLockRow & { key: BuildKey })[]> {
+    const rows = yield* db.all<OrchestratorLockColumns>(this.#sql.orchestratedBy, { holder });
+    return rows.map((row) => Object.assign(toOrchestratorLock(row), { key: row.key }));
   }
 
-  *take(tx: Tx, pipeline: string, build: BuildKey, lead: NewLead): Script<void> {
+  *take(tx: Tx, pipeline: string, build: BuildKey, lead: NewOrchestratorLock): Script<void> {
     const { token, holder, pid, host, program, programHash } = lead;
     yield* tx.run(this.#sql.take, { pipeline, build, token, holder, pid, host, program, programHash });
   }
@@ -60,8 +67,8 @@ export class Leads {
   }
 
   /** ACTIVE builds without an orchestrator, led by a process that is gone, or by one that has not been heard of for too long. */
-  *unled(db: Reads, { dead, alive }: Known): Script<BuildKey[]> {
-    const builds = yield* db.all<{ key: BuildKey }>(this.#sql.unled, { dead, alive });
+  *withoutOrchestrator(db: Reads, { dead, alive }: Known): Script<BuildKey[]> {
+    const builds = yield* db.all<{ key: BuildKey }>(this.#sql.withoutOrchestrator, { dead, alive });
     return builds.map(({ key }) => key);
   }
 }
@@ -85,15 +92,15 @@ function statements(dialect: Dialect) {
       values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,
     beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
     release: `delete from ${leads} where build = :build`,
-    ledBy: `${read} where lead.holder = :holder order by build.key`,
+    orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
     // Uses the index builds_unended: its condition is repeated here so that the planner recognises it.
-    unled: `
+    withoutOrchestrator: `
       select build.key from ${builds} as build
         left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key
       where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
         and (lead.build is null or not ${registered}
           or ${dialect.in("lead.holder", "bigint", ":dead")}
-          or (lead.beat_at <= :now - ${LEAD_TTL} and not ${dialect.in("lead.holder", "bigint", ":alive")}))
+          or (lead.beat_at <= :now - ${ORCHESTRATOR_TTL_MS} and not ${dialect.in("lead.holder", "bigint", ":alive")}))
       order by +build.key`,
   };
 }
