@@ -112,7 +112,7 @@ for (const driver of DRIVERS) {
         const [first, ended, third] = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
         assert.deepEqual([first?.state, third?.state], ["succeeded", "succeeded"]);
         assert.deepEqual([ended?.state, ended?.attempt, ended?.error?.code], ["failed", 2, "TX_ENDED"]);
-        assert.match(ended?.error?.message ?? "", /^The callback of `commit` has ended/);
+        assert.match(ended?.error?.message ?? "", /^The callback of `commit` ended/);
         assert.deepEqual(
           warnings.filter((message) => message.includes("lease")),
           [],
