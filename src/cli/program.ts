@@ -8,108 +8,94 @@ import { isJson } from "./render/output.ts";
 /** Commands that read no config, also if there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
-/** All commands in the order of the help, which shows usage and summary without loading any of them. */
-const COMMANDS: [usage: string, summary: string, load: () => Promise<(parent: Command) => void>][] = [
+type Load = () => Promise<(parent: Command) => void>;
+
+/** All commands in the order of the help, which shows group, name and summary without loading any of them. */
+const COMMANDS: [group: string, name: string, summary: string, load: Load][] = [
+  ["Jobs", "work", "run jobs until a signal, or `holdfast stop`", async () => (await import("./commands/work.ts")).workCommand],
+  ["", "stop", "ask the workers to stop, and wait until they have", async () => (await import("./commands/work.ts")).stopCommand],
+  ["", "enqueue", "put a job into its queue", async () => (await import("./commands/enqueue.ts")).enqueueCommand],
+  ["", "claim", "claim a job by hand, to settle it later", async () => (await import("./commands/claims.ts")).claimCommand],
+  ["", "renew", "extend the lease of a claimed job", async () => (await import("./commands/claims.ts")).renewCommand],
   [
-    "run [options] <pipeline>",
+    "",
+    "settle",
+    "settle a claimed job: succeed, fail or release",
+    async () => (await import("./commands/claims.ts")).settleCommand,
+  ],
+  ["", "jobs", "list, show, retry or cancel jobs", async () => (await import("./commands/jobs.ts")).jobsCommand],
+  [
+    "",
+    "quarantine",
+    "jobs that crashed their workers: list, retry, purge",
+    async () => (await import("./commands/jobs.ts")).quarantineCommand,
+  ],
+  ["", "queues", "list, pause or resume queues", async () => (await import("./commands/queues.ts")).queuesCommand],
+  [
+    "",
+    "schedules",
+    "list, pause, resume, trigger or remove schedules",
+    async () => (await import("./commands/schedules.ts")).schedulesCommand,
+  ],
+  [
+    "Pipelines",
+    "run",
     "build a pipeline: start, or resume its last build",
     async () => (await import("./commands/run.ts")).runCommand,
   ],
   [
-    "plan [options] <pipeline>",
-    "what a run would do and cost, without doing it",
+    "",
+    "plan",
+    "show what a run would do and cost, without doing it",
     async () => (await import("./commands/plan.ts")).planCommand,
   ],
   [
-    "work [options] [files...]",
-    "run jobs until a signal, or `holdfast stop`",
-    async () => (await import("./commands/work.ts")).workCommand,
+    "",
+    "builds",
+    "list, show, resume, approve, abandon or export builds",
+    async () => (await import("./commands/builds.ts")).buildsCommand,
   ],
   [
-    "stop [options] [pids...]",
-    "ask the workers to stop, and wait until they are gone",
-    async () => (await import("./commands/work.ts")).stopCommand,
-  ],
-  [
-    "enqueue [options] <name> [json]",
-    "put a job into its queue",
-    async () => (await import("./commands/enqueue.ts")).enqueueCommand,
-  ],
-  [
-    "claim [options] [queue]",
-    "take a job by hand, to settle it later",
-    async () => (await import("./commands/claims.ts")).claimCommand,
-  ],
-  ["renew [options] <claim>", "hold a claimed job for longer", async () => (await import("./commands/claims.ts")).renewCommand],
-  [
-    "settle [options] <claim>",
-    "end a claimed job: succeeded, failed or given back",
-    async () => (await import("./commands/claims.ts")).settleCommand,
-  ],
-  [
-    "status [options]",
-    "how the queues stand, and what needs attention",
-    async () => (await import("./commands/status.ts")).statusCommand,
-  ],
-  ["health [options]", "one line and an exit code, for probes", async () => (await import("./commands/health.ts")).healthCommand],
-  ["metrics", "figures for Prometheus, once", async () => (await import("./commands/health.ts")).metricsCommand],
-  ["jobs", "look at jobs, retry or cancel them", async () => (await import("./commands/jobs.ts")).jobsCommand],
-  ["queues", "how each queue stands: list, pause, resume", async () => (await import("./commands/queues.ts")).queuesCommand],
-  [
-    "quarantine",
-    "jobs that crashed their workers: look, retry, remove",
-    async () => (await import("./commands/jobs.ts")).quarantineCommand,
-  ],
-  [
-    "schedules",
-    "what is enqueued when: list, pause, resume, trigger, remove",
-    async () => (await import("./commands/schedules.ts")).schedulesCommand,
-  ],
-  ["builds", "look at builds, resume or end them", async () => (await import("./commands/builds.ts")).buildsCommand],
-  [
+    "",
     "artifacts",
-    "read stored bytes, or remove those without a reference",
+    "read artifacts, or remove unreferenced ones",
     async () => (await import("./commands/artifacts.ts")).artifactsCommand,
   ],
   [
-    "events [options]",
-    "what happened, and how far each sink has read",
-    async () => (await import("./commands/events.ts")).eventsCommand,
+    "Operate",
+    "status",
+    "state of the queues, and what needs attention",
+    async () => (await import("./commands/status.ts")).statusCommand,
   ],
-  ["audit [options]", "who did what, and whether that is all", async () => (await import("./commands/audit.ts")).auditCommand],
+  ["", "health", "one line and an exit code, for probes", async () => (await import("./commands/health.ts")).healthCommand],
+  ["", "metrics", "print metrics for Prometheus, once", async () => (await import("./commands/health.ts")).metricsCommand],
+  ["", "events", "print events, and the position of each sink", async () => (await import("./commands/events.ts")).eventsCommand],
   [
-    "recover [options]",
-    "reclaim what dead processes held, and show the reports",
-    async () => (await import("./commands/recover.ts")).recoverCommand,
+    "",
+    "audit",
+    "print the audit log, and verify that it is complete",
+    async () => (await import("./commands/audit.ts")).auditCommand,
   ],
   [
-    "backup [options] [path]",
-    "copy the database while it is in use, and check the copy",
+    "",
+    "backup",
+    "copy the database while it is in use, and check it",
     async () => (await import("./commands/backup.ts")).backupCommand,
   ],
   [
-    "restore [options] [backup]",
-    "put a backup in the place of the database",
-    async () => (await import("./commands/backup.ts")).restoreCommand,
+    "Recover",
+    "recover",
+    "reclaim what dead processes held; show reports",
+    async () => (await import("./commands/recover.ts")).recoverCommand,
   ],
+  ["", "doctor", "check the database, and say what to do", async () => (await import("./commands/doctor.ts")).doctorCommand],
+  ["", "restore", "replace the database with a backup", async () => (await import("./commands/backup.ts")).restoreCommand],
+  ["", "salvage", "make a new database from a damaged one", async () => (await import("./commands/backup.ts")).salvageCommand],
+  ["", "unlock", "remove a lock that a dead process left", async () => (await import("./commands/unlock.ts")).unlockCommand],
+  ["Develop", "init", "write a config and a first job", async () => (await import("./commands/init.ts")).initCommand],
   [
-    "doctor [options]",
-    "check the database, and say what mends it",
-    async () => (await import("./commands/doctor.ts")).doctorCommand,
-  ],
-  [
-    "salvage [options]",
-    "make a new database of what can be read of a damaged one",
-    async () => (await import("./commands/backup.ts")).salvageCommand,
-  ],
-  [
-    "unlock [options] [name]",
-    "remove a lock that was left behind",
-    async () => (await import("./commands/unlock.ts")).unlockCommand,
-  ],
-  ["init", "write a config and a first job", async () => (await import("./commands/init.ts")).initCommand],
-  [
-    "completion <shell>",
+    "",
+    "completion",
     "print a script that completes commands in a shell",
     async () => (await import("./commands/completion.ts")).completionCommand,
   ],
@@ -120,40 +106,25 @@ export async function program(args: readonly string[] = []): Promise<Command> {
   const root = new KnownCommand("holdfast")
     .description("A crash-safe job queue and staged pipelines in one SQLite file, or on a PostgreSQL server.")
     .version(version(), "-v, --version")
-    .option(
-      "--db <path>",
-      "the database: a file, or postgres://… (default: HOLDFAST_DB, else the config's, else .holdfast/work.db)",
-    )
-    .option("--schema <name>", "on PostgreSQL, the schema of Holdfast's tables (default: the config's, else holdfast)")
-    .option("--artifacts <folder>", "where large outputs and artifacts are (default: the config's, else beside the file)")
-    .option("--config <path>", "the config (default: holdfast.config.ts, .js or .mjs in this folder, if there is one)")
-    .option("--no-config", "read no config, also where there is one in this folder")
-    .option("--json", "only JSON on standard output, logs on standard error")
-    .configureHelp({ showGlobalOptions: true })
+    .option("--db <path>", "file, or postgres://…")
+    .option("--schema <name>", "PostgreSQL schema (default: holdfast)")
+    .option("--artifacts <folder>", "folder of artifacts (default: beside the file)")
+    .option("--config <path>", "config file (default: holdfast.config.ts or .js)")
+    .option("--no-config", "read no config file")
+    .option("--json", "print only JSON on standard output")
+    .configureHelp({ formatHelp: (command, help) => formatHelp(command, help) })
     .configureOutput({ outputError: () => {} })
     .exitOverride()
     .hook("preAction", async (_root, command) => {
       // What a user's module logs must not end up in the JSON on standard output.
       if (isJson(command)) globalThis.console = new Console(process.stderr);
       if (!WITHOUT_CONFIG.has(command.name())) await readConfig(command);
-    })
-    .addHelpText(
-      "after",
-      `
-Example:
-  holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts
-  holdfast work jobs.ts
-  holdfast run docs.ts
-  holdfast status
-
-Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
-4 lock held by a live process, 5 damaged database, 130 interrupted.`,
-    );
+    });
   const word = commandIn(root, args);
   if (word === undefined && args.length > 0) return listed(root);
   // Load only the command that runs. Completion needs all of them.
-  const one = word === "completion" ? undefined : COMMANDS.find(([usage]) => nameIn(usage) === word);
-  for (const [, summary, load] of one === undefined ? COMMANDS : [one]) {
+  const one = word === "completion" ? undefined : COMMANDS.find(([, name]) => name === word);
+  for (const [, , summary, load] of one === undefined ? COMMANDS : [one]) {
     (await load())(root);
     root.commands.at(-1)?.summary(summary);
   }
@@ -162,14 +133,26 @@ Exit codes: 0 done, 1 work failed, 2 wrong usage, 3 paused for approval,
 
 /** Adds the commands by name and summary only, for help and version. */
 function listed(root: Command): Command {
-  const usages = new Map(COMMANDS.map(([usage]) => [nameIn(usage), usage]));
-  for (const [usage, summary] of COMMANDS) root.command(nameIn(usage)).summary(summary);
-  const help = new Help();
-  return root.configureHelp({ subcommandTerm: (command) => usages.get(command.name()) ?? help.subcommandTerm(command) });
+  for (const [, name, summary] of COMMANDS) root.command(name).summary(summary);
+  return root;
 }
 
-function nameIn(usage: string): string {
-  return usage.split(" ", 1)[0] as string;
+/** The help of a command; of the program one screen of 80 × 40, with the commands in groups. */
+function formatHelp(command: Command, help: Help): string {
+  if (command.parent !== null) return `${Help.prototype.formatHelp.call(help, command, help)}\nGlobal options: holdfast --help\n`;
+  const options = command.options.filter(({ long }) => long !== "--version");
+  return [
+    "Usage: holdfast [options] <command>; holdfast <command> --help for details\n\n",
+    ...COMMANDS.map(([group, name, summary]) => row(group, name.padEnd(11), summary)),
+    "\n",
+    ...options.map(({ flags, description }, i) => row(i === 0 ? "Options" : "", flags.padEnd(20), description)),
+    "\nDatabase: --db, else HOLDFAST_DB, else db of the config, else .holdfast/work.db\n",
+    "Exit: 0 done, 1 failed, 2 usage, 3 paused, 4 locked, 5 damaged, 130 interrupted\n",
+  ].join("");
+}
+
+function row(group: string, name: string, text: string): string {
+  return `${group.padEnd(10)} ${name} ${text}\n`;
 }
 
 /** The first word that is neither an option nor an option's value. */

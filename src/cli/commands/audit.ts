@@ -34,7 +34,7 @@ export function auditCommand(parent: Command): void {
 
 function addVerify(audit: Command): void {
   addCommand(audit, "verify", {
-    summary: "find an entry that was edited, removed or put in",
+    summary: "find entries that were edited, removed or inserted",
     description:
       "Verify that each audit entry follows from the one before it, and that none is missing at the end. Exit code 5 if not; " +
       "the first bad entry is named. A user who can write to the database can write all of it anew: against that, keep the " +

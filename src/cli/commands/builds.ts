@@ -60,7 +60,7 @@ interface ListOptions {
 
 function addList(builds: Command): void {
   const list = addCommand(builds, "list", {
-    summary: "list builds in the order they were made (default)",
+    summary: "list builds in the order they were started (default)",
     description: "List builds in the order they were made.",
     examples: ["holdfast builds list", "holdfast builds list --pipeline docs --state BUDGET_PAUSE --json"],
     isDefault: true,
@@ -116,7 +116,7 @@ const HISTORY_LIMIT = 100;
 
 function addShow(builds: Command): void {
   addCommand(builds, "show", {
-    summary: "everything about one build",
+    summary: "show one build",
     description: "Show everything about one build: its stages, what went wrong, who leads it, and what was done to it.",
     examples: ["holdfast builds show b1k7i1ug7v00000001"],
   })
@@ -202,7 +202,7 @@ function noToken(id: string): HoldfastError {
 
 function addToken(builds: Command): void {
   addCommand(builds, "token", {
-    summary: "make another confirmation token for a paused build",
+    summary: "create another confirmation token for a paused build",
     description:
       "Create another confirmation token for a paused build, and print it. It works once, within an " +
       "hour; those before it do not count any more. That it was made is in the audit, the token itself is kept nowhere.",
@@ -283,7 +283,7 @@ function valueText(value: unknown): string {
 
 function addExport(builds: Command): void {
   addCommand(builds, "export", {
-    summary: "write what a build has made into a folder",
+    summary: "write the outputs of a build into a folder",
     description:
       "Write what a build has made into a folder, whole or not at all, with manifest.json and checksums.txt, and print its path.",
     examples: [

@@ -33,6 +33,7 @@ interface Flag {
 export function branchesOf(command: Command, above = ""): Branch[] {
   const path = `${above}${command.name()}`;
   const help = command.createHelp();
+  help.showGlobalOptions = true;
   const options = [...help.visibleOptions(command), ...help.visibleGlobalOptions(command)];
   const branch: Branch = {
     path,

@@ -72,7 +72,7 @@ async function followEvents(
 
 function addSinks(events: Command): void {
   addCommand(events, "sinks", {
-    summary: "who gets events, and how far behind each is",
+    summary: "sinks and subscribers, and how far behind each is",
     description: "Show every sink and durable subscriber: how far behind it is, whether it fails, and why.",
     examples: ["holdfast events sinks"],
   }).action(

@@ -40,7 +40,7 @@ interface ListOptions {
 
 function addList(jobs: Command): void {
   const list = addCommand(jobs, "list", {
-    summary: "list jobs in the order they were made",
+    summary: "list jobs in the order they were enqueued",
     examples: ["holdfast jobs list --state failed", "holdfast jobs list --queue mail --limit 10 --json"],
   })
     .option("--queue <queue>", "only jobs of this queue")
@@ -71,7 +71,7 @@ function addListQuarantined(quarantine: Command): void {
 
 function addShow(jobs: Command): void {
   addCommand(jobs, "show", {
-    summary: "everything about one job",
+    summary: "show one job",
     description: "Show everything about one job.",
     examples: ["holdfast jobs show 1p0k9r3zq00000007", "holdfast jobs show invoice-2026-001 --json"],
   })
@@ -87,7 +87,7 @@ function addShow(jobs: Command): void {
 
 function addRetry(jobs: Command): void {
   addCommand(jobs, "retry", {
-    summary: "start failed or quarantined jobs anew",
+    summary: "run failed or quarantined jobs again",
     description: "Start failed or quarantined jobs anew, with fresh counts.",
     examples: ["holdfast jobs retry 1p0k9r3zq00000007"],
   })
@@ -123,7 +123,7 @@ function addCancel(jobs: Command): void {
 
 function addRetryQuarantined(quarantine: Command): void {
   addCommand(quarantine, "retry", {
-    summary: "give quarantined jobs another chance",
+    summary: "run quarantined jobs again",
     description: "Give quarantined jobs another chance, with fresh counts.",
     examples: ["holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"],
   })

@@ -25,7 +25,7 @@ export function queuesCommand(parent: Command): void {
     }),
   );
   addCommand(queues, "pause", {
-    summary: "hand out nothing more of it, until it is resumed",
+    summary: "stop claims from it until it is resumed",
     description: "Pause a queue: its jobs wait until it is resumed. Running jobs finish.",
     examples: ["holdfast queues pause mail"],
   })
@@ -33,7 +33,7 @@ export function queuesCommand(parent: Command): void {
     .option("--ahead", "also a queue that nothing was ever put into")
     .action(onDatabase((database, name: string, { ahead }: { ahead?: boolean }) => setPaused(database, name, true, ahead)));
   addCommand(queues, "resume", {
-    summary: "hand out its jobs again",
+    summary: "allow claims from it again",
     description: "Hand out its jobs again, at once.",
     examples: ["holdfast queues resume mail"],
   })

@@ -104,7 +104,7 @@ async function buildOnChanges(parts: RunParts): Promise<number> {
 
 export function resumeCommand(parent: Command): void {
   const resume = addCommand(parent, "resume", {
-    summary: "go on with a build that was interrupted or paused",
+    summary: "resume a build that was interrupted or paused",
     description:
       "Resume this build, as `holdfast run` would. One that is paused at its budget needs --token and --budget, unless " +
       "it was approved, or asks on a terminal. Exit codes are those of `holdfast run`.",

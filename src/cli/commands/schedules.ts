@@ -9,7 +9,7 @@ import { addCommand, onDatabase } from "../verb.ts";
 /** What an operator does to a schedule, and the word for it in the answer. */
 const ACTIONS = {
   pause: { does: "stop its ticks until it is resumed", done: "Paused" },
-  resume: { does: "let it tick again, from the next tick on", done: "Resumed" },
+  resume: { does: "resume it from the next tick on", done: "Resumed" },
   remove: { does: "remove it; its jobs stay", done: "Removed" },
 } as const;
 
@@ -40,7 +40,7 @@ export function schedulesCommand(parent: Command): void {
       );
   }
   addCommand(schedules, "trigger", {
-    summary: "make a job of it now; its ticks stay as they are",
+    summary: "enqueue a job of it now; its ticks stay",
     examples: ["holdfast schedules trigger nightly-report"],
   })
     .argument("<key>", "the schedule's key, as in `holdfast schedules`")
