@@ -157,7 +157,7 @@ export function token(random: Random): string {
 }
 
 export function anyId(world: World, random: Random): string {
-  const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.intake.owners.keys())];
+  const ids = [...(random.chance(0.8) ? world.model.jobs.keys() : world.model.enqueues.owners.keys())];
   return ids.length === 0 || random.chance(0.03) ? "absent" : random.pick(ids);
 }
 

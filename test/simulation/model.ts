@@ -8,7 +8,7 @@ import type { Claimed, ClaimRequest, Declaration, Enqueued, Fate, NewJob, Settle
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";
 import { ModelHealing } from "./model-healing.ts";
-import { ModelIntake } from "./model-intake.ts";
+import { ModelEnqueue } from "./model-enqueue.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
 import { ModelEvents } from "./model-events.ts";
@@ -38,7 +38,7 @@ export class Model {
   readonly schedules = new ModelSchedules(this);
   readonly healing = new ModelHealing(this);
   readonly recoveries = new ModelRecoveries(this);
-  readonly intake = new ModelIntake(this);
+  readonly enqueues = new ModelEnqueue(this);
   readonly processes = new Set<ProcessId>();
   /** Every job that was accepted and not pruned, in the order of acceptance. */
   readonly jobs = new Map<string, ModelJob>();
@@ -55,7 +55,7 @@ export class Model {
   #highestFence = 0;
 
   enqueue(at: number, jobs: readonly NewJob[], answers: readonly Enqueued[], whole = false): void {
-    this.intake.enqueue(at, jobs, answers, whole);
+    this.enqueues.enqueue(at, jobs, answers, whole);
   }
 
   declare(at: number, declarations: readonly Declaration[]): void {
@@ -121,7 +121,7 @@ export class Model {
       const job = this.held(settlement);
       if (job === undefined) continue;
       const followUps = settlement.followUps ?? [];
-      const refused = settlement.outcome.kind === "succeeded" ? this.intake.refused(followUps) : undefined;
+      const refused = settlement.outcome.kind === "succeeded" ? this.enqueues.refused(followUps) : undefined;
       if (refused !== undefined) {
         const code = "taken" in refused ? "ID_TAKEN" : "NO_SUCH_JOB";
         this.#end(at, job, { kind: "error", retry: false, error: { name: "HoldfastError", message: "", code } });
@@ -129,7 +129,7 @@ export class Model {
       }
       this.#end(at, job, settlement.outcome);
       if (settlement.commit !== undefined) this.rows.push(settlement.job);
-      this.intake.followUp(at, followUps);
+      this.enqueues.followUp(at, followUps);
     }
   }
 
@@ -312,7 +312,7 @@ export class Model {
 
   #remove(job: ModelJob): void {
     this.jobs.delete(job.id);
-    this.intake.forget(job);
+    this.enqueues.forget(job);
     if (job.jobKey !== null) this.#byKey.delete(job.jobKey);
     this.touched.add(job.id);
   }

@@ -7,7 +7,7 @@ import {
   isEarly,
   type Newcomer,
   refusal,
-  type Residents,
+  type JobLookup,
   standing,
   untenable,
 } from "../../src/core/jobs/admission.ts";
@@ -15,7 +15,7 @@ import type { JobKey } from "../../src/core/text/ids.ts";
 import type { JobState } from "../../src/core/jobs/job.ts";
 
 /** One job is there: `old`, of the name "mail" and with the key "k". */
-const RESIDENTS: Residents = {
+const EXISTING: JobLookup = {
   nameOf: (id) => (id === "old" ? "mail" : undefined),
   upstream: (id) => (id === "old" ? upstream("old", "running") : undefined),
   holderOf: (name, key) => (name === "mail" && key === "k" ? "old" : undefined),
@@ -31,7 +31,7 @@ test("an id is one job ever, a key one unfinished job of a name", () => {
 });
 
 test("who comes after a job that was there already, under another id, comes after that one", () => {
-  const admission = new Admission(RESIDENTS);
+  const admission = new Admission(EXISTING);
   admission.refuse({ name: "mail", followUpId: "f1", key: "k" });
   const next = { name: "scan", after: ["f1"] };
   assert.equal(admission.refuse(next), undefined);
@@ -46,7 +46,7 @@ test("of jobs that are added all or none, one may come after an earlier one, and
         { name: "a", id: "x" },
         { name: "b", after: ["x", "old"] },
       ],
-      RESIDENTS,
+      EXISTING,
     ),
     undefined,
   );
@@ -56,7 +56,7 @@ test("of jobs that are added all or none, one may come after an earlier one, and
         { name: "b", after: ["x"] },
         { name: "a", id: "x" },
       ],
-      RESIDENTS,
+      EXISTING,
     ),
     {
       id: "x",
@@ -68,7 +68,7 @@ test("of jobs that are added all or none, one may come after an earlier one, and
     { name: "a", id: "x" },
     { name: "b", id: "x" },
   ];
-  assert.deepEqual(refusal(twice, RESIDENTS), { id: "x", taken: "a", name: "b" });
+  assert.deepEqual(refusal(twice, EXISTING), { id: "x", taken: "a", name: "b" });
 });
 
 test("a success whose follow-up cannot be has failed, and is not tried again", () => {
@@ -114,7 +114,7 @@ test("one that was to run at once is not early, also when the clock was set back
 });
 
 function refused(job: Newcomer): Enqueued | undefined {
-  return new Admission(RESIDENTS).refuse(job);
+  return new Admission(EXISTING).refuse(job);
 }
 
 function upstream(id: string, state: JobState): { id: string; job: JobKey; state: JobState } {

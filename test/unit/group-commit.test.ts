@@ -6,7 +6,7 @@ import { describe, test } from "node:test";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { connect, type Connection, type DriverName } from "../../src/store/sqlite/driver.ts";
-import { type Enqueue, Intake } from "../../src/store/sqlite/jobs/enqueue.ts";
+import { type Enqueue, EnqueueParts } from "../../src/store/sqlite/jobs/enqueue.ts";
 import { statementsOn } from "../../src/store/sqlite/scripts.ts";
 import { type Committed, GroupCommit } from "../../src/store/sqlite/group-commit.ts";
 import { openSqlite } from "../../src/store/sqlite/open.ts";
@@ -226,7 +226,7 @@ interface Opened {
 
 async function open(driver: DriverName, path: string): Promise<Opened> {
   const { db } = await openSqlite(path, { driver, durability: "process", now: () => NOW, busyTimeout: 0 });
-  const intake = new Intake(db, { speaks: true });
+  const parts = new EnqueueParts(db, { speaks: true });
   const told: Committed[] = [];
   const time = { passed: 0 };
   const group = new GroupCommit(db, {
@@ -239,9 +239,9 @@ async function open(driver: DriverName, path: string): Promise<Opened> {
     onFault: () => {},
     onReady: () => {},
     replaced: () => null,
-    onUndo: () => intake.forget(),
+    onUndo: () => parts.forget(),
   });
-  return { db, path, group, enqueue: intake.enqueue, told, time };
+  return { db, path, group, enqueue: parts.enqueue, told, time };
 }
 
 async function withGroup(driver: DriverName, run: (opened: Opened) => Promise<void>): Promise<void> {

@@ -24,7 +24,7 @@ export interface Newcomer {
 }
 
 /** What is there already; of a batch, also those of its jobs that were let in so far. */
-export interface Residents {
+export interface JobLookup {
   /** The name of the job that has this id; a chosen id is remembered after its job is gone. */
   nameOf(id: string): string | undefined;
   /** The state of the job with this id, or the state in which it ended; undefined: the id is unknown. */
@@ -35,12 +35,12 @@ export interface Residents {
 
 /** Lets the jobs of a batch in, one after the other: an id is one job ever, a key one unfinished job of a name. */
 export class Admission {
-  readonly #residents: Residents;
+  readonly #existing: JobLookup;
   /** Ids of jobs that turned out to be there already, under another. */
   readonly #aliases = new Map<string, string>();
 
-  constructor(residents: Residents) {
-    this.#residents = residents;
+  constructor(existing: JobLookup) {
+    this.#existing = existing;
   }
 
   /** The answer to a job that is not added; undefined: it may come in. */
@@ -54,35 +54,35 @@ export class Admission {
 
   /** How one that comes in starts. */
   standing({ after }: Newcomer): Standing {
-    return standing((after ?? []).map((id) => this.#residents.upstream(this.#aliases.get(id) ?? id) as Upstream));
+    return standing((after ?? []).map((id) => this.#existing.upstream(this.#aliases.get(id) ?? id) as Upstream));
   }
 
   #double({ name, id, key }: Newcomer): Enqueued | undefined {
-    const owner = id === undefined ? undefined : this.#residents.nameOf(id);
+    const owner = id === undefined ? undefined : this.#existing.nameOf(id);
     if (id !== undefined && owner !== undefined) return owner === name ? { id, duplicate: true } : { id, taken: owner };
-    const holder = key === undefined ? undefined : this.#residents.holderOf(name, key);
+    const holder = key === undefined ? undefined : this.#existing.holderOf(name, key);
     return holder === undefined ? undefined : { id: holder, duplicate: true };
   }
 
   #missing({ after }: Newcomer): Enqueued | undefined {
     for (const given of after ?? []) {
       const id = this.#aliases.get(given) ?? given;
-      if (this.#residents.upstream(id) === undefined) return { id, missing: true };
+      if (this.#existing.upstream(id) === undefined) return { id, missing: true };
     }
     return undefined;
   }
 }
 
 /** Of jobs that are added all or none, the first that cannot be: its id is another's, or what it comes after is not known. */
-export function refusal(jobs: readonly Newcomer[], residents: Residents): Refusal | undefined {
+export function refusal(jobs: readonly Newcomer[], existing: JobLookup): Refusal | undefined {
   const owners = new Map<string, string>();
   for (const { id, followUpId, name, after } of jobs) {
     for (const upstream of after ?? []) {
-      if (!owners.has(upstream) && residents.upstream(upstream) === undefined) return { id: upstream, missing: true, name };
+      if (!owners.has(upstream) && existing.upstream(upstream) === undefined) return { id: upstream, missing: true, name };
     }
     const own = id ?? followUpId;
     if (own === undefined) continue;
-    const owner = owners.get(own) ?? (id === undefined ? undefined : residents.nameOf(id)) ?? name;
+    const owner = owners.get(own) ?? (id === undefined ? undefined : existing.nameOf(id)) ?? name;
     if (owner !== name) return { id: own, taken: owner, name };
     owners.set(own, owner);
   }

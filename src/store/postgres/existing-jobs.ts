@@ -1,4 +1,4 @@
-import type { Residents, Upstream } from "../../core/jobs/admission.ts";
+import type { JobLookup, Upstream } from "../../core/jobs/admission.ts";
 import type { JobState } from "../../core/jobs/job.ts";
 import { generatedId, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
@@ -18,7 +18,7 @@ interface Found {
  * What the database knows of the jobs that a batch names: by id, by key, or as what comes before. Looked up before it is
  * decided, and those of the batch are added as they are let in.
  */
-export class ExistingJobs implements Residents {
+export class ExistingJobs implements JobLookup {
   readonly #byId = new Map<string, Found>();
   readonly #bySlot = new Map<string, string>();
 

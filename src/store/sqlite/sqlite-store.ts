@@ -203,7 +203,7 @@ export class SqliteStore implements Store {
     this.schedules = parts.schedules;
     this.events = parts.events;
     this.sinks = parts.sinks;
-    const { intake, lanes } = parts;
+    const { enqueueParts, lanes } = parts;
     this.#group = new GroupCommit(db, {
       path,
       statements: parts.statements,
@@ -213,7 +213,7 @@ export class SqliteStore implements Store {
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
       onWritten: (now) => marks?.add(now),
       onCommit: ({ ready, ended, damaged, audit, commit, key }) => {
-        intake.settings.committed();
+        enqueueParts.settings.committed();
         this.#witness?.saw(commit, key);
         if (audit !== null) this.#witness?.sawAudit(audit);
         for (const what of damaged) damage.found({ severity: "row", what });
@@ -222,7 +222,7 @@ export class SqliteStore implements Store {
       onFault: (error) => damage.met(error),
       onReady: (queues) => this.#changes.committed(queues, []),
       onUndo: () => {
-        intake.forget();
+        enqueueParts.forget();
         lanes.forgetAll();
       },
     });
@@ -230,7 +230,7 @@ export class SqliteStore implements Store {
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     const enqueued = this.#write("enqueue", (tx) =>
-      options?.whole ? this.#parts.intake.whole(tx, jobs) : this.#parts.intake.enqueue.run(tx, jobs),
+      options?.whole ? this.#parts.enqueueParts.whole(tx, jobs) : this.#parts.enqueueParts.enqueue.run(tx, jobs),
     );
     this.#changes.incoming();
     return enqueued;
@@ -244,7 +244,7 @@ export class SqliteStore implements Store {
     const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
     // What their definitions say counts by itself, whatever becomes of that transaction.
     const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
-    for (const one of unsaid) if (this.#parts.intake.settings.isSaid(one)) unsaid.delete(one);
+    for (const one of unsaid) if (this.#parts.enqueueParts.settings.isSaid(one)) unsaid.delete(one);
     if (unsaid.size > 0) this.queues.declare([...unsaid]).catch(() => {});
     return enqueued;
   }
@@ -303,7 +303,7 @@ export class SqliteStore implements Store {
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { settings, expiring } = this.#parts.intake;
+    const { settings, expiring } = this.#parts.enqueueParts;
     const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
     return this.#write("expire", (tx) => this.#parts.operate.expire(tx, limit, leastAge));

@@ -10,7 +10,7 @@ import { Work } from "../sql/work/work.ts";
 import type { DriverName } from "./driver.ts";
 import { Claim, ClaimedLanes } from "./jobs/claim.ts";
 import { DamagedJobs } from "./jobs/damaged-jobs.ts";
-import { Intake } from "./jobs/enqueue.ts";
+import { EnqueueParts } from "./jobs/enqueue.ts";
 import { EVENT_GUARD, eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
 import { Cancel, Operate } from "./jobs/operate.ts";
@@ -49,7 +49,7 @@ interface Parts {
 /** The parts of SQL on one connection, and who of them needs whom. */
 export class StoreParts {
   readonly statements: Statements;
-  readonly intake: Intake;
+  readonly enqueueParts: EnqueueParts;
   readonly own: OwnTransaction;
   readonly userTransactions: UserTransactions;
   readonly claim: Claim;
@@ -74,9 +74,9 @@ export class StoreParts {
   constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
     const { db, databaseId, durability } = opened;
     const { path, driver, random, damage, access } = parts;
-    this.intake = new Intake(db, { speaks: true });
-    const { catalog, settings, limits, effects, waits, expiring, jobEvents, events, tally, enqueue } = this.intake;
-    this.own = new OwnTransaction(db, this.intake, path);
+    this.enqueueParts = new EnqueueParts(db, { speaks: true });
+    const { catalog, settings, limits, effects, waits, expiring, jobEvents, events, tally, enqueue } = this.enqueueParts;
+    this.own = new OwnTransaction(db, this.enqueueParts, path);
     this.userTransactions = new UserTransactions({ path, driver, durability, now: access.now });
     const statements = (this.statements = statementsOn(db));
     const scripts = scriptAccess(statements, access);
@@ -101,7 +101,7 @@ export class StoreParts {
       settings,
       limits,
       effects,
-      batches: this.intake.batches,
+      batches: this.enqueueParts.batches,
       events: jobEvents,
       locks: new ClaimLocks(db),
       lanes: this.lanes,
@@ -116,9 +116,9 @@ export class StoreParts {
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
-    const hooks = workHooks(db, { intake: this.intake, settle, cancel, notes: this.notes, access });
+    const hooks = workHooks(db, { enqueueParts: this.enqueueParts, settle, cancel, notes: this.notes, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.work = new Work(DIALECT, { batches: this.intake.batches, hooks, guards }, scripts);
+    this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks, guards }, scripts);
     const file: FileFacts = {
       logAtOpening: () => {
         const met = damage.opening;

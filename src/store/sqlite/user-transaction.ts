@@ -8,7 +8,7 @@ import type { Durability, Enqueued, NewJob, Settlement } from "../store.ts";
 import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
 import { explain, isBusy } from "./faults.ts";
 import { COUNTED, type CountedRow, type GroupCommit, type Tx } from "./group-commit.ts";
-import { Intake } from "./jobs/enqueue.ts";
+import { EnqueueParts } from "./jobs/enqueue.ts";
 import type { Settle } from "./jobs/settle.ts";
 import { canonicalPath } from "./open.ts";
 import { type Statements, statementsOn } from "./scripts.ts";
@@ -64,7 +64,7 @@ export function handleOf(tx: unknown): unknown {
 class Guest {
   readonly #db: Connection;
   readonly #host: Host;
-  readonly #intake: Intake;
+  readonly #enqueueParts: EnqueueParts;
   readonly #synchronous: Statement;
   readonly #takeLock: Statement;
   readonly #counted: Statement;
@@ -75,7 +75,7 @@ class Guest {
     this.#db = db;
     this.#host = host;
     refuseOtherFile(db, host.path);
-    this.#intake = new Intake(db, { speaks: false });
+    this.#enqueueParts = new EnqueueParts(db, { speaks: false });
     this.#synchronous = db.prepare("pragma main.synchronous");
     // Changes no row and no page, yet takes the write lock, or says that it cannot be had.
     this.#takeLock = db.prepare("update holdfast_counter set lanes = lanes where false");
@@ -97,7 +97,7 @@ class Guest {
     this.#refuseNoLock();
     const [commits, highest, lanes, , settings] = this.#counted.row() as CountedRow;
     let key = highest;
-    return this.#intake.provisionally(
+    return this.#enqueueParts.provisionally(
       {
         ...this.#statements,
         now: this.#host.now(),
@@ -197,15 +197,15 @@ type UserCall = "hf.transaction" | "`commit`";
 /** A user's work in a transaction of the store's own connection: the user's rows and Holdfast's jobs in one commit. */
 export class OwnTransaction {
   readonly #db: Connection;
-  readonly #intake: Intake;
+  readonly #enqueueParts: EnqueueParts;
   readonly #path: string;
   readonly #mark: Statement;
   readonly #release: Statement;
   #open: { tx: Tx; call: UserCall } | null = null;
 
-  constructor(db: Connection, intake: Intake, path: string) {
+  constructor(db: Connection, enqueueParts: EnqueueParts, path: string) {
     this.#db = db;
-    this.#intake = intake;
+    this.#enqueueParts = enqueueParts;
     this.#path = path;
     this.#mark = db.prepare("savepoint holdfast_transaction");
     this.#release = db.prepare("release holdfast_transaction");
@@ -227,7 +227,7 @@ export class OwnTransaction {
     } finally {
       this.#open = null;
       // Even if all went well: parts of it may have been undone before the end.
-      this.#intake.forget();
+      this.#enqueueParts.forget();
     }
   }
 
@@ -242,7 +242,7 @@ export class OwnTransaction {
     // A savepoint outside of any transaction would be one by itself, and be committed by its end.
     if (!this.#db.inTransaction) throw ended(this.#open.call);
     try {
-      return this.#intake.provisionally(this.#open.tx, jobs);
+      return this.#enqueueParts.provisionally(this.#open.tx, jobs);
     } catch (error) {
       throw explain(error, this.#path);
     }

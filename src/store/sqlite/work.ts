@@ -10,7 +10,7 @@ import type { Connection } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Cancel } from "./jobs/operate.ts";
 import type { Catalog } from "./jobs/catalog.ts";
-import type { Intake } from "./jobs/enqueue.ts";
+import type { EnqueueParts } from "./jobs/enqueue.ts";
 import type { Notes } from "./jobs/settle-effects.ts";
 import type { Settle } from "./jobs/settle.ts";
 
@@ -58,10 +58,10 @@ export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
 
 export function workHooks(
   db: Connection,
-  parts: { intake: Intake; settle: Settle; cancel: Cancel; notes: Notes; access: StoreAccess },
+  parts: { enqueueParts: EnqueueParts; settle: Settle; cancel: Cancel; notes: Notes; access: StoreAccess },
 ): WorkHooks {
-  const { intake, settle, cancel, notes, access } = parts;
-  const { settings, enqueue } = intake;
+  const { enqueueParts, settle, cancel, notes, access } = parts;
+  const { settings, enqueue } = enqueueParts;
   // By holdfast_artifacts_hash.
   const referenced = db.prepare(
     "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",

@@ -4,7 +4,7 @@ import {
   type Refusal,
   refusal,
   refusedWhole,
-  type Residents,
+  type JobLookup,
   type Standing,
   type Upstream,
 } from "../../../core/jobs/admission.ts";
@@ -34,25 +34,15 @@ const ROWS = 25;
 const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 const PLAIN = 12;
 
-interface EnqueueParts {
-  catalog: Catalog;
-  settings: Settings;
-  limits: Limits;
-  waits: Waits;
-  effects: SettleEffects;
-  events: JobEvents;
-  batches: WorkBatches;
-}
-
 /** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
-  readonly #parts: EnqueueParts;
+  readonly #parts: Omit<EnqueueParts, "enqueue">;
   readonly #insert: Statement;
   readonly #insertMany: Statement;
   readonly #insertWhole: Statement;
   readonly #insertInput: Statement;
   readonly #insertId: Statement;
-  readonly #residents: Residents = {
+  readonly #existing: JobLookup = {
     nameOf: (id) => this.#find(id)?.name,
     upstream: (id) => this.#upstream(id),
     holderOf: (name, key) => this.#holderOf(name, key),
@@ -61,7 +51,7 @@ export class Enqueue {
   readonly #byKey: Statement;
   readonly #bySlot: Statement;
 
-  constructor(db: Connection, parts: EnqueueParts) {
+  constructor(db: Connection, parts: Omit<EnqueueParts, "enqueue">) {
     this.#parts = parts;
     this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
     // Many rows a statement: half again as fast as one by one.
@@ -91,7 +81,7 @@ export class Enqueue {
     const existing = hasWork ? runSync(this.#parts.batches.existing(tx, jobs)) : null;
     const items: NewItem[] = [];
     let plain: Value[] = [];
-    const admission = new Admission(this.#residents);
+    const admission = new Admission(this.#existing);
     const flush = (): void => {
       this.#write(plain);
       plain = [];
@@ -131,8 +121,8 @@ export class Enqueue {
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
       if (this.#parts.settings.view.tells(job.queue)) {
         flush();
-        this.#parts.events.always(tx, "job.enqueued", key);
-        if (broken) this.#parts.events.always(tx, "job.cancelled", key);
+        this.#parts.jobEvents.always(tx, "job.enqueued", key);
+        if (broken) this.#parts.jobEvents.always(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
       const answer = { id: publicId(id, tx.now, key), duplicate: false };
@@ -148,7 +138,7 @@ export class Enqueue {
 
   /** The first of these that cannot be. */
   refused(jobs: readonly NewJob[]): Refusal | undefined {
-    return refusal(jobs, this.#residents);
+    return refusal(jobs, this.#existing);
   }
 
   /** A row with all it may have. */
@@ -245,7 +235,7 @@ function isNamed({ id, key, after }: NewJob): boolean {
 }
 
 /** What it takes to put jobs in through a connection: the store's own, or a user's. */
-export class Intake {
+export class EnqueueParts {
   readonly catalog: Catalog;
   readonly settings: Settings;
   readonly tally: Tally;
@@ -276,8 +266,8 @@ export class Intake {
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
     const batches = (this.batches = new WorkBatches(DIALECT, { settings, database: workDatabase(db, catalog), guards }));
     const parts = { catalog, settings, tally, waits, limits, expiring, events, batches };
-    const effects = (this.effects = new SettleEffects(db, parts));
-    this.enqueue = new Enqueue(db, { catalog, settings, limits, waits, effects, events, batches });
+    this.effects = new SettleEffects(db, parts);
+    this.enqueue = new Enqueue(db, this);
     this.#mark = db.prepare("savepoint holdfast_enqueue");
     this.#undo = db.prepare("rollback to holdfast_enqueue");
     this.#keep = db.prepare("release holdfast_enqueue");

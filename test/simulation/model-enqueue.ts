@@ -6,7 +6,7 @@ import { ModelJob } from "./model-job.ts";
 import { must, mustEqual } from "./violation.ts";
 
 /** Which jobs are accepted, which are there already, and which cannot be. */
-export class ModelIntake {
+export class ModelEnqueue {
   readonly #model: Model;
   /** Whose job an id was or is: chosen ones for ever, made ones as long as their job. */
   readonly owners = new Map<string, string>();
