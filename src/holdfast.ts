@@ -3,6 +3,7 @@ import { type Duration, toMillis } from "./core/text/duration.ts";
 import { HoldfastError, idTaken, noUpstream } from "./core/text/errors.ts";
 import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
+import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
 import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
@@ -24,8 +25,8 @@ import {
 } from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";
-import type { RecoveryStats, StaleStats } from "./engine/maintenance/janitor.ts";
-import { previewOf, recoveryPending, type RecoveryPlan } from "./engine/maintenance/recovery.ts";
+import { type RecoveryStats, type StaleStats, statsOf } from "./engine/maintenance/janitor.ts";
+import { recoveryPending } from "./engine/maintenance/recovery.ts";
 import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";
 import { onSignals } from "./engine/shared-engine.ts";
 import { type Worker, WorkerLoop, type WorkOptions } from "./engine/worker.ts";
@@ -107,29 +108,30 @@ export class Holdfast implements AsyncDisposable {
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
-        return engine.janitor.recover(engine.actor);
+        return statsOf(await engine.janitor.recover(engine.actor), engine.clock.now());
       },
       stats: async () => {
         this.#refuseClosed();
         const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.recoveries.totals();
-        const plan = await previewOf(engine.store, engine.janitor);
+        const stale = countPlan(await engine.janitor.preview());
         return {
           locksCleaned,
           entriesReclaimed,
           recoveryTimestamp: recoveredAt,
-          staleLocks: plan === null ? 0 : plan.locks.length + plan.expired.locks.length,
-          staleEntries: plan === null ? 0 : plan.jobs + plan.expired.jobs,
+          staleLocks: stale.locks,
+          staleEntries: stale.jobs,
         };
       },
       reclaimStale: async (expiredFor) => {
         this.#refuseClosed();
-        return engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
+        const plan = await engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
+        return statsOf(plan, engine.clock.now());
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
       history: () => this.#reports(REPORTS_SHOWN),
       preview: () => {
         this.#refuseClosed();
-        return previewOf(engine.store, engine.janitor);
+        return engine.janitor.preview();
       },
       acknowledge: async () => {
         this.#refuseClosed();

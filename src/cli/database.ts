@@ -12,7 +12,7 @@ import { open, openToLook as look, openToOperate } from "../open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { createFolder } from "../store/sqlite/faults.ts";
 import { definedOnly } from "./arguments.ts";
-import { configOf } from "./config.ts";
+import { configOf, namedConfig } from "./config.ts";
 import { workerLog } from "./render/output.ts";
 
 /** The default database of `open`. */
@@ -145,6 +145,21 @@ export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
 export function pathOf(command: Command): string {
   const where = whereOf(command) ?? DEFAULT;
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
+}
+
+/** The options that name the database of this command, for advice that an operator pastes into the same shell. */
+export function sameDatabase(command: Command): string {
+  const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
+  // The address is shown without user and password; PGUSER and PGPASSWORD supply them.
+  const shown = db === undefined || !isAddress(db) ? db : pathOf(command);
+  const given = { db: shown, schema, config: namedConfig(command) };
+  const options = Object.entries(given).filter(([, value]) => value !== undefined);
+  return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
+}
+
+/** Quotes a text as one word of a shell. */
+function quoted(text: string): string {
+  return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 /** `holdfast jobs list`: the program name that is recorded for this process. */

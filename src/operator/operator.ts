@@ -4,6 +4,7 @@ import type { Swept } from "../artifacts/sweep.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { Facts } from "../core/recovery/metrics.ts";
+import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
 import { type Claim, heldBy, type HeldClaim, tokenOf } from "../engine/claim.ts";
@@ -27,6 +28,7 @@ import {
   noSuchBuild,
 } from "../store/builds.ts";
 import type { EventQuery, SinkView } from "../store/events.ts";
+import { type RecoveryStats, statsOf } from "../engine/maintenance/janitor.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
 import type { QueueOverview } from "../store/queries.ts";
@@ -288,6 +290,18 @@ export class Operator {
   }
 
   // Recovery
+
+  /** Recovers everything, or with `expiredFor` only leases that expired at least so many milliseconds ago. */
+  async recover(expiredFor: number | null): Promise<{ done: RecoveryPlan | null; recovered: RecoveryStats }> {
+    const { janitor, actor, clock } = this.#engine;
+    const done = expiredFor === null ? await janitor.recover(actor) : await janitor.reclaimStale(expiredFor, actor);
+    return { done, recovered: statsOf(done, clock.now()) };
+  }
+
+  /** What `recover` would do now; null: nothing. Nothing is written. */
+  previewRecovery(expiredFor: number | null): Promise<RecoveryPlan | null> {
+    return this.#engine.janitor.preview(expiredFor ?? undefined);
+  }
 
   /** How many leases have expired and were not reclaimed, at most `limit`. */
   async expiredLeases(limit: number): Promise<number> {

@@ -8,7 +8,7 @@ import type { Schedule } from "../core/jobs/schedule.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../core/recovery/loss.ts";
 import { bytes, number, plural } from "../core/text/text.ts";
 import { bootId } from "../engine/host.ts";
-import { isOfCrash, type RecoveryPlan } from "../engine/maintenance/recovery.ts";
+import { countPlan, isOfCrash, RECOVER, type RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import { isDamage } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
@@ -293,7 +293,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor --recheck" });
   }
   for (const what of overview.lost) {
-    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: "holdfast recover && holdfast recover --last" });
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: RECOVER });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -310,7 +310,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (left > 0) {
     const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
     // Any worker takes them back within a second, so this stands only while there is none.
-    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: "holdfast recover" });
+    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: RECOVER });
   }
   alarms.push(...ofRecoveries(overview));
   if (counts.quarantined > 0) {
@@ -341,8 +341,10 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
 function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
   const alarms: Alarm[] = [];
   if (pending !== null) {
-    const message = `what a crash has left waits for your word: ${plural(pending.jobs, "job")}, ${plural(pending.builds.length, "build")}`;
-    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: "holdfast recover && holdfast recover --apply" });
+    const { jobs, locks } = countPlan(pending);
+    const held = [plural(jobs, "job"), plural(pending.builds.length, "build"), plural(locks, "lock")].join(", ");
+    const message = `a crash left something to recover, which waits for your approval: ${held}`;
+    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: RECOVER });
   }
   for (const { state, errors, begunAt } of crashes.open) {
     if (state === "failed") {
@@ -356,7 +358,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
       });
     } else if (at - begunAt > STUCK) {
       const message = `a recovery is under way for ${age(at - begunAt)}`;
-      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: "holdfast recover" });
+      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: RECOVER });
     }
   }
   return alarms;

@@ -12,6 +12,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { type BuildKey, parseBuildId, type ProcessId } from "../core/text/ids.ts";
 import { pipelineChanged, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { type Flag, isYes } from "./job-row.ts";
+import type { KnownProcesses } from "./processes.ts";
 import type { NewJob } from "./store.ts";
 
 /**
@@ -70,7 +71,7 @@ export interface BuildStore {
    * Moves ACTIVE builds without a live orchestrator to CRASHED, removes their locks and pauses their queues: those of one of
    * the `dead`, without a lock, of a process that is not registered, or, unless among `alive`, without a heartbeat for `TTL`.
    */
-  orphan(known: { dead: readonly ProcessId[]; alive: readonly ProcessId[] }, reason: BuildReason): Promise<BuildRow[]>;
+  orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]>;
 }
 
 /** How long an orchestrator on another host may say nothing. */

@@ -24,6 +24,12 @@ export interface ProcessStore {
 /** "dead" is proven, "rebooted" too: its host was started anew since. */
 export type Life = "alive" | "dead" | "rebooted" | "unknown";
 
+/** Processes that are proven dead or alive; of the others nothing is known. */
+export interface KnownProcesses {
+  dead: readonly ProcessId[];
+  alive: readonly ProcessId[];
+}
+
 export interface NewProcess {
   /** The same for the threads of one process and for no other. */
   identity?: string;

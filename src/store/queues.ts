@@ -169,7 +169,7 @@ export interface LockStore {
   /** Removes a lock, whatever holds it: an operator's action. `stale`: only if its time, or its exclusive claim, is over. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;
   /** Removes locks that are expired, or whose exclusive claim is over. */
-  clean(): Promise<number>;
+  clean(): Promise<string[]>;
 }
 
 export interface LockView {

@@ -8,10 +8,11 @@ import {
   type ReportState,
   wasSuccessful,
 } from "../core/recovery/recovery-report.ts";
+import type { HeldByDead } from "../core/recovery/recovery-plan.ts";
 import type { HeldLease, LeaseRef, StaleLease } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
-import type { Life } from "./processes.ts";
+import type { KnownProcesses, Life } from "./processes.ts";
 
 /**
  * Reclaims what dead processes and expired leases hold, and reports it. The same rules as in `Store`: each call is one atomic
@@ -41,8 +42,8 @@ export interface RecoveryStore {
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
   /** Sums over everything that was ever reclaimed and reported. It costs the same however much that was. */
   totals(): Promise<RecoveryTotals>;
-  /** What a recovery would do about these processes and these expired leases. Nothing is written. */
-  preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
+  /** What a recovery would do about the dead processes and these expired leases. Nothing is written. */
+  preview(known: KnownProcesses, expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
   /** Leases worth a judgement: expired, expiring further away than they can (`skewed`), or held by one of the `dead`. */
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
   /** Ends or cuts leases as judged; each only if it is still exactly the lease that was judged. `by`: an operator, for the audit. */
@@ -71,18 +72,17 @@ export interface Found {
 }
 
 /** A dead process, and how its death was proven. */
-export interface Left {
+export interface Left extends CrashedProcess {
   id: ProcessId;
   life: Life;
-  pid: number;
-  host: string;
-  program: string;
 }
 
 export interface Recovering {
   report: number;
   /** Who calls is the one to end it. */
   owned: boolean;
+  /** Another process began it and has left it unended; the caller continues it. */
+  continued: boolean;
   /** Named in it, and not buried yet. */
   left: Left[];
 }
@@ -102,11 +102,11 @@ export interface DeadProcess {
   cause: string;
 }
 
-export interface RecoveredProcess extends Reclaimed {
-  builds: number;
-  locks: number;
+export interface RecoveredProcess extends Reclaimed, HeldByDead {
   /** The process holds nothing any more and is unregistered. */
   isDone: boolean;
+  /** This call has unregistered it; false if another process was faster. */
+  isUnregistered: boolean;
 }
 
 export interface SettleAs extends Findings {
@@ -155,13 +155,9 @@ export function reportOf(stored: StoredReport): CrashRecoveryReport {
 }
 
 /** What a recovery would do now. */
-export interface RecoveryPreview {
-  /** How many jobs these have in hand. */
+export interface RecoveryPreview extends HeldByDead {
+  /** How many jobs the dead processes hold. */
   jobs: number;
-  /** The ids of builds that would be CRASHED. */
-  builds: string[];
-  /** Names of locks that would be released. */
-  locks: string[];
   /** Names of locks that are over, or would be once the expired leases are reclaimed. */
   staleLocks: string[];
 }

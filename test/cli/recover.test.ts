@@ -36,9 +36,9 @@ test("recover gives back the jobs of a killed worker, and tells what was recover
     const { stdout } = await place.run(["recover", look]);
     assert.match(
       stdout,
-      /^A crash has not been recovered from yet\.\nThis would be done:\n {2}strike off pid \d+ on .*\n {2}take back 1 job\n/,
+      /^A crash has not been recovered from yet\.\nThis would be done:\n {2}unregister pid \d+ on .*\n {2}reclaim 1 job of dead processes\n/,
     );
-    assert.match(stdout, /\nA worker that starts does it by itself; holdfast recover does it now\.\n$/);
+    assert.match(stdout, /\nA worker that starts does it by itself\. To do it now:\n {2}holdfast recover --apply\n$/);
   }
   const { recovered, left, totals, history } = await place.json<Recovered>(["recover"]);
   assert.deepEqual([recovered.entriesReclaimed, left, totals.entriesReclaimed], [1, 0, 1]);
@@ -72,7 +72,7 @@ test("every crash has a report: --last shows it, --history lists it, health and 
     /^AGO +PROCESSES +JOBS +QUARANTINED +BUILDS +LOCKS +TOOK +ERRORS\n *\d+[sm] +1 +1 +0 +0 +0 +\d+ ms +–\n$/,
   );
   const { stdout } = await place.run(["status"]);
-  assert.match(stdout, /\nLast crash: \d+[sm] ago, 1 process: 1 job given back in \d+ ms\n/);
+  assert.match(stdout, /\nLast crash: \d+[sm] ago, 1 process: 1 job reclaimed in \d+ ms\n/);
   assert.deepEqual(await place.json<object>(["recover", "--acknowledge"]), { acknowledged: [] }, "nothing was wrong");
   const { error } = await place.json<JsonError>(["recover", "--last", "--apply"], 2);
   assert.equal(error.code, "USAGE");
@@ -128,10 +128,10 @@ test("where the config says so, nothing is recovered before an operator has seen
   const shown = await place.run(["recover"]);
   assert.match(
     shown.stdout,
-    /^This would be done:\n {2}strike off pid \d+ on .*\n {2}take back 1 job\n\nholdfast recover --apply does it\.\n$/,
+    /^This would be done:\n {2}unregister pid \d+ on .*\n {2}reclaim 1 job of dead processes\n\nTo do it now:\n {2}holdfast recover --apply\n$/,
   );
   const last = await place.run(["recover", "--last"]);
-  assert.match(last.stdout, /^A crash has not been recovered from yet\.\n(.*\n)*holdfast recover --apply does it\.\n$/);
+  assert.match(last.stdout, /^A crash has not been recovered from yet\.\n(.*\n)*To do it now:\n {2}holdfast recover --apply\n$/);
   const { processes } = await place.json<{ processes: { pid: number; life: string }[] }>(["status"]);
   assert.deepEqual(
     processes.map(({ pid, life }) => [pid, life]),
@@ -148,7 +148,7 @@ test("where the config says so, nothing is recovered before an operator has seen
   const { action, by } = JSON.parse(audit.trimEnd().split("\n").at(-1) ?? "") as { action: string; by: string };
   assert.equal(action, "recovery.completed");
   assert.match(by, /^holdfast recover \(pid \d+ on .*, by /, "who has said so");
-  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null });
+  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null, lost: [] });
   assert.equal((await place.run(["queues", "pause", "hang"])).code, 0);
 });
 
@@ -163,7 +163,7 @@ test("recover --dry-run shows expired leases and locks, and recover then does ex
   const { plan } = await place.json<{ plan: { crashed: object[]; expired: object } }>(["recover", "--dry-run"]);
   assert.deepEqual([plan.crashed, plan.expired], [[], { jobs: 1, locks: ["gone"] }]);
   const { stdout } = await place.run(["recover", "--dry-run"]);
-  assert.match(stdout, /would be done:\n {2}take back 1 job whose lease has expired\n {2}remove the expired lock gone\n/);
+  assert.match(stdout, /would be done:\n {2}reclaim 1 job whose lease has expired\n {2}remove the expired lock gone\n/);
   const { stdout: last } = await place.run(["recover", "--last"]);
   assert.doesNotMatch(last, /A crash has not been recovered/);
   const { stdout: metrics } = await place.run(["metrics"]);
@@ -172,7 +172,7 @@ test("recover --dry-run shows expired leases and locks, and recover then does ex
   assert.match(metrics, /^holdfast_recoveries_failed \d+$/m);
   const { recovered } = await place.json<Recovered>(["recover"]);
   assert.deepEqual([recovered.entriesReclaimed, recovered.locksCleaned], [1, 1]);
-  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null });
+  assert.deepEqual(await place.json<object>(["recover", "--dry-run"]), { plan: null, lost: [] });
 });
 
 test("recover --expired-for takes back leases that expired that long ago", async () => {
@@ -185,7 +185,7 @@ test("recover --expired-for takes back leases that expired that long ago", async
   const tooEarly = await place.json<Recovered>(["recover", "--expired-for", "2h"]);
   assert.deepEqual([tooEarly.recovered.entriesReclaimed, tooEarly.left], [0, 1]);
   const { stdout } = await place.run(["recover", "--expired-for", "5m"]);
-  assert.match(stdout, /^Recovered 1 job and 0 locks\.\n\nAGO/);
+  assert.match(stdout, /^This was done:\n {2}reclaimed 1 job whose lease has expired\n\nAGO/);
 });
 
 test("unlock refuses a held lock with exit 4 and names the holder; --force and stale locks are removed", async () => {

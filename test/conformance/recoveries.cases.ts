@@ -10,7 +10,18 @@ import { add, claim, claimOne, LEASE, lockOf, pass, register, see, seeAll, settl
 import type { Check } from "./suite.ts";
 
 /** What reclaiming from a process answers that held nothing. */
-const NOTHING = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0, isDone: true };
+const NOTHING = {
+  entries: 0,
+  quarantined: 0,
+  failed: 0,
+  builds: [],
+  locks: [],
+  orchestratorLocks: [],
+  isDone: true,
+  isUnregistered: true,
+};
+/** What it answers if another process has unregistered the dead one. */
+const GONE = { ...NOTHING, isUnregistered: false };
 const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
 export function recoveryCases(check: Check): void {
@@ -37,6 +48,7 @@ export function recoveryCases(check: Check): void {
       ...NOTHING,
       entries: 2,
       isDone: false,
+      isUnregistered: false,
     });
     pass(clock, 1);
     assert.deepEqual(await reclaimFrom(store, recovering, dead, { spent: 2 }), { ...NOTHING, entries: 1 });
@@ -142,7 +154,7 @@ export function recoveryCases(check: Check): void {
       "nor is its report ended",
     );
     assert.deepEqual(await reclaimFrom(store, recovering, dead), { ...NOTHING, entries: 1 });
-    assert.deepEqual(await reclaimFrom(store, recovering, dead), NOTHING, "done is done");
+    assert.deepEqual(await reclaimFrom(store, recovering, dead), GONE, "done is done");
     assert.equal((await closed(store, recovering, by)).jobsRecovered, 2);
   });
 
@@ -158,10 +170,11 @@ export function recoveryCases(check: Check): void {
     store.processes.actAs(by);
     assert.ok(await store.locks.acquire("mine", "me", "t4", LEASE));
     pass(clock, 10);
-    assert.deepEqual(await store.recoveries.preview([dead], []), {
+    assert.deepEqual(await store.recoveries.preview({ dead: [dead], alive: [by] }, []), {
       jobs: 1,
       builds: [build.id],
       locks: ["nightly", "alone"].sort(),
+      orchestratorLocks: [build.pipeline],
       staleLocks: ["expired"],
     });
     const report = await recovered(store, by, [dead]);
@@ -170,6 +183,7 @@ export function recoveryCases(check: Check): void {
       [1, 3],
       "the named one, the exclusive claim's, and the orchestrator's",
     );
+    assert.equal((await store.recoveries.totals()).locksCleaned, 3, "the totals count the same locks");
     const { state, reason } = await seeBuild(store, build);
     assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
     assert.deepEqual(await store.builds.orchestratorLocks(), []);
@@ -218,7 +232,7 @@ export function recoveryCases(check: Check): void {
       [dead, later],
     );
     assert.deepEqual(await reclaimFrom(store, theirs, dead), { ...NOTHING, entries: 1 });
-    assert.deepEqual(await reclaimFrom(store, mine, dead), NOTHING);
+    assert.deepEqual(await reclaimFrom(store, mine, dead), GONE);
     const ending = { jobsPending: 0, ...FOUND };
     assert.equal(
       await store.recoveries.close(mine.report, { ...ending, by: second }),
@@ -276,7 +290,7 @@ export function recoveryCases(check: Check): void {
     // Killed here.
     const second = await register(store, "second");
     const after = await begun(store, second, [dead, first]);
-    assert.deepEqual([after.report, after.owned], [before.report, true]);
+    assert.deepEqual([after.report, after.owned, after.continued], [before.report, true, true]);
     assert.equal(await store.recoveries.close(before.report, { by: first, jobsPending: 0, ...FOUND }), null);
     for (const { id } of after.left) {
       await reclaimFrom(store, after, id, { spent: 1 });

@@ -237,8 +237,15 @@ wherever((stage, place) => {
         assert.equal((await hf.jobs.counts()).running, JOBS);
         const plan = await hf.recovery.preview();
         assert.deepEqual(
-          [plan?.crashed.map(({ pid }) => pid), plan?.jobs, plan?.builds.length, plan?.locks, plan?.goesOn],
-          [[doomed.pid], JOBS, 1, ["alone", "nightly"], false],
+          [
+            plan?.crashed.map(({ pid }) => pid),
+            plan?.jobs,
+            plan?.builds.length,
+            plan?.locks,
+            plan?.orchestratorLocks,
+            plan?.continues,
+          ],
+          [[doomed.pid], JOBS, 1, ["alone", "nightly"], ["docs"], false],
         );
         const work = workJob(scene.effects);
         const refused = { code: "RECOVERY_PENDING", hint: /holdfast recover --apply/ };

@@ -57,7 +57,7 @@ const SCENES: Record<string, Scene> = {
       await writeFile(join(place.folder, "holdfast.config.ts"), 'export default { modules: [], recovery: "manual" };\n');
     },
     after: async (place, said) => {
-      assert.match(said, /what a crash has left waits for your word: 1 job/);
+      assert.match(said, /a crash left something to recover, which waits for your approval: 1 job/);
       assert.match(said, /This would be done/);
       await counted(place, { pending: 3, running: 0 });
     },

@@ -35,8 +35,8 @@ test("who leaves waits for no check, and has found nothing", async () => {
 
 test("everything is given back before anything is checked, and the report is ended after that", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
-  const { entries } = await recovery.run([await dead(2)], { opening: false, alone: true });
-  assert.equal(entries, 2);
+  const { jobs } = await recovery.run([await dead(2)], { opening: false, alone: true });
+  assert.equal(jobs, 2);
   assert.deepEqual(await store.processes.running(), new Map());
   assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [], "it is under way");
   check.resolve({ ...NO_FINDINGS, errors: ["torn"] });
@@ -90,7 +90,7 @@ test("the first of a great many jobs are back before the others", async (t) => {
   const { some, all } = recovery.start([await dead(30)], { opening: false, alone: true, first: 10 });
   await some;
   assert.equal([...(await store.processes.running()).values()][0], 20);
-  assert.equal((await all).entries, 30);
+  assert.equal((await all).jobs, 30);
   assert.equal((await store.recoveries.reports({ limit: 1 }))[0]?.jobsRecovered, 30);
 });
 

@@ -53,10 +53,10 @@ export class ModelHealing {
     mustEqual(answer, expected, "what was reclaimed");
   }
 
-  cleanLocks(at: number, answer: number): void {
-    mustEqual(answer, this.#model.locks.clean(at), "how many locks were cleaned");
-    this.recovered.locks += answer;
-    if (answer > 0) this.#model.events.tell(at, "recovery.reclaimed");
+  cleanLocks(at: number, answer: string[]): void {
+    mustEqual(answer.toSorted(), this.#model.locks.clean(at).toSorted(), "which locks were cleaned");
+    this.recovered.locks += answer.length;
+    if (answer.length > 0) this.#model.events.tell(at, "recovery.reclaimed");
   }
 
   unregister(id: ProcessId, answer: boolean): void {

@@ -63,9 +63,10 @@ export class ModelLocks {
   }
 
   /** The lock of an exclusive claim that was taken back. */
-  freeBound(job: ModelJob, fence: Fence): boolean {
-    const lock = this.all().find(({ bound }) => "job" in bound && bound.job === job && bound.fence === fence);
-    return lock !== undefined && this.#locks.delete(lock.name);
+  freeBound(job: ModelJob, fence: Fence): string[] {
+    const bound = this.all().filter(({ bound }) => "job" in bound && bound.job === job && bound.fence === fence);
+    for (const { name } of bound) this.#locks.delete(name);
+    return bound.map(({ name }) => name);
   }
 
   /** What a dead process has locked by name. */
@@ -75,12 +76,12 @@ export class ModelLocks {
     return freed.map(({ name }) => name);
   }
 
-  clean(at: number): number {
-    let cleaned = 0;
+  clean(at: number): string[] {
+    const cleaned: string[] = [];
     for (const lock of this.all()) {
       if (!lives(lock, at)) {
         this.#locks.delete(lock.name);
-        cleaned++;
+        cleaned.push(lock.name);
       } else if ("ttl" in lock.bound) lock.bound.expiresAt = Math.min(lock.bound.expiresAt, at + lock.bound.ttl);
     }
     return cleaned;

@@ -44,6 +44,7 @@ export class ModelRecoveries {
       this.#last = answer.report;
     }
     const report = (this.#open ??= { id: answer.report, owner: by, named: new Set(), counts: NO_COUNTS });
+    const continued = open !== null && open.owner !== by && (open.owner === null || isGone);
     if (report.owner === null || isGone) report.owner = by;
     for (const id of entered) {
       if (report.named.has(id)) continue;
@@ -51,7 +52,7 @@ export class ModelRecoveries {
       report.counts = addCounts(report.counts, { jobsRunningBeforeCrash: this.#inHand(id).length });
     }
     const { left, ...rest } = answer;
-    mustEqual(rest, { report: report.id, owned: report.owner === by }, "whose report it is");
+    mustEqual(rest, { report: report.id, owned: report.owner === by, continued }, "whose report it is");
     mustEqual(idsOf(left), this.#left(report), "who is to be buried");
   }
 
@@ -66,8 +67,11 @@ export class ModelRecoveries {
 
   reclaimFrom(at: number, dead: DeadProcess, answer: RecoveredProcess): void {
     const { report, process, as: kind, limit, spent } = dead;
-    const expected = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0, isDone: true };
+    const locks: string[] = [];
+    const held = { builds: [], locks, orchestratorLocks: [] };
+    const expected = { entries: 0, quarantined: 0, failed: 0, ...held, isDone: true, isUnregistered: false };
     if (!this.#isOpen(report, process)) return mustEqual(answer, expected, "reclaiming what another process has reclaimed");
+    expected.isUnregistered = true;
     const taken = this.taken(dead);
     must(taken.length <= limit, () => `${taken.length} jobs are more than the model reclaims at once`);
     for (const judgement of taken) {
@@ -78,19 +82,21 @@ export class ModelRecoveries {
       expected.entries++;
       if (job.state === "quarantined") expected.quarantined++;
       if (job.state === "failed") expected.failed++;
-      if (this.#model.locks.freeBound(job, fence)) expected.locks++;
+      locks.push(...this.#model.locks.freeBound(job, fence));
     }
     const freed = this.#model.locks.freeOf(process, at);
     for (const name of freed) this.#model.ready.add(name);
-    expected.locks += freed.length;
+    locks.push(...freed);
     this.#model.processes.delete(process);
-    mustEqual(answer, expected, "what was reclaimed from the dead");
-    if (expected.entries + expected.locks > 0) this.#recovered(at, expected);
+    locks.sort();
+    mustEqual({ ...answer, locks: answer.locks.toSorted() }, expected, "what was reclaimed from the dead");
+    const { entries } = expected;
+    if (entries + locks.length > 0) this.#recovered(at, { entries, locks: locks.length });
     this.#add({
       jobsRecovered: expected.entries,
       jobsQuarantined: expected.quarantined,
       jobsResetToPending: expected.entries - expected.quarantined - expected.failed,
-      locksReleased: expected.locks,
+      locksReleased: locks.length,
       recoveryDurationMs: spent,
     });
   }

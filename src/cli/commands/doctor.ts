@@ -1,4 +1,5 @@
 import type { Command } from "commander";
+import { RECOVER } from "../../core/recovery/recovery-plan.ts";
 import { age, toMillis } from "../../core/text/duration.ts";
 import type { Diagnosis, Grade } from "../../core/recovery/diagnosis.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -10,7 +11,7 @@ import { type Checkpointed, Operator } from "../../operator/operator.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
 import { definedOnly } from "../arguments.ts";
 import { configOf } from "../config.ts";
-import { driverOf, fileOf, openExisting } from "../database.ts";
+import { driverOf, fileOf, openExisting, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { version } from "../program.ts";
 import { answer } from "../render/output.ts";
@@ -80,6 +81,7 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
     backups: definedOnly({ folder, every: every === undefined ? undefined : toMillis(every, "backups.every") }),
     now: Date.now(),
   });
+  for (const one of examination.found) if (one.mend === RECOVER) one.mend += sameDatabase(command);
   // The examination may have found the damage that prevented opening.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
   const unopened =

@@ -1,14 +1,13 @@
 import type { Command } from "commander";
 import { age, type Duration, instant, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import { isOfCrash, RECOVER, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
 import { number, plural } from "../../core/text/text.ts";
-import type { RecoveryStats } from "../../engine/maintenance/janitor.ts";
 import { Operator } from "../../operator/operator.ts";
-import { isOfCrash, type RecoveryPlan } from "../../engine/maintenance/recovery.ts";
 import type { ReclaimTotals } from "../../store/recoveries.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
-import { isManual, openExisting } from "../database.ts";
+import { isManual, openExisting, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";
 import { type Column, count, oneLine, paint, table } from "../render/table.ts";
@@ -22,14 +21,14 @@ const LEASES_COUNTED = 1_000;
 export function recoverCommand(parent: Command): void {
   addCommand(parent, "recover", {
     description:
-      "Give back now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
-      'within a second; this is for when none is there. Where the config says `recovery: "manual"`, it only shows what would ' +
+      "Reclaim now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
+      'within a second; this is for when none is there. With `recovery: "manual"` in the config, it only shows what would ' +
       "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
     examples: ["holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"],
   })
     .option(
       "--expired-for <duration>",
-      "take back every lease that expired at least this long ago, e.g. 5m, whichever process holds it",
+      "reclaim every lease that expired at least this long ago, e.g. 5m, whichever process holds it",
     )
     .option("--dry-run", "only show what would be done")
     .option("--apply", 'do it, also where the config says `recovery: "manual"`')
@@ -41,19 +40,19 @@ export function recoverCommand(parent: Command): void {
       const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
       if (options.last || options.history) return await showReports(options, command);
       if (options.acknowledge) return await acknowledge(command);
-      if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(command);
+      if (options.dryRun || (isManual(command) && !options.apply && since === null)) return await preview(since, command);
       await using hf = await openExisting(command, { recovery: "by an operator" });
       const operator = new Operator(hf);
       const page = (one: CrashRecoveryReport) => reportPage(one, operator.now(), operator.location.kind);
-      const recovered = since === null ? await hf.recovery.recoverStale() : await hf.recovery.reclaimStale(since);
+      const { done, recovered } = await operator.recover(since);
       const left = await operator.expiredLeases(LEASES_COUNTED);
       const { log, ...totals } = await operator.recoveryTotals();
       // `lastReport` waits for a recovery that is under way.
       const report = await hf.recovery.lastReport();
       const wrong = await operator.failedReports(LEASES_COUNTED);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
-      answer(command, { recovered, left, totals, history: log, report, wrong }, () =>
-        [sayRecovered(recovered), ...wrong.map(page), sayLeft(left), recoveryTable(log, operator.now())]
+      answer(command, { done, recovered, left, totals, history: log, report, wrong }, () =>
+        [donePage(done, operator.now()), ...wrong.map(page), sayLeft(left), recoveryTable(log, operator.now())]
           .filter((part) => part !== "")
           .join("\n\n"),
       );
@@ -84,8 +83,11 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
   const now = operator.now();
   const plan = await hf.recovery.preview();
   const waiting = plan !== null && isOfCrash(plan) ? plan : null;
-  const lost = (await operator.findings("loss")).map(({ what }) => what);
-  const next = waitingPage({ waiting, lost, byHand: isManual(command) }, now);
+  const lost = await lostIn(operator);
+  const next =
+    waiting === null && lost.length === 0
+      ? ""
+      : `${paint("yellow", "A crash has not been recovered from yet.")}\n${planPage(waiting, lost, command, now)}`;
   const page = (shown: string) => [shown, ...(next === "" ? [] : [next])].join("\n\n");
   const none = () => (next === "" ? paint("dim", "No process has crashed so far.") : next);
   if (last) {
@@ -106,18 +108,15 @@ const acknowledge = onDatabase(async ({ hf }) => {
 });
 
 /** Shows what a recovery would do, and writes nothing. */
-const preview = onDatabase(async ({ hf, operator }) => {
-  const plan = await hf.recovery.preview();
-  const text = () =>
-    plan === null
-      ? "Nothing to recover."
-      : `${planPage(plan, operator.now())}\n\n${paint("dim", "holdfast recover --apply does it.")}`;
-  return [{ plan }, text];
+const preview = onDatabase(async ({ operator, command }, since: number | null) => {
+  const plan = await operator.previewRecovery(since);
+  const lost = since === null ? await lostIn(operator) : [];
+  const isNothing = plan === null && lost.length === 0;
+  return [{ plan, lost }, () => (isNothing ? NOTHING : planPage(plan, lost, command, operator.now(), since))];
 });
 
-function sayRecovered({ entriesReclaimed, locksCleaned }: RecoveryStats): string {
-  if (entriesReclaimed + locksCleaned === 0) return "Nothing to recover.";
-  return paint("green", `Recovered ${plural(entriesReclaimed, "job")} and ${plural(locksCleaned, "lock")}.`);
+async function lostIn(operator: Operator): Promise<string[]> {
+  return (await operator.findings("loss")).map(({ what }) => what);
 }
 
 /** Expired leases whose holder may be alive and about to renew. */
@@ -126,7 +125,7 @@ function sayLeft(left: number): string {
   const leases = left === LEASES_COUNTED ? `${number(LEASES_COUNTED)} or more leases` : plural(left, "lease");
   return paint(
     "yellow",
-    `${leases} expired, but the holder may be alive: add --expired-for 5m to take back what is older than that.`,
+    `${leases} expired, but the holder may be alive: add --expired-for 5m to reclaim what is older than that.`,
   );
 }
 
@@ -148,12 +147,13 @@ function recoveryTable(log: readonly Entry[], now: number): string {
 /** A report in one line. */
 export function sayReport(report: CrashRecoveryReport, now: number): string {
   const { recoveredAt, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs, errors } = report;
-  const back = [plural(jobsRecovered, "job")];
+  // A job that was claimed again and lost again before the report ended counts twice.
+  const back = [plural(jobsRecovered, crashed.length > 1 ? "attempt" : "job")];
   if (buildsCrashed > 0) back.push(plural(buildsCrashed, "build"));
   if (locksReleased > 0) back.push(plural(locksReleased, "lock"));
   const wrong = errors.length === 0 ? "" : `, ${plural(errors.length, "error")}`;
   const who = plural(crashed.length, "process", "processes");
-  return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} given back in ${number(recoveryDurationMs)} ms${wrong}`;
+  return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} reclaimed in ${number(recoveryDurationMs)} ms${wrong}`;
 }
 
 /** A whole report; a server has no write-ahead log of Holdfast's to report on. */
@@ -193,34 +193,52 @@ function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["cras
   return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instant(startedAt, now)}`;
 }
 
-/** What a recovery would do. */
-function planPage(plan: RecoveryPlan, now: number): string {
-  const { crashed, jobs, builds, locks, goesOn, expired } = plan;
-  const lines: string[] = [
-    ...(goesOn ? ["go on with a recovery that was not ended"] : []),
-    ...crashed.map((one) => `strike off ${sayProcess(one, now)}`),
-    ...(crashed.length > 0 || goesOn ? [`take back ${plural(jobs, "job")}`] : []),
-    ...(expired.jobs > 0 ? [`take back ${plural(expired.jobs, "job")} whose lease has expired`] : []),
-    ...builds.map((id) => `let build ${id} be resumed`),
-    ...locks.map((name) => `release the lock ${oneLine(name)}`),
-    ...expired.locks.map((name) => `remove the expired lock ${oneLine(name)}`),
-  ];
-  return `This would be done:\n${lines.map((line) => `  ${line}`).join("\n")}`;
+const NOTHING = "Nothing to recover.";
+
+/** What a recovery would do, what it would report, and the command that does it. */
+function planPage(
+  plan: RecoveryPlan | null,
+  lost: readonly string[],
+  command: Command,
+  now: number,
+  since: number | null = null,
+): string {
+  const parts = [];
+  if (plan !== null) parts.push("This would be done:", ...actionsOf(plan, now).map(([verb, what]) => `  ${verb} ${what}`));
+  if (lost.length > 0) parts.push("This will be reported:", ...lost.map((what) => `  ${paint("red", oneLine(what))}`));
+  const waits = isManual(command) || since !== null ? "" : "A worker that starts does it by itself. ";
+  const advice = since === null ? RECOVER : `holdfast recover --expired-for ${since}ms`;
+  return [...parts, "", paint("dim", `${waits}To do it now:`), `  ${advice}${sameDatabase(command)}`].join("\n");
 }
 
-/** What a crash left that is not recovered yet; empty if there is nothing. */
-function waitingPage(
-  { waiting, lost, byHand }: { waiting: RecoveryPlan | null; lost: readonly string[]; byHand: boolean },
-  now: number,
-): string {
-  if (waiting === null && lost.length === 0) return "";
-  const parts = [paint("yellow", "A crash has not been recovered from yet.")];
-  if (waiting !== null) parts.push(planPage(waiting, now));
-  if (lost.length > 0) parts.push(`This will be reported:\n${lost.map((what) => `  ${paint("red", oneLine(what))}`).join("\n")}`);
-  const how = byHand
-    ? "holdfast recover --apply does it."
-    : "A worker that starts does it by itself; holdfast recover does it now.";
-  return [...parts, paint("dim", how)].join("\n");
+/** What a recovery has done. */
+function donePage(done: RecoveryPlan | null, now: number): string {
+  if (done === null) return NOTHING;
+  const lines = actionsOf(done, now).map(([verb, what]) => `  ${PAST_TENSE[verb]} ${what}`);
+  return [paint("green", "This was done:"), ...lines].join("\n");
+}
+
+const PAST_TENSE = {
+  continue: "continued",
+  unregister: "unregistered",
+  reclaim: "reclaimed",
+  mark: "marked",
+  release: "released",
+  remove: "removed",
+};
+
+/** A plan and its outcome have the same words, but for the tense of the verb. */
+function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TENSE, what: string][] {
+  const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired } = plan;
+  const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", sayProcess(one, now)]);
+  if (continues) actions.unshift(["continue", "a recovery that was not ended"]);
+  if (jobs > 0) actions.push(["reclaim", `${plural(jobs, "job")} of dead processes`]);
+  if (expired.jobs > 0) actions.push(["reclaim", `${plural(expired.jobs, "job")} whose lease has expired`]);
+  for (const id of builds) actions.push(["mark", `build ${id} as CRASHED, ready to resume`]);
+  for (const name of orchestratorLocks) actions.push(["release", `the orchestrator lock ${oneLine(name)}`]);
+  for (const name of locks) actions.push(["release", `the lock ${oneLine(name)}`]);
+  for (const name of expired.locks) actions.push(["remove", `the expired lock ${oneLine(name)}`]);
+  return actions;
 }
 
 function columns(now: number): Column<CrashRecoveryReport>[] {

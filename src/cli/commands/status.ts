@@ -17,9 +17,8 @@ import {
   workersIn,
 } from "../../operator/overview.ts";
 import type { LockView } from "../../store/queues.ts";
-import { isAddress } from "../../store/open-store.ts";
-import { configOf, namedConfig } from "../config.ts";
-import { pathOf } from "../database.ts";
+import { configOf } from "../config.ts";
+import { pathOf, sameDatabase } from "../database.ts";
 import { isJson, writeLine } from "../render/output.ts";
 import {
   buildStateText,
@@ -151,20 +150,6 @@ function adviceOf(hint: string, hasModules: boolean, same: string): string {
     return named + same;
   });
   return commands.join(" && ");
-}
-
-function sameDatabase(command: Command): string {
-  const { db, schema } = command.optsWithGlobals<{ db?: string; schema?: string }>();
-  // The address is shown without user and password; PGUSER and PGPASSWORD supply them.
-  const shown = db === undefined || !isAddress(db) ? db : `postgres://${pathOf(command)}`;
-  const given = { db: shown, schema, config: namedConfig(command) };
-  const options = Object.entries(given).filter(([, value]) => value !== undefined);
-  return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
-}
-
-/** Quotes a text as one word of a shell. */
-function quoted(text: string): string {
-  return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
 /** How many schedules are shown, those with the next ticks. */

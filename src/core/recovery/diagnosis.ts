@@ -1,3 +1,4 @@
+import { RECOVER } from "./recovery-plan.ts";
 import { sayMillis } from "../text/duration.ts";
 import { bytes, plural } from "../text/text.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./loss.ts";
@@ -193,9 +194,9 @@ function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
   return [
     ...dead.slice(0, NAMED).map(({ pid, host, program, running }): Diagnosis => {
       const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${plural(running, "job")}.`;
-      return { grade: "warning", area: "processes", message, mend: "holdfast recover --apply" };
+      return { grade: "warning", area: "processes", message, mend: RECOVER };
     }),
-    ...more(dead.length, "processes", "dead processes", "holdfast recover --apply"),
+    ...more(dead.length, "processes", "dead processes", RECOVER),
     ...stale.slice(0, NAMED).map(({ name, holder }): Diagnosis => {
       return {
         grade: "warning",

@@ -1,7 +1,8 @@
 import type { Clock } from "../../core/text/duration.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../../core/jobs/lease.ts";
-import { type Dead, Recovery } from "./recovery.ts";
+import { countPlan, noCrashRecovery, orderPlan, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
+import { type Dead, findCrash, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
@@ -33,6 +34,7 @@ const TRIM = 500;
 export const CLEARED = 1_000;
 /** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
 const KEPT = 7 * 86_400_000;
+const NO_ORPHANS = { builds: [], orchestratorLocks: [] };
 /** More expired leases than there can be. */
 const ALL = 10_000_000;
 /** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
@@ -42,6 +44,12 @@ export interface RecoveryStats {
   locksCleaned: number;
   entriesReclaimed: number;
   recoveryTimestamp: number;
+}
+
+/** The numbers of what a recovery has done; null: nothing. */
+export function statsOf(done: RecoveryPlan | null, now: number): RecoveryStats {
+  const { jobs, locks } = countPlan(done);
+  return { locksCleaned: locks, entriesReclaimed: jobs, recoveryTimestamp: now };
 }
 
 /** With what a recovery would take back now. */
@@ -164,18 +172,23 @@ export class Janitor {
   }
 
   /** Builds whose orchestrator is gone can be resumed by another. Costs a look when there is none. */
-  async orphans(reason: "orphaned_at_startup" | "orchestrator_lost"): Promise<void> {
+  async orphans(
+    reason: "orphaned_at_startup" | "orchestrator_lost",
+  ): Promise<Pick<RecoveryPlan, "builds" | "orchestratorLocks">> {
     const { builds } = this.#store;
     const leads = await builds.orchestratorLocks();
     const lives = (holder: ProcessId) => holder === this.#self || this.#lives.get(holder) === "alive";
-    if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return;
-    if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return;
+    if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return NO_ORPHANS;
+    if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return NO_ORPHANS;
     if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
     // Those of the dead are crashed with their burial.
     const crashed = await builds.orphan({ dead: [], alive: [this.#self, ...of("alive")] }, reason);
     for (const { id, pipeline } of crashed)
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
+    const ids = crashed.map(({ id }) => id);
+    const locks = leads.filter(({ build }) => ids.includes(build)).map(({ pipeline }) => pipeline);
+    return { builds: ids, orchestratorLocks: locks };
   }
 
   /** Cancels work that builds have left undone at their end. Costs one read when there is none. */
@@ -184,38 +197,63 @@ export class Janitor {
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
   }
 
-  /** Everything there is to recover, now; `asked`: at whose word. */
-  async recover(asked?: string): Promise<RecoveryStats> {
+  /** Recovers everything there is, now; `asked`: at whose word. Null: there was nothing. */
+  async recover(asked?: string): Promise<RecoveryPlan | null> {
     const opening = !this.#looked;
     const dead = (await this.#probe()).filter(({ life }) => isProven(life));
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
     const met = await this.#store.damage.findings();
     const alone = this.#isAlone();
-    const buried = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
-    const entriesReclaimed = buried.entries + (await this.#drain({ dead: [], skewed: true }, "lease expired"));
-    const locksCleaned = buried.locks + (await this.#store.locks.clean());
-    await this.orphans("orchestrator_lost");
+    const crash = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
+    const jobs = await this.#drain({ dead: [], skewed: true }, "lease expired");
+    const locks = await this.#store.locks.clean();
+    const orphans = await this.orphans("orchestrator_lost");
     await this.clear();
-    return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+    return orderPlan({
+      ...crash,
+      builds: [...crash.builds, ...orphans.builds],
+      orchestratorLocks: [...crash.orchestratorLocks, ...orphans.orchestratorLocks],
+      expired: { jobs, locks },
+    });
+  }
+
+  /** What `recover` would do now, or with `expiredFor` what `reclaimStale` would. Null: nothing. Nothing is written. */
+  async preview(expiredFor?: number): Promise<RecoveryPlan | null> {
+    const { recoveries } = this.#store;
+    if (expiredFor !== undefined) {
+      const leases = await this.#expiredFor(expiredFor, ALL);
+      const { staleLocks } = await recoveries.preview({ dead: [], alive: [] }, leases);
+      return orderPlan({ ...noCrashRecovery(), expired: { jobs: leases.length, locks: staleLocks } });
+    }
+    const { probed, ...crash } = await findCrash(this.#store);
+    const lives = new Map(probed.map(({ process, life }) => [process.id, life]));
+    const idsOf = (isWanted: (life: Life) => boolean) => [...lives].filter(([, life]) => isWanted(life)).map(([id]) => id);
+    const leases = await this.#expired(lives);
+    const known = { dead: idsOf(isProven), alive: [this.#self, ...idsOf((life) => life === "alive")] };
+    const { staleLocks, ...held } = await recoveries.preview(known, leases);
+    return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
   }
 
   /** By an operator: leases that expired at least this long ago are reclaimed, whatever holds them. */
-  async reclaimStale(expiredFor: number, by: string): Promise<RecoveryStats> {
-    let entriesReclaimed = 0;
+  async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
+    let jobs = 0;
     for (;;) {
-      const stale = (await this.#store.recoveries.stale({ dead: [], skewed: false, limit: CHUNK })).filter(
-        ({ left }) => left <= -expiredFor,
-      );
+      const stale = await this.#expiredFor(expiredFor, CHUNK);
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
       );
       const cause = "reclaimed by an operator";
       const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.recoveries.reclaim(judged, cause, by);
-      entriesReclaimed += entries;
+      jobs += entries;
       if (entries === 0) break;
     }
-    const locksCleaned = await this.#store.locks.clean();
-    return { locksCleaned, entriesReclaimed, recoveryTimestamp: this.#clock.now() };
+    return orderPlan({ ...noCrashRecovery(), expired: { jobs, locks: await this.#store.locks.clean() } });
+  }
+
+  /** At most `limit` leases that expired at least this long ago, the oldest first. */
+  async #expiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
+    const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit });
+    return stale.filter(({ left }) => left <= -expiredFor);
   }
 
   #hurry(): void {
@@ -361,8 +399,7 @@ export class Janitor {
   }
 
   /** The leases of processes that are not proven dead which `recover` would reclaim now. Nothing is written. */
-  async expired(): Promise<StaleLease[]> {
-    const lives = new Map((await this.#store.processes.probe()).map(({ process, life }) => [process.id, life]));
+  async #expired(lives: Map<ProcessId, Life>): Promise<StaleLease[]> {
     const now = this.#clock.monotonic();
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: ALL });
     return stale.filter((lease) => {

@@ -2,19 +2,19 @@ import { existsSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import { endedBy, isProven } from "../../core/jobs/lease.ts";
 import type { BuildReason } from "../../core/pipelines/build.ts";
-import { addFindings, type CrashedProcess, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
+import { type CrashRecovery, countPlan, isOfCrash, noCrashRecovery } from "../../core/recovery/recovery-plan.ts";
+import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { Finding } from "../../store/maintenance.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
-import type { Left, RecoveryPreview, StoredReport } from "../../store/recoveries.ts";
+import type { Left, StoredReport } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 import { bootId } from "../host.ts";
 import { type Log, describeError } from "../log.ts";
 import { checkAll } from "./check.ts";
-import type { Janitor } from "./janitor.ts";
 
 /** At most this many jobs in one transaction. */
 const CHUNK = 10_000;
@@ -37,12 +37,6 @@ interface Circumstances {
   first?: number;
   /** The operator who asked for it, for the audit. */
   asked?: string;
-}
-
-/** What was given back. */
-interface Recovered {
-  entries: number;
-  locks: number;
 }
 
 /** A report that this process has to end. */
@@ -94,14 +88,14 @@ export class Recovery {
    * Buries them; `all` resolves when everything that they had in hand is back, `some` when the first of it is. What is checked
    * after that is waited for by `settled`.
    */
-  start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<Recovered> } {
+  start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<CrashRecovery> } {
     const { promise: some, resolve } = Promise.withResolvers<void>();
     const all = this.#turn.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
     this.#turn = all.catch(() => {});
     return { some, all };
   }
 
-  run(dead: readonly Dead[], circumstances: Circumstances): Promise<Recovered> {
+  run(dead: readonly Dead[], circumstances: Circumstances): Promise<CrashRecovery> {
     return this.start(dead, circumstances).all;
   }
 
@@ -138,9 +132,9 @@ export class Recovery {
       .catch((error: unknown) => this.#log.warn("could not give up a recovery report", describeError(error)));
   }
 
-  async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<Recovered> {
+  async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<CrashRecovery> {
     const { opening, alone, met = [] } = circumstances;
-    const recovered: Recovered = { entries: 0, locks: 0 };
+    const recovered = noCrashRecovery();
     const since = this.#clock.monotonic();
     const recovering = await this.#store.recoveries.begin({
       dead: dead.map(({ process, life }) => ({ id: process.id, life })),
@@ -151,6 +145,7 @@ export class Recovery {
     });
     if (recovering === null) return recovered;
     const { report, owned, left } = recovering;
+    recovered.continues = recovering.continued;
     const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;
     for (const one of left) {
@@ -171,18 +166,18 @@ export class Recovery {
 
   /** A dead process's jobs go back, then all else that it had, and its name is struck off. False: not all of it, yet. */
   async #bury(
-    { id, life, pid, host, program }: Left,
+    { id, life, ...dead }: Left,
     { report, spent, reason }: { report: number; spent: () => number; reason: BuildReason },
-    recovered: Recovered,
+    recovered: CrashRecovery,
     { quick, onSome }: { quick?: number; onSome?: () => void } = {},
   ): Promise<boolean> {
     const { recoveries } = this.#store;
+    const { pid, host, program } = dead;
     const cause = `process ${pid} on ${host} died (${program})`;
     const as = isProven(life) ? endedBy(life) : "crashed";
-    let jobs = 0;
-    let builds = 0;
+    const all = noCrashRecovery();
     for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
-      const { entries, locks, ...more } = await recoveries.reclaimFrom({
+      const { entries, builds, locks, orchestratorLocks, isDone, isUnregistered } = await recoveries.reclaimFrom({
         report,
         process: id,
         as,
@@ -191,15 +186,19 @@ export class Recovery {
         spent: spent(),
         cause,
       });
-      jobs += entries;
-      builds += more.builds;
-      recovered.entries += entries;
-      recovered.locks += locks;
+      for (const sum of [all, recovered]) {
+        sum.jobs += entries;
+        sum.builds.push(...builds);
+        sum.locks.push(...locks);
+        sum.orchestratorLocks.push(...orchestratorLocks);
+        if (isUnregistered) sum.crashed.push(dead);
+      }
       if (entries > 0) onSome?.();
-      if (more.isDone) break;
+      if (isDone) break;
       if (entries === 0) return false;
     }
-    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, builds, locks: recovered.locks });
+    const { jobs, locks } = countPlan({ ...all, expired: { jobs: 0, locks: [] } });
+    this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, builds: all.builds.length, locks });
     return true;
   }
 
@@ -234,7 +233,7 @@ export class Recovery {
   /** Another process has found them dead meanwhile, and may be about to reclaim from them. */
   async #others({ report, reason }: Owned, left: readonly Left[]): Promise<void> {
     for (const one of left) {
-      if (await this.#bury(one, { report, reason, spent: () => 0 }, { entries: 0, locks: 0 })) continue;
+      if (await this.#bury(one, { report, reason, spent: () => 0 }, noCrashRecovery())) continue;
       throw new Error(`process ${one.pid} on ${one.host} still has jobs in hand`);
     }
   }
@@ -335,37 +334,17 @@ async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCirc
 const PATIENCE = 5_000;
 const PAUSE = 50;
 
-/** What there is to recover, and what a recovery would do about it. */
-export interface RecoveryPlan extends Omit<RecoveryPreview, "staleLocks"> {
-  /** Of holders that are not proven dead: running jobs whose lease has expired, and names of locks that are over. */
-  expired: { jobs: number; locks: string[] };
-  crashed: CrashedProcess[];
-  /** A recovery was killed itself, or left its report unended: the next continues it. */
-  goesOn: boolean;
-}
-
-/** Null: there is nothing to recover. Nothing is written. `janitor`: the one that would do it. */
-export async function previewOf(store: Store, janitor: Pick<Janitor, "expired">): Promise<RecoveryPlan | null> {
-  const leases = await janitor.expired();
-  const { dead, ...crash } = await crashOf(store);
-  const { staleLocks, ...plan } = await store.recoveries.preview(dead, leases);
-  if (!isOfCrash(crash) && leases.length + staleLocks.length === 0) return null;
-  return { ...crash, ...plan, expired: { jobs: leases.length, locks: staleLocks } };
-}
-
-/** Whether a process has crashed, or a recovery was not ended: more than leases and locks whose time is over. */
-export function isOfCrash({ crashed, goesOn }: Pick<RecoveryPlan, "crashed" | "goesOn">): boolean {
-  return crashed.length > 0 || goesOn;
-}
-
-async function crashOf(store: Store): Promise<Pick<RecoveryPlan, "crashed" | "goesOn"> & { dead: ProcessId[] }> {
+/** What has crashed, and the processes that were probed to find that out. Nothing is written. */
+export async function findCrash(
+  store: Store,
+): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
   const probed = await store.processes.probe(bootId());
   const dead = probed.filter(({ life }) => isProven(life)).map(({ process }) => process);
   const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
   const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
-  const goesOn = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
+  const continues = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
-  return { dead: dead.map(({ id }) => id), crashed, goesOn };
+  return { crashed, continues, probed };
 }
 
 /**
@@ -374,9 +353,9 @@ async function crashOf(store: Store): Promise<Pick<RecoveryPlan, "crashed" | "go
  */
 export async function isLeftBehind(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += PAUSE) {
-    if (!isOfCrash(await crashOf(store))) return false;
-    const others = await store.processes.probe(bootId());
-    const works = others.some(({ process, life }) => life === "alive" && process.works.length > 0);
+    const { probed, ...crash } = await findCrash(store);
+    if (!isOfCrash(crash)) return false;
+    const works = probed.some(({ process, life }) => life === "alive" && process.works.length > 0);
     if (!works || waited >= PATIENCE) return true;
     await pause(PAUSE);
   }
@@ -386,6 +365,6 @@ export function recoveryPending(name: string): HoldfastError {
   return new HoldfastError(
     "RECOVERY_PENDING",
     `${name} needs recovery after a crash, and is read-only until an operator applies it.`,
-    "Run `holdfast recover` to see what recovery would do and `holdfast recover --apply` to do it; then open the database again.",
+    "Run `holdfast recover --dry-run` to see what recovery would do and `holdfast recover --apply` to do it; then open the database again.",
   );
 }

@@ -93,7 +93,7 @@ export class StoreParts {
     this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
     this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
     this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
-    this.builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    this.builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);
     const hooks = workHooks(s, { jobParts, settle: this.settle, cancel, notes: this.notes, reader, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(dialect, { batches, hooks, guards }, scripts);

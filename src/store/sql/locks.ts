@@ -81,16 +81,16 @@ export class Locks implements LockStore {
   }
 
   /** Called again and again, mostly for nothing: then nothing is written. */
-  async clean(): Promise<number> {
+  async clean(): Promise<string[]> {
     const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
-    return unclean === undefined ? 0 : this.#access.write("reclaim", (tx) => this.#clean(tx));
+    return unclean === undefined ? [] : this.#access.write("reclaim", (tx) => this.#clean(tx));
   }
 
-  *#clean(tx: Tx): Script<number> {
+  *#clean(tx: Tx): Script<string[]> {
     const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
     yield* tx.run(this.#sql.shorten);
-    if (locks === 0) return 0;
-    yield* this.#parts.recoveryLog.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks });
+    if (locks.length === 0) return locks;
+    yield* this.#parts.recoveryLog.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks: locks.length });
     return locks;
   }
 
@@ -106,12 +106,12 @@ export class Locks implements LockStore {
   }
 
   /** The locks that a dead process took by name are free before their time is over. */
-  *freeOf(tx: Tx, process: ProcessId): Script<number> {
+  *freeOf(tx: Tx, process: ProcessId): Script<string[]> {
     return freed(tx, yield* tx.returning<Named>(this.#sql.freeOf, { process }));
   }
 
   /** Frees the locks of exclusive claims that have just ended. */
-  *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<number> {
+  *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<string[]> {
     return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, leasesOf(ended)));
   }
 
@@ -133,9 +133,9 @@ function leasesOf(leases: readonly LeaseRef[]): { jobs: number[]; fences: number
   return { jobs: leases.map(({ job }) => job), fences: leases.map(({ fence }) => fence) };
 }
 
-function freed(tx: Tx, locks: readonly Named[]): number {
+function freed(tx: Tx, locks: readonly Named[]): string[] {
   for (const { name } of locks) tx.ready(name);
-  return locks.length;
+  return locks.map(({ name }) => name);
 }
 
 function statements(dialect: Dialect) {

@@ -26,6 +26,8 @@ import {
   reportOf,
   type StoredReport,
 } from "../recoveries.ts";
+import type { BuildRow } from "../builds.ts";
+import type { KnownProcesses } from "../processes.ts";
 import type { Audit } from "./audit.ts";
 import type { Builds } from "./builds/builds.ts";
 import type { Locks } from "./locks.ts";
@@ -117,7 +119,9 @@ export class Recoveries implements RecoveryStore {
       yield* reports.count(tx, report, { jobsRunningBeforeCrash: yield* this.#heldBy(tx, [one.id]) });
     }
     if (found.findings !== undefined) yield* reports.find(tx, report, found.findings);
-    return { report, owned: owner === found.by, left: yield* reports.left(tx, report) };
+    const owned = owner === found.by;
+    const continued = owned && open !== undefined && open.owner !== found.by;
+    return { report, owned, continued, left: yield* reports.left(tx, report) };
   }
 
   async reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess> {
@@ -130,28 +134,47 @@ export class Recoveries implements RecoveryStore {
 
   *#reclaimFrom(tx: Tx, dead: DeadProcess): Script<RecoveredProcess> {
     const { report, process, as: kind, reason, limit, spent, cause } = dead;
-    const nothing = { entries: 0, quarantined: 0, failed: 0, locks: 0, builds: 0 };
-    if (!(yield* this.#reports.names(tx, report, process))) return { ...nothing, isDone: true };
-    const { locks, recoveryLog } = this.#parts;
+    if (!(yield* this.#reports.names(tx, report, process))) return goneBefore();
+    const { locks, recoveryLog, builds } = this.#parts;
     const leases = yield* tx.all<{ job: JobKey; fence: Fence; expiresAt: number }>(this.#sql.leases, { process, limit });
     const { ended, reclaimed } = yield* this.#endLeases(
       tx,
       leases.map(({ job, fence, expiresAt }) => ({ job, fence, expiresAt, kind })),
     );
-    let freed = ended.length === 0 ? 0 : yield* locks.freeBound(tx, ended);
+    const freed = ended.length === 0 ? [] : yield* locks.freeBound(tx, ended);
     const isDone = (yield* this.#heldBy(tx, [process])) === 0;
-    let builds = 0;
+    const crashed: BuildRow[] = [];
+    let buildsCrashed = 0;
     if (isDone) {
-      builds = (yield* this.#parts.builds.crash(tx, process, reason)).length;
-      freed += yield* locks.freeOf(tx, process);
+      buildsCrashed = yield* this.#notCounted(tx, report, yield* builds.orchestratedBy(tx, process));
+      crashed.push(...(yield* builds.crash(tx, process, reason, report)));
+      freed.push(...(yield* locks.freeOf(tx, process)));
       if (!(yield* wait(this.#parts.processes.remove(tx, process)))) {
         throw new Error(`Process ${process} is dead, and cannot be unregistered.`);
       }
     }
-    if (reclaimed.entries + freed > 0) yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: freed });
-    const counts = { buildsCrashed: builds, locksReleased: freed + builds, recoveryDurationMs: spent };
+    const locksReleased = freed.length + crashed.length;
+    if (reclaimed.entries + locksReleased > 0) yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: locksReleased });
+    const counts = { buildsCrashed, locksReleased, recoveryDurationMs: spent };
     if (isDone || reclaimed.entries > 0) yield* this.#reports.count(tx, report, { ...jobCounts(reclaimed), ...counts });
-    return { ...reclaimed, locks: freed, builds, isDone };
+    return {
+      ...reclaimed,
+      builds: crashed.map(({ id }) => id),
+      locks: freed,
+      orchestratorLocks: crashed.map(({ pipeline }) => pipeline),
+      isDone,
+      isUnregistered: isDone,
+    };
+  }
+
+  /** How many of these builds the report has not counted yet: a build that is resumed may crash again before its report ends. */
+  *#notCounted(tx: Tx, report: number, builds: readonly string[]): Script<number> {
+    let count = 0;
+    for (const build of builds) {
+      const entries = yield* tx.all<{ after: string }>(this.#sql.crashes, { build });
+      if (entries.every(({ after }) => (JSON.parse(after) as { recovery?: number }).recovery !== report)) count++;
+    }
+    return count;
   }
 
   close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null> {
@@ -202,16 +225,19 @@ export class Recoveries implements RecoveryStore {
     return { ...reclaimed, reports };
   }
 
-  preview(dead: readonly ProcessId[], expired: readonly LeaseRef[]): Promise<RecoveryPreview> {
-    return this.#access.read((db) => this.#preview(db, dead, expired));
+  preview(known: KnownProcesses, expired: readonly LeaseRef[]): Promise<RecoveryPreview> {
+    return this.#access.read((db) => this.#preview(db, known, expired));
   }
 
-  *#preview(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<RecoveryPreview> {
+  *#preview(db: Reads, known: KnownProcesses, expired: readonly LeaseRef[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
-    const led = dead.map((id) => builds.orchestratedBy(db, id));
-    const [jobs, held, ...ids] = yield* together(this.#heldBy(db, dead), locks.ofProcesses(db, dead), ...led);
-    const staleLocks = yield* locks.stale(db, expired);
-    return { jobs, builds: ids.flat(), locks: held, staleLocks };
+    const [jobs, held, left, staleLocks] = yield* together(
+      this.#heldBy(db, known.dead),
+      locks.ofProcesses(db, known.dead),
+      builds.withoutOrchestrator(db, known),
+      locks.stale(db, expired),
+    );
+    return { jobs, ...left, locks: held, staleLocks };
   }
 
   async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
@@ -269,6 +295,11 @@ export class Recoveries implements RecoveryStore {
   }
 }
 
+/** Another process has unregistered the dead one. */
+function goneBefore(): RecoveredProcess {
+  return { ...reclaimedOf([]), builds: [], locks: [], orchestratorLocks: [], isDone: true, isUnregistered: false };
+}
+
 function statements(dialect: Dialect) {
   const lease = `
     select key as job, fence, holder, expires_at as "expiresAt", lease, expires_at - :now as "left" from ${dialect.running} as running`;
@@ -281,6 +312,8 @@ function statements(dialect: Dialect) {
       order by expires_at, key limit :limit`,
     registered: `select id from ${dialect.table("processes")} where ${dialect.in("id", "bigint", ":ids")}`,
     heldBy: `select ${dialect.heldBy(":processes")} as jobs`,
+    // By the index audit_subject.
+    crashes: `select after from ${dialect.table("audit")} where subject = :build and action = 'build.crashed'`,
     leases: `
       select key as job, fence, expires_at as "expiresAt" from ${dialect.running} as running
       where holder = :process order by expires_at, key limit :limit`,

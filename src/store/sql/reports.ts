@@ -148,7 +148,7 @@ function statements({ table, in: isIn }: Dialect) {
       select recovery, host, pid, program, started_at as "startedAt" from ${named}
       where ${isIn("recovery", "bigint", ":ids")} order by recovery, process`,
     left: `
-      select process as id, life, pid, host, program from ${named} as dead
+      select process as id, life, pid, host, program, started_at as "startedAt" from ${named} as dead
       where recovery = :report and exists (select 1 from ${processes} where id = dead.process) order by process`,
     names: `
       select 1 from ${reports} as report

@@ -115,7 +115,7 @@ export class StoreParts {
     this.operate = new Operate(db, { ...shared, audit, queries: this.queries, tally, expiring, cancel });
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
-    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, guard: BUILD_GUARD }, scripts);
+    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);
     const hooks = workHooks(db, { enqueueParts: this.enqueueParts, settle, cancel, notes: this.notes, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks, guards }, scripts);

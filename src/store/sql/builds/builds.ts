@@ -15,8 +15,10 @@ import type {
 } from "../../builds.ts";
 import type { NewJob } from "../../store.ts";
 import type { Access, Dialect, Enqueue, Events, Reads, Script, Settings, Tx } from "../script.ts";
+import type { KnownProcesses } from "../../processes.ts";
 import type { Audit } from "../audit.ts";
-import { type Known, OrchestratorLocks } from "./orchestrator-locks.ts";
+import type { RecoveryLog } from "../reports.ts";
+import { OrchestratorLocks } from "./orchestrator-locks.ts";
 import { endedWithWork } from "./leftovers.ts";
 import { Moves } from "./moves.ts";
 import { Orchestrate } from "./orchestrate.ts";
@@ -30,6 +32,7 @@ interface Parts {
   events: Events;
   enqueue: Enqueue;
   audit: Audit;
+  recoveryLog: RecoveryLog;
   guard: BuildGuard;
 }
 
@@ -107,19 +110,25 @@ export class Builds implements BuildStore {
   }
 
   /** Called again and again, mostly for nothing: then nothing is written. */
-  async orphan(known: Known, reason: BuildReason): Promise<BuildRow[]> {
+  async orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#access.read((db) => this.#locks.withoutOrchestrator(db, known));
     return found.length === 0 ? [] : this.#write((tx) => this.#oversee.orphan(tx, known, reason));
   }
 
   /** For burials: crashes the builds that a dead process leads, within a transaction. */
-  crash(tx: Tx, holder: ProcessId, reason: BuildReason): Script<BuildRow[]> {
-    return this.#oversee.crash(tx, holder, reason);
+  crash(tx: Tx, holder: ProcessId, reason: BuildReason, recovery: number): Script<BuildRow[]> {
+    return this.#oversee.crash(tx, holder, reason, recovery);
   }
 
   /** For burials: the ids of the builds that a process leads. */
   *orchestratedBy(db: Reads, holder: ProcessId): Script<string[]> {
     return (yield* this.#locks.orchestratedBy(db, holder)).map(({ build }) => build);
+  }
+
+  /** For recoveries: ACTIVE builds without a live orchestrator, and the pipelines whose lock their orchestrators have left. */
+  *withoutOrchestrator(db: Reads, known: KnownProcesses): Script<{ builds: string[]; orchestratorLocks: string[] }> {
+    const left = yield* this.#locks.withoutOrchestrator(db, known);
+    return { builds: left.map(({ id }) => id), orchestratorLocks: left.flatMap(({ lock }) => lock ?? []) };
   }
 
   #write<T>(script: (tx: Tx) => Script<T>, jobs: readonly NewJob[] = []): Promise<T> {

@@ -7,12 +7,14 @@ import {
   type NewOrchestratorLock,
   toOrchestratorLock,
 } from "../../builds.ts";
+import type { KnownProcesses } from "../../processes.ts";
 import type { Dialect, Reads, Script, Tx } from "../script.ts";
 
-/** What is known about processes. */
-export interface Known {
-  dead: readonly ProcessId[];
-  alive: readonly ProcessId[];
+interface LeftBuild {
+  key: BuildKey;
+  id: string;
+  /** The pipeline whose lock its orchestrator has left; null: there is no such lock. */
+  lock: string | null;
 }
 
 /** Which orchestrator leads the builds of each pipeline. */
@@ -67,9 +69,8 @@ export class OrchestratorLocks {
   }
 
   /** ACTIVE builds without an orchestrator, led by a process that is gone, or by one that has not been heard of for too long. */
-  *withoutOrchestrator(db: Reads, { dead, alive }: Known): Script<BuildKey[]> {
-    const builds = yield* db.all<{ key: BuildKey }>(this.#sql.withoutOrchestrator, { dead, alive });
-    return builds.map(({ key }) => key);
+  *withoutOrchestrator(db: Reads, { dead, alive }: KnownProcesses): Script<LeftBuild[]> {
+    return yield* db.all<LeftBuild>(this.#sql.withoutOrchestrator, { dead, alive });
   }
 }
 
@@ -95,7 +96,7 @@ function statements(dialect: Dialect) {
     orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
     // Uses the index builds_unended: its condition is repeated here so that the planner recognises it.
     withoutOrchestrator: `
-      select build.key from ${builds} as build
+      select build.key, build.id, lead.pipeline as lock from ${builds} as build
         left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key
       where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
         and (lead.build is null or not ${registered}

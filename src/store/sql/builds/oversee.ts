@@ -2,9 +2,11 @@ import { RECOVERY, subjectOf } from "../../../core/recovery/audit.ts";
 import type { BuildReason } from "../../../core/pipelines/build.ts";
 import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import { type Approval, brokenBy, type BuildRow, type MintedToken, tokenUse } from "../../builds.ts";
+import type { KnownProcesses } from "../../processes.ts";
 import { type Events, type Script, type Tx, wait } from "../script.ts";
 import type { Audit } from "../audit.ts";
-import type { Known, OrchestratorLocks } from "./orchestrator-locks.ts";
+import type { RecoveryLog } from "../reports.ts";
+import type { OrchestratorLocks } from "./orchestrator-locks.ts";
 import type { Moves } from "./moves.ts";
 import type { Runs } from "./runs.ts";
 import type { Tokens } from "./tokens.ts";
@@ -16,6 +18,7 @@ interface Parts {
   moves: Moves;
   audit: Audit;
   events: Events;
+  recoveryLog: RecoveryLog;
 }
 
 /** What operators do to builds, and what happens to builds whose orchestrators are gone. None of it needs the lead. */
@@ -64,26 +67,28 @@ export class Oversee {
     return true;
   }
 
-  /** Its orchestrator is dead. */
-  *crash(tx: Tx, holder: ProcessId, reason: BuildReason): Script<BuildRow[]> {
+  /** Its orchestrator is dead. `recovery`: the report of that, for the audit. */
+  *crash(tx: Tx, holder: ProcessId, reason: BuildReason, recovery: number): Script<BuildRow[]> {
     const led = yield* this.#parts.leads.orchestratedBy(tx, holder);
-    return yield* this.#crash(
-      tx,
-      led.map(({ key }) => key),
-      reason,
-    );
+    return yield* this.#crash(tx, led, reason, { recovery });
   }
 
-  *orphan(tx: Tx, known: Known, reason: BuildReason): Script<BuildRow[]> {
-    return yield* this.#crash(tx, yield* this.#parts.leads.withoutOrchestrator(tx, known), reason);
+  *orphan(tx: Tx, known: KnownProcesses, reason: BuildReason): Script<BuildRow[]> {
+    const left = yield* this.#parts.leads.withoutOrchestrator(tx, known);
+    const crashed = yield* this.#crash(tx, left, reason);
+    const locks = left.flatMap(({ lock }) => lock ?? []);
+    if (locks.length === 0) return crashed;
+    const cause = `no orchestrator was heard of: ${locks.join(", ")}`;
+    yield* this.#parts.recoveryLog.record(tx, cause, { entries: 0, quarantined: 0, failed: 0, locks: locks.length });
+    return crashed;
   }
 
-  *#crash(tx: Tx, builds: readonly BuildKey[], reason: BuildReason): Script<BuildRow[]> {
+  *#crash(tx: Tx, builds: readonly { key: BuildKey }[], reason: BuildReason, more: object = {}): Script<BuildRow[]> {
     const { runs, moves } = this.#parts;
     const crashed: BuildRow[] = [];
-    for (const key of builds) {
+    for (const { key } of builds) {
       const build = yield* runs.lockKey(tx, key);
-      crashed.push(yield* moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY }));
+      crashed.push(yield* moves.make(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY, more }));
     }
     return crashed;
   }
