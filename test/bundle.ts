@@ -3,7 +3,6 @@ import { createHash } from "node:crypto";
 import {
   chmodSync,
   copyFileSync,
-  cpSync,
   existsSync,
   globSync,
   mkdirSync,
@@ -38,16 +37,10 @@ export function bundleForTests(): Promise<string> {
 
 /** The tarball that `npm publish` would upload, made of a fresh build. */
 export async function packForTests(): Promise<string> {
-  const shipped = ["package.json", "README.md", "LICENSE", "bin"];
   const folder = await cached(
     "package",
-    ["scripts/build.ts", "tsconfig.build.json", "bin/holdfast.js", "README.md"],
-    async (folder) => {
-      for (const name of shipped) cpSync(join(ROOT, name), join(folder, name), { recursive: true });
-      const run = promisify(execFile);
-      await run(process.execPath, [join(ROOT, "scripts/build.ts"), join(folder, "dist")]);
-      await run("npm", ["pack", "--silent"], { cwd: folder });
-    },
+    ["scripts/build.ts", "scripts/pack.ts", "scripts/package-readme.md", "tsconfig.build.json", "bin/holdfast.js"],
+    async (folder) => void (await promisify(execFile)(process.execPath, [join(ROOT, "scripts/pack.ts"), folder])),
   );
   return join(folder, readdirSync(folder).find((name) => name.endsWith(".tgz")) as string);
 }

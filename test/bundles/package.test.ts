@@ -1,5 +1,16 @@
 import assert from "node:assert/strict";
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -45,6 +56,19 @@ test(`the package has at most ${FILES} files and ${PACKED_BYTES / 1000} kB, no d
   assert.deepEqual(dependencies ?? {}, {});
   const licenses = readFileSync(join(installed, "dist/licenses.txt"), "utf8");
   for (const name of ["commander", "croner", "ignore", "picomatch"]) assert.match(licenses, new RegExp(`^${name} \\d`, "m"));
+});
+
+test("the package's own README has at most 400 words, links that work without the repository, and an example that runs", async () => {
+  const text = readFileSync(join(installed, "README.md"), "utf8");
+  assert.equal(text, readFileSync(join(ROOT, "scripts/package-readme.md"), "utf8"));
+  assert.ok(text.split(/\s+/).length <= 400);
+  for (const [link, target = ""] of text.matchAll(/\]\(([^)]*)\)/g)) assert.match(target, /^(?:#|https:)/, link);
+  for (const [, file = ""] of text.matchAll(/`((?:bin|dist|docs|src)\/[^`]+)`/g))
+    assert.ok(existsSync(join(installed, file)), file);
+  const [, code = ""] = /```ts\n([^]*?)```/.exec(text) ?? [];
+  writeFileSync(join(folder, "readme.ts"), code);
+  const printed = [...code.matchAll(/\/\/ → (.*)/g)].map(([, line]) => `${line}\n`);
+  assert.equal(await node(folder, "readme.ts"), printed.join(""));
 });
 
 /** The files of the package that a process of Node loads. */
