@@ -18,7 +18,7 @@ import type { PipelineRuntime, Task } from "./pipeline-runtime.ts";
 import type { ClaimedFile } from "./sources/file-target.ts";
 import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
 import { type Parent, asParent } from "./stage-input.ts";
-import { type PlannedWay, listedTarget } from "./stage-planner.ts";
+import { type PlannedWay, hasResult, listedTarget } from "./stage-planner.ts";
 import { BATCH, type Found } from "./target-writer.ts";
 import { ChildListWriter, type Values, type Yielded, readChildList } from "./values.ts";
 
@@ -271,8 +271,8 @@ export class Children {
     const stage = place.stage.name;
     const steps = [...completed, { stage, result: found.key, output: childrenOf(context.hash) }];
     const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed);
-    const isOther = stepOf(row.completed, stage)?.result !== found.key;
-    if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isOther ? { result: found.key } : {}) });
+    const isKnown = hasResult(row.completed, stage, found.key);
+    if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isKnown ? {} : { result: found.key }) });
     attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
   }
 

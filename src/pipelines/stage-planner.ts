@@ -130,14 +130,12 @@ export class StagePlanner {
       return { to: "work", completed, job: this.#model.stageJob(place, work, input) };
     }
     const { key, output } = (found ?? other) as FoundResult;
+    planned.passed.push({ stage: stage.name, as: "cached", ...(hasResult(old, stage.name, key) ? {} : { result: key }) });
     if (isExpand) {
-      planned.passed.push({ stage: stage.name, as: "cached" });
       await this.#onExpanded(live, [...steps], other?.output);
       steps.push({ stage: stage.name, result: key, output: childrenOf(context.hash) });
       return null;
     }
-    const isOther = stepOf(old, stage.name)?.result !== key;
-    planned.passed.push({ stage: stage.name, as: "cached", ...(isOther ? { result: key } : {}) });
     steps.push({ stage: stage.name, result: key, output: output.hash });
     return null;
   }
@@ -211,6 +209,12 @@ export class StagePlanner {
     const work = { build: this.#buildContext.build.key, path, segment: place.segment.index };
     return this.#model.removeJob(place, work, { result: step.result as ResultKey, gone: false });
   }
+}
+
+/** Whether builds up to now have this result for the target. When a target goes, its results are marked as gone (`undone`). */
+export function hasResult(completed: CompletedStages, stage: string, key: ResultKey): boolean {
+  const step = stepOf(completed, stage);
+  return step?.result === key && step.undone !== true;
 }
 
 /** As the store writes it. */

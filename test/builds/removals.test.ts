@@ -208,3 +208,23 @@ for (const [name, version] of [
     assert.equal(await rounds(version), 0);
     assert.deepEqual(removed, ["a", "b"]);
   });
+
+test("a file that comes back as it was has the outputs that it had, also of stages that are not run again", async (t) => {
+  const here = await yard(t);
+  const docs = pipeline("docs")
+    .source(files("**/*", { root: here.root }))
+    .stage("read", {}, async ({ target }) => new TextDecoder().decode(await target.bytes()))
+    .expand("split", {}, ({ input }) => input.split(" ").map((word) => ({ id: word, value: word })))
+    .stage("say", { remove: () => {} }, ({ input }) => input.toUpperCase());
+  here.write({ a: "one two", b: "three" });
+  await here.succeed(docs);
+  here.remove("b");
+  await here.succeed(docs);
+
+  here.write({ b: "three" });
+  const { handle } = await here.succeed(docs);
+  assert.deepEqual(await Array.fromAsync(handle.outputs("read")), [
+    { target: "a", output: "one two" },
+    { target: "b", output: "three" },
+  ]);
+});
