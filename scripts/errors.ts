@@ -1,10 +1,7 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
-import { ROOT } from "./bundle.ts";
 import { CAUSES } from "./error-causes.ts";
-import { generatedBy, type Node, parseSources, type SourceFile } from "./source.ts";
+import { cell, generatedBy, type Node, parseSources, type SourceFile } from "./source.ts";
 
-/** `npm run docs`: docs/errors.md, from every place in src/ that makes a HoldfastError, and the causes in error-causes.ts. */
+/** docs/errors.md, from every place in src/ that makes a HoldfastError, and the causes in error-causes.ts. */
 
 interface MadeError {
   code: string;
@@ -58,10 +55,6 @@ export function errors(): string {
     "",
     `${sections.join("\n\n")}\n`,
   ].join("\n");
-}
-
-function cell(text: string): string {
-  return text.replaceAll("|", "\\|").replaceAll(/\s+/g, " ").replaceAll("<", "&lt;");
 }
 
 function findErrors(): MadeError[] {
@@ -197,5 +190,3 @@ function constantIn({ file, around }: Site, name: string): Node | undefined {
   }
   return undefined;
 }
-
-if (import.meta.main) writeFileSync(join(ROOT, "docs/errors.md"), errors());

@@ -1,9 +1,6 @@
-import { writeFileSync } from "node:fs";
-import { join } from "node:path";
-import { ROOT } from "./bundle.ts";
-import { docOf, generatedBy, type Node, parseSources, type SourceFile } from "./source.ts";
+import { cell, docOf, generatedBy, type Node, parseSources, type SourceFile } from "./source.ts";
 
-/** `npm run docs`: docs/reference.md, from the types of the `options` of each call and their doc comments. */
+/** docs/reference.md, from the types of the `options` of each call and their doc comments. */
 
 /**
  * Calls by the name of the function, or of the class or interface and its method; or a type. The options of the call in the fourth
@@ -114,10 +111,6 @@ function tableOf(options: Option[]): string[] {
     return `| \`${name}\` | ${cell(code)} | ${cell(literal ?? (isRequired ? "required" : ""))} | ${cell(text)} |`;
   });
   return ["| option | type | default | |", "|---|---|---|---|", ...rows];
-}
-
-function cell(text: string): string {
-  return text.replaceAll("|", "\\|");
 }
 
 /** The declarations of the sources, by name. */
@@ -231,5 +224,3 @@ function methodsIn(node: Node, name: string): Node[] {
 function unwrap(parameter: Node): Node {
   return parameter.type === "AssignmentPattern" ? (parameter["left"] as Node) : parameter;
 }
-
-if (import.meta.main) writeFileSync(join(ROOT, "docs/reference.md"), reference());

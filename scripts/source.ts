@@ -25,6 +25,11 @@ export function generatedBy(script: string): string {
   return `<!-- Generated from src/ by ${script}: run \`npm run docs\`, do not edit. -->`;
 }
 
+/** A text as the cell of a table. */
+export function cell(text: string): string {
+  return text.replaceAll("|", "\\|").replaceAll(/\s+/g, " ");
+}
+
 export function parseSources(...globs: string[]): SourceFile[] {
   return globSync(globs, { cwd: ROOT })
     .sort()

@@ -5,14 +5,6 @@ import { page } from "./pages.ts";
 
 const { text } = page("docs/metrics.md");
 
-test("the page of metrics has a line for each family, with its type, its labels and what it says", () => {
-  const rows = [...text.matchAll(/^\| `holdfast_\w+` \| (?:gauge|counter) \|.*\|$/gm)].map(([row]) => row);
-  const expected = Object.entries(METRICS).map(([name, { type, labels, help }]) => {
-    return `| \`holdfast_${name}\` | ${type} | ${labels.map((label) => `\`${label}\``).join(", ")} | ${help} |`;
-  });
-  assert.deepEqual(rows, expected, `The rows should be:\n${expected.join("\n")}`);
-});
-
 test("what the page says to alarm on are families that there are, with labels that they have", () => {
   const [, alarms = ""] = /^## What to alarm on$([\s\S]*)/m.exec(text) ?? [];
   const used = [...alarms.matchAll(/\bholdfast_(\w+)(?:\{(\w+)=~?)?/g)];

@@ -1,6 +1,4 @@
 import assert from "node:assert/strict";
-import { globSync, readFileSync } from "node:fs";
-import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import postgres from "postgres";
 import { job, open } from "../../src/index.ts";
@@ -10,26 +8,11 @@ import { testClock } from "../../src/testing/index.ts";
 import { add, claimOne, SUCCEEDED } from "../conformance/parts.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "../postgres/server.ts";
 import { code } from "../runtime/parts.ts";
-import { page, ROOT, snippets } from "./pages.ts";
+import { page, snippets } from "./pages.ts";
 
 const { text, path } = page("docs/postgres.md");
 const sql = snippets({ path, text: text.replaceAll(/^ {3}/gm, "") }).filter(({ info }) => info === "sql");
 const [first, others, restored, copied] = sql.map((block) => block.code) as [string, string, string, string];
-
-test("the page on PostgreSQL has every code that its store says, and no other", () => {
-  const [, table = ""] = text.split("| code | what it means | what to do |\n|---|---|---|\n");
-  const rows = (table.split("\n\n")[0] ?? "").split("\n").map((row) => /^\| `(\w+)` \| \S/.exec(row)?.[1]);
-  const files = globSync("src/store/postgres/**/*.ts", { cwd: ROOT });
-  const said = files.flatMap((file) => codesIn(readFileSync(join(ROOT, file), "utf8")));
-  assert.deepEqual(rows.toSorted(), [...new Set(said)].sort());
-});
-
-/** The first thing that is said of an error: as `new HoldfastError(` takes it, or in a list for it. */
-function codesIn(source: string): string[] {
-  return [...source.matchAll(/(?:HoldfastError\(|= \[|: \[)\s*"([A-Z]+_?[A-Z_]+)",\s*["\x60]/g)].map(
-    ([, said]) => said as string,
-  );
-}
 
 describe("what the page on PostgreSQL has operators type", { skip: noServer }, () => {
   let server: PostgresServer;

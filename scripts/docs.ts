@@ -1,0 +1,17 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT } from "./bundle.ts";
+import { cliReference } from "./cli-reference.ts";
+import { errors } from "./errors.ts";
+import { metricsReference } from "./metrics-reference.ts";
+import { reference } from "./reference.ts";
+
+/** The pages that are made from src/. `npm run docs` writes them; a test compares them. */
+export const GENERATED: Readonly<Record<string, () => string | Promise<string>>> = {
+  "docs/reference.md": reference,
+  "docs/errors.md": errors,
+  "docs/cli.md": cliReference,
+  "docs/metrics-reference.md": metricsReference,
+};
+
+if (import.meta.main) for (const [path, make] of Object.entries(GENERATED)) writeFileSync(join(ROOT, path), await make());
