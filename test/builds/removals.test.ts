@@ -223,8 +223,14 @@ test("a file that comes back as it was has the outputs that it had, also of stag
 
   here.write({ b: "three" });
   const { handle } = await here.succeed(docs);
-  assert.deepEqual(await Array.fromAsync(handle.outputs("read")), [
+  assert.deepEqual(await all(handle.outputs("read")), [
     { target: "a", output: "one two" },
     { target: "b", output: "three" },
   ]);
 });
+
+async function all<T>(iterable: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = [];
+  for await (const one of iterable) found.push(one);
+  return found;
+}

@@ -1,6 +1,6 @@
 import type { CommitRows, CommitTx, TransactionHandle } from "../../core/jobs/job.ts";
 import type { Fate } from "../../core/jobs/lease.ts";
-import { HoldfastError } from "../../core/text/errors.ts";
+import { HoldfastError, NonRetryableError } from "../../core/text/errors.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { isAsyncFunction, isThenable } from "../../core/text/text.ts";
 import { CommitRowsFailed } from "../commit-rows.ts";
@@ -292,7 +292,7 @@ interface Parts {
  * run once, after the fence was checked, and an error of theirs rolls back only this attempt. The success is written last:
  * a callback that commits by itself commits its own rows, and the attempt is still held.
  */
-export async function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fate[]> {
+export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fate[]> {
   const { group, settle, own, path, onFault } = parts;
   const ourOwn = <T>(write: () => T): T => {
     try {
@@ -305,6 +305,8 @@ export async function settleWithRows(settlement: Settlement, parts: Parts): Prom
   const run = (tx: Tx): Fate[] => {
     const fate = ourOwn(() => settle.fate(settlement));
     if (fate !== "held") return [fate];
+    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
+    if (ourOwn(() => settle.rejects(tx, settlement))) return ourOwn(() => settle.run(tx, [settlement]));
     try {
       for (const callback of settlement.commit ?? [])
         own.run(tx, "`commit`", (handle) => call(callback, handle as TransactionHandle));
@@ -312,24 +314,12 @@ export async function settleWithRows(settlement: Settlement, parts: Parts): Prom
       throw new CommitRowsFailed(error);
     }
     const fates = ourOwn(() => settle.run(tx, [settlement]));
-    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
-    if (!settle.hasSucceeded(settlement.job)) throw new SuccessRejected();
-    return fates;
+    if (settle.hasSucceeded(settlement.job)) return fates;
+    throw new CommitRowsFailed(new NonRetryableError(settlement.decided?.error?.message ?? "The success was rejected."));
   };
-  try {
-    // A deferred constraint of the user's own tables is checked by the COMMIT itself.
-    return await group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
-  } catch (error) {
-    if (!(error instanceof SuccessRejected)) throw error;
-    const withoutRows: Settlement = { ...settlement, commit: undefined };
-    const fates = await group.submit("settle", (tx) => settle.run(tx, [withoutRows]));
-    settlement.decided = withoutRows.decided;
-    return fates;
-  }
+  // A deferred constraint of the user's own tables is checked by the COMMIT itself.
+  return group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
 }
-
-/** Thrown to roll back callbacks that went well: the attempt is settled without them, as a failure. */
-class SuccessRejected extends Error {}
 
 function call(run: CommitRows, db: TransactionHandle): void {
   const tx: CommitTx = {

@@ -136,6 +136,13 @@ export class Settle {
     return fateOf(lease, row && { state: row[0], fence: row[1] });
   }
 
+  /** Whether this success would be recorded as a failure: a follow-up job or an artifact of it cannot be written. */
+  rejects(tx: Tx, settlement: Settlement): boolean {
+    const [, , , built] = this.#around.row() as [number, number, number, number];
+    this.#work = built === 1 ? this.#load(tx, [settlement]) : null;
+    return this.#tenable(settlement) !== settlement.outcome;
+  }
+
   /** Whether the job's row says so inside the current transaction. */
   hasSucceeded(job: JobKey): boolean {
     return this.#state.row(job)?.[0] === "succeeded";
