@@ -12,10 +12,10 @@ import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
 import type { StagePosition } from "./model.ts";
 
-/** What a running attempt has reported is on the disk this soon; what ends sooner is written with its end. */
-const SOON = 50;
+/** A crash loses at most the costs reported within this time; an attempt that ends sooner reports them when it settles. */
+const COST_SAVE_DELAY_MS = 50;
 
-/** Sums up the costs that attempts report, and saves them while the attempts run, so that a crash does not lose them. */
+/** Sums the costs that running attempts report, and saves them before the attempts end so that a crash does not lose them. */
 export class CostRecorder {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -34,7 +34,7 @@ export class CostRecorder {
       this.#unsaved.set(cost, lease);
       if (this.#saving) return;
       this.#saving = true;
-      this.#clock.after(SOON, () => this.#save());
+      this.#clock.after(COST_SAVE_DELAY_MS, () => this.#save());
     });
   }
 
@@ -51,10 +51,8 @@ export class CostRecorder {
   }
 }
 
-/** Of one attempt. */
 export class AttemptCost {
   total: Amount = NOTHING;
-  /** The attempt is over: its end says what it cost. */
   closed = false;
   readonly #what: string;
   readonly #onChange: (cost: AttemptCost) => void;
@@ -70,12 +68,11 @@ export class AttemptCost {
   }
 }
 
-/** How long what is known of past costs is believed. */
-const FRESH = 1_000;
+const COST_HISTORY_TTL_MS = 1_000;
 /** Retry interval for a reservation; another attempt may have freed budget without a notification. */
-const ASK_AGAIN = 250;
+const RESERVE_RETRY_MS = 250;
 
-/** Sets money aside for an attempt before it starts; while there is none, it waits, or gives the work back. */
+/** Reserves an attempt's estimate before the attempt starts. While the budget has no room, the attempt waits or is released. */
 export class BudgetReserver {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -91,7 +88,6 @@ export class BudgetReserver {
     this.#pipeline = pipeline;
   }
 
-  /** Returns when the attempt may start. */
   async begin(
     attempt: Attempt,
     build: BuildRow,
@@ -101,13 +97,13 @@ export class BudgetReserver {
     const isLimited = build.budget.micros !== null || build.budget.tokens !== null;
     if (!isLimited && place.stage.estimate === null) return;
     const amount = await this.estimate(place, context).catch((error: unknown) => {
-      // It would say the same again.
+      // A retry would get the same error.
       throw isPassing(error) ? error : new SettleAs(failForGood(toJobError(error)));
     });
     const { job, fence, claimed } = attempt;
     for (;;) {
       const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
-      // To wait for money is no part of its work: its time begins when it does.
+      // The attempt's timeout starts when its reservation is granted.
       if (attempt.lost === null) this.#leaseTable.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
       if (answer === "start") return;
       if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
@@ -121,12 +117,11 @@ export class BudgetReserver {
     return (await this.knownEstimate(place, context)) ?? NOTHING;
   }
 
-  /** What the stage says, else the mean of its past attempts; null: neither is there. */
   async knownEstimate({ stage }: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount | null> {
     return stageEstimate(stage, context) ?? this.mean(stage.name);
   }
 
-  /** What past attempts have cost, each; null while there are none. */
+  /** The mean cost of past attempts; null while there are none. */
   async mean(stage: string): Promise<Amount | null> {
     const history = (await this.#history())[stage];
     return history === undefined || history.attempts === 0 ? null : estimate(null, history);
@@ -134,18 +129,17 @@ export class BudgetReserver {
 
   #history(): Promise<Record<string, CostHistory>> {
     const now = this.#clock.monotonic();
-    if (this.#costs === null || now - this.#askedAt > FRESH) {
+    if (this.#costs === null || now - this.#askedAt > COST_HISTORY_TTL_MS) {
       this.#askedAt = now;
       this.#costs = this.#store.work.costs(this.#pipeline);
     }
     return this.#costs;
   }
 
-  /** Until something was committed here, or a while has passed. */
   #change(signal: AbortSignal): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     const unlisten = this.#store.onChange(() => resolve(), { ownOnly: true });
-    const cancel = this.#clock.after(ASK_AGAIN, resolve);
+    const cancel = this.#clock.after(RESERVE_RETRY_MS, resolve);
     signal.addEventListener("abort", () => resolve(), { once: true });
     return promise.finally(() => {
       unlisten();

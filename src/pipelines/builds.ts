@@ -44,7 +44,6 @@ interface BuildsParts {
   work: (defs: readonly Definition[], concurrency: number) => Worker;
 }
 
-/** Runs of pipelines. */
 export class Builds {
   readonly #engine: Engine;
   readonly #parts: BuildsParts;
@@ -57,13 +56,13 @@ export class Builds {
     this.#parts = parts;
   }
 
-  /** Starts a build here: this process leads it and works on it. What an earlier build has made and still holds is reused. */
+  /** Starts a build in this process. Results of earlier builds are reused. */
   async start<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
     const runtime = this.#runtime(pipeline);
     const checked = checkBuildOptions(runtime.model, options, "builds.start");
     checked.signal?.throwIfAborted();
-    // Refused before there is a build that could only fail.
+    // Fail before a build exists.
     await runtime.ready();
     await askFirst(runtime, checked, checked.signal ?? new AbortController().signal);
     const { model } = runtime;
@@ -118,8 +117,8 @@ export class Builds {
   }
 
   /**
-   * Builds, waits until the source has changed, and builds again: each build as it was left. It ends when the signal is
-   * aborted. An interrupted build is resumed; a build that paused for its budget waits for an approval.
+   * Builds, waits until the source changes, and builds again until the signal aborts. An interrupted build is resumed; a
+   * build that paused for its budget waits for an approval.
    */
   watch<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): AsyncIterable<Build> {
     this.#parts.refuseClosing();
@@ -147,7 +146,7 @@ export class Builds {
     return this.#view(row ?? (await this.#need(id)));
   }
 
-  /** Another confirmation token for a paused build; those before it do not count any more. */
+  /** Creates a confirmation token for a paused build and revokes earlier ones. */
   async mintToken(id: string): Promise<string> {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
@@ -165,7 +164,6 @@ export class Builds {
     return row === null ? null : this.#view(row);
   }
 
-  /** In creation order. */
   async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
     this.#parts.refuseClosed();
     refuseUnknown(options, ["pipeline", "state", "limit", "after"], "builds.list");
@@ -178,7 +176,7 @@ export class Builds {
     return { items, ...(page.next === undefined ? {} : { next: page.next }), ...incompleteOf(this.#engine.store.damage) };
   }
 
-  /** Ends a build that will not be gone on with. What it has made is reused by the next. */
+  /** Abandons a build. The next build reuses its results. */
   async abandon(id: string, reason: string): Promise<Build> {
     const { store, actor } = this.#engine;
     return this.#end(id, reason, () => store.builds.abandon(id, reason, actor));
@@ -191,7 +189,6 @@ export class Builds {
     return this.#end(id, reason, () => store.builds.move(id, refused, { by: actor }));
   }
 
-  /** An operator ends a build that no process will continue. */
   async #end(id: string, reason: string, move: () => Promise<BuildRow | null>): Promise<Build> {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
@@ -202,7 +199,7 @@ export class Builds {
     return this.#view(row);
   }
 
-  /** What a build would run now, what it would reuse, and what that is estimated to cost. Changes nothing. */
+  /** Shows what a build would run, reuse and cost now. Changes nothing. */
   async plan<T, I, O, All>(pipeline: Pipeline<T, I, O, All>, options: BuildOptions = {}): Promise<Plan> {
     this.#parts.refuseClosed();
     const runtime = this.#runtime(pipeline);
@@ -210,7 +207,7 @@ export class Builds {
     return plan(runtime, checked, checked.signal ?? new AbortController().signal);
   }
 
-  /** Why a stage ran for a target in a build, or was reused, input by input. */
+  /** Explains, input by input, why a stage ran for a target in a build or was reused. */
   async why(id: string, stage: string, target: string): Promise<Why> {
     this.#parts.refuseClosed();
     checkText(stage, "The name of a stage");
@@ -218,7 +215,7 @@ export class Builds {
     return explainBuild(this.#engine.store, await this.#need(id), stage, target);
   }
 
-  /** What a stage has made of a target; a stage with one target needs none named. */
+  /** The output of a stage for a target. The target can be left out if the stage has only one. */
   async output(id: string, stage: string, target?: string): Promise<unknown> {
     this.#parts.refuseClosed();
     checkText(stage, "The name of a stage");
@@ -226,7 +223,7 @@ export class Builds {
     return this.#outputs().one(await this.#need(id), stage, target);
   }
 
-  /** A folder with all that its stages have made, whole or not at all; answers where. */
+  /** Writes all outputs of a build into a folder, atomically, and returns its path. */
   async export(id: string, dir: string, options: { stages?: string[] } = {}): Promise<string> {
     this.#parts.refuseClosed();
     refuseUnknown(options, ["stages"], "builds.export");
@@ -236,12 +233,12 @@ export class Builds {
     return exportBuild({ store: this.#engine.store, artifacts }, await this.#need(id), dir, options.stages);
   }
 
-  /** @internal Wakes the loop that builds the pipeline after each change. */
+  /** @internal */
   changes(pipeline: Pipeline): SourceChanges {
     return sourceChanges(this.#runtime(pipeline));
   }
 
-  /** @internal A pipeline's stages, for a worker. */
+  /** @internal */
   definitions(pipeline: Pipeline): Definition[] {
     return definitionsOf(this.#runtime(pipeline));
   }
@@ -284,7 +281,7 @@ export class Builds {
   }
 
   async #lead({ definition }: Model): Promise<NewOrchestratorLock> {
-    // Before there is a build that this process cannot work on.
+    // Fail before a build exists.
     this.#engine.requireKeeper();
     return {
       token: randomUUID(),
@@ -313,8 +310,8 @@ export class Builds {
 }
 
 /**
- * Records a rejected use of a confirmation token in the audit: by whom, on which build, and why; never the token. It is a
- * transaction of its own, since the rejected one was rolled back.
+ * Records a rejected confirmation token in the audit log, without the token, in a transaction of its own because the rejected
+ * one was rolled back.
  */
 async function watched<T>(engine: Engine, build: string, use: () => Promise<T>): Promise<T> {
   try {
@@ -325,7 +322,7 @@ async function watched<T>(engine: Engine, build: string, use: () => Promise<T>):
   }
 }
 
-/** The same refusal of the same build is recorded once in this time: a script that guesses tokens must not fill the audit. */
+/** One audit entry for repeated rejections within this time, so that a script that guesses tokens does not fill the log. */
 const FOLD_MS = 3_600_000;
 
 async function writeDown({ store, log, clock }: Engine, build: string, code: string): Promise<void> {
@@ -364,7 +361,7 @@ function conflict({ pipeline, build, pid, host, program, programHash, acquiredAt
   );
 }
 
-/** Its targets are files of another host, and so is its queue. */
+/** The targets and the queue belong to another host. */
 function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model): void {
   if (queue === model.queue || pipeline !== model.name || hasEnded(state)) return;
   throw new HoldfastError(
@@ -374,7 +371,6 @@ function refuseElsewhere({ id, pipeline, queue, state }: BuildRow, model: Model)
   );
 }
 
-/** A build is resumed as it was started: only its budget may change, with a token. */
 function refuseOtherOptions(
   row: BuildRow,
   options: BuildOptions & { token?: string },

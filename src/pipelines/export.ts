@@ -15,11 +15,10 @@ import { OUTPUT, type NamedArtifact, type StoredResult } from "../store/work.ts"
 
 const PAGE = 200;
 
-/** What is written of one result into the manifest. */
 interface Exported {
   stage: string;
   target: string;
-  /** Of the target, behind those of its parents. */
+  /** The ids of the target's ancestors, then its own. */
   ids: string[];
   build: string;
   hash: string;
@@ -27,21 +26,19 @@ interface Exported {
   files: { path: string; name: string; hash: string; size: number }[];
 }
 
-/** A result that is to be exported, without what it may have in its row. */
 interface Found extends ToPlace {
   key: ResultKey;
   result: Omit<Exported, "files">;
-  /** `kept`: in the artifact store; else in the row. */
+  /** `kept`: the bytes are in the artifact store, not in the row. */
   output: { hash: string; size: number; kept: boolean } | null;
   artifacts: NamedArtifact[];
 }
 
-/** A file, and where its bytes are: in an artifact, or in the row of this result. */
 type File = { path: string } & ({ hash: string } | { result: ResultKey });
 
 /**
- * All that the stages of a build have made, as files in a folder: an output as `<stage>/<target>.json`, or `.bin` where it is
- * bytes, and an artifact under its own name as `<stage>/<target>/<name>`. Nothing is stored for it anywhere else.
+ * Exports the outputs of a build as files: `<stage>/<target>.json`, or `.bin` for bytes; an artifact as
+ * `<stage>/<target>/<name>`.
  */
 export async function exportBuild(
   parts: { store: Store; artifacts: Artifacts },
@@ -73,7 +70,7 @@ export async function exportBuild(
 async function foundOf(store: Store, result: StoredResult): Promise<Found> {
   const { key, stage, path, build, hash, cost, output } = result;
   const artifacts = (await store.work.artifacts(result)).filter(({ name }) => name !== OUTPUT);
-  // What an expand has yielded are targets, whose outputs are exported.
+  // The children of an expand are targets, and their outputs are exported.
   const isNone = output.hash === "none" || isChildList(output);
   const kept = output.artifact !== null;
   const text = output.text ?? "";
@@ -103,7 +100,7 @@ function filesOf({ key, output, artifacts }: Found, place: Placed): File[] {
   return [output.kept ? { path: place.output, hash: output.hash } : { path: place.output, result: key }, ...files];
 }
 
-/** What is in rows is read again, a page at a time: of all results together it may be much. */
+/** Reads values from rows again, page by page, because all of them together may not fit in memory. */
 async function* entriesOf(store: Store, build: BuildRow, files: readonly File[]): AsyncIterable<ExportEntry> {
   for (let at = 0; at < files.length; at += PAGE) {
     const page = files.slice(at, at + PAGE);
@@ -138,7 +135,6 @@ function chosenStages(build: BuildRow, known: readonly string[], stages: readonl
   return known.filter((name) => stages === undefined || stages.includes(name));
 }
 
-/** Another result has taken its place since. */
 function lost({ id }: BuildRow): never {
   throw new HoldfastError(
     "EXPORT_OUTDATED",
@@ -147,31 +143,27 @@ function lost({ id }: BuildRow): never {
   );
 }
 
-/** What one result has to be written: its output as a file that ends so, and artifacts of these names. */
 export interface ToPlace {
-  /** Of its target. */
   path: string;
-  /** ".json" or ".bin"; null: it has none. */
   ending: string | null;
   names: readonly string[];
 }
 
-/** Where that is written: the output's path, and those of the artifacts, in the order of their names. */
 interface Placed {
   output: string | null;
   artifacts: string[];
 }
 
 /**
- * Where the files of an export are. A target whose id is a plain path is at that path; any other, and of two that would be
- * at one place the later in the order of ids, is at a place with a hash of its id in its name. What is plain is placed
- * first, so that no other takes its name. All of it depends on nothing but the ids, the names, and the pipeline's stages.
+ * Chooses the paths of an export from ids, names and stages alone. A target whose id is a plain path gets that path. Other
+ * targets, and the later of two that collide, get a hash in their name. Plain ids are placed first so that no other target
+ * takes their path.
  */
 export class ExportPlaces {
   readonly #files = new ExportNames();
   readonly #folders = new Map<string, string>();
 
-  /** All stages of the pipeline: also those that are not exported have their folders. */
+  /** Stages that are not exported reserve their folders, too. */
   constructor(stages: readonly string[]) {
     const taken = new ExportNames();
     for (const stage of plainFirst(stages, (name) => name)) {
@@ -182,7 +174,6 @@ export class ExportPlaces {
     }
   }
 
-  /** All results of a stage, in the order of their targets' paths. */
   stage<T extends ToPlace>(stage: string, results: readonly T[]): Map<T, Placed> {
     const folder = this.#folders.get(stage) ?? stage;
     const placed = new Map<T, Placed>();
@@ -204,7 +195,6 @@ export class ExportPlaces {
   }
 }
 
-/** Of a target's artifacts, in their order, in the folder that is theirs. */
 function namesWithin(names: readonly string[], longest: number): string[] {
   const taken = new ExportNames();
   const chosen = new Map<string, string>();

@@ -25,19 +25,16 @@ import { type Declared, limitKeys } from "../engine/definition.ts";
 import type { NewJob } from "../store/store.ts";
 import type { NewWork } from "../store/work.ts";
 
-/** Where a stage is. */
 export interface StagePosition {
   segment: Segment;
-  /** Among the stages of its segment. */
   index: number;
   stage: StageDefinition;
-  /** Among all stages of the pipeline. */
   position: number;
   declared: Declared;
   glob: Glob | null;
 }
 
-/** A listing may take as long as it takes: it commits as it goes, and is given up only when it stands still. */
+/** A listing has no timeout: it commits as it proceeds, and loses its lease when it stops making progress. */
 const LISTING: Policy = {
   attempts: 3,
   backoff: "exponential",
@@ -48,14 +45,14 @@ const LISTING: Policy = {
   timeout: 7 * 86_400_000,
 };
 
-/** A pipeline as the engine runs it: its segments, and the jobs that its work items are. */
+/** A pipeline as the engine runs it: its segments, and how work items become jobs. */
 export class Model {
   readonly definition: PipelineDefinition;
   readonly description: PipelineDescription;
   readonly hash: string;
   readonly segments: readonly Segment[];
   readonly queue: string;
-  /** Only the host that lists the targets can work on them. */
+  /** True if only the host that lists the targets can process them. */
   readonly bound: boolean;
   readonly #places = new Map<string, StagePosition>();
 
@@ -101,7 +98,6 @@ export class Model {
     return this.#places.get(stage)?.stage.kind === "expand";
   }
 
-  /** Whether a stage is this one, or one behind it that the same targets go through. */
   isFrom(stage: string, from: StagePosition): boolean {
     const place = this.#places.get(stage);
     return place !== undefined && place.segment === from.segment && place.index >= from.index;
@@ -115,12 +111,12 @@ export class Model {
     return { ...job, declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) };
   }
 
-  /** Makes targets of what an expand has yielded. It calls no handler, so no limit applies. */
+  /** Creates targets from an expand's children. It calls no handler, so no limit applies. */
   childrenJob(place: StagePosition, work: { build: BuildKey; path: string }): NewJob {
     return this.#stageJob(place, work, { children: true });
   }
 
-  /** Runs a stage's `remove` for what it once made. `gone`: the target is deleted then; else it continues from there. */
+  /** Runs a stage's `remove`. `gone`: the target is deleted afterwards; otherwise it continues. */
   removeJob(
     place: StagePosition,
     work: { build: BuildKey; path: string; segment: number },
@@ -148,7 +144,6 @@ export class Model {
     return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round, which }), work };
   }
 
-  /** The lease of a listing is that of any job; it is renewed while the listing runs. */
   get listingPolicy(): Policy {
     return LISTING;
   }
@@ -160,7 +155,7 @@ export class Model {
   #stageJob({ stage, segment, position }: StagePosition, work: { build: BuildKey; path: string }, more: object): NewJob {
     return {
       ...this.#job(stageJobName(this.name, stage.name), stage.version, stage.policy),
-      // What is nearest to its end goes first: targets are finished one after the other, not all at once at the end.
+      // Targets near their end go first, so that targets finish one by one and not all at the end.
       priority: position + 1,
       input: JSON.stringify({ stage: stage.name, target: work.path, ...more }),
       work: { build: work.build, kind: "stage", stage: stage.name, segment: segment.index, path: work.path },
@@ -172,7 +167,7 @@ export class Model {
   }
 
   #declare({ name, limits, reuse }: StageDefinition): Declared {
-    // Where other targets may have the same bytes, one of them is worked on, and the others find what it made.
+    // When targets can share results, only one of those with the same bytes runs; the others reuse its result.
     const alone =
       reuse === "bytes"
         ? [{ rule: { of: "job" as const, position: limits.length, keyed: true, concurrency: 1, rate: null }, key: undefined }]
@@ -195,7 +190,7 @@ export class Model {
   }
 }
 
-/** The same for every attempt at the same work, and for no other: for outside services. */
+/** Idempotency key for outside services: the same for every attempt at the same work. */
 export function workKey(databaseId: string, pipeline: string, stage: string, context: string): string {
   return hash("sha256", JSON.stringify(["holdfast.work.1", databaseId, pipeline, stage, context]));
 }
@@ -241,7 +236,7 @@ export function checkBuildOptions(model: Model, options: BuildOptions & { token?
   const names = new Set(definition.stages.map(({ name }) => name));
   const chosen = checkNames(only, "only");
   const targets = chosen.filter((name) => !names.has(name));
-  // Refuses what is no glob.
+  // Rejects invalid globs.
   void new Only(targets);
   if (signal !== undefined) checkSignal(signal, "signal");
   return {
@@ -264,21 +259,21 @@ export function checkNames(names: unknown, option: string): string[] {
   );
 }
 
-/** Of `import … from "./x.ts"`, `export … from "./x.ts"` and `import "./x.ts"`: the address, if it is relative. */
+/** Matches relative addresses in static imports and exports. */
 const RELATIVE_IMPORT = /\b(?:import|export)\b(?:[^"'`;()]*?\bfrom)?\s*["'](\.\.?\/[^"']+)["']/g;
 
 const modules = new WeakMap<PipelineDefinition, string>();
 const hashed = new Map<string, Promise<string>>();
 
-/** Notes the file that a pipeline was loaded from, for one that does not name its `module`. */
+/** Records the file that a pipeline was loaded from, for a pipeline without `module`. */
 export function loadedFrom(pipeline: Pipeline, file: string): void {
   modules.set(pipelineOf(pipeline), resolve(file));
 }
 
 /**
- * The hash of the program that builds a pipeline: of the file of its `module`, else of the file it was loaded from, else of the
- * process's main script; and of all that this file imports statically by a relative path, directly or not. "" if there is
- * no such file, as with `node -e`. A process computes it once: later changes of the files are not what it runs.
+ * Hash of the program that runs a pipeline: its `module`, else the file it was loaded from, else the main script, with their
+ * static relative imports. "" without a file, as with `node -e`. Computed once, because later changes of the files do not
+ * change the running program.
  */
 export function programHash(definition: PipelineDefinition): Promise<string> {
   const { module } = definition;
@@ -294,7 +289,7 @@ async function hashFiles(entry: string): Promise<string> {
   const read = async (path: string): Promise<void> => {
     if (files.has(path)) return;
     files.set(path, "");
-    // What looks like an import may be a text, and name no file.
+    // A match may be text that only looks like an import.
     const bytes = await readFile(path).catch(() => null);
     if (bytes === null) return void files.delete(path);
     files.set(path, hash("sha256", bytes));
@@ -303,7 +298,7 @@ async function hashFiles(entry: string): Promise<string> {
   };
   await read(entry);
   if (files.size === 0) return "";
-  // The same program has the same hash in another folder.
+  // Relative paths, so that the same program has the same hash in another folder.
   const named = [...files].map(([path, content]) => [relative(dirname(entry), path).replaceAll("\\", "/"), content]);
   return hash("sha256", JSON.stringify(named.sort(([a = ""], [b = ""]) => (a < b ? -1 : 1))));
 }

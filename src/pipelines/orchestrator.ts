@@ -29,12 +29,12 @@ import { type Outputs, viewBuild } from "./outputs.ts";
 import { SourceChanges } from "./sources/changes.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
 
-/** However many commits there are, it looks no more often than this. */
-const LOOK_MS = 25;
-/** And no less often, because a notification may have been lost. */
-const LOOK_AGAIN_MS = 1_000;
-/** Work that is under way when a build pauses has been paid for: it is waited for, this long. */
-const IN_FLIGHT = 24 * 3_600_000;
+/** Lower bound between two looks, however many commits arrive. */
+const MIN_LOOK_INTERVAL_MS = 25;
+/** Upper bound between two looks, because a notification may be lost. */
+const MAX_LOOK_INTERVAL_MS = 1_000;
+/** How long a pausing build waits for running attempts, which have been paid for already. */
+const PAUSE_DRAIN_MS = 24 * 3_600_000;
 
 interface OrchestratorParts {
   engine: Engine;
@@ -42,17 +42,16 @@ interface OrchestratorParts {
   row: OrchestratedBuild;
   lock: LockToken;
   worker: Worker;
-  /** It is about to let go of the build: what can be gone on with at any point need not come to its end. */
+  /** Called before the orchestrator releases the build: listings stop, since the next orchestrator continues them. */
   onLeave: () => void;
   onRow: (row: BuildRow) => void;
 }
 
 /**
- * Leads one build: sees to its rounds and to its end, and says that it lives. The work itself is done by workers, here and
- * elsewhere. Every write of it names the lock's token, and when that is gone, it stops.
+ * Drives one build: starts rounds and moves the build between states. Workers in any process do the work. Every write names
+ * the lock's token; when the token is gone, the orchestrator stops.
  */
 export class Orchestrator {
-  /** The build as it was left. Resolves in every state. */
   readonly ended: Promise<{ row: BuildRow; token?: string }>;
   readonly #parts: OrchestratorParts;
   readonly #buildContext: BuildContext;
@@ -61,12 +60,11 @@ export class Orchestrator {
   #looking = false;
   #again = false;
   #timer: (() => void) | null = null;
-  /** When that is, on the monotonic clock. */
   #due = 0;
   #over = false;
-  /** Its queue rests until what builds before it have left is cleared away. */
+  /** The queue stays paused until leftovers of earlier builds are cleared. */
   #rests: boolean;
-  /** What failed before the resume is still to be listed again. */
+  /** Targets that failed before the resume are still to be listed again. */
   #retries: boolean;
   #stopping: Promise<void> | null = null;
 
@@ -78,13 +76,13 @@ export class Orchestrator {
     this.ended = this.#end.promise;
     const { engine, lock } = parts;
     this.#quit.push(
-      engine.store.onChange(() => this.#soon(LOOK_MS)),
+      engine.store.onChange(() => this.#soon(MIN_LOOK_INTERVAL_MS)),
       engine.heartbeats.watch(lock, () => this.#lost()),
     );
     this.#soon(0);
   }
 
-  /** Releases the build: running attempts may end within the worker's time, and a resume continues the build. */
+  /** Releases the build. Running attempts may finish within the worker's drain time; a resume continues the build. */
   stop(): Promise<void> {
     this.#stopping ??= this.#stop();
     return this.#stopping;
@@ -94,7 +92,7 @@ export class Orchestrator {
     if (this.#over) return;
     this.#parts.onLeave();
     await this.#parts.worker.stop();
-    // What has ended meanwhile may have been the last.
+    // An attempt that just ended may have been the last one.
     while (this.#looking) await new Promise((resolve) => setImmediate(resolve));
     await this.#look();
     if (!this.#over) await this.#move({ move: "crash", reason: "stopped" });
@@ -132,7 +130,7 @@ export class Orchestrator {
       engine.log.warn("leading a build failed; it is tried again", { build: id, ...describeError(error) });
     }
     this.#looking = false;
-    this.#soon(this.#again ? LOOK_MS : LOOK_AGAIN_MS);
+    this.#soon(this.#again ? MIN_LOOK_INTERVAL_MS : MAX_LOOK_INTERVAL_MS);
   }
 
   async #lead(row: BuildRow): Promise<void> {
@@ -165,13 +163,12 @@ export class Orchestrator {
     this.#rests = !(await engine.store.builds.letRun(id, lock));
   }
 
-  /** Back to the first round: gathers behind what failed are listed again, and run again where their members have changed. */
+  /** Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed. */
   async #retry({ id, key }: BuildRow): Promise<void> {
     const { engine, model, lock } = this.#parts;
     this.#retries = !(await engine.store.builds.nextRound(id, 0, model.listingJob(key, 0, "failed"), lock));
   }
 
-  /** The round of the next gather, if it is to be run. */
   #nextRound({ round, failed }: BuildRow): number | null {
     const segment = gatherSegment(this.#parts.model.segments, round + 1);
     const gather = segment?.stages[0];
@@ -187,12 +184,12 @@ export class Orchestrator {
       if (moved === null) return this.#lost();
       await this.#finish(moved, minted === undefined ? undefined : tokenOf(minted.bytes));
     } catch (error) {
-      // Attempts are still in flight: their ends are news.
+      // Attempts are still running; their settles wake the orchestrator.
       if (!(error instanceof HoldfastError) || error.code !== "BUILD_NOT_READY") throw error;
     }
   }
 
-  /** Another process leads the build, or an operator has broken the lock: the store refuses what this process writes now. */
+  /** Another process took the lock, or an operator broke it. */
   #lost(): void {
     if (this.#over) return;
     const { engine, row } = this.#parts;
@@ -207,14 +204,14 @@ export class Orchestrator {
     this.#timer?.();
     for (const quit of this.#quit.splice(0)) quit();
     this.#parts.onLeave();
-    await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: IN_FLIGHT } : {});
+    await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: PAUSE_DRAIN_MS } : {});
     await this.#clear(row.state === "BUDGET_PAUSE" ? await this.#afterPause(row) : row);
     const last = await this.#read().catch(() => row);
     this.#parts.onRow(last);
     this.#end.resolve({ row: last, ...(token === undefined || hasEnded(last.state) ? {} : { token }) });
   }
 
-  /** The attempts in flight at the pause have ended. If a larger budget would not help then, none is asked for. */
+  /** Running attempts have ended after the pause. Fails the build if a larger budget would not help. */
   async #afterPause(paused: BuildRow): Promise<BuildRow> {
     const { engine } = this.#parts;
     try {
@@ -222,14 +219,14 @@ export class Orchestrator {
       const move = row.state === "BUDGET_PAUSE" ? nextPausedMove({ ...row, running: 0, left: row.open }) : null;
       return (move && (await engine.store.builds.move(row.id, move, { by: engine.actor }))) ?? row;
     } catch (error) {
-      // Attempts in other processes are still in flight; the process that resumes the build finds out.
+      // Attempts in other processes are still running; the process that resumes the build decides.
       const isEarly = error instanceof HoldfastError && error.code === "BUILD_NOT_READY";
       if (!isEarly) engine.log.warn("a paused build was not looked at again", { build: paused.id, ...describeError(error) });
       return paused;
     }
   }
 
-  /** Cancels work that will not be done any more. Janitors finish that if it does not end here. */
+  /** Cancels leftover work. Janitors finish this if the process dies. */
   async #clear({ state, pipeline, id: build }: BuildRow): Promise<void> {
     const { janitor, log } = this.#parts.engine;
     if (!hasEnded(state)) return;
@@ -244,10 +241,10 @@ export class Orchestrator {
   }
 }
 
-/** Seen no more often than this, in milliseconds: a picture for people. */
-const FRAME = 100;
+/** Minimum time between two progress views. */
+const PROGRESS_INTERVAL_MS = 100;
 
-/** A build that this process leads. */
+/** A build that this process orchestrates. */
 export class BuildHandle<All = unknown> {
   readonly id: string;
   readonly types?: { all: All };
@@ -274,7 +271,7 @@ export class BuildHandle<All = unknown> {
     this.#done.catch(() => {});
     if (signal === undefined) return;
     const stop = (): void => void orchestrator.stop();
-    // It may have been aborted while the build was being started.
+    // The signal may have aborted while the build was being started.
     if (signal.aborted) return stop();
     signal.addEventListener("abort", stop, { once: true });
     void orchestrator.ended.then(() => signal.removeEventListener("abort", stop));
@@ -287,18 +284,18 @@ export class BuildHandle<All = unknown> {
     for (const wake of this.#wake.splice(0)) wake();
   }
 
-  /** How it ended, or was left: resolves in every state. */
+  /** Resolves in every state with the build as it ended or was left. */
   done(): Promise<Build> {
     return this.#done as Promise<Build>;
   }
 
-  /** Lets what runs end, and leaves a build that can be resumed. */
+  /** Lets running attempts end, and leaves a build that can be resumed. */
   async stop(): Promise<Build> {
     await this.#orchestrator.stop();
     return this.done();
   }
 
-  /** The build as it progresses; the last view is what `done` answers. */
+  /** Views of the running build. The last one equals the result of `done`. */
   async *progress(): AsyncIterable<Build> {
     const ended = this.done();
     const over = ended.then(() => true);
@@ -311,7 +308,7 @@ export class BuildHandle<All = unknown> {
       this.#wake.push(() => news.resolve(false));
       if (seen === this.#seen && (await Promise.race([news.promise, over]))) break;
       const pause = Promise.withResolvers<false>();
-      const timer = setTimeout(() => pause.resolve(false), FRAME);
+      const timer = setTimeout(() => pause.resolve(false), PROGRESS_INTERVAL_MS);
       const isOver = await Promise.race([over, pause.promise]);
       clearTimeout(timer);
       if (isOver) break;
@@ -319,29 +316,28 @@ export class BuildHandle<All = unknown> {
     yield await ended;
   }
 
-  /** What a stage has made of a target; a stage with one target needs none named. */
+  /** The output of a stage for a target. The target can be left out if the stage has only one. */
   output<N extends keyof All>(stage: N, target?: string): Promise<All[N]> {
     return this.#outputs.one(this.#row, stage as string, target) as Promise<All[N]>;
   }
 
-  /** All that a stage has made, in the order of the targets' ids. */
+  /** All outputs of a stage, ordered by target id. */
   outputs<N extends keyof All>(stage: N): AsyncIterable<{ target: string; output: All[N] }> {
     return this.#outputs.all(this.#row, stage as string) as AsyncIterable<{ target: string; output: All[N] }>;
   }
 }
 
-/** How often a build that is paused, or led by another process, is checked. */
+/** How often `watch` checks a build that is paused or orchestrated by another process. */
 const RECHECK_MS = 3_000;
 
 interface WatchParts {
   runtime: PipelineRuntime;
   signal: AbortSignal;
-  /** A rerun is asked for once, not with each change. */
+  /** `rerun` applies to the first build only. */
   start: (isFirst: boolean) => Promise<BuildHandle>;
   resume: (id: string) => Promise<BuildHandle>;
 }
 
-/** Builds, waits until the source is another, and builds again, until the signal says that it is enough. */
 export async function* watchBuilds(parts: WatchParts): AsyncGenerator<Build> {
   const { runtime, signal } = parts;
   using changes = sourceChanges(runtime);
@@ -354,12 +350,11 @@ export async function* watchBuilds(parts: WatchParts): AsyncGenerator<Build> {
   }
 }
 
-/** Wakes the loop that builds this pipeline after each change. */
 export function sourceChanges({ model, folders, engine }: PipelineRuntime): SourceChanges {
   return new SourceChanges({ source: model.definition.source, folders, clock: engine.clock, log: engine.log });
 }
 
-/** The build to run now. Null: a budget needs an approval first, or another process leads a build. */
+/** Null: the budget needs an approval first, or another process orchestrates a build. */
 async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boolean): Promise<BuildHandle | null> {
   const { builds } = runtime.engine.store;
   try {
@@ -374,7 +369,7 @@ async function next({ runtime, signal, start, resume }: WatchParts, isFirst: boo
   }
 }
 
-/** The build of a pipeline that could be gone on with: there is one at most. */
+/** The build that can be resumed; a pipeline has at most one. */
 export async function unfinished(builds: BuildStore, pipeline: string): Promise<BuildRow | null> {
   return (await newestBuild(builds, pipeline, "BUDGET_PAUSE")) ?? newestBuild(builds, pipeline, "CRASHED");
 }

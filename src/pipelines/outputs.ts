@@ -13,13 +13,12 @@ import type { BuildSettings } from "./model.ts";
 
 const PAGE = 200;
 
-/** One output of a build, by the target's own id. */
 interface Output {
   target: string;
   output: unknown;
 }
 
-/** What the stages of a build have made, whether it ran them or found them made. */
+/** Reads the outputs that a build has, whether it ran the stages or reused results. */
 export class Outputs {
   readonly #store: Store;
   readonly #values: Values;
@@ -29,7 +28,6 @@ export class Outputs {
     this.#values = values;
   }
 
-  /** Of a stage with one target that one needs not be named. */
   async one(build: BuildRow, stage: string, target?: string): Promise<unknown> {
     const kind = kindOf(build, stage);
     if (target !== undefined && kind !== "expand") {
@@ -47,7 +45,6 @@ export class Outputs {
     return only();
   }
 
-  /** In the order of their paths. */
   async *all(build: BuildRow, stage: string): AsyncIterable<Output> {
     for await (const { id, load } of this.#each(build, stage, kindOf(build, stage))) {
       yield { target: id, output: await load() };
@@ -99,7 +96,6 @@ function kindOf(build: BuildRow, stage: string): string {
   );
 }
 
-/** The segment of the targets that an expand has made. */
 function childSegment(build: BuildRow, expand: string): number {
   const { stages } = JSON.parse(build.description) as PipelineDescription;
   const before = stages.slice(0, stages.findIndex(({ name }) => name === expand) + 1);
@@ -130,7 +126,6 @@ function severalOutputs(stage: string, target: string | undefined): HoldfastErro
   );
 }
 
-/** Why a stage ran for a target in a build, or did not, input by input. */
 export async function explainBuild(store: Store, build: BuildRow, stage: string, target: string): Promise<Why> {
   const nearest = new Nearest(target);
   const after =
@@ -166,7 +161,7 @@ function noResult(build: BuildRow, stage: string, target: string, near: readonly
   return new HoldfastError("NO_SUCH_OUTPUT", message, hint);
 }
 
-/** Of a child, which is named by its own id, or by its parents' and its own. `nearest` sees the names of all others. */
+/** Finds a child's result by its own id or by its full path. `nearest` receives all other names. */
 async function resultNamed(
   store: Store,
   build: BuildRow,
@@ -187,7 +182,6 @@ async function resultNamed(
   return found[0] ?? null;
 }
 
-/** Looked through for one of that name. */
 const FAILURES = 1_000;
 const NO_PARTS: ContextParts = {
   stage: "",
@@ -199,7 +193,6 @@ const NO_PARTS: ContextParts = {
   reuse: "target",
 };
 
-/** Of a gather, whose parts have a list of its members beside them. */
 async function changesOf(before: StoredResult | null, after: StoredResult): Promise<Difference[]> {
   const [was, is] = [before, after].map((result) => partsOf(result)?.members);
   if (was === undefined || is === undefined || was === is) return [];
@@ -210,7 +203,7 @@ function partsOf(result: StoredResult | null): (ContextParts & { members?: strin
   return result === null || result.parts === null ? null : (JSON.parse(result.parts) as ContextParts & { members?: string });
 }
 
-/** Whether its code is not that of the result before, under the same version. */
+/** Whether the stage's code differs from that of the earlier result although its version is the same. */
 async function isEdited(store: Store, build: BuildRow, before: StoredResult | null, stage: string): Promise<boolean> {
   if (before === null || before.build === build.id) return false;
   const earlier = await buildById(store.builds, before.build);
@@ -222,7 +215,6 @@ function described({ description }: BuildRow): PipelineDescription {
   return JSON.parse(description) as PipelineDescription;
 }
 
-/** Shown of what failed. */
 const ERRORS = 20;
 
 export async function viewBuild(store: Store, row: BuildRow, token?: string): Promise<Build> {
@@ -237,7 +229,6 @@ export async function viewBuild(store: Store, row: BuildRow, token?: string): Pr
   return viewOf(row, countedStages(row), errors, token);
 }
 
-/** With the segment and round of each, as they were described when the build was started. */
 function countedStages(row: BuildRow): CountedStage[] {
   const { stages } = JSON.parse(row.description) as PipelineDescription;
   const counts = new Map(row.stages.map((one) => [one.stage, one]));

@@ -11,7 +11,7 @@ import type { Engine } from "../engine/engine.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { TargetRow, WorkView } from "../store/work.ts";
 import { BudgetReserver, CostRecorder } from "./budget-reserver.ts";
-import type { ToldTarget } from "./isolated/messages.ts";
+import type { TargetMessage } from "./isolated/messages.ts";
 import type { Model, StagePosition } from "./model.ts";
 import type { Folders } from "./source-scanner.ts";
 import { ClaimedFile } from "./sources/file-target.ts";
@@ -20,15 +20,14 @@ import { BuildContext, type Context, LiveTargets, type Parent } from "./stage-in
 import { TargetWriter } from "./target-writer.ts";
 import { Batcher, ResultReader, Values } from "./values.ts";
 
-/** Work items that are looked at together. */
-const VIEWED = 100;
+const VIEW_BATCH_SIZE = 100;
 
-/** A worker whose code is another looks again after this. */
-const OTHER_CODE = 5_000;
-/** What is left of an ended build is gone by then, or is looked at again. */
-const CLEARED = 1_000;
+/** How long a worker with another definition of the pipeline leaves its queue alone. */
+const OTHER_DEFINITION_PAUSE_MS = 5_000;
+/** Leftover jobs of an ended build are cancelled within this time. */
+const CLEAR_RETRY_MS = 1_000;
 
-/** All that is known of a work item when its handler is about to run. */
+/** What is known of a work item when its handler is about to run. */
 export interface Task {
   attempt: Attempt;
   buildContext: BuildContext;
@@ -36,14 +35,14 @@ export interface Task {
   place: StagePosition;
   row: TargetRow;
   live: Parent;
-  /** What the target has gone through before this stage. */
+  /** The stages that the target completed before this one. */
   completed: CompletedStages;
   context: Context;
-  /** Writes what the attempt finds of other targets. */
+  /** Writes the children that the attempt creates. */
   writer: TargetWriter;
 }
 
-/** What it takes to work on the builds of one pipeline in this process. */
+/** What this process needs to work on the builds of one pipeline. */
 export class PipelineRuntime {
   readonly engine: Engine;
   readonly model: Model;
@@ -55,12 +54,11 @@ export class PipelineRuntime {
   readonly targets: LiveTargets;
   readonly folders: Folders;
   readonly #files = new WeakMap<Target, ClaimedFile>();
-  readonly #told = new WeakMap<Target, NonNullable<ToldTarget["file"]>>();
+  readonly #told = new WeakMap<Target, NonNullable<TargetMessage["file"]>>();
   readonly #views: Batcher<JobKey, WorkView | null>;
   #buildContext: BuildContext | null = null;
-  /** Builds that this process has led. */
+  /** Builds that this process is about to release. */
   readonly #leaving = new Set<BuildKey>();
-  /** On the monotonic clock. */
   #restsUntil = Number.NEGATIVE_INFINITY;
 
   constructor(engine: Engine, model: Model) {
@@ -71,38 +69,35 @@ export class PipelineRuntime {
     this.reader = new ResultReader(engine.store.work, this.values);
     this.costs = new CostRecorder(engine);
     this.budget = new BudgetReserver(engine, model.name);
-    this.#views = new Batcher(VIEWED, (jobs) => engine.store.work.works(jobs));
+    this.#views = new Batcher(VIEW_BATCH_SIZE, (jobs) => engine.store.work.works(jobs));
     this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
     this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
   }
 
-  /** Whether artifacts can be stored: on a server, only if their folder was named. */
+  /** On PostgreSQL, artifacts need a folder that the user names. */
   get hasArtifacts(): boolean {
     return this.engine.location.kind === "sqlite" || this.engine.artifactFolder.path !== null;
   }
 
-  /** Before a build, and before the first attempt: copies of files, and snapshots, are in the folder of artifacts. */
+  /** File targets need the artifact folder for copies and snapshots. */
   async ready(): Promise<void> {
     if (this.model.definition.source.kind === "files") await this.artifacts();
   }
 
-  /** What a work item is about; null: it is none any more. */
+  /** Null: the job is no work item any more. */
   view(job: JobKey): Promise<WorkView | null> {
     return this.#views.get(job);
   }
 
-  /** The file that a target is. */
   fileOf(target: Target): ClaimedFile | null {
     return this.#files.get(target) ?? null;
   }
 
-  /** Whether what it leads to is in the source's root. */
   isInside(path: string): boolean {
     return new Root(this.pathOf("."), this.folders.skip).holds(path);
   }
 
-  /** The target as it is sent to an isolated child process. */
-  tell(target: Target): ToldTarget {
+  tell(target: Target): TargetMessage {
     const { id, hash, parent } = target;
     const file = this.#told.get(target);
     return {
@@ -136,33 +131,35 @@ export class PipelineRuntime {
     return file.target;
   }
 
-  /** The build, if this process knows its pipeline as it was when the build was started; else its work is for others. */
+  /** Rejects a build that was started with another definition of the pipeline. */
   buildContext(build: BuildRow): BuildContext {
     if (build.state !== "ACTIVE" && build.state !== "BUDGET_PAUSE") {
-      // What is left of an ended build is about to be cleared away.
-      throw new SettleAs({ kind: "later", delay: CLEARED, error: toJobError(new Error(`build ${build.id} is ${build.state}`)) });
+      // Another process is about to cancel the leftover jobs.
+      throw new SettleAs({
+        kind: "later",
+        delay: CLEAR_RETRY_MS,
+        error: toJobError(new Error(`build ${build.id} is ${build.state}`)),
+      });
     }
     if (build.hash !== this.model.hash) {
       if (!this.isResting()) this.#sayOther(build);
-      this.#restsUntil = this.engine.clock.monotonic() + OTHER_CODE;
+      this.#restsUntil = this.engine.clock.monotonic() + OTHER_DEFINITION_PAUSE_MS;
       throw new SettleAs({ kind: "released" });
     }
     if (this.#buildContext?.build.key !== build.key) this.#buildContext = new BuildContext(this.engine.store, this.model, build);
     return this.#buildContext;
   }
 
-  /** This process leads a build; the answer is called when it is about to let go of it. */
+  /** Marks the build as orchestrated here. Call the result before the orchestrator releases the build. */
   lead(build: BuildKey): () => void {
     this.#leaving.delete(build);
     return () => void this.#leaving.add(build);
   }
 
-  /** Whether a listing of this build stops here, for the next orchestrator to continue. */
   isLeaving(build: BuildKey): boolean {
     return this.#leaving.has(build);
   }
 
-  /** While another definition is built, this process leaves the pipeline alone, and looks again now and then. */
   isResting(): boolean {
     return this.engine.clock.monotonic() < this.#restsUntil;
   }
@@ -180,7 +177,7 @@ export class PipelineRuntime {
   }
 }
 
-/** A database is no document of itself. */
+/** The database's own files are never targets. */
 function ownFiles({ location, artifactFolder }: Engine): string[] {
   const { path } = artifactFolder;
   const own =

@@ -17,26 +17,23 @@ import { SourceScanner } from "./source-scanner.ts";
 import { asParent, BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
 import type { CheckedOptions, Model, StagePosition } from "./model.ts";
 
-/** What a build would do now, and cost. */
+/** What a build would run, reuse and cost now. */
 export interface Plan {
-  /** `unknown`: what comes behind something that has to run first. */
+  /** `unknown`: targets behind a stage that has to run first. */
   stages: Record<string, { run: number; cached: number; unknown: number } & Estimated>;
-  /** Targets that are gone. */
   removed: number;
-  /** Of all stages. */
   estimate: Cost;
   upperBound?: true;
   incomplete?: true;
   warnings: string[];
 }
 
-/** What something is estimated to cost. */
 export interface Estimated {
-  /** Without parts where nothing is known about the cost. */
+  /** Empty where the cost is unknown. */
   estimate: Cost;
-  /** The cost is at most that: a constant for each target that may have to run. */
+  /** The cost is at most the estimate: a constant for each target that may run. */
   upperBound?: true;
-  /** Something that would run, or may have to, has an unknown cost, which is not in the estimate. */
+  /** Part of the work has an unknown cost, which the estimate leaves out. */
   incomplete?: true;
 }
 
@@ -45,17 +42,15 @@ interface Counted {
   cached: number;
   unknown: number;
   estimate: Amount;
-  /** How many have a known cost, and how many have not. */
   priced: number;
   unpriced: number;
 }
 
 const PAGE = 500;
 
-/** Targets that are looked at before a build is started. */
 const FIRST = 10;
 
-/** Lists as a build would, and writes nothing. */
+/** Lists targets as a build would, and writes nothing. */
 export async function plan(runtime: PipelineRuntime, options: CheckedOptions, signal: AbortSignal): Promise<Plan> {
   for (const { stage } of runtime.model.places) fixedEstimate(stage);
   const newest = await newestBuild(runtime.engine.store.builds, runtime.model.name);
@@ -66,17 +61,14 @@ export async function plan(runtime: PipelineRuntime, options: CheckedOptions, si
     const segment = gatherSegment(runtime.model.segments, round);
     const gather = segment?.stages[0];
     if (segment === undefined || gather === undefined || !buildContext.includes(runtime.model.place(gather.name))) break;
-    // What its members will be is known only if nothing has to run before.
+    // The members of a group are known only if nothing has to run before.
     if (counter.isSettled) await scanner.groups(round, 0);
     else await counter.unknownGroups(segment);
   }
   return counter.plan([...warningsOf(runtime.model, newest), ...skipped]);
 }
 
-/**
- * Asks for the estimates of the first targets that a build would find, as a plan does: what is refused there is refused before
- * there is a build. Whatever else is wrong, its listing finds.
- */
+/** Asks for the estimates of the first targets, so that an invalid estimate is rejected before a build exists. */
 export async function askFirst(runtime: PipelineRuntime, options: CheckedOptions, signal: AbortSignal): Promise<void> {
   for (const { stage } of runtime.model.places) fixedEstimate(stage);
   if ((runtime.model.segments[0] as Segment).stages.every(({ estimate }) => estimate === null)) return;
@@ -112,14 +104,14 @@ function dryRun(
   return { buildContext, counter, scanner };
 }
 
-/** What is large stays in memory for a moment. */
+/** Keeps large values in memory, since a plan stores nothing. */
 class DryValues extends Values {
   override async keepText(text: string): Promise<KeptValue> {
     return inlineValue(text);
   }
 }
 
-/** A build that is not there, and has made nothing. */
+/** The row that the build would have. */
 function wouldBe({ model }: PipelineRuntime, { settings, budget }: CheckedOptions): BuildRow {
   return { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
 }
@@ -128,10 +120,9 @@ class Counter implements TargetRegister {
   readonly #runtime: PipelineRuntime;
   readonly #buildContext: BuildContext;
   readonly #planner: StagePlanner;
-  /** Its own: what it says is of now. */
+  /** Its own, so that it reads current costs. */
   readonly #budget: BudgetReserver;
   readonly #stages: Map<string, Counted>;
-  /** The estimates that are the same for every target. */
   readonly #fixed: Map<string, Amount>;
   #known = 0;
   #removed = 0;
@@ -160,7 +151,6 @@ class Counter implements TargetRegister {
     );
   }
 
-  /** Nothing that was looked at so far has to run. */
   get isSettled(): boolean {
     return (
       this.#known === this.#found &&
@@ -193,10 +183,9 @@ class Counter implements TargetRegister {
     this.#removed = (await this.#runtime.engine.store.work.countTargets(this.#runtime.model.name, segment.index)) - this.#known;
   }
 
-  /** It has found nothing before. */
   async goneSince(): Promise<void> {}
 
-  /** A gather without `by` has one group; of others it is not known how many there will be. */
+  /** A gather without `by` has one group; how many groups another gather will have is unknown. */
   async unknownGroups(segment: Segment): Promise<void> {
     await this.#unknown(segment.stages, 1, segment.stages[0]?.by === null);
     await this.#unknownChildren(segment, null);
@@ -230,7 +219,7 @@ class Counter implements TargetRegister {
     const place = this.#runtime.model.place(name as string);
     const counted = this.#of(place.stage.name);
     counted.run++;
-    // First reckoned, then added: others are counted meanwhile.
+    // Awaited before the addition, because other targets are counted concurrently.
     const amount = flow.to === "work" ? await this.#estimate(place, live, flow.completed) : NOTHING;
     price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
@@ -244,8 +233,8 @@ class Counter implements TargetRegister {
   }
 
   /**
-   * What the stages behind it will find is known only then: their cost is that of a fixed estimate, else the mean of past
-   * attempts. `isCounted`: there will not be more than `many`.
+   * Prices stages whose input is unknown yet: by their fixed estimate, else by the mean of past attempts. `isCounted`: there
+   * are at most `many` targets.
    */
   async #unknown(stages: Segment["stages"], many: number, isCounted = true): Promise<void> {
     for (const stage of stages) {
@@ -257,7 +246,7 @@ class Counter implements TargetRegister {
     }
   }
 
-  /** How many there will be is unknown: as many as there were the last time, or one. */
+  /** Assumes as many children as in the last build, or one. */
   async #unknownChildren(segment: Segment, parent: string | null): Promise<void> {
     if (segment.ends !== "expand") return;
     const below = this.#runtime.model.segments[segment.index + 1] as Segment;
@@ -306,7 +295,7 @@ class Counter implements TargetRegister {
   }
 }
 
-/** Adds what `many` targets cost, each of them the same; null: that is not known. */
+/** Adds the cost of `many` equal targets; null: the cost is unknown. */
 function price(counted: Counted, amount: Amount | null, many: number): void {
   if (amount === null) return void (counted.unpriced += many);
   counted.priced += many;
@@ -322,7 +311,6 @@ function estimated({ estimate, priced, unpriced }: Omit<Counted, "run" | "cached
   };
 }
 
-/** What an operator who is about to spend money should know. */
 export function warningsOf({ description }: Model, newest: BuildRow | null): string[] {
   const warnings: string[] = [];
   if (newest !== null) {

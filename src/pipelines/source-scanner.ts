@@ -13,24 +13,22 @@ import { type ListedFile, listFiles } from "./sources/files.ts";
 import { fingerprintFile } from "./sources/fingerprint-file.ts";
 import { type ListedItem, listItems } from "./sources/items.ts";
 import type { SkippedFile } from "./sources/root.ts";
-import { BATCH, type Found, type TargetRegister } from "./target-writer.ts";
+import { TARGET_BATCH_SIZE, type Found, type TargetRegister } from "./target-writer.ts";
 import type { Values } from "./values.ts";
 
-/** Files that are read at the same time. */
 const READ_AT_ONCE = 16;
 
-/** Of the first files so many bytes are read, and the one that goes beyond. */
-const READ_AT_FIRST = 16 * 1024 * 1024;
+/** A plan reads at most this many bytes of the first files, plus the file that exceeds it. */
+const MAX_PLAN_READ_BYTES = 16 * 1024 * 1024;
 
-/** A listing that is left to others: another worker of this very process is not to take it again and again. */
-const LEFT = 200;
+/** Delay before a released listing can be claimed again, so that this process does not claim it at once. */
+const RELIST_DELAY_MS = 200;
 
-/** Where a listing that was begun before continues; null: it cannot. Undefined: nothing was written. */
+/** Where an interrupted listing continues; null: at the start. Undefined: nothing was written yet. */
 type Cursor = string | null | undefined;
 
 type ListedItems = { found: Found; cursor: string | null }[];
 
-/** Where relative roots begin, and what no listing of files looks into. */
 export interface Folders {
   cwd: string;
   skip: readonly string[];
@@ -45,11 +43,11 @@ export interface ListerParts {
   artifacts: () => Promise<Artifacts>;
   folders: Folders;
   signal: AbortSignal;
-  /** It need not go on: another will, behind the cursor. */
+  /** The process is about to release the build, and the next orchestrator continues after the cursor. */
   isLeaving?: () => boolean;
-  /** Nothing is to be written: no snapshots are taken. */
+  /** A plan: takes no snapshots. */
   dry?: boolean;
-  /** Called for each file of the source that is no target because it is a database in use. */
+  /** Called for each file that is skipped because it is an open database. */
   onSkipped?: (file: SkippedFile) => void;
 }
 
@@ -71,12 +69,11 @@ export class SourceScanner {
     );
   }
 
-  /** `cursor`: where an interrupted listing continues; null: it begins anew. */
   async source(cursor: Cursor): Promise<void> {
     const { buildContext, register } = this.#parts;
     const { source } = buildContext.model.definition;
     const segment = buildContext.model.segments[0] as Segment;
-    // Nothing was written down, and no cursor with it, before all that was asked for had been found.
+    // A cursor is written only after every target named by `only` was found.
     if (cursor !== undefined) this.#only.meet();
     if (source.kind === "files") {
       await this.#files(source, segment, cursor ?? undefined);
@@ -84,11 +81,10 @@ export class SourceScanner {
     } else {
       await this.#items(source, segment, cursor);
     }
-    // What was not asked for is not gone.
+    // Targets outside of `only` still exist.
     if (this.#only.isAll) await register.gone(segment);
   }
 
-  /** Only the first few targets of the source, if there are any among the first that it lists. */
   async first(most: number): Promise<void> {
     const { buildContext, folders } = this.#parts;
     const { source } = buildContext.model.definition;
@@ -98,7 +94,7 @@ export class SourceScanner {
       let size = 0;
       for await (const file of this.#some(listFiles(source, folders))) {
         size += file.stat.size;
-        if (wanted.push(file) >= most || size > READ_AT_FIRST) break;
+        if (wanted.push(file) >= most || size > MAX_PLAN_READ_BYTES) break;
       }
       if (wanted.length > 0) await this.#someFiles(source, segment, wanted);
     } else {
@@ -114,11 +110,11 @@ export class SourceScanner {
     for await (const one of listed) {
       this.refuseLeaving();
       if (this.#only.takes(one.id)) yield one;
-      if (++looked >= BATCH) return;
+      if (++looked >= TARGET_BATCH_SIZE) return;
     }
   }
 
-  /** One target for each group of what has come to the end of the segment before. */
+  /** Lists one target for each group of members at the end of the segment before. */
   async groups(round: number, failed: number): Promise<void> {
     const { buildContext, register } = this.#parts;
     const segment = gatherSegment(buildContext.model.segments, round) as Segment;
@@ -138,12 +134,12 @@ export class SourceScanner {
         group = this.#group(id);
       }
       group.members.add(row.path, row.member as string);
-      if (found.length >= BATCH) found = await this.#groupsListed(segment, found);
+      if (found.length >= TARGET_BATCH_SIZE) found = await this.#groupsListed(segment, found);
     }
     end();
     await this.#groupsListed(segment, found);
     await register.gone(segment);
-    // The build may have listed the groups before, with members that have another group since.
+    // The build may have listed groups earlier whose members have moved to other groups.
     await register.goneSince(segment, there);
   }
 
@@ -191,14 +187,14 @@ export class SourceScanner {
   }
 
   async #filesListed(source: FilesSource, segment: Segment, files: ListedFile[]): Promise<ListedFile[]> {
-    for (let at = 0; at < files.length; at += BATCH) {
-      const some = files.slice(at, at + BATCH);
+    for (let at = 0; at < files.length; at += TARGET_BATCH_SIZE) {
+      const some = files.slice(at, at + TARGET_BATCH_SIZE);
       await this.#someFiles(source, segment, some, some.at(-1)?.id);
     }
     return [];
   }
 
-  /** Those up to the cursor: what has changed of them since they were written down, and which are not there any more. */
+  /** Lists the files up to the cursor again: they may have changed or be gone since. */
   async #filesAgain(source: FilesSource, segment: Segment, cursor: string): Promise<void> {
     const { folders, register } = this.#parts;
     let after: string | undefined;
@@ -206,7 +202,7 @@ export class SourceScanner {
     const look = async (upTo: string): Promise<void> => {
       const found = await this.#someFiles(source, segment, batch);
       const there = new Set(found.map(({ path }) => path));
-      // What was not asked for is not gone.
+      // Targets outside of `only` still exist.
       if (this.#only.isAll) await register.goneSince(segment, there, { after, upTo });
       after = upTo;
       batch = [];
@@ -236,7 +232,7 @@ export class SourceScanner {
     return found;
   }
 
-  /** Null: it has gone away meanwhile. */
+  /** Null: the file disappeared during the listing. */
   async #file(source: FilesSource, { id, path, stat }: ListedFile, row: TargetRow | undefined): Promise<Found | null> {
     const { targets, clock, artifacts, dry } = this.#parts;
     const before = row?.fingerprint ? (JSON.parse(row.fingerprint) as Fingerprint) : null;
@@ -253,7 +249,7 @@ export class SourceScanner {
 
   async #items(source: ItemsSource, segment: Segment, cursor: Cursor): Promise<void> {
     let batch: ListedItems = [];
-    // A listing that continues from a cursor has not seen the targets before it. Without a cursor all come again.
+    // A listing that continues after a cursor sees only later targets; one without a cursor sees all.
     const there = cursor === null && this.#only.isAll ? new Set<string>() : null;
     for await (const item of listItems(source, cursor ?? undefined)) {
       there?.add(item.id);
@@ -267,7 +263,7 @@ export class SourceScanner {
 
   async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
     const { values, targets } = this.#parts;
-    // What counts is its version, or what is in it, however that is written.
+    // Only the item's version, or its content, counts for reuse.
     const value: KeptValue = { ...(await values.keepText(text)), hash: `item:${hash}` };
     const plain = targets.plain(segment, checkTargetId(id, "The id of an item"), hash, value);
     return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
@@ -275,7 +271,8 @@ export class SourceScanner {
 
   async #itemsListed(segment: Segment, items: ListedItems): Promise<ListedItems> {
     this.refuseLeaving();
-    for (let at = 0; at < items.length; at += BATCH) await this.#someItems(segment, items.slice(at, at + BATCH));
+    for (let at = 0; at < items.length; at += TARGET_BATCH_SIZE)
+      await this.#someItems(segment, items.slice(at, at + TARGET_BATCH_SIZE));
     return [];
   }
 
@@ -283,16 +280,16 @@ export class SourceScanner {
     const { register } = this.#parts;
     this.refuseLeaving();
     const last = batch.at(-1) as ListedItems[number];
-    // One that was listed twice is the same both times.
+    // Duplicates in one batch are equal.
     const byPath = new Map(batch.map(({ found }) => [found.path, found]));
     const rows = await register.rows(segment, [...byPath.keys()]);
     await register.addTargets(segment, [...byPath.values()], rows, JSON.stringify(last.cursor));
   }
 
-  /** Time to write it down. Until all that was asked for is found, nothing is: if it was mistyped, nothing may be worked on. */
+  /** Nothing is written until all targets named by `only` were found, so that a typing error starts no work. */
   #isFull(batch: readonly unknown[]): boolean {
-    if (++this.#listed % BATCH === 0) this.refuseLeaving();
-    return this.#only.isMet && batch.length >= BATCH;
+    if (++this.#listed % TARGET_BATCH_SIZE === 0) this.refuseLeaving();
+    return this.#only.isMet && batch.length >= TARGET_BATCH_SIZE;
   }
 
   /** Throws when this process is about to leave the build: another process continues the listing. */
@@ -300,6 +297,6 @@ export class SourceScanner {
     const { signal, isLeaving } = this.#parts;
     signal.throwIfAborted();
     if (isLeaving?.() !== true) return;
-    throw new SettleAs({ kind: "later", delay: LEFT, error: toJobError(new Error("the build is left as it is")) });
+    throw new SettleAs({ kind: "later", delay: RELIST_DELAY_MS, error: toJobError(new Error("the build is left as it is")) });
   }
 }

@@ -19,10 +19,10 @@ import type { ClaimedFile } from "./sources/file-target.ts";
 import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
 import { type Parent, asParent } from "./stage-input.ts";
 import { type PlannedWay, hasResult, listedTarget } from "./stage-planner.ts";
-import { BATCH, type Found } from "./target-writer.ts";
+import { TARGET_BATCH_SIZE, type Found } from "./target-writer.ts";
 import { ChildListWriter, type Values, type Yielded, readChildList } from "./values.ts";
 
-/** One attempt while its handler runs: what it costs, what it keeps, and whether its bytes are still those it was claimed for. */
+/** The running attempt of a stage: its cost, its artifacts, and whether its file is still unchanged. */
 export class StageAttempt {
   readonly cost: AttemptCost;
   readonly artifacts: NamedArtifact[] = [];
@@ -39,7 +39,7 @@ export class StageAttempt {
     this.#file = runtime.fileOf(task.live.target);
   }
 
-  /** Before it is stored: two at once must not both be. */
+  /** Called before the artifact is stored, so that two concurrent calls cannot both store the name. */
   refuseTwice(name: string): void {
     if (this.#names.has(name)) throw artifactTwice(name, this.#task.place.stage.name);
     this.#names.add(name);
@@ -50,12 +50,11 @@ export class StageAttempt {
     return { ...artifact };
   }
 
-  /** Other bytes were seen, where this process does not see it. */
+  /** The isolated child process read different bytes. */
   spoil(): void {
     this.#spoiled = true;
   }
 
-  /** The last look before the commit. */
   async isUnchanged(): Promise<boolean> {
     if (this.#spoiled) return false;
     return this.#file === null || this.#file.recheck();
@@ -65,10 +64,10 @@ export class StageAttempt {
     return this.#file !== null && error instanceof HoldfastError && error.code === "BYTES_CHANGED";
   }
 
-  /** The file has other bytes by now: those get work of their own, and this is over. */
+  /** Restarts the target with the bytes that its file has now. */
   async supersede(): Promise<void> {
     const target = await new RestartOnChange(this.#runtime, this.#task).during();
-    // Its rows would be about bytes that are not there any more.
+    // The rows would describe bytes that no longer exist.
     this.#task.attempt.commit = undefined;
     this.#task.attempt.work = { cost: this.cost.total, result: null, target };
   }
@@ -83,7 +82,7 @@ export class StageAttempt {
 
 export type HandedContext = StageContext<unknown, unknown, Record<string, unknown>>;
 
-/** What a stage's handler sees: plain properties, so that it may be spread. */
+/** Plain properties, so that handlers can spread the context. */
 export async function stageContext(
   task: Task,
   stageAttempt: StageAttempt,
@@ -106,7 +105,7 @@ export async function stageContext(
     cost: (cost) => stageAttempt.cost.add(cost),
     artifact: async (name, data) => {
       const named = checkName(name, "An artifact's name");
-      // Before it is paid for.
+      // Check the name before the data is stored.
       checkArtifactName(named);
       stageAttempt.refuseTwice(named);
       const { hash, size } = await (await runtime.artifacts()).put(data as ArtifactData);
@@ -115,14 +114,14 @@ export async function stageContext(
   };
 }
 
-/** What the key for outside services is of. What is run anew is done anew outside, too. */
+/** Input of the idempotency key. A rerun gets a key of its own. */
 async function subjectOf(
   { buildContext, row, place: { stage }, context: { hash } }: Task,
   runtime: PipelineRuntime,
 ): Promise<string> {
   if (buildContext.reruns(stage.name)) return `${hash}:${buildContext.build.id}`;
   if (stage.remove === null && stage.kind !== "expand") return hash;
-  // It was made before, and is made again because something else has taken its place since, or it was removed.
+  // The stage runs again because its earlier effect was replaced or removed, so it needs another key than that result.
   const [found] = await runtime.engine.store.work.lookUp(runtime.model.name, [
     { stage: stage.name, hash, ...(stage.reuse === "bytes" ? {} : { path: row.path }) },
   ]);
@@ -137,7 +136,7 @@ function artifactTwice(name: string, stage: string): HoldfastError {
   );
 }
 
-/** Writes down what an expand yields, child by child. They are targets only when it has ended well. */
+/** Collects the children that an expand yields. They become targets when the expand has succeeded. */
 export class Expansion {
   readonly #task: Task;
   readonly #seen = new Set<string>();
@@ -148,7 +147,6 @@ export class Expansion {
     this.#list = new ChildListWriter(runtime.hasArtifacts ? runtime.artifacts : null);
   }
 
-  /** All that it yields. */
   async run(yielded: unknown): Promise<void> {
     for await (const one of this.#iterate(yielded)) await this.add(one);
   }
@@ -158,7 +156,6 @@ export class Expansion {
     await this.#list.add(this.#child(one));
   }
 
-  /** There are no more. */
   end(): Promise<KeptValue> {
     return this.#list.end();
   }
@@ -199,7 +196,6 @@ export class Expansion {
   }
 }
 
-/** The targets that a list of children stands for, batch by batch. */
 export async function* childrenIn(
   list: KeptValue,
   parent: Parent,
@@ -215,24 +211,24 @@ export async function* childrenIn(
     const found = runtime.targets.child(child, parent);
     const { artifact, size } = value;
     batch.push(artifact === null ? found : { ...found, artifacts: [{ name: "value", hash: artifact, size }] });
-    if (batch.length < BATCH) continue;
+    if (batch.length < TARGET_BATCH_SIZE) continue;
     yield batch;
     batch = [];
   }
   if (batch.length > 0) yield batch;
 }
 
-/** Of an artifact: it will not be there again, nor as it was. */
-const LOST = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
+/** Errors after which an artifact cannot be read again. */
+const LOST_ARTIFACT_CODES = new Set(["ARTIFACT_MISSING", "ARTIFACT_DAMAGED"]);
 
 /**
- * Makes targets of what an expand has yielded, now or once. What it yields is kept with its result, and is not visible
- * before that is committed; then a job of its own makes targets of it, batch by batch, however often it has to begin anew.
+ * Creates targets from the children of an expand. The list of children is the expand's result; a job of its own creates the
+ * targets in batches after that result is committed, and can restart at any point.
  */
 export class Children {
   readonly #runtime: PipelineRuntime;
   readonly #task: Task;
-  /** The expand itself ran just before, and was counted then. */
+  /** The expand ran just before this job and is counted already. */
   readonly #isOwn: boolean;
 
   constructor(runtime: PipelineRuntime, task: Task) {
@@ -241,7 +237,6 @@ export class Children {
     this.#isOwn = isChildren(task.attempt);
   }
 
-  /** The way of a target whose expand has just run. */
   get next(): PlannedWay {
     const { buildContext, place, row, completed } = this.#task;
     const steps = [...completed, { stage: place.stage.name, result: null, output: "none" as const }];
@@ -249,7 +244,7 @@ export class Children {
     return { flow: { to: "work", completed: steps, job }, passed: [] };
   }
 
-  /** What was yielded; null: the expand has to run. */
+  /** Null: the expand has to run. */
   async find(): Promise<FoundResult | null> {
     const { writer, place, context, row } = this.#task;
     const found = await writer.planner.lookUpChildren(place, context, row.completed, this.#isOwn);
@@ -258,13 +253,12 @@ export class Children {
       await (await this.#runtime.artifacts()).path(found.output.artifact);
       return found;
     } catch (error) {
-      if (!(error instanceof HoldfastError) || !LOST.has(error.code)) throw error;
+      if (!(error instanceof HoldfastError) || !LOST_ARTIFACT_CODES.has(error.code)) throw error;
       this.#runtime.engine.log.warn("what an expand had yielded cannot be read; it is run again", describeError(error));
       return null;
     }
   }
 
-  /** All of them are known then, and their parent is at its end. */
   async addTargets(found: FoundResult): Promise<void> {
     const { attempt, writer, place, row, live, completed, context } = this.#task;
     await this.#children(found);
@@ -276,7 +270,7 @@ export class Children {
     attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
   }
 
-  /** Those that were there before and are not among them are gone. */
+  /** Children of the target that are not in the list are removed. */
   async #children({ output }: FoundResult): Promise<void> {
     const { attempt, writer, live, completed } = this.#task;
     const parent = asParent(live, completed);
@@ -296,12 +290,10 @@ function isChildren({ claimed }: Attempt): boolean {
   return (JSON.parse(claimed.input as string) as { children?: boolean }).children === true;
 }
 
-/** What a work item knows of earlier changes of its target's bytes. */
 export function churnOf({ claimed }: Attempt): FileChurn {
   return (JSON.parse(claimed.input as string) as { churn?: FileChurn }).churn ?? CALM;
 }
 
-/** The same way on after a step that went well; the next work item knows how often the bytes have changed so far. */
 export function carryOn(attempt: Attempt, planned: PlannedWay): PlannedWay {
   return withChurn(planned, { ...churnOf(attempt), waited: false });
 }
@@ -313,7 +305,7 @@ function withChurn(planned: PlannedWay, churn: FileChurn, when: { delay?: number
   return { ...planned, flow: { ...flow, job: { ...flow.job, ...when, input } } };
 }
 
-/** A file has other bytes than those that its work is for: they get work of their own, from the first stage on. */
+/** Restarts a target from its first stage because its file has changed. */
 export class RestartOnChange {
   readonly #runtime: PipelineRuntime;
   readonly #task: Task;
@@ -323,7 +315,7 @@ export class RestartOnChange {
     this.#task = task;
   }
 
-  /** The file changed during processing. The answer is the target as it continues: later, the more often that happened. */
+  /** Delays the restart longer each time, and fails after too many changes. */
   async during(): Promise<ListedTarget> {
     const { attempt, row } = this.#task;
     const times = churnOf(attempt).times + 1;
@@ -332,7 +324,7 @@ export class RestartOnChange {
     return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
   }
 
-  /** It changed while its work waited, which is why it had to wait: what it is by now is worked on before anything else. */
+  /** Restarts with the highest priority: the file changed while the restart was delayed. */
   async afterWait(): Promise<ListedTarget> {
     const { times } = churnOf(this.#task.attempt);
     const priority = 2 * this.#runtime.model.definition.stages.length;
@@ -346,7 +338,7 @@ export class RestartOnChange {
   ): Promise<ListedTarget> {
     const { writer, row, place, live } = this.#task;
     if (fingerprint === null) {
-      // It is gone; the next listing finds that, and has it removed.
+      // The next listing finds that the file is gone.
       const flow = { to: "end" as const, completed: row.completed, done: null, group: null, member: null };
       return listedTarget(live, row.rev, { flow, passed: [] });
     }
@@ -355,11 +347,11 @@ export class RestartOnChange {
     return listedTarget(now, row.rev, withChurn(planned, churn, when));
   }
 
-  /** Of the file as it is now; null: it is gone. */
+  /** Null: the file is gone. */
   async #fingerprint(): Promise<Fingerprint | null> {
     const path = this.#runtime.pathOf(this.#task.row.id);
     const stat = statNow(path);
-    // A link that leads out of the root by now is no file of it.
+    // The path may be a link that leads out of the root now.
     if (stat === null || !this.#runtime.isInside(path)) return null;
     return fingerprintFile(path, stat, this.#runtime.engine.clock);
   }

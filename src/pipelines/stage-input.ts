@@ -20,18 +20,15 @@ import type { ResultContext, FoundResult, TargetRow, WorkStore, WorkView } from 
 import type { BuildSettings, Model, StagePosition } from "./model.ts";
 import { Batcher, type Reader } from "./values.ts";
 
-/** Results that are looked up in one statement. */
-const LOOKED_UP = 500;
+const LOOKUP_BATCH_SIZE = 500;
 
-/** How a target that is a file is shown to a pipeline's functions. */
 type MakeFile = (id: string, fingerprint: Fingerprint) => Target;
 
-/** A target's parent, with what it has gone through. */
 export interface Parent extends LiveTarget {
   readonly completed: CompletedStages;
 }
 
-/** Rows as targets that stages can work on. */
+/** Turns rows into targets that stages can process. */
 export class LiveTargets {
   readonly #model: Model;
   readonly #store: WorkStore;
@@ -43,12 +40,11 @@ export class LiveTargets {
     this.#makeFile = makeFile;
   }
 
-  /** A file, as a listing finds it. `text`: the fingerprint as it is kept. */
+  /** `text`: the stored fingerprint. */
   file(id: string, fingerprint: Fingerprint, text = JSON.stringify(fingerprint)): LiveTarget {
     return new LiveFile(id, fingerprint, text, this.#makeFile);
   }
 
-  /** An item of a source, or a group of a gather. */
   plain(segment: Segment, id: string, hash: string, value: KeptValue): LiveTarget {
     const target = Object.freeze({ id, hash });
     return { segment: segment.index, path: id, id, parent: null, hash, fingerprint: null, value, inherited: [], target };
@@ -56,12 +52,11 @@ export class LiveTargets {
 
   child({ segment, path, id, hash, value }: Child, parent: Parent): LiveTarget {
     const target = Object.freeze({ id, hash, parent: parent.target });
-    // That it was expanded is of no concern to them.
+    // Children do not inherit the expand itself.
     const inherited = parent.completed.filter(({ stage }) => !this.#model.isExpand(stage));
     return { segment, path, id, parent: parent.path, hash, fingerprint: null, value, inherited, target };
   }
 
-  /** With its parents, as they are in the store. */
   async of(row: TargetRow): Promise<Parent> {
     return asParent(await this.#live(row), row.completed);
   }
@@ -77,13 +72,12 @@ export class LiveTargets {
   }
 }
 
-/** A target that others come from. */
 export function asParent(live: LiveTarget, completed: CompletedStages): Parent {
   const { segment, path, id, parent, hash, fingerprint, value, inherited, target } = live;
   return { segment, path, id, parent, hash, fingerprint, value, inherited, target, completed };
 }
 
-/** Of nearly all files only the fingerprint is looked at. */
+/** Creates the target lazily: most files are compared by their fingerprint only. */
 class LiveFile implements LiveTarget {
   readonly segment = 0;
   readonly parent = null;
@@ -111,32 +105,29 @@ class LiveFile implements LiveTarget {
 
 type Child = Pick<TargetRow, "segment" | "path" | "id" | "hash" | "value">;
 
-/** A target on its way through its segment. */
 export interface LiveTarget {
-  /** The segment's index. */
   readonly segment: number;
   readonly path: string;
   readonly id: string;
   readonly parent: string | null;
-  /** Of its content. */
   readonly hash: string;
   readonly fingerprint: string | null;
-  /** What the first stage gets. */
+  /** Input of the first stage. */
   readonly value: KeptValue;
-  /** What its parent has gone through. */
+  /** The stages that its parents completed. */
   readonly inherited: CompletedStages;
-  /** What functions of the pipeline are shown of it. */
+  /** What the pipeline's functions receive. */
   readonly target: Target;
 }
 
-/** What a stage gets, and what its result depends on. */
+/** A stage's input, and the hash that decides whether a result can be reused. */
 export interface Context {
   hash: string;
   parts: ContextParts;
   input: unknown;
 }
 
-/** What the next stage gets: the last output of this segment, or what the target came with. */
+/** The last output of this segment, else the value that the target came with. */
 export function inputHash({ value, inherited }: LiveTarget, completed: CompletedStages): ValueHash {
   return lastStep(completed, inherited)?.output ?? value.hash;
 }
@@ -164,18 +155,16 @@ export function contextOf(place: StagePosition, live: LiveTarget, completed: Com
   return { parts, hash: contextHash(parts), input };
 }
 
-/** The last step of the segment itself. */
 function lastStep(completed: CompletedStages, inherited: CompletedStages): Step | undefined {
   return completed.length > inherited.length ? completed.at(-1) : undefined;
 }
 
-/** One build, as those see it who work on it. */
+/** A build as its workers see it. */
 export class BuildContext {
   readonly store: Store;
   readonly model: Model;
   readonly build: Pick<BuildRow, "key" | "id" | "budget">;
   readonly settings: BuildSettings;
-  /** The last stage that is to be run; all of them, if nothing was said. */
   readonly #last: number;
   readonly #rerun: ReadonlySet<string>;
   readonly #found: Batcher<ResultContext, FoundResult | null>;
@@ -189,19 +178,19 @@ export class BuildContext {
     const { stages } = this.settings.only;
     this.#last = stages.length === 0 ? Number.POSITIVE_INFINITY : Math.max(...stages.map((name) => model.place(name).position));
     this.#rerun = new Set(this.settings.rerun);
-    this.#found = new Batcher(LOOKED_UP, (keys) => store.work.lookUp(model.name, keys));
+    this.#found = new Batcher(LOOKUP_BATCH_SIZE, (keys) => store.work.lookUp(model.name, keys));
   }
 
   /**
-   * The newest success in this context; of a stage that is rerun, only one that this build has made. A stage with `remove` acts
-   * outside for each target, so the newest success of a copy of the file says nothing about this target.
+   * The newest success for this context; of a stage that is rerun, only this build's own. A stage with `remove` acts outside
+   * for each target, so the success of a copy of the file does not count for this target.
    */
   lookUp({ name: stage, reuse, remove }: StageDefinition, hash: string, path: string): Promise<FoundResult | null> {
     const context = reuse === "bytes" && remove === null ? { stage, hash } : { stage, hash, path };
     return this.#found.get(this.reruns(stage) ? { ...context, build: this.build.key } : context);
   }
 
-  /** `doneMark`, computed once for the targets that inherit nothing, which are nearly all. */
+  /** Cached for targets that inherit nothing, which are nearly all. */
   doneMark(segment: Segment, inherited: CompletedStages): string | null {
     if (inherited.length > 0) return doneMark(segment, inherited);
     let mark = this.#marks.get(segment.index);
@@ -209,7 +198,6 @@ export class BuildContext {
     return mark;
   }
 
-  /** Whether all that there is, is built. */
   get isWhole(): boolean {
     return this.#last === Number.POSITIVE_INFINITY;
   }
@@ -223,17 +211,14 @@ export class BuildContext {
   }
 }
 
-/** What a gather needs to read its members. */
 interface GatherParts {
   readonly engine: { readonly store: Store };
   readonly model: Model;
   readonly targets: LiveTargets;
   readonly reader: Reader;
-  /** The file that a target is. */
   fileOf(target: Target): { dispose(): Promise<void> } | null;
 }
 
-/** The work item of a gather. */
 interface GatherTask {
   attempt: { readonly signal: AbortSignal };
   view: WorkView;
@@ -241,10 +226,9 @@ interface GatherTask {
   row: TargetRow;
 }
 
-/** Read at a time. */
-const PAGE = 200;
+const MEMBER_PAGE_SIZE = 200;
 
-/** What a gather reads: the members of its group in the order of their paths, however many there are. */
+/** The members of a gather's group, ordered by path, read page by page. */
 export class Inputs implements AsyncIterable<{ target: unknown; output: unknown; outputs: Record<string, unknown> }> {
   readonly #runtime: GatherParts;
   readonly #task: GatherTask;
@@ -264,12 +248,11 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
         pipeline: this.#runtime.model.name,
         segment: place.segment.index - 1,
         group,
-        limit: PAGE,
+        limit: MEMBER_PAGE_SIZE,
         ...(last === undefined ? {} : { after: { group, path: last.path } }),
       });
       const members = await Promise.all(page.map((member) => this.#member(member)));
       yield* members;
-      // Copies of files that were asked for.
       for (const { target } of members) await this.#runtime.fileOf(target as Target)?.dispose();
       last = page.at(-1);
       if (last === undefined) return;
@@ -292,13 +275,13 @@ export class Inputs implements AsyncIterable<{ target: unknown; output: unknown;
 
 const MEMBERS_PAGE = 1_000;
 
-/** Of more, no list is kept: this many are a megabyte or two in the result's row. */
-const MOST = 50_000;
+/** A longer list of members is not stored: this many are a megabyte or two in the result's row. */
+const MAX_STORED_MEMBERS = 50_000;
 
-/** What a gather is made of, as it is kept beside the parts of its context; null: there are too many. */
+/** The gather's members, compressed, for `why`; null: there are too many. */
 export async function memberList(runtime: GatherParts, task: GatherTask): Promise<string | null> {
   const members: Member[] = [];
-  for await (const member of membersOf(runtime, task)) if (members.push(member) > MOST) return null;
+  for await (const member of membersOf(runtime, task)) if (members.push(member) > MAX_STORED_MEMBERS) return null;
   const kept: Members = { failed: task.view.build.failed, members };
   return (await promisify(deflateRaw)(JSON.stringify(kept))).toString("base64");
 }

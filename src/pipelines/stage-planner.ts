@@ -11,21 +11,18 @@ import type { Reader } from "./values.ts";
 import type { Model, StagePosition } from "./model.ts";
 import { isChildList } from "./values.ts";
 
-/** How far a target came, and what that means for it. */
+/** Where a target goes next, and the stages that it passed without running them. */
 export interface PlannedWay {
   flow: Flow;
   passed: Passed[];
 }
 
-/**
- * Called for targets whose children are as they were when their parent was last expanded; by a plan, for those that have
- * others now (`list`).
- */
+/** Called when an expand's children are reused. A plan also passes `list`: children that would replace them. */
 export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: KeptValue) => Promise<void>;
 
 /**
- * Takes targets from stage to stage, as far as there are results for them: past those that do not match, through those
- * that are there already, up to one that has to be run, or to the end of the segment. It writes nothing.
+ * Advances a target through its segment as far as results exist: past stages that do not match and through stages with
+ * results, up to a stage that has to run or to the segment's end. Writes nothing.
  */
 export class StagePlanner {
   readonly #model: Model;
@@ -34,7 +31,7 @@ export class StagePlanner {
   readonly #onExpanded: OnExpanded;
   readonly #looksOnly: boolean;
 
-  /** `looksOnly`: nothing will run, so no target waits for a removal. */
+  /** `looksOnly`: for a plan, where no target waits for a removal. */
   constructor(buildContext: BuildContext, reader: Reader, onExpanded: OnExpanded, looksOnly = false) {
     this.#buildContext = buildContext;
     this.#model = buildContext.model;
@@ -43,7 +40,7 @@ export class StagePlanner {
     this.#looksOnly = looksOnly;
   }
 
-  /** From the stage of this index on. `old`: what it went through the last time. */
+  /** `old`: the stages that the target completed in earlier builds. */
   async plan(
     live: LiveTarget,
     segment: Segment,
@@ -81,7 +78,6 @@ export class StagePlanner {
     return planned;
   }
 
-  /** What a target that is all as it was has to say: nothing, but how often something was reused. */
   unchanged(row: TargetRow, segment: Segment): Passed[] {
     return segment.stages.map(({ name }) => ({
       stage: name,
@@ -89,7 +85,7 @@ export class StagePlanner {
     }));
   }
 
-  /** Whether its last way is still the one it would go. */
+  /** Whether the target can stay at the end of its segment. */
   isUnchanged(row: TargetRow, live: LiveTarget, segment: Segment): boolean {
     if (row.done === null || row.hash !== live.hash || row.value.hash !== live.value.hash) return false;
     if (!this.#buildContext.isWhole || segment.ends === "expand") return false;
@@ -97,7 +93,7 @@ export class StagePlanner {
     return row.done === this.#buildContext.doneMark(segment, live.inherited);
   }
 
-  /** Null: on to the next. */
+  /** Null: continue with the next stage. */
   async #step(
     live: LiveTarget,
     place: StagePosition,
@@ -111,14 +107,14 @@ export class StagePlanner {
     let input = needed ? await loadInput(live, steps, reader) : undefined;
     if (!matches(place, live, input)) {
       const before = stepOf(old, stage.name);
-      // The target continues when the removal is done; until then its completed stages say what to remove.
+      // The target continues after the removal; until then its completed stages name what to remove.
       if (before !== undefined && stage.remove !== null && !this.#looksOnly)
         return { to: "work", completed: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
       planned.passed.push({ stage: stage.name, as: "passed", ...(before === undefined ? {} : { result: null }) });
       return null;
     }
     const context = contextOf(place, live, steps, input);
-    // Children are written before their parent's end, so what they inherit must be there by then.
+    // Children are written before their parent settles, so the results that they inherit must be committed.
     const waits = stage.kind === "expand" && steps.some(({ result }) => result === null);
     const isExpand = stage.kind === "expand";
     const found = waits ? null : await this.lookUp(place, context, old);
@@ -141,9 +137,9 @@ export class StagePlanner {
   }
 
   /**
-   * What there is for this context; of a stage that is to be run anew, only what this build has made. Of an expand there is
-   * something only if the target's children are those: others may have been made since, or only those of its copy; they are
-   * made by a job of their own then (`lookUpChildren`). And what a stage with `remove` does outside is there for this target only if that was the last that it did for it.
+   * The result to reuse, if any. An expand's result counts only if the target's current children came from it; else
+   * `lookUpChildren` recreates them. The result of a stage with `remove` counts only if it was the last effect for this
+   * target.
    */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
     if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
@@ -154,8 +150,8 @@ export class StagePlanner {
   }
 
   /**
-   * What an expand has yielded in this context, whichever children its target has by now: they can be made of that without
-   * running it. One with `remove` has done something else outside since, and is run again. `isOwn`: it was just run.
+   * The children that an expand yielded for this context, which can be recreated without running it. An expand with `remove`
+   * has had another effect since, and runs again. `isOwn`: the expand ran just before.
    */
   async lookUpChildren(
     { stage }: StagePosition,
@@ -193,12 +189,12 @@ export class StagePlanner {
     return flow;
   }
 
-  /** With what it went through the last time from here on: if it does not come there again, that has to be removed. */
+  /** Keeps later stages of earlier builds: if the target does not reach them again, their effects have to be removed. */
   #withOld(steps: readonly Step[], old: CompletedStages, from: StagePosition): CompletedStages {
     return [...steps, ...old.filter(({ stage }) => this.#model.isFrom(stage, from))];
   }
 
-  /** From the moment when others may be made, children are not known to be those of their context any more. */
+  /** Marks the current children as outdated before the expand can create others. */
   #outdated({ stage }: StagePosition, { hash }: Context, completed: CompletedStages): CompletedStages {
     if (stage.kind !== "expand") return completed;
     const isSame = ({ output }: Step) => output === childrenOf(hash) && !this.#buildContext.reruns(stage.name);
@@ -217,7 +213,6 @@ export function hasResult(completed: CompletedStages, stage: string, key: Result
   return step?.result === key && step.undone !== true;
 }
 
-/** As the store writes it. */
 export function listedTarget(live: LiveTarget, rev: number, planned: PlannedWay): ListedTarget {
   const { path, id, parent, hash, fingerprint, value } = live;
   const { passed, flow } = planned;

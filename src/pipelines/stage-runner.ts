@@ -28,10 +28,10 @@ import { listedTarget, type PlannedWay } from "./stage-planner.ts";
 import { hasChildren, segmentBelow } from "./target-writer.ts";
 import { outputOf, type Reader } from "./values.ts";
 
-/** A removal that is in the way is waited for, and looked for again after this. */
-const REMOVING = 100;
+/** Retry interval while an earlier effect of the stage is still being removed. */
+const REMOVAL_RETRY_MS = 100;
 
-/** Runs one stage for one target, and says what follows from it. */
+/** Runs one stage for one target and determines what follows. */
 class StageRunner {
   readonly #runtime: PipelineRuntime;
 
@@ -74,11 +74,11 @@ class StageRunner {
     }
   }
 
-  /** What it does outside would be undone by what is still being removed there. */
+  /** The pending removal would undo what the stage does outside. */
   #refuseRemoving({ stage, removing, target }: WorkView): void {
     if (!removing || this.#runtime.model.place(stage).stage.remove === null) return;
     const error = new Error(`what stage "${stage}" once made of ${JSON.stringify(target?.id)} is still being removed`);
-    throw new SettleAs({ kind: "later", delay: REMOVING, error: toJobError(error) });
+    throw new SettleAs({ kind: "later", delay: REMOVAL_RETRY_MS, error: toJobError(error) });
   }
 
   async #task(attempt: Attempt, buildContext: BuildContext, view: WorkView, row: TargetRow): Promise<Task> {
@@ -96,7 +96,7 @@ class StageRunner {
     }
   }
 
-  /** Whether another attempt has made the result since the job was enqueued, which only targets with the same bytes can. */
+  /** Only targets with the same bytes can get a result from another attempt. */
   async #isMade({ writer, place, context, row }: Task): Promise<boolean> {
     if (place.stage.reuse !== "bytes" || place.stage.kind === "expand") return false;
     return (await writer.planner.lookUp(place, context, row.completed)) !== null;
@@ -108,7 +108,6 @@ class StageRunner {
     attempt.work = { cost: NOTHING, result: null, target };
   }
 
-  /** Whether its file has changed again while it waited for it to hold still. */
   async #hasChangedSince({ attempt, live }: Task): Promise<boolean> {
     const file = churnOf(attempt).waited ? this.#runtime.fileOf(live.target) : null;
     return file !== null && !(await file.recheck());
@@ -140,7 +139,7 @@ class StageRunner {
     attempt.work = { cost: stageAttempt.cost.total, result, target };
   }
 
-  /** What its result is made of, as it is kept: of a gather also which members there are, also should it fail. */
+  /** The parts of the context that are stored; of a gather also its members, even if the gather fails. */
   async #parts(task: Task): Promise<string> {
     const { attempt, place, context } = task;
     const members = place.stage.kind === "gather" ? await memberList(this.#runtime, task) : null;
@@ -159,7 +158,6 @@ class StageRunner {
     return [returned, await this.#keep(returned, outputOf(task.place.stage.name, task.row.path))];
   }
 
-  /** What it yields is its output. */
   async #expand(
     task: Task,
     handed: HandedContext,
@@ -176,9 +174,8 @@ class StageRunner {
     }
   }
 
-  /** Behind the stage, with what it has just made. */
   #walkOn({ writer, place, row, live, completed }: Task, returned: unknown, output: KeptValue): Promise<PlannedWay> {
-    // What `match`, `key` and `by` see of it is what they would see of it later.
+    // `match`, `key` and `by` see the value as it will be read later.
     const made = () => (returned instanceof Uint8Array ? returned : this.#runtime.values.load(output));
     const reader: Reader = {
       value: (value) => this.#runtime.reader.value(value),
@@ -188,7 +185,6 @@ class StageRunner {
     return writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed, reader);
   }
 
-  /** The handler, here or in a process of its own; what an expand yields is in its list then. */
   async #call(
     task: Task,
     handed: HandedContext,
@@ -206,7 +202,7 @@ class StageRunner {
     return returned;
   }
 
-  /** What cannot be kept the first time cannot be kept the next time either. */
+  /** A value that cannot be stored now cannot be stored by a retry either. */
   async #keep(returned: unknown, what: string) {
     try {
       return await this.#runtime.values.keep(returned, what);
@@ -224,18 +220,17 @@ function noTarget(id: string): HoldfastError {
   );
 }
 
-/** What is to be removed. `gone`: with its target; else the stage does not match that any more. */
+/** `gone`: the target is gone, too; otherwise the stage no longer matches it. */
 interface Unwanted {
   result: ResultKey;
   gone: boolean;
 }
 
-/** What a job's input says of it; undefined: the stage is to be run. */
 function unwanted({ claimed }: Attempt): Unwanted | undefined {
   return (JSON.parse(claimed.input as string) as { remove?: Unwanted }).remove;
 }
 
-/** Runs a stage's `remove` for what it once made of a target; the target is deleted then, or continues without. */
+/** Runs a stage's `remove`. Afterwards the target is deleted, or continues without the result. */
 class Removal {
   readonly #runtime: PipelineRuntime;
   readonly #buildContext: BuildContext;
@@ -249,7 +244,7 @@ class Removal {
 
   async run(attempt: Attempt, job: JobContext<unknown>, row: TargetRow, { result, gone }: Unwanted): Promise<void> {
     attempt.work = { cost: NOTHING, result: null, target: null };
-    // It has come back meanwhile.
+    // The target has come back since.
     if (gone && row.done !== GONE) return;
     const live = await this.#runtime.targets.of(row);
     const { id, hash, parent } = live.target;
@@ -265,19 +260,17 @@ class Removal {
     else attempt.work.forget = { path: row.path, rev: row.rev };
   }
 
-  /** From here on, as one of which this stage has made nothing. */
   async #plan(attempt: Attempt, live: Parent, row: TargetRow): Promise<PlannedWay> {
     const { stage, segment, index } = this.#place;
     const { planner } = this.#runtime.targetWriter(this.#buildContext, attempt.claimed);
     const completed = row.completed.filter((step) => !this.#runtime.model.isFrom(step.stage, this.#place));
     const planned = await planner.plan(live, segment, index, completed, this.#without(row));
     const [here, ...behind] = planned.passed;
-    // What it had of this stage it has no more.
     const isPassed = here?.stage === stage.name && here.as === "passed";
     return isPassed ? { ...planned, passed: [{ ...here, result: null }, ...behind] } : planned;
   }
 
-  /** Its children need it. The next listing finds it gone again, and this stage has nothing more to remove then. */
+  /** The children need their parent until they are removed. The next listing finds the parent gone again. */
   #waits(row: TargetRow): PlannedWay {
     return { flow: { to: "end", completed: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
   }
@@ -292,13 +285,12 @@ class Removal {
   }
 }
 
-/** The lease of a listing, which each of its commits confirms. */
-const LISTING_LEASE = 30_000;
+/** Every commit of a listing renews its lease. */
+const LISTING_LEASE_MS = 30_000;
 
-/** What work items have come to is in their results; their jobs are only of use to those who look at what happens just now. */
-const KEEP = { succeeded: { age: 3_600_000 }, cancelled: { age: 3_600_000 } };
+/** The results record what work items did; the jobs themselves only show current activity. */
+const JOB_RETENTION = { succeeded: { age: 3_600_000 }, cancelled: { age: 3_600_000 } };
 
-/** A pipeline's stages and its listing, as a worker runs them. */
 export function definitionsOf(runtime: PipelineRuntime): Definition[] {
   const { model } = runtime;
   const runner = new StageRunner(runtime);
@@ -318,10 +310,10 @@ export function definitionsOf(runtime: PipelineRuntime): Definition[] {
     name,
     version: 1,
     policy: model.listingPolicy,
-    lease: LISTING_LEASE,
+    lease: LISTING_LEASE_MS,
     concurrency: undefined,
     declared: {
-      declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: KEEP } },
+      declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: JOB_RETENTION } },
       empty: true,
       keys: [],
     },
@@ -372,12 +364,19 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
     else if (which === undefined) return await scanner.source(cursor);
     await register.retryFailed(round, () => scanner.refuseLeaving());
   } catch (error) {
-    // What the definition itself is refused for is refused again.
-    if (error instanceof HoldfastError && LASTING.has(error.code)) throw new SettleAs(failForGood(toJobError(error)));
+    // An invalid definition stays invalid.
+    if (error instanceof HoldfastError && DEFINITION_ERRORS.has(error.code)) throw new SettleAs(failForGood(toJobError(error)));
     throw error;
   }
 }
 
 const SKIP_HINT = "Leave it out with `ignore` of files(), or move the database to another folder.";
 
-const LASTING = new Set(["NOT_JSON", "SOURCE_INVALID", "SOURCE_MISSING", "TARGET_ID_INVALID", "TARGET_TWICE", "TARGET_UNKNOWN"]);
+const DEFINITION_ERRORS = new Set([
+  "NOT_JSON",
+  "SOURCE_INVALID",
+  "SOURCE_MISSING",
+  "TARGET_ID_INVALID",
+  "TARGET_TWICE",
+  "TARGET_UNKNOWN",
+]);

@@ -9,34 +9,31 @@ import type { Reader } from "./values.ts";
 import type { Model } from "./model.ts";
 import { listedTarget, StagePlanner } from "./stage-planner.ts";
 
-/** Targets that are written down in one commit. */
-export const BATCH = 500;
+export const TARGET_BATCH_SIZE = 500;
 
 const NO_TARGETS: ReadonlySet<string> = new Set();
 
-/** A target that was found, and what of it is in artifacts. */
 export type Found = LiveTarget & { artifacts?: readonly NamedArtifact[] };
 
-/** Receives the targets that a listing finds. */
+/** Receives the targets of a listing: a build writes them, a plan counts them. */
 export interface TargetRegister {
   rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
-  /** Those that were found, with what is known of them so far. `cursor`: where a listing continues after them. */
+  /** `rows`: the targets as they are stored. `cursor`: where the listing continues after them. */
   addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
-  /** All were found that there are; those that were not are gone. */
+  /** The listing is complete: targets that it did not find are gone. */
   gone(segment: Segment): Promise<void>;
-  /** All in this range were looked for again: those that this build had found there before, and which are not there, are gone. */
+  /** The range was listed again: targets that this build found there earlier and that are not in `there` are gone. */
   goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void>;
 }
 
-/** Of paths, in the order of their bytes. */
 export interface PathRange {
   after?: string | undefined;
   upTo: string;
 }
 
 /**
- * Writes down which targets there are and what becomes of each, batch by batch, under the lease of the job that found
- * them: a listing, or an expand. What it has written once is found so again: after a crash it may all be found anew.
+ * Writes targets and their next stages in batches, under the lease of the listing or expand that found them. All writes can
+ * be repeated after a crash.
  */
 export class TargetWriter implements TargetRegister {
   readonly planner: StagePlanner;
@@ -71,7 +68,6 @@ export class TargetWriter implements TargetRegister {
     await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
   }
 
-  /** What was there and is not any more: what its stages have made is removed by them, where they know how. */
   async gone(segment: Segment): Promise<void> {
     for await (const rows of this.#pages(segment, { unseen: this.#buildContext.build.key })) await this.#forget(segment, rows);
   }
@@ -85,7 +81,7 @@ export class TargetWriter implements TargetRegister {
     }
   }
 
-  /** Of one's children, where it is known which there are: others may have been found earlier in this build. */
+  /** Removes the children of `parent` that are not in `there`. */
   async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
     for await (const rows of this.#pages(segment, { parent })) {
       const others = rows.filter(({ id }) => !there.has(id));
@@ -93,12 +89,12 @@ export class TargetWriter implements TargetRegister {
     }
   }
 
-  /** Lists again those targets of a round that failed before the build was resumed. `proceed` is called before each batch. */
+  /** `proceed` is called before each batch. */
   async retryFailed(round: number, proceed: () => void): Promise<void> {
     const { store, build, model } = this.#buildContext;
     for (let after: ResultKey | 0 = 0; ;) {
       proceed();
-      const retries: StoredResult[] = await store.work.results({ retried: build.key, after, limit: BATCH });
+      const retries: StoredResult[] = await store.work.results({ retried: build.key, after, limit: TARGET_BATCH_SIZE });
       if (retries.length === 0) return;
       after = (retries.at(-1) as StoredResult).key;
       for (const segment of model.segments) if (segment.round === round) await this.#retry(segment, retries);
@@ -106,7 +102,7 @@ export class TargetWriter implements TargetRegister {
   }
 
   async #retry(segment: Segment, retries: readonly StoredResult[]): Promise<void> {
-    // The `by` of the gather behind a segment fails for targets of the segment.
+    // A gather's `by` fails for targets of the segment before it.
     const stages = new Set([...segment.stages, ...(segment.gather === null ? [] : [segment.gather])].map(({ name }) => name));
     const own = retries.filter(({ stage }) => stages.has(stage));
     const paths = [...new Set(own.map(({ path }) => path))];
@@ -117,12 +113,12 @@ export class TargetWriter implements TargetRegister {
     if (gone.length > 0) await this.#forget(segment, gone);
     const stopped = failed.filter(({ row }) => row.done === null);
     const targets = await Promise.all(stopped.map(({ stage, row }) => this.#from(segment, stage, row)));
-    // A failure that its target does not name any more is out of date. One of the gather may be of the gather's own segment.
+    // A failure that its target no longer names is outdated. A failure of the gather may belong to the gather's own segment.
     const retried = own.filter((retry) => retry.stage !== segment.gather?.name || isNamed(retry)).map(({ key }) => key);
     if (retried.length > 0) await this.#write({ segment: segment.index, targets, retried });
   }
 
-  /** From the stage where a target failed: what it went through before is counted already. */
+  /** Starts at the stage that failed; earlier stages are counted already. */
   async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
     const live = await this.#targets.of(row);
     const index = segment.stages.findIndex(({ name }) => name === failed);
@@ -135,7 +131,7 @@ export class TargetWriter implements TargetRegister {
   async #forget(segment: Segment, found: readonly TargetRow[]): Promise<void> {
     const below = segmentBelow(this.#buildContext.model, segment);
     const rows = await this.#withdrawn(segment, found);
-    // Children first: as long as their parent is there, a crash in between is made up for.
+    // Children first: while their parent exists, the next listing repeats this after a crash.
     const parents = new Set<string>();
     for (const { path } of below === null ? [] : rows) {
       await this.goneBut(below as Segment, path, NO_TARGETS);
@@ -150,8 +146,8 @@ export class TargetWriter implements TargetRegister {
   }
 
   /**
-   * As they are when nothing is under way for them any more. What this build itself has found may be worked on just now: a
-   * step that ends meanwhile makes another row of it, and an expand adds to its children.
+   * Marks targets of this build as gone before their removals are planned: a running attempt could still change the row or
+   * add children.
    */
   async #withdrawn(segment: Segment, found: readonly TargetRow[]): Promise<TargetRow[]> {
     const others: TargetRow[] = [];
@@ -189,7 +185,7 @@ export class TargetWriter implements TargetRegister {
       });
   }
 
-  /** Null: this build has it already. */
+  /** Null: this build has listed the target already. */
   async #look(segment: Segment, live: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && this.#isSeen(row);
     if (isSeen && row.done !== GONE && row.hash === live.hash && row.value.hash === live.value.hash) return null;
@@ -205,7 +201,6 @@ export class TargetWriter implements TargetRegister {
     return { ...listedTarget(live, rev, planned), ...artifacts };
   }
 
-  /** The parent would be expanded into the same again, so its children go on from what is known of them. */
   async #expanded(parent: LiveTarget, completed: CompletedStages): Promise<void> {
     const segment = this.#buildContext.model.segments[parent.segment + 1] as Segment;
     const from = asParent(parent, completed);
@@ -213,14 +208,17 @@ export class TargetWriter implements TargetRegister {
       const there = rows.filter(({ done }) => done !== GONE);
       const found = there.map((row) => this.#targets.child(row, from));
       await this.addTargets(segment, found, new Map(there.map((row) => [row.path, row])));
-      // What is still to be removed of those that were there once: an earlier build has not come to it.
+      // Removals that an earlier build did not finish.
       const left = rows.filter(({ done }) => done === GONE);
       if (left.length > 0) await this.#forget(segment, left);
     }
   }
 
   async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
-    for (let page: TargetPage = { ...which, pipeline: this.#buildContext.model.name, segment: index, limit: BATCH }; ;) {
+    for (
+      let page: TargetPage = { ...which, pipeline: this.#buildContext.model.name, segment: index, limit: TARGET_BATCH_SIZE };
+      ;
+    ) {
       const rows = await this.#buildContext.store.work.targets(page);
       if (rows.length === 0) return;
       yield rows;
@@ -237,17 +235,15 @@ export class TargetWriter implements TargetRegister {
   }
 }
 
-/** Of a target that is back: what its stages have done outside is not there any more, or will not be. */
+/** The target was gone, so the effects of its stages were removed or will be. */
 function undone(step: Step): Step {
   return { ...step, undone: true };
 }
 
-/** The segment of the children of this one's targets. */
 export function segmentBelow({ segments }: Model, { index, ends }: Segment): Segment | null {
   return ends === "expand" ? (segments[index + 1] as Segment) : null;
 }
 
-/** Whether a target has children that are not forgotten. Their stages remove what they made of them with their parent at hand. */
 export async function hasChildren({ store, model }: BuildContext, parent: string, below: Segment): Promise<boolean> {
   const page = await store.work.targets({ pipeline: model.name, segment: below.index, parent, limit: 1 });
   return page.length > 0;

@@ -9,13 +9,13 @@ import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";
 import type { StoredResult, WorkStore } from "../store/work.ts";
 
-/** In UTF-16 units, all values together. */
-const RECENT_LENGTH = 2_000_000;
+/** All values together, in UTF-16 units. */
+const MAX_RECENT_CHARS = 2_000_000;
 
-/** Values that go from stage to stage: small JSON in rows, bytes and what is large in artifacts, by themselves. */
+/** Values between stages: small JSON is stored in rows; bytes and large JSON are stored as artifacts. */
 export class Values {
   readonly #artifacts: () => Promise<Artifacts>;
-  /** JSON that was kept lately, by its hash: mostly, the same process runs the next stage soon. */
+  /** Recently stored JSON by hash: the same process usually runs the next stage soon. */
   readonly #recent = new Map<ValueHash, string>();
   #recentLength = 0;
 
@@ -23,19 +23,17 @@ export class Values {
     this.#artifacts = artifacts;
   }
 
-  /** The JSON of a value that was kept lately. */
   recent(hash: ValueHash): string | undefined {
     return this.#recent.get(hash);
   }
 
-  /** A handler's output, durable where it is in an artifact. `what` names it in errors. */
+  /** `what` names the value in errors. */
   async keep(value: unknown, what: string): Promise<KeptValue> {
     if (value instanceof Uint8Array) return this.#store(value);
     const text = toJson(value, what);
     return text === null ? NO_VALUE : this.keepText(text);
   }
 
-  /** JSON text. */
   async keepText(text: string): Promise<KeptValue> {
     if (text.length > INLINE) return this.#store(text);
     const value = inlineValue(text);
@@ -43,7 +41,7 @@ export class Values {
     return value;
   }
 
-  /** What an expand has yielded is no value of its own. */
+  /** A list of children is no value. */
   async load(value: KeptValue): Promise<unknown> {
     const { hash, text, artifact } = value;
     if (isChildList(value)) return undefined;
@@ -61,7 +59,7 @@ export class Values {
     this.#recent.set(hash, text);
     this.#recentLength += text.length;
     for (const [oldest, { length }] of this.#recent) {
-      if (this.#recentLength <= RECENT_LENGTH) return;
+      if (this.#recentLength <= MAX_RECENT_CHARS) return;
       this.#recent.delete(oldest);
       this.#recentLength -= length;
     }
@@ -73,25 +71,19 @@ export class Values {
   }
 }
 
-/** What names a stage's output in errors. */
 export function outputOf(stage: string, path: string): string {
   return `For target ${JSON.stringify(sayPath(path))} the output of stage "${stage}"`;
 }
 
-/** A child that an expand has yielded. */
 export interface Yielded {
   id: string;
-  /** Its value, as JSON; null: it has none. */
+  /** JSON; null: the child has no value. */
   text: string | null;
 }
 
-/** Where lists that are large are kept; null: nowhere but in their rows. */
 type ListArtifacts = (() => Promise<Artifacts>) | null;
 
-/**
- * All that an expand has yielded, kept as its output: a line for each child. It is written as it is yielded, so it may be
- * larger than memory.
- */
+/** Stores the children of an expand as its output, one line each. It streams, so the list may exceed memory. */
 export class ChildListWriter {
   readonly #artifacts: ListArtifacts;
   #text = "";
@@ -103,7 +95,7 @@ export class ChildListWriter {
   }
 
   async add({ id, text }: Yielded): Promise<void> {
-    // In JSON both are written otherwise.
+    // JSON escapes tabs and line breaks in ids and values.
     this.#text += `${JSON.stringify(id)}\t${text ?? ""}\n`;
     if (this.#text.length > INLINE && this.#artifacts !== null) await this.#flush(this.#artifacts);
   }
@@ -118,7 +110,6 @@ export class ChildListWriter {
     return { hash: `members:${stored.hash}`, text: null, artifact: stored.hash, size: stored.size };
   }
 
-  /** Nothing is kept of it. */
   drop(): void {
     this.#stream?.destroy(new Error("the expand has not ended well"));
   }
@@ -127,7 +118,7 @@ export class ChildListWriter {
     if (this.#stream === null) {
       const stream = (this.#stream = new PassThrough());
       this.#stored = (await artifacts()).put(stream);
-      // The error reaches `end`, if that is called.
+      // `end` rethrows the error.
       this.#stored.catch((error: unknown) => stream.destroy(error as Error));
     }
     const text = this.#text;
@@ -144,7 +135,6 @@ export function isChildList({ hash: of }: KeptValue): boolean {
   return of.startsWith("members:");
 }
 
-/** The children of a list, in the order in which they were yielded. */
 export async function* readChildList(list: KeptValue, artifacts: () => Promise<Artifacts>): AsyncIterable<Yielded> {
   let rest = "";
   for await (const piece of piecesOf(list, artifacts)) {
@@ -167,27 +157,23 @@ async function* piecesOf(list: KeptValue, artifacts: () => Promise<Artifacts>): 
   yield decoder.decode();
 }
 
-/** Read in one statement. */
-const TOGETHER = 200;
+const RESULT_BATCH_SIZE = 200;
 
-/** Where values are read. */
 export interface Reader {
   value(value: KeptValue): Promise<unknown>;
-  /** The key is null for what is about to be written with this attempt. */
+  /** The key is null for a result that is written with this attempt. */
   output(step: OutputRef): Promise<unknown>;
 }
 
-/** Names the output of a stage. */
 export type OutputRef = Pick<Step, "result" | "output">;
 
-/** Reads the outputs that completed stages lead to. */
 export class ResultReader implements Reader {
   readonly #values: Values;
   readonly #results: Batcher<ResultKey, StoredResult | null>;
 
   constructor(store: WorkStore, values: Values) {
     this.#values = values;
-    this.#results = new Batcher(TOGETHER, async (keys) => {
+    this.#results = new Batcher(RESULT_BATCH_SIZE, async (keys) => {
       const byKey = new Map((await store.results({ keys: [...new Set(keys)] })).map((result) => [result.key, result]));
       return keys.map((key) => byKey.get(key) ?? null);
     });
@@ -217,7 +203,7 @@ interface Waiting<K, V> {
   reject: (error: unknown) => void;
 }
 
-/** Makes one call of many: what is asked for in one turn of the event loop is fetched together. */
+/** Fetches the keys that were asked for in one turn of the event loop with one call. */
 export class Batcher<K, V> {
   readonly #fetch: (keys: K[]) => Promise<readonly V[]>;
   readonly #most: number;

@@ -17,26 +17,25 @@ import { addFollowUp, SettleAs, failForGood, outcomeOf } from "../../engine/atte
 import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
 import { SIGNALS } from "../../engine/shared-engine.ts";
-import type { Calls, FromGuest, Member, Tells, ToGuest, ToldTarget, ToldTask } from "./messages.ts";
+import type { Calls, FromChild, Member, Tells, ToChild, TargetMessage, TaskMessage } from "./messages.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { Alive } from "../../store/alive.ts";
 import type { NewJob } from "../../store/store.ts";
 
-/** Targets that are handed over at a time. */
 const BATCH = 200;
 
-const say = (message: FromGuest): void => void process.send?.(message);
+const say = (message: FromChild): void => void process.send?.(message);
 const waiting = new Map<number, PromiseWithResolvers<unknown>>();
 const controller = new AbortController();
 let calls = 0;
 let isOver = false;
 let artifacts: Artifacts | null = null;
 
-// Ctrl-C reaches it, too; the process that started it decides how it stops.
+// Ctrl-C reaches the child, too; its parent decides how the child stops.
 for (const signal of SIGNALS) process.on(signal, () => {});
-// The process that started it is gone, so no process waits for its end.
+// The parent is gone.
 process.on("disconnect", () => process.exit(isOver ? 0 : 1));
-process.on("message", (message: ToGuest) => {
+process.on("message", (message: ToChild) => {
   switch (message.type) {
     case "run":
       return void run(message.task);
@@ -54,7 +53,7 @@ process.on("message", (message: ToGuest) => {
 });
 say({ type: "ready" });
 
-async function run(task: ToldTask): Promise<void> {
+async function run(task: TaskMessage): Promise<void> {
   const files: ClaimedFile[] = [];
   const followUps: NewJob[] = [];
   try {
@@ -80,8 +79,7 @@ async function run(task: ToldTask): Promise<void> {
   }
 }
 
-/** The module exports the pipeline, under whichever name. */
-async function stageOf({ module, pipeline, stage }: ToldTask): Promise<StageDefinition> {
+async function stageOf({ module, pipeline, stage }: TaskMessage): Promise<StageDefinition> {
   const exported = Object.values((await import(module)) as Record<string, unknown>);
   const definition = exported
     .filter(isPipeline)
@@ -96,7 +94,7 @@ async function stageOf({ module, pipeline, stage }: ToldTask): Promise<StageDefi
   );
 }
 
-function contextOf(task: ToldTask, target: Target, followUps: NewJob[]): object {
+function contextOf(task: TaskMessage, target: Target, followUps: NewJob[]): object {
   const { input, outputs, id, attempt, scheduledFor, idempotencyKey, failed, lease } = task;
   return {
     input,
@@ -121,7 +119,7 @@ function contextOf(task: ToldTask, target: Target, followUps: NewJob[]): object 
   };
 }
 
-/** The transaction of the success is in the worker's process, and a function cannot be sent there. */
+/** A function cannot be sent to the worker's process, where the transaction is. */
 function refuseCommit(): never {
   throw new HoldfastError(
     "COMMIT_ISOLATED",
@@ -130,7 +128,6 @@ function refuseCommit(): never {
   );
 }
 
-/** Looked at before it is cloned. */
 async function save(value: unknown): Promise<void> {
   toJson(value, "The checkpoint");
   await call("save", value);
@@ -150,7 +147,7 @@ async function* members(): AsyncIterable<object> {
   }
 }
 
-function targetOf({ id, hash, parent, file }: ToldTarget, files: ClaimedFile[]): Target {
+function targetOf({ id, hash, parent, file }: TargetMessage, files: ClaimedFile[]): Target {
   if (file === undefined)
     return Object.freeze({ id, hash, ...(parent === undefined ? {} : { parent: targetOf(parent, files) }) });
   const claimed = new ClaimedFile({ id, ...file, artifacts: artifacts as Artifacts });
@@ -176,7 +173,7 @@ async function handOver(yielded: unknown): Promise<void> {
   if (batch.length > 0) await call("targets", batch);
 }
 
-/** A stream is written to a file first: it cannot go from process to process. */
+/** A stream cannot be sent between processes, so it is written to a file first. */
 async function keep(name: string, data: Uint8Array | string | Readable | { path: string }): Promise<unknown> {
   if (!(data instanceof Readable)) return call("artifact", name, data);
   const folder = await mkdtemp(join(tmpdir(), "holdfast-artifact-"));
@@ -189,13 +186,13 @@ async function keep(name: string, data: Uint8Array | string | Readable | { path:
   }
 }
 
-/** Before it is cloned: a clone makes plain objects of what JSON refuses. */
+/** Checked before structured cloning, which turns values that JSON rejects into plain objects. */
 function textOf(returned: unknown, what: string): string | Uint8Array | null {
   if (returned instanceof Uint8Array) return returned;
   try {
     return toJson(returned, what);
   } catch (error) {
-    // What cannot be kept the first time cannot be kept the next time either.
+    // A retry would fail in the same way.
     throw new SettleAs(failForGood(toJobError(error)));
   }
 }
@@ -212,8 +209,8 @@ function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promis
   return answer.promise.finally(() => waiting.delete(number)) as Promise<Calls[N]["answer"]>;
 }
 
-/** Resolves when it has left this process, however large it is. */
-function sayLast(message: FromGuest): Promise<void> {
+/** Resolves when the message has left this process. */
+function sayLast(message: FromChild): Promise<void> {
   isOver = true;
   return new Promise((resolve) => (process.send === undefined ? resolve() : void process.send(message, () => resolve())));
 }

@@ -5,20 +5,19 @@ import type { Outcome } from "../../core/jobs/retry.ts";
 import type { DriverName } from "../../store/sqlite/driver.ts";
 import type { NewJob } from "../../store/store.ts";
 
-/** A target, as it is sent to another process. */
-export interface ToldTarget {
+export interface TargetMessage {
   id: string;
   hash: string;
-  parent?: ToldTarget;
+  parent?: TargetMessage;
   file?: { path: string; fingerprint: Fingerprint; snapshot: boolean };
 }
 
-/** One attempt at a stage, for a process of its own. Structured clones: bytes stay bytes. */
-export interface ToldTask {
+/** One attempt at a stage, sent by structured clone. */
+export interface TaskMessage {
   module: string;
   pipeline: string;
   stage: string;
-  /** What names its output in errors. */
+  /** Names the output in errors. */
   output: string;
   lease: LeaseRef;
   id: string;
@@ -27,20 +26,19 @@ export interface ToldTask {
   idempotencyKey: string;
   input: unknown;
   outputs: Record<string, unknown>;
-  target: ToldTarget;
-  /** Of a gather. */
+  target: TargetMessage;
   failed?: number;
-  /** Where copies and snapshots are; null: the targets are no files. */
+  /** Null: the targets are no files. */
   artifacts: { folder: string; driver: DriverName } | null;
 }
 
 export interface Member {
-  target: ToldTarget;
+  target: TargetMessage;
   output: unknown;
   outputs: Record<string, unknown>;
 }
 
-/** What the handler's process asks for, and waits for. */
+/** Requests of the child process. */
 export interface Calls {
   load: { args: []; answer: unknown };
   save: { args: [unknown]; answer: void };
@@ -48,29 +46,28 @@ export interface Calls {
     args: [name: string, data: Uint8Array | string | { path: string }];
     answer: { name: string; hash: string; size: number };
   };
-  /** The next members of a gather; none: there are no more. */
+  /** Empty: there are no more. */
   members: { args: []; answer: Member[] };
-  /** Targets that an expand has yielded. */
   targets: { args: [unknown[]]; answer: void };
 }
 
-/** What it says in passing. */
+/** Messages of the child process without an answer. */
 export interface Tells {
   cost: [{ usd?: number; tokens?: number }];
   progress: [fraction: number, message: string | undefined];
   log: [level: "debug" | "info" | "warn" | "error", message: string, data: object | undefined];
 }
 
-export type ToGuest =
-  | { type: "run"; task: ToldTask }
+export type ToChild =
+  | { type: "run"; task: TaskMessage }
   | { type: "abort"; reason: { name: string; code: string; message: string; hint: string } }
   | { type: "answer"; call: number; value: unknown }
   | { type: "refusal"; call: number; error: JobError };
 
-export type FromGuest =
+export type FromChild =
   | { type: "ready" }
   | { type: "call"; call: number; name: keyof Calls; args: unknown[] }
   | { type: "tell"; name: keyof Tells; args: unknown[] }
-  /** `output`: JSON text, or bytes. `isUnchanged`: the file's bytes are still those it was claimed for. */
+  /** `isUnchanged`: the file still has the bytes that it was claimed with. */
   | { type: "returned"; output: string | Uint8Array | null; isUnchanged: boolean; followUps: NewJob[] }
   | { type: "threw"; outcome: Outcome };

@@ -10,12 +10,11 @@ import type { Expansion, HandedContext, StageAttempt } from "../stage-attempt.ts
 import type { Inputs } from "../stage-input.ts";
 import { outputOf } from "../values.ts";
 import type { PipelineRuntime, Task } from "../pipeline-runtime.ts";
-import type { FromGuest, Member, ToGuest, ToldTask } from "./messages.ts";
+import type { FromChild, Member, ToChild, TaskMessage } from "./messages.ts";
 
-/** A handler that does not heed its signal is ended by force after this. */
-const GRACE = 5_000;
+/** A handler that ignores its signal is killed after this time. */
+const KILL_GRACE_MS = 5_000;
 
-/** How a handler in a process of its own came back. */
 interface Returned {
   output: unknown;
   isUnchanged: boolean;
@@ -23,29 +22,29 @@ interface Returned {
 }
 
 interface Guests {
-  /** The next members of a gather. */
   members: () => Promise<Member[]>;
-  /** Targets that an expand has yielded. */
   targets: (yielded: unknown[]) => Promise<void>;
 }
 
-/**
- * Runs a stage's handler in a process of its own. If that process dies, the attempt has crashed, and this process continues: a
- * handler that runs out of memory ends no other attempt.
- */
-async function runIsolated(task: ToldTask, handed: HandedContext, job: JobContext<unknown>, guests: Guests): Promise<Returned> {
-  const entry = ownFile({ here: import.meta.url, name: "./guest", runs: 'the process of a stage with isolate: "process"' });
-  // What it prints is for people: standard output may be a command's JSON.
+/** Runs a stage's handler in a child process. If the child dies, for example out of memory, only this attempt has crashed. */
+async function runIsolated(
+  task: TaskMessage,
+  handed: HandedContext,
+  job: JobContext<unknown>,
+  guests: Guests,
+): Promise<Returned> {
+  const entry = ownFile({ here: import.meta.url, name: "./child", runs: 'the process of a stage with isolate: "process"' });
+  // The handler's output goes to stderr: stdout may be a command's JSON.
   const child = fork(entry, [], {
     serialization: "advanced",
     stdio: ["ignore", 2, 2, "ipc"],
     execArgv: inheritedArguments(),
   });
   const end = Promise.withResolvers<Returned>();
-  const send = (message: ToGuest): void => void (child.connected && child.send(message, () => {}));
-  child.on("message", (message: FromGuest) => hear(message, { task, handed, guests, send, end }));
+  const send = (message: ToChild): void => void (child.connected && child.send(message, () => {}));
+  child.on("message", (message: FromChild) => hear(message, { task, handed, guests, send, end }));
   child.on("error", (error) => end.reject(error));
-  // Whatever it was, it was this attempt's doing. What it said before may still be on its way.
+  // The last messages may still arrive after the exit.
   const died = (): void => end.reject(new SettleAs({ kind: "crashed" }));
   child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
   const abort = onAbort(child, job.signal, send);
@@ -59,14 +58,14 @@ async function runIsolated(task: ToldTask, handed: HandedContext, job: JobContex
 }
 
 interface Talk {
-  task: ToldTask;
+  task: TaskMessage;
   handed: HandedContext;
   guests: Guests;
-  send: (message: ToGuest) => void;
+  send: (message: ToChild) => void;
   end: PromiseWithResolvers<Returned>;
 }
 
-function hear(message: FromGuest, talk: Talk): void {
+function hear(message: FromChild, talk: Talk): void {
   switch (message.type) {
     case "ready":
       return talk.send({ type: "run", task: talk.task });
@@ -90,7 +89,7 @@ function hear(message: FromGuest, talk: Talk): void {
   }
 }
 
-async function answer({ call, name, args }: FromGuest & { type: "call" }, { handed, guests, send }: Talk): Promise<void> {
+async function answer({ call, name, args }: FromChild & { type: "call" }, { handed, guests, send }: Talk): Promise<void> {
   const calls: Record<string, (...args: never[]) => unknown> = {
     load: () => handed.checkpoint.load(),
     save: (value: unknown) => handed.checkpoint.save(value),
@@ -105,8 +104,8 @@ async function answer({ call, name, args }: FromGuest & { type: "call" }, { hand
   }
 }
 
-/** What it says wrongly is the handler's fault, and its end. */
-function tell({ name, args }: FromGuest & { type: "tell" }, handed: HandedContext, fail: (error: unknown) => void): void {
+/** An invalid message is an error of the handler. */
+function tell({ name, args }: FromChild & { type: "tell" }, handed: HandedContext, fail: (error: unknown) => void): void {
   try {
     if (name === "cost") handed.cost(args[0] as Parameters<HandedContext["cost"]>[0]);
     else if (name === "progress") handed.progress(args[0] as number, args[1] as string | undefined);
@@ -119,12 +118,12 @@ function tell({ name, args }: FromGuest & { type: "tell" }, handed: HandedContex
   }
 }
 
-function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToGuest) => void) {
+function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToChild) => void) {
   let timer: NodeJS.Timeout | undefined;
   const listener = (): void => {
     const { name, message, code = "STOPPING" } = toJobError(signal.reason);
     send({ type: "abort", reason: { name, code, message, hint: (signal.reason as HoldfastError).hint ?? "" } });
-    timer = setTimeout(() => child.kill("SIGKILL"), GRACE);
+    timer = setTimeout(() => child.kill("SIGKILL"), KILL_GRACE_MS);
   };
   if (signal.aborted) listener();
   else signal.addEventListener("abort", listener, { once: true });
@@ -135,10 +134,8 @@ function toThrow({ code, message }: JobError): HoldfastError {
   return new HoldfastError(code ?? "BYTES_CHANGED", message, "The new bytes get work of their own.");
 }
 
-/** Members of a gather that are handed over at a time. */
 const PAGE = 100;
 
-/** Calls a stage's handler in a process of its own. */
 export async function callIsolated(parts: {
   runtime: PipelineRuntime;
   task: Task;
@@ -168,7 +165,7 @@ export async function callIsolated(parts: {
   return returned.output;
 }
 
-async function told(runtime: PipelineRuntime, task: Task, handed: HandedContext): Promise<ToldTask> {
+async function told(runtime: PipelineRuntime, task: Task, handed: HandedContext): Promise<TaskMessage> {
   const { attempt, place, row, live, view } = task;
   const { location, artifactFolder } = runtime.engine;
   const { job, fence, claimed } = attempt;

@@ -8,37 +8,35 @@ import { type Log, describeError } from "../../engine/log.ts";
 import { listFiles } from "./files.ts";
 import { listItems } from "./items.ts";
 
-/** After the last news of a burst. */
-const QUIET = 100;
-/** However long a burst lasts. */
-const LATEST = 2_000;
-/** Where every folder is watched it is looked again all the same: news can get lost. */
-const RESCAN = 30_000;
-/** Where changes cannot be watched: items, or more folders than the system watches. */
-const POLL = 3_000;
+/** Wait after the last event of a burst of changes. */
+const QUIET_MS = 100;
+/** Longest wait for a burst to end. */
+const MAX_BURST_MS = 2_000;
+/** Rescan interval where folders are watched, because events can get lost. */
+const RESCAN_MS = 30_000;
+/** Rescan interval for items, and where the system cannot watch so many folders. */
+const POLL_MS = 3_000;
 
 export interface ChangesParts {
   source: SourceDefinition;
-  /** What a root is relative to, and what is no target. */
   folders: { cwd: string; skip: readonly string[] };
   clock: Clock;
   log: Log;
 }
 
 /**
- * Whether a source is still as it was. What the system tells of folders is only a reason to look: what counts is what a
- * listing would find, so that the database, what is ignored, and what a stage writes beside its files start no build.
+ * Detects changes of a source. File system events only trigger a listing; its hash decides, so that changes of ignored files
+ * start no build.
  */
 export class SourceChanges implements Disposable {
   readonly #parts: ChangesParts;
   readonly #skip: ReadonlySet<string>;
   readonly #watched = new Map<string, FSWatcher>();
   #unwatchable = false;
-  /** It could not be listed, so no event says when it can be again. */
+  /** The source could not be listed, so no event announces when it can be. */
   #blind = false;
   #marked: string | null = null;
   #news: (() => void) | null = null;
-  /** Something was told since the last look. */
   #told = false;
 
   constructor(parts: ChangesParts) {
@@ -46,14 +44,14 @@ export class SourceChanges implements Disposable {
     this.#skip = new Set(parts.folders.skip);
   }
 
-  /** Takes the current files as known; a build calls this before it lists them. */
+  /** A build calls this before it lists the source. */
   async mark(): Promise<void> {
     this.#marked = await this.#look();
   }
 
-  /** Resolves when it is not as it was marked. False: the signal was aborted first. */
+  /** Resolves when the source differs from the mark. False: the signal aborted first. */
   async next(signal: AbortSignal, patience = Number.POSITIVE_INFINITY): Promise<boolean> {
-    // Watchers and timers let a process end; a caller that waits does not.
+    // Watchers and timers are unreferenced; a caller that waits keeps the process alive.
     const stayAlive = setInterval(() => {}, 2 ** 30);
     const until = this.#parts.clock.monotonic() + patience;
     try {
@@ -76,18 +74,18 @@ export class SourceChanges implements Disposable {
   async #wake(signal: AbortSignal, until: number): Promise<void> {
     const { clock, source } = this.#parts;
     const { promise, resolve } = Promise.withResolvers<void>();
-    const rest = source.kind === "items" || this.#unwatchable || this.#blind ? POLL : RESCAN;
+    const rest = source.kind === "items" || this.#unwatchable || this.#blind ? POLL_MS : RESCAN_MS;
     const timers = [clock.after(Math.min(rest, until - clock.monotonic()), resolve)];
     let quiet: (() => void) | null = null;
     this.#news = () => {
-      if (quiet === null) timers.push(clock.after(LATEST, resolve));
+      if (quiet === null) timers.push(clock.after(MAX_BURST_MS, resolve));
       quiet?.();
-      quiet = clock.after(QUIET, resolve);
+      quiet = clock.after(QUIET_MS, resolve);
     };
     if (this.#told) this.#news();
     const over = (): void => resolve();
     signal.addEventListener("abort", over, { once: true });
-    // It may have been aborted while this looked.
+    // The signal may have aborted during the listing.
     if (signal.aborted) resolve();
     await promise;
     signal.removeEventListener("abort", over);
@@ -95,7 +93,7 @@ export class SourceChanges implements Disposable {
     for (const cancel of [...timers, quiet as (() => void) | null]) cancel?.();
   }
 
-  /** All that a listing would find, in one hash. A source that cannot be listed is another than one that can. */
+  /** Hash of a listing, or of the error that it fails with. */
   async #look(): Promise<string> {
     this.#told = false;
     this.#blind = false;
@@ -119,12 +117,12 @@ export class SourceChanges implements Disposable {
       this.#blind = true;
       return error instanceof HoldfastError ? error.code : "unlistable";
     } finally {
-      // What comes back under its name is another folder, and would not be watched.
+      // A folder that is created again under the same name needs a new watcher.
       for (const path of this.#watched.keys()) if (!seen.has(path)) this.#unwatch(path);
     }
   }
 
-  /** Before the folder is read: what comes into it meanwhile is either read or told. */
+  /** Watches before the folder is read, so that no change in between is missed. */
   #watch(path: string): void {
     if (this.#unwatchable || this.#watched.has(path)) return;
     try {

@@ -17,7 +17,7 @@ import {
   orGone,
   READ,
   type Reading,
-  SMALL,
+  SMALL_FILE_BYTES,
   statNow,
   statOpen,
   toFileStat,
@@ -28,27 +28,23 @@ import {
 
 interface ClaimedFileParts {
   id: string;
-  /** Where it lies; absolute. */
   path: string;
-  /** The bytes that the work is for. */
   fingerprint: Fingerprint;
-  /** Whether they are kept as an artifact. Then the file itself is not looked at any more. */
+  /** The bytes are stored as an artifact, and the file itself is not read again. */
   snapshot: boolean;
   artifacts: Artifacts;
 }
 
 /**
- * A file that an attempt was claimed for. What `target` gives are the claimed bytes, or an error `BYTES_CHANGED`. An attempt
- * ends with `recheck`, before its commit, and in any case with `dispose`.
+ * A file as it was claimed: `target` returns the claimed bytes or throws `BYTES_CHANGED`. Call `recheck` before the commit,
+ * and always `dispose`.
  */
 export class ClaimedFile {
-  /** For the handler. */
   readonly target: FileTarget;
   readonly #parts: ClaimedFileParts;
   #folder: string | null = null;
-  /** Other bytes were met. */
   #spoiled = false;
-  /** Streams that have not come to their end: a part says nothing about which bytes it is of. */
+  /** Unfinished streams: a part of a file cannot be compared with the whole. */
   #partly = 0;
   #disposed = false;
 
@@ -70,7 +66,7 @@ export class ClaimedFile {
     return Readable.from(this.#pieces(), { objectMode: false });
   }
 
-  /** A private copy, so that no other process writes to it while it is read; made at once, since a property cannot be waited for. */
+  /** A private copy that no other process writes to. Synchronous, because `path` is a property. */
   copy(): string {
     const { artifacts, id } = this.#parts;
     if (this.#disposed) throw disposed(id);
@@ -87,12 +83,12 @@ export class ClaimedFile {
   }
 
   /**
-   * Whether its bytes are still those that were claimed. They are read only if something about the file is different, or
-   * if it was written so shortly before it was hashed that nothing would be.
+   * Reads the bytes again only if the file's metadata changed, or if the file was written so shortly before it was hashed
+   * that its times prove nothing.
    */
   async recheck(): Promise<boolean> {
     const { fingerprint, snapshot, path } = this.#parts;
-    // A handler that continues after that may have seen other bytes, also if they are the right ones again by now.
+    // The handler may have seen other bytes, even if the original ones are back.
     if (this.#spoiled) return false;
     if (snapshot) return true;
     const stat = statNow(path);
@@ -103,7 +99,7 @@ export class ClaimedFile {
     return reading?.hash === fingerprint.hash;
   }
 
-  /** Removes the copy. Should that fail, the next who opens these artifacts after this process does it. */
+  /** If the removal fails, the next process that opens the artifacts removes the copy. */
   async dispose(): Promise<void> {
     this.#disposed = true;
     const folder = this.#folder;
@@ -155,7 +151,6 @@ export class ClaimedFile {
 
 const NO_ROOM = new Set(["ENOSPC", "EDQUOT", "EROFS"]);
 
-/** What a handler sees of it. */
 class ExactFile implements FileTarget {
   readonly id: string;
   readonly hash: string;
@@ -198,12 +193,11 @@ function disposed(id: string): HoldfastError {
   );
 }
 
-/** So much is read, and hashed, at a time. */
-const PIECE = 1024 * 1024;
+const CHUNK_BYTES = 1024 * 1024;
 
-/** All bytes of a file; null: they are others than these. Errors are the system's. */
+/** Null: the bytes differ. */
 async function readBytes(path: string, expected: { size: number; hash: string }): Promise<Uint8Array | null> {
-  if (expected.size > SMALL) return readLarge(path, expected);
+  if (expected.size > SMALL_FILE_BYTES) return readLarge(path, expected);
   await turn();
   return readSmall(path, expected);
 }
@@ -230,7 +224,7 @@ async function readLarge(path: string, { size, hash }: { size: number; hash: str
     const digest = createHash("sha256");
     let filled = 0;
     while (filled < size) {
-      const { bytesRead } = await handle.read(bytes, filled, Math.min(PIECE, size - filled), null);
+      const { bytesRead } = await handle.read(bytes, filled, Math.min(CHUNK_BYTES, size - filled), null);
       if (bytesRead === 0) return null;
       digest.update(bytes.subarray(filled, filled + bytesRead));
       filled += bytesRead;
@@ -254,7 +248,7 @@ function room(path: string, size: number): Uint8Array {
   }
 }
 
-/** Keeps a file's bytes as an artifact, and answers the fingerprint of exactly these bytes; null: it is gone. */
+/** Stores a file as an artifact and returns its fingerprint; null: the file is gone. */
 export function snapshotFile(
   artifacts: Artifacts,
   path: string,
@@ -264,22 +258,22 @@ export function snapshotFile(
   return whileStill(path, stat, clock, (path, size) => keep(artifacts, path, size));
 }
 
-/** What is stored of a file that was written to meanwhile has no reference, and is swept. */
+/** An artifact of a file that changed meanwhile has no reference and is swept. */
 async function keep(artifacts: Artifacts, path: string, size: number): Promise<Reading | null> {
   const handle = await open(path, READ);
   try {
     if (!(await handle.stat()).isFile()) return null;
-    const stored = await artifacts.put(size < WHOLE ? await wholeOf(handle, size) : piecesOf(handle, size));
+    const stored = await artifacts.put(size < MAX_BUFFERED_BYTES ? await wholeOf(handle, size) : piecesOf(handle, size));
     return { ...stored, after: toFileStat(await handle.stat({ bigint: true })) };
   } finally {
     await handle.close();
   }
 }
 
-/** Up to here bytes are stored from memory: those that are there already need not be written first. */
-const WHOLE = 1024 * 1024;
+/** Larger files are streamed. A buffered file can be hashed first, and is not written if its artifact exists. */
+const MAX_BUFFERED_BYTES = 1024 * 1024;
 
-/** One byte more than expected, if there is one: enough to see that it has grown. */
+/** Reads one byte more than expected, to see whether the file has grown. */
 async function wholeOf(handle: FileHandle, size: number): Promise<Uint8Array> {
   const { buffer, bytesRead } = await handle.read(Buffer.allocUnsafe(size + 1), 0, size + 1, 0);
   return buffer.subarray(0, bytesRead);

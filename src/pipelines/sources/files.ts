@@ -20,29 +20,27 @@ import {
 } from "./root.ts";
 
 export interface ListedFile {
-  /** Its path from the root, with "/" on every platform. */
+  /** Path from the root, with "/" on every platform. */
   id: string;
-  /** Absolute. */
   path: string;
   stat: FileStat;
 }
 
 export interface ListOptions {
-  /** What a root is relative to. */
   cwd: string;
-  /** Files and folders that are no targets: the database (with what lies beside it), the artifacts. */
+  /** The database, its companion files and the artifacts are no targets. */
   skip: readonly string[];
-  /** Only what comes after this id, whether or not there is such a file any more. */
+  /** Lists only ids after this one. */
   after?: string | undefined;
-  /** Called with each folder before it is read. */
+  /** Called before a folder is read. */
   onFolder?: (path: string) => void;
-  /** Called for each file that would be a target if it were not a database in use. */
+  /** Called for a matching file that is an open database. */
   onSkipped?: (file: SkippedFile) => void;
 }
 
 /**
- * The files of a source, in the order of their ids' UTF-8 bytes. It ends well only if all was seen; what is in memory is the
- * names in the folders from the root to where it is. docs/decisions/030 says what is listed and what is not.
+ * The files of a source, ordered by the UTF-8 bytes of their ids. It throws unless it saw everything. Only the names in the
+ * folders from the root to the current one are in memory. Decision 030 says what is listed.
  */
 export async function* listFiles(
   source: FilesSource,
@@ -84,10 +82,8 @@ export async function* listFiles(
   root.checkThere();
 }
 
-/** A folder that is being listed. */
 interface Folder {
   path: string;
-  /** What the ids in it begin with. */
   prefix: string;
   entries: Iterator<Entry, undefined>;
   databases: ReadonlyMap<string, string | null>;
@@ -125,7 +121,6 @@ function isIgnoreFile(name: string): boolean {
   return (IGNORE_FILES as readonly string[]).includes(name);
 }
 
-/** Which of the names that are met belong to the listing. */
 class Choice {
   readonly #root: Root;
   readonly #globs: Glob;
@@ -139,7 +134,7 @@ class Choice {
     this.#after = after;
   }
 
-  /** What is cheap to say is said first: most names are passed over by their globs. */
+  /** Cheap checks first: globs exclude most names. */
   takes({ name, kind }: Entry, id: string, ignored: IgnoreFiles): boolean {
     const [wanted, comes, path] =
       kind === "folder"
@@ -152,13 +147,12 @@ class Choice {
     return this.#after === undefined || compareIds(id, this.#after) > 0;
   }
 
-  /** Whether anything that begins so comes after it. */
   #comesBelow(prefix: string): boolean {
     return this.#comes(prefix) || (this.#after as string).startsWith(prefix);
   }
 }
 
-/** Null: it is gone, or is nothing that can be read as a file from here. */
+/** Null: the file is gone, or cannot be read as a file. */
 function look(root: Root, path: string, kind: Entry["kind"]): FileStat | null {
   const stat = statWithin(root, path, kind);
   if (stat === null) root.checkThere();
@@ -179,10 +173,10 @@ function checkId(id: string, path: string): string {
   throw invalidName(path, `has more than ${ID_BYTES} bytes with its path`);
 }
 
-/** Later ones count more. */
+/** Later files take precedence. */
 const IGNORE_FILES = [".gitignore", ".holdfastignore"] as const;
 
-/** What the ignore files from the root down to one folder say about what is in it. */
+/** The rules of the ignore files from the root to one folder. */
 class IgnoreFiles {
   static readonly none = new IgnoreFiles(null);
   readonly #rules: Ignore | null;
@@ -191,15 +185,12 @@ class IgnoreFiles {
     this.#rules = rules;
   }
 
-  /** Of a path from the root; a folder's ends with "/". Those above it are known not to be ignored. */
+  /** The parent folders are known not to be ignored. */
   ignores(id: string): boolean {
     return this.#rules?.ignores(id) ?? false;
   }
 
-  /**
-   * For a folder below, with its own ignore files. The rules are copied for each folder, since they remember all they were
-   * ever asked about.
-   */
+  /** Copies the rules for each folder, because they cache every path that they were asked about. */
   below(folder: string, paths: readonly string[]): IgnoreFiles {
     if (this.#rules === null && paths.length === 0) return this;
     const rules = ignore({ ignorecase: false });
@@ -221,13 +212,13 @@ function readLines(path: string): string[] {
 }
 
 /**
- * The rule of a file in a folder as if it stood in the root: `*.log` in `a/b` is `/a/b/**\/*.log`. So all rules are one list,
- * in which the last one that matches decides, as git has it.
+ * Rewrites a rule relative to the root: `*.log` in `a/b` becomes `/a/b/**\/*.log`. All rules form one list in which the last
+ * match decides, as in git.
  */
 function fromRoot(line: string, folder: string): string {
   if (folder === "" || line.trim() === "" || line.startsWith("#")) return line;
   const [not, rule] = line.startsWith("!") ? ["!", line.slice(1)] : ["", line];
-  // Only a first character needs that escape, and it is not the first any more.
+  // Only a leading "!" or "#" needs the escape, and it is no longer leading.
   const body = /^\\[!#]/.test(rule) ? rule.slice(1) : rule;
   const anchored = body.trimEnd().slice(0, -1).includes("/");
   const where = folder.replace(/[\\*?[\]]/g, "\\$&");

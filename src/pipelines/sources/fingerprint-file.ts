@@ -6,30 +6,26 @@ import { faultOf } from "../../artifacts/folder.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/pipelines/context-hash.ts";
 
-/** Up to here a file is read at once, and without handing it to another thread. */
-export const SMALL: number = 64 * 1024;
+/** Smaller files are read synchronously, in one call. */
+export const SMALL_FILE_BYTES: number = 64 * 1024;
 const PIECE = 256 * 1024;
-/** A file that is being written is given so many chances to be left alone while it is read. */
-const TRIES = 4;
+const MAX_TRIES = 4;
 
 /**
- * The fingerprint of a file that was listed with this `stat`; null: it is gone. Nothing about the file was different after
- * the reading from what it was before. A write in the same tick of its clock can still hide in that, which is why the
- * fingerprint of a file that was just written is not trusted: see `mayHaveChanged`.
+ * Fingerprint of a file that did not change during the read; null: the file is gone. A write within one tick of the file
+ * system's clock stays unnoticed, so `mayHaveChanged` distrusts the fingerprint of a file that was just written.
  */
 export function fingerprintFile(path: string, stat: FileStat, clock: { now(): number }): Promise<Fingerprint | null> {
   return whileStill(path, stat, clock, hashFile);
 }
 
-/** What was read of a file. */
 export interface Reading {
   hash: string;
-  /** How many bytes there were. */
   size: number;
   after: FileStat;
 }
 
-/** Reads a file until no writer has changed it meanwhile. `read` gets the number of bytes to expect, and need not read many more. */
+/** Reads a file until it did not change during the read. `read` receives the expected size. */
 export async function whileStill(
   path: string,
   stat: FileStat,
@@ -37,7 +33,7 @@ export async function whileStill(
   read: (path: string, size: number) => Promise<Reading | null>,
 ): Promise<Fingerprint | null> {
   let before: FileStat | null = stat;
-  for (let tries = 0; tries < TRIES; tries++) {
+  for (let tries = 0; tries < MAX_TRIES; tries++) {
     const hashedAt = clock.now();
     const reading = await read(path, before.size).catch(orGone(path));
     if (reading === null) return null;
@@ -49,14 +45,14 @@ export async function whileStill(
   throw bytesChanged(path, "it was written to each time that it was read");
 }
 
-/** Null: there is no such file. Errors are the system's. */
+/** Null: the file is gone. */
 export async function hashFile(path: string, size: number): Promise<Reading | null> {
-  if (size > SMALL) return hashLarge(path, size);
+  if (size > SMALL_FILE_BYTES) return hashLarge(path, size);
   await turn();
   return hashSmall(path);
 }
 
-/** Null: there is no such file. */
+/** Null: the file is gone. */
 export function statNow(path: string): FileStat | null {
   try {
     return statFile(path);
@@ -65,7 +61,6 @@ export function statNow(path: string): FileStat | null {
   }
 }
 
-/** For errors of reading: null where the file is gone. */
 export function orGone(path: string): (error: unknown) => null {
   return (error) => {
     if (error instanceof HoldfastError) throw error;
@@ -74,7 +69,7 @@ export function orGone(path: string): (error: unknown) => null {
   };
 }
 
-const buffer = Buffer.allocUnsafe(SMALL + 1);
+const buffer = Buffer.allocUnsafe(SMALL_FILE_BYTES + 1);
 
 function hashSmall(path: string): Reading | null {
   const fd = openNow(path);
@@ -84,7 +79,7 @@ function hashSmall(path: string): Reading | null {
       read = readSync(fd, buffer, size, buffer.length - size, null);
     }
     const after = statOpen(fd);
-    // It may have grown: then what is after it says so, and not all of it was read.
+    // If the file has grown, the stat after the read shows it.
     return after === null ? null : { hash: hashNow("sha256", buffer.subarray(0, size)), size, after };
   } finally {
     closeSync(fd);
@@ -97,7 +92,7 @@ async function hashLarge(path: string, expected: number): Promise<Reading | null
     const digest = createHash("sha256");
     const piece = Buffer.allocUnsafe(PIECE);
     let size = 0;
-    // Not to the end of one that grows as fast as it is read.
+    // Stops when the file grows as fast as it is read.
     while (size <= expected) {
       const { bytesRead } = await handle.read(piece, 0, PIECE, null);
       if (bytesRead === 0) break;
@@ -115,42 +110,41 @@ export function toFileStat({ size, mtimeNs, ctimeNs, ino }: BigIntStats): FileSt
   return { size: Number(size), mtime: String(mtimeNs), ctime: String(ctimeNs), inode: String(ino) };
 }
 
-/** Of a regular file, also through a link; null: something else is there, or nothing. Other errors are the system's. */
+/** Follows links. Null: not a regular file. */
 export function statFile(path: string): FileStat | null {
   const stat = statSync(path, { bigint: true, throwIfNoEntry: false });
   return stat?.isFile() ? toFileStat(stat) : null;
 }
 
-/** Of an open file. */
 export function statOpen(fd: number): FileStat | null {
   const stat = fstatSync(fd, { bigint: true });
   return stat.isFile() ? toFileStat(stat) : null;
 }
 
-/** Opens without waiting for a writer, in case a pipe has taken the file's place. */
+/** Non-blocking, in case a pipe took the file's place. */
 export const READ: number = constants.O_RDONLY | (constants.O_NONBLOCK ?? 0);
 
 export function openNow(path: string): number {
   return openSync(path, READ);
 }
 
-/** So long, in milliseconds, others wait at most. */
-const LENGTH = 10;
+/** Longest time without yielding to the event loop. */
+const MAX_TURN_MS = 10;
 
 let begun = 0;
 let next: Promise<void> | null = null;
 
 /**
- * Small files are looked at and read without waiting, since handing each to another thread takes five times as long as
- * reading it. So that a hundred thousand of them do not hold up everything else, a caller asks here before each one.
+ * Yields to the event loop now and then. Small files are read synchronously, because a thread takes five times as long for
+ * each.
  */
 export async function turn(): Promise<void> {
   while (isOver()) await (next ??= giveOthers());
 }
 
-/** Whether it is time to ask: a call that saves a promise. */
+/** Synchronous, which saves a promise per file. */
 export function isOver(): boolean {
-  return performance.now() - begun > LENGTH;
+  return performance.now() - begun > MAX_TURN_MS;
 }
 
 async function giveOthers(): Promise<void> {
@@ -161,12 +155,12 @@ async function giveOthers(): Promise<void> {
 
 const CHECK = "Check `root` of files(), the working directory, and that the disk is mounted.";
 
-/** Not an empty source: everything in it would be taken for removed. */
+/** A missing root is no empty source: every target would be removed. */
 export function missingRoot(path: string, is: string, cause?: unknown): HoldfastError {
   return new HoldfastError("SOURCE_MISSING", `The root of the source, ${path}, ${is}.`, CHECK, { cause });
 }
 
-/** Of what the globs begin with, nothing is there: as good as a missing root. */
+/** None of the folders that the globs begin with exists, as if the root were missing. */
 export function missingFolders(paths: readonly string[]): HoldfastError {
   return new HoldfastError(
     "SOURCE_MISSING",
@@ -177,7 +171,6 @@ export function missingFolders(paths: readonly string[]): HoldfastError {
   );
 }
 
-/** A folder that a glob begins with. */
 export function missingFolder(path: string, happened: string): HoldfastError {
   return new HoldfastError("SOURCE_MISSING", `A folder of the source, ${path}, ${happened} while it was listed.`, CHECK);
 }
@@ -208,10 +201,7 @@ export function bytesChanged(path: string, happened: string, cause?: unknown): H
   );
 }
 
-/**
- * It was there a moment ago, and is not any more: its name or its folder is gone, or leads in a circle, or a folder or a
- * socket has taken its place.
- */
+/** The file disappeared: it was deleted, or replaced by something that is no file. */
 export function isGone(error: unknown): boolean {
   return GONE.has(faultOf(error) ?? "");
 }

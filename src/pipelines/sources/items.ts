@@ -9,17 +9,16 @@ import { isOver, turn } from "./fingerprint-file.ts";
 
 export interface ListedItem {
   id: string;
-  /** The sha-256 of its version, or of itself. */
+  /** Hash of the item's version, or of the item. */
   hash: string;
-  /** JSON text. */
   value: string;
-  /** Where a listing continues behind it; null: it cannot. */
+  /** Null: the source has no cursors. */
   cursor: string | null;
 }
 
 /**
- * The items of a source, in its own order. When the listing stops early, it calls `return` of the source's iterator. An id may come again, as
- * it does where a list is made of pages that move, but only as the same item.
+ * The items of a source, in its order. An id may come twice, for example when pages shift, but only for the same item.
+ * Stopping early calls `return` of the source's iterator.
  */
 export async function* listItems(source: ItemsSource, cursor?: string): AsyncGenerator<ListedItem> {
   const made: unknown = call(() => source.list(cursor), "The list");
@@ -32,9 +31,8 @@ export async function* listItems(source: ItemsSource, cursor?: string): AsyncGen
   }
 }
 
-/** Which of the two counts would be a matter of chance. */
 function refuseOther(seen: Map<string, number>, { id, hash: version }: ListedItem, source: ItemsSource): void {
-  // Enough of it to see a difference, in little memory: there may be millions.
+  // 48 bits of the hash save memory for millions of items.
   const mark = Number.parseInt(version.slice(0, 12), 16);
   const before = seen.get(id);
   if (before === undefined) return void seen.set(id, mark);
@@ -58,7 +56,7 @@ function toItem(source: ItemsSource, value: unknown): ListedItem {
 }
 
 function versionOf({ version }: ItemsSource, value: unknown, text: string, item: string): string {
-  // As it will be read again: a property that is undefined is none.
+  // Parsed again, because undefined properties are not stored.
   if (version === null) return hash("sha256", canonical(JSON.parse(text), `The ${item}`));
   return hash("sha256", checkText(callFor(version, value, "version", item), "version", item));
 }
@@ -90,7 +88,7 @@ function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown
   );
 }
 
-/** The same items; what goes wrong in getting them is the source's fault. */
+/** Reports errors of the iterator as errors of the source. */
 async function* guarded(iterable: AsyncIterable<unknown> | Iterable<unknown>): AsyncGenerator<unknown> {
   try {
     yield* iterable;

@@ -5,19 +5,17 @@ import { compareIds } from "../../core/text/ids.ts";
 import { DatabaseFiles, fileId, openFiles } from "../../store/sqlite/maintenance/open-files.ts";
 import { invalidName, isGone, missingFolder, missingFolders, missingRoot, unreadable } from "./fingerprint-file.ts";
 
-/** Holdfast's own, and git's: never targets, wherever they lie. */
+/** Never targets, in any folder. */
 const NEVER = new Set([".git", ".holdfast"]);
 
-/** The folder that a source lists, as it was when the listing began. */
 export class Root {
   readonly path: string;
   readonly #real: string;
   readonly #identity: string;
   readonly #leading: LeadingFolders;
-  /** Paths from the root, with "/". */
   readonly #skipped: ReadonlySet<string>;
 
-  /** `leading`: the folders in it of which one has to be there. */
+  /** `leading`: the folders that the globs begin with. */
   constructor(path: string, skip: readonly string[], leading: readonly string[] = []) {
     this.path = path;
     this.#identity = identify(path);
@@ -31,12 +29,11 @@ export class Root {
     return join(this.path, id);
   }
 
-  /** Whether it is no target, and nothing below it is: by its name, or because it was said so. */
   skips(name: string, id: string): boolean {
     return NEVER.has(name) || this.#skipped.has(id);
   }
 
-  /** Whether a link may be followed: what it leads to could be a target itself. Throws the system's error when there is nothing. */
+  /** Whether a link may be followed. Throws the system's error if it leads nowhere. */
   holds(link: string): boolean {
     const id = this.#idOf(realpathSync(link));
     if (id === null) return false;
@@ -45,15 +42,14 @@ export class Root {
   }
 
   /**
-   * Something has gone: if it was the root itself (a disk that was unmounted), or a folder that a glob begins with, then
-   * nothing is known about what is in it.
+   * Throws if the root or a leading folder disappeared, for example because a disk was unmounted: then nothing is known about
+   * its files.
    */
   checkThere(): void {
     if (identify(this.path) !== this.#identity) throw missingRoot(this.path, "was replaced while it was listed");
     this.#leading.checkThere();
   }
 
-  /** Null: it is the root itself, or not in it. */
   #idOf(real: string): string | null {
     const path = relative(this.#real, real);
     if (path === "" || path === ".." || path.startsWith(`..${sep}`) || resolve(path) === path) return null;
@@ -72,7 +68,6 @@ function identify(path: string): string {
   return `${stat.dev}:${stat.ino}`;
 }
 
-/** Of something that may not be there yet. */
 function realpathOf(path: string): string {
   try {
     return realpathSync(path);
@@ -83,15 +78,13 @@ function realpathOf(path: string): string {
 }
 
 /**
- * The folders that a source's globs begin with, as they were when the listing began. If none is there (a disk that was
- * unmounted), nothing is known about what is in them; where one is, the others may be missing.
+ * The folders that the globs begin with, identified when the listing starts. If none of them exists, nothing is known about
+ * their files; if one does, others may be missing.
  */
 class LeadingFolders {
-  /** Of those that were there, by path from the root. */
   readonly #identities = new Map<string, string>();
   readonly #root: string;
 
-  /** `ids`: paths from the root, which is "" itself. */
   constructor(root: string, ids: readonly string[]) {
     this.#root = root;
     for (const id of ids) {
@@ -101,7 +94,6 @@ class LeadingFolders {
     if (ids.length > 0 && this.#identities.size === 0) throw missingFolders(ids.map((id) => join(root, id)));
   }
 
-  /** Whether all that were there still are, and are the same. */
   checkThere(): void {
     for (const [id, identity] of this.#identities) {
       const now = this.#identify(id);
@@ -109,9 +101,9 @@ class LeadingFolders {
     }
   }
 
-  /** Null: there is no such folder, or a link is on the way to it, which is not followed. */
+  /** Null: there is no such folder, or a link leads to it, which is not followed. */
   #identify(id: string): string | null {
-    // The listing of the root checks it, and may reach it through a link.
+    // The listing checks the root itself.
     if (id === "") return "";
     const names = id.split("/");
     let identity: string | null = null;
@@ -133,9 +125,9 @@ function identityOf(path: string): string | null {
   }
 }
 
-/** What a live database has beside it, by the end of its name; `-alive` is a folder. */
+/** Files beside a database that is in use; `-alive` is a folder. */
 const SIGNS = ["-wal", "-shm", "-journal", "-alive"] as const;
-/** All that SQLite and Holdfast put beside a database. */
+/** All files that SQLite and Holdfast create beside a database. */
 const COMPANIONS: readonly string[] = [
   ...SIGNS,
   "-artifacts",
@@ -146,21 +138,18 @@ const COMPANIONS: readonly string[] = [
   "-restore",
   "-witness",
 ];
-/** How long a list of open files is used. */
 const MAX_AGE_MS = 100;
 
-/** A file that was not listed, and why. */
 export interface SkippedFile {
   id: string;
   reason: string;
 }
 
-/** For people who expect the file among the targets. */
 export function describeSkipped({ id, reason }: SkippedFile): string {
   return `Skipped ${id}: ${reason}. Reading a database that is in use can corrupt it.`;
 }
 
-/** The names in a folder that belong to databases: of a database itself, why it is taken for one; of its companions, null. */
+/** For each database its reason for being skipped; for its companions null. */
 export function databasesIn(entries: readonly Entry[]): Map<string, string | null> {
   const found = new Map<string, string | null>();
   if (!entries.some(({ name }) => SIGNS.some((sign) => name.endsWith(sign)))) return found;
@@ -175,15 +164,11 @@ export function databasesIn(entries: readonly Entry[]): Map<string, string | nul
   return found;
 }
 
-/** Whether a file, named by its real path, has a live database's files beside it. */
 export function hasCompanion(path: string): boolean {
   return SIGNS.some((sign) => existsSync(path + sign));
 }
 
-/**
- * The databases that this process has open. To read and close one of them would drop all POSIX locks of this process on it,
- * so they are recognized by their inode, and never opened.
- */
+/** Databases that this process has open, by inode. Reading and closing one would drop the process's POSIX locks on it. */
 export class OpenDatabases {
   #ids = new Set<string>();
   #inodes = new Set<string>();
@@ -196,7 +181,10 @@ export class OpenDatabases {
     return stat !== undefined && this.#ids.has(fileId(stat) ?? "");
   }
 
-  /** Linux lists every open file, also of other libraries; elsewhere Holdfast knows its own. What is only read, or only written, is no database. */
+  /**
+   * Linux lists the files of other libraries, too; elsewhere only Holdfast's own are known. A file opened only for reading or
+   * only for writing is no database.
+   */
   #list(): void {
     const others = (openFiles() ?? []).filter(({ isReadWrite, locks }) => isReadWrite || locks.length > 0);
     this.#ids = new Set([...others.map(({ id }) => id), ...DatabaseFiles.openIds()]);
@@ -210,11 +198,11 @@ type EntryKind = "file" | "folder" | "link";
 export interface Entry {
   name: string;
   kind: EntryKind;
-  /** What it is sorted by. A folder has a slash behind its name, as its files' ids have: so these come out in their order. */
+  /** Sort key: a folder's name ends with "/", so that folders and files come in the order of ids. */
   key: string;
 }
 
-/** What is in a folder, in the order in which ids are listed; null: it is gone. */
+/** Null: the folder is gone. */
 export async function readFolder(path: string): Promise<Entry[] | null> {
   let found: Dirent[];
   try {
@@ -231,19 +219,19 @@ export async function readFolder(path: string): Promise<Entry[] | null> {
   return entries.sort((a, b) => compareIds(a.key, b.key));
 }
 
-/** Null: a pipe, a socket, a device. */
+/** Null: a pipe, a socket or a device. */
 function kindOf(dirent: Dirent): EntryKind | null {
   if (dirent.isFile()) return "file";
   if (dirent.isDirectory()) return "folder";
   return dirent.isSymbolicLink() ? "link" : null;
 }
 
-/** Names are bytes to most systems. Those that are no UTF-8 come with U+FFFD in the place of what is wrong. */
+/** File names are bytes. Invalid UTF-8 is read as U+FFFD. */
 export function isDoubtful(name: string): boolean {
   return name.includes("\u{fffd}") || !name.isWellFormed();
 }
 
-/** U+FFFD may also be a character of the name. */
+/** U+FFFD can also be part of a valid name. */
 export async function checkName(folder: string, name: string): Promise<void> {
   const path = join(folder, name);
   if (!name.isWellFormed()) throw invalidName(path, "has half a character (a lone surrogate)");
