@@ -95,19 +95,15 @@ export function addPaceOptions(command: Command): Command {
   return command
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", parseCost)
     .option("--token <token>", `the confirmation token of a paused build, with --budget; ${TOKEN_SOURCES}`)
-    .option("--concurrency <number>", "how many pieces of work run at once in a process (default: 8)", atLeastOne)
-    .option("--workers <number>", "so many further processes that work on it (default: none)", atLeastOne);
+    .option("--concurrency <number>", "how many work items run at once in a process (default: 8)", atLeastOne)
+    .option("--workers <number>", "number of further worker processes (default: none)", atLeastOne);
 }
 
 export function addChoiceOptions(command: Command): Command {
   return command
-    .option(
-      "--max-failures <number>",
-      "past so many failed targets nothing new is started (default: the pipeline's)",
-      atLeastZero,
-    )
-    .option("--rerun <stage>", "make what this stage has made anew; may be repeated", collect)
-    .option("--only <target>", "only this target, or glob of them; or nothing behind this stage; may be repeated", collect);
+    .option("--max-failures <number>", "failed targets after which nothing new starts (default: the pipeline's)", atLeastZero)
+    .option("--rerun <stage>", "run this stage again; may be repeated", collect)
+    .option("--only <target>", "only this target or glob, or up to this stage; may be repeated", collect);
 }
 
 export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {

@@ -37,7 +37,7 @@ export function addCommand(
 export function addPageOptions(command: Command): Command {
   return command
     .option("--limit <number>", "at most this many", atLeastOne, 50)
-    .option("--after <cursor>", "go on after the page that named this cursor");
+    .option("--after <cursor>", "continue after this cursor, which the previous page printed");
 }
 
 /** What a command prints: the JSON document with --json, the text otherwise. */

@@ -15,12 +15,11 @@ export function artifactsCommand(parent: Command): void {
   });
   addCommand(artifacts, "get", {
     summary: "write an artifact's bytes to standard output, or a file",
-    description:
-      "Write an artifact's bytes to standard output, or to a file that is not there yet. They are verified as they pass.",
+    description: "Write an artifact's bytes to standard output, or to a new file, and verify them.",
     examples: ["holdfast artifacts get 2c26b46b68ff… --out index.bin"],
   })
     .argument("<hash>", "its sha-256, as in a manifest")
-    .option("--out <file>", "write it there; with --json this is needed")
+    .option("--out <file>", "file to write; required with --json")
     .hook("preAction", (command) => {
       if (command.opts<{ out?: string }>().out !== undefined || !isJson(command)) return;
       throw new HoldfastError("USAGE", "With --json the bytes cannot go to standard output.", "Give --out FILE.");
@@ -35,8 +34,7 @@ export function artifactsCommand(parent: Command): void {
     );
   addCommand(artifacts, "sweep", {
     summary: "remove artifacts without a reference",
-    description:
-      "Remove artifacts that no build references any more. Builds may run meanwhile: nothing that is in use is removed.",
+    description: "Remove artifacts that no build references. Builds may run meanwhile: nothing that is in use is removed.",
     examples: ["holdfast artifacts sweep", "holdfast artifacts sweep --older-than 7d --json"],
   })
     .option("--older-than <duration>", "and that were not stored for this long", "1d")

@@ -36,9 +36,9 @@ function addVerify(audit: Command): void {
   addCommand(audit, "verify", {
     summary: "find entries that were edited, removed or inserted",
     description:
-      "Verify that each audit entry follows from the one before it, and that none is missing at the end. Exit code 5 if not; " +
-      "the first bad entry is named. A user who can write to the database can write all of it anew: against that, keep the " +
-      "head that this command prints elsewhere, and pass it with --head.",
+      "Verify that each audit entry follows from the one before it, and that none is missing at the end. Exit code 5 if " +
+      "not; the first bad entry is named. A user who can write to the database can rewrite the whole chain: keep the " +
+      "printed head elsewhere, and pass it with --head.",
     examples: ["holdfast audit verify", "holdfast audit verify --json | jq -r '.head | \"\\(.seq):\\(.hash)\"'"],
   })
     .option("--head <seq:hash>", "a head that was printed earlier; may be given several times", parseHead)

@@ -22,9 +22,9 @@ import { addCommand } from "../verb.ts";
 export function backupCommand(parent: Command): void {
   addCommand(parent, "backup", {
     description:
-      "Copy the whole database as it is now, your own tables too, while workers go on; the copy is checked, and gets its name " +
-      "only when it is whole and on the disk. Beside it comes a manifest, PATH.json, with counts and a hash. Artifacts are " +
-      "listed there, and copied with --with-artifacts. Nothing is ever written over. With --verify: check a backup instead.",
+      "Copy the whole database as it is now, your own tables too, while workers continue. The copy is checked, and gets " +
+      "its name only when it is whole and on disk, with a manifest beside it, PATH.json. Existing files are never " +
+      "overwritten. With --verify: check a backup instead.",
     examples: ["holdfast backup", "holdfast backup /mnt/backups/monday.db", "holdfast backup --verify /mnt/backups/monday.db"],
   })
     .argument(
@@ -32,7 +32,7 @@ export function backupCommand(parent: Command): void {
       "where it goes: a file that is not there yet, or a folder (default: DATABASE-backups/, named by the time)",
     )
     .option("--with-artifacts", "copy the artifacts that are referenced, too, into PATH-artifacts")
-    .option("--verify", "do not make one, but check the one at this path against its manifest")
+    .option("--verify", "check the backup at this path against its manifest")
     .action(async (path: string | undefined, options: { withArtifacts?: boolean; verify?: boolean }, command: Command) => {
       if (options.verify) return await verifyBackup(path, command);
       await using hf = await openExisting(command);
@@ -96,9 +96,10 @@ function sayJobs({ jobs }: Manifest["counts"]): string {
 export function restoreCommand(parent: Command): void {
   addCommand(parent, "restore", {
     description:
-      "Put a backup in the place of the database. The backup is checked first, and nothing is changed while any process has the " +
-      "database open (exit code 4). What is there is kept under a name with the time. Jobs that ran when the backup was made " +
-      "run again; claims and locks of before are good for nothing any more. With --at the journal is replayed on top of the backup.",
+      "Replace the database with a backup. The backup is checked first, and nothing is changed while any process has " +
+      "the database open (exit code 4). The old files are kept under a name with the time. Jobs that ran when the " +
+      "backup was made run again; older claims and locks are no longer valid. With --at the journal is replayed on top " +
+      "of the backup.",
     examples: [
       "holdfast restore /mnt/backups/monday.db",
       "holdfast restore --at 2030-01-31T12:00:00Z",
@@ -106,11 +107,8 @@ export function restoreCommand(parent: Command): void {
     ],
   })
     .argument("[backup]", "the backup: the path that `holdfast backup` was given; with --at it can be found")
-    .option(
-      "--at <time>",
-      "go on from the backup to this instant, e.g. 2030-01-31T12:00:00Z; it takes a journal (`journal: true`)",
-    )
-    .option("--force", "also where another database is than the one that the backup was made of")
+    .option("--at <time>", "replay the journal up to this time, e.g. 2030-01-31T12:00:00Z; needs `journal: true`")
+    .option("--force", "also replace another database than the backup's")
     .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw restoreByServer(schemaOf(command));
@@ -201,10 +199,10 @@ const NAMES_SHOWN = 10;
 export function salvageCommand(parent: Command): void {
   addCommand(parent, "salvage", {
     description:
-      "Make a new database of what can still be read of a damaged one, your own tables too, and put it into its place. What " +
-      "cannot be read is taken from the newest backup. The damaged file is only read, and kept with its log under a name " +
-      "with the time; what was saved, restored and lost is listed, and kept beside it. Nothing is changed while any process " +
-      "has the database open (exit code 4). What was running runs again.",
+      "Make a new database from what can be read of a damaged one, your own tables too, and put it in its place. The " +
+      "newest backup fills the gaps. The damaged file is kept with its log under a name with the time, and a list of " +
+      "what was saved, restored and lost beside it. Nothing is changed while any process has the database open (exit " +
+      "code 4). Running jobs run again.",
     examples: ["holdfast salvage", "holdfast salvage --from /mnt/backups/monday.db", "holdfast salvage --json"],
   })
     .option("--from <backup>", "the backup to take the rest from (default: the newest that is whole)")

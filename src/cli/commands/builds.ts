@@ -21,7 +21,7 @@ import { resumeCommand } from "./run.ts";
 
 export function buildsCommand(parent: Command): void {
   const builds = addCommand(parent, "builds", {
-    description: "Look at builds of pipelines, go on with them, approve budgets, end them, and take out what they have made.",
+    description: "List, show, resume, approve, abandon and export builds of pipelines.",
     examples: ["holdfast builds", "holdfast builds show b1k7i1ug7v00000001"],
   });
   addList(builds);
@@ -61,7 +61,7 @@ interface ListOptions {
 function addList(builds: Command): void {
   const list = addCommand(builds, "list", {
     summary: "list builds in the order they were started (default)",
-    description: "List builds in the order they were made.",
+    description: "List builds in the order they were started.",
     examples: ["holdfast builds list", "holdfast builds list --pipeline docs --state BUDGET_PAUSE --json"],
     isDefault: true,
   })
@@ -117,7 +117,7 @@ const HISTORY_LIMIT = 100;
 function addShow(builds: Command): void {
   addCommand(builds, "show", {
     summary: "show one build",
-    description: "Show everything about one build: its stages, what went wrong, who leads it, and what was done to it.",
+    description: "Show one build: stages, errors, orchestrator and history.",
     examples: ["holdfast builds show b1k7i1ug7v00000001"],
   })
     .argument("<id>", "the build's id")
@@ -204,8 +204,8 @@ function addToken(builds: Command): void {
   addCommand(builds, "token", {
     summary: "create another confirmation token for a paused build",
     description:
-      "Create another confirmation token for a paused build, and print it. It works once, within an " +
-      "hour; those before it do not count any more. That it was made is in the audit, the token itself is kept nowhere.",
+      "Create another confirmation token for a paused build, and print it. It works once, within an hour, and replaces " +
+      "earlier ones. The audit records that it was created; the token itself is not stored.",
     examples: ["holdfast builds token b1k7i1ug7v00000001"],
   })
     .argument("<id>", "the build's id")
@@ -285,7 +285,8 @@ function addExport(builds: Command): void {
   addCommand(builds, "export", {
     summary: "write the outputs of a build into a folder",
     description:
-      "Write what a build has made into a folder, whole or not at all, with manifest.json and checksums.txt, and print its path.",
+      "Write the outputs of a build into a new folder, whole or not at all, with manifest.json and checksums.txt, and " +
+      "print its path.",
     examples: [
       "holdfast builds export b1k7i1ug7v00000001 out/first",
       "holdfast builds export b1k7i1ug7v00000001 out/index --stage index",

@@ -36,17 +36,16 @@ interface PrintedClaim {
 export function claimCommand(parent: Command): void {
   addCommand(parent, "claim", {
     description:
-      "Take a job by hand and print it, with a claim that `renew` and `settle` take. No other worker gets the job until its lease " +
-      "ends, whether the script that holds it lives or not; then it is taken back and handed out again. Exit code 1 when " +
-      "there is no job.",
+      "Claim a job by hand and print it, with a claim for `renew` and `settle`. No other worker gets the job until its " +
+      "lease ends, even if the script that holds it dies; then it is reclaimed. Exit code 1 when there is no job.",
     examples: ["holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"],
   })
     .argument("[queue]", "the queue to take from")
     .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")
-    .option("--worker <name>", "who takes it, for people to read (default: this host and the shell's pid)")
-    .option("--lease <duration>", "how long the job is held unless it is renewed", "5m")
+    .option("--worker <name>", "name of the claimer (default: this host and the shell's pid)")
+    .option("--lease <duration>", "lease, unless it is renewed", "5m")
     .option("--wait <duration>", "wait this long for a job, e.g. 30s")
-    .option("--exclusive", "lock the queue as well: no other worker claims from it until this claim is over")
+    .option("--exclusive", "also lock the queue: no other worker claims from it until this claim ends")
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
     .action(async (queue: string | undefined, options: ClaimOptions, command: Command) => {
       const from = sourceOf(queue, options.name);
@@ -142,14 +141,14 @@ const RETRY_MS = 500;
 export function renewCommand(parent: Command): void {
   addCommand(parent, "renew", {
     description:
-      "Hold a claimed job for longer, from now on. With --keep it renews until its standard input ends: behind a " +
-      "pipe of the script that does the job it ends with that script, even when the script is killed. A lost lease is refused " +
-      "with exit code 1 (LEASE_LOST).",
+      "Extend the lease of a claimed job, from now on. With --keep it renews until standard input ends: behind a pipe " +
+      "of the script that does the job it stops with that script, also when the script is killed. A lost lease exits " +
+      "with 1 (LEASE_LOST).",
     examples: ['holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'],
   })
     .argument("<claim>", "as `holdfast claim` printed it")
     .option("--lease <duration>", "how long from now", "5m")
-    .option("--keep", "go on renewing until standard input ends")
+    .option("--keep", "renew until standard input ends")
     .action(async (token: string, options: { lease: Duration; keep?: boolean }, command: Command) => {
       const lease = toMillis(options.lease, "--lease");
       using end = options.keep ? awaitEnd() : null;
@@ -213,8 +212,8 @@ type Outcome = "succeeded" | "failed" | "released";
 export function settleCommand(parent: Command): void {
   addCommand(parent, "settle", {
     description:
-      "End a claimed job: it succeeded, it failed, or it is given back. Once: when the lease was lost meanwhile, the job is " +
-      "another worker's, nothing is written, and the exit code is 1 (LEASE_LOST).",
+      "Settle a claimed job: succeeded, failed or released. If the lease was lost, nothing is written, and the exit " +
+      "code is 1 (LEASE_LOST).",
     examples: [
       `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
       'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',
@@ -223,10 +222,10 @@ export function settleCommand(parent: Command): void {
   })
     .argument("<claim>", "as `holdfast claim` printed it")
     .option("--succeed [json]", "it succeeded, with this output; - reads it from standard input")
-    .option("--fail <message>", "it failed with this error, and is tried again as its definition says")
+    .option("--fail <message>", "it failed with this error; its definition decides about a retry")
     .option("--no-retry", "with --fail: do not try again")
     .option("--delay <duration>", "with --fail: try again after this long, e.g. 1m")
-    .option("--release", "give it back untouched; nothing is charged")
+    .option("--release", "release it; nothing is charged")
     .action(async (token: string, options: SettleOptions, command: Command) => {
       const end = outcomeOf(options);
       const output =

@@ -21,14 +21,13 @@ import { addCommand } from "../verb.ts";
 export function doctorCommand(parent: Command): void {
   addCommand(parent, "doctor", {
     description:
-      "Look at everything that keeps a database well, and change nothing: versions, the disk, settings as they really are, the " +
-      "write-ahead log and who pins it, dead processes, stale leases and locks, stuck jobs, artifacts, the audit, backups, clocks, " +
-      "reports of crashes, damage. What stands out comes with the command that mends it. Exit code 5 when something is damaged, 1 " +
-      "when something does not work, 0 otherwise.",
+      "Check versions, disk, settings, the write-ahead log and its readers, dead processes, leases and locks, stuck " +
+      "jobs, artifacts, the audit, backups, clocks, crash reports and damage; change nothing. Each finding names its " +
+      "remedy. Exit code 5 when something is damaged, 1 when something does not work, 0 otherwise.",
     examples: ["holdfast doctor", "holdfast doctor --recheck", "holdfast doctor --json | jq '.found[]'"],
   })
-    .option("--recheck", "check every page, index and row first; where all is well, clear findings of damage and write again")
-    .option("--checkpoint", "copy the write-ahead log into the database first, and empty it as far as readers let it")
+    .option("--recheck", "check every page, index and row first, and clear findings of damage if all is well")
+    .option("--checkpoint", "first copy the write-ahead log into the database, and empty it as far as readers allow")
     .action(async (options: { recheck?: boolean; checkpoint?: boolean }, command: Command) => {
       let opened = await openOrDamaged(command);
       try {

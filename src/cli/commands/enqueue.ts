@@ -25,7 +25,7 @@ interface Options {
 
 export function enqueueCommand(parent: Command): void {
   addCommand(parent, "enqueue", {
-    description: "Put a job into its queue and print its id, once it is safe on the disk.",
+    description: "Put a job into its queue, and print its id once the job is durable.",
     examples: [
       `holdfast enqueue resize '{"url":"https://example.com/a.png"}' --module jobs.ts`,
       "cat input.json | holdfast enqueue resize - --key a.png --delay 10m",
@@ -34,8 +34,8 @@ export function enqueueCommand(parent: Command): void {
   })
     .argument("<name>", "the job's name")
     .argument("[json]", "its input; - reads it from standard input")
-    .option("--module <file>", "what defines the job: its schema, queue, version, retries (default: the config's modules)")
-    .option("--queue <queue>", "another queue than the job's own")
+    .option("--module <file>", "module that defines the job (default: the config's modules)")
+    .option("--queue <queue>", "queue to use instead of the job's own")
     .option("--id <id>", "one job ever with this id")
     .option("--key <key>", "one unfinished job of this name with this key")
     .option("--priority <number>", "higher runs first (default: 0)", wholeNumber)

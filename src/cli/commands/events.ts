@@ -32,7 +32,7 @@ export function eventsCommand(parent: Command): void {
     .option("--type <type...>", "only these types: job.failed, or all that begin so, 'job.*'")
     .option("--job <id>", "only those of this job")
     .option("--build <id>", "only those of this build")
-    .option("--follow", "then go on with what happens, until Ctrl-C, which exits 0")
+    .option("--follow", "then print new events until Ctrl-C, which exits 0")
     .action(
       onDatabase(async ({ operator, command }, options: EventsOptions) => {
         const { limit, type: types, job, build, follow = false } = options;
@@ -87,7 +87,8 @@ function addForget(events: Command): void {
   addCommand(events, "forget", {
     summary: "forget a sink or subscriber that will not come back",
     description:
-      "Forget a sink or durable subscriber, and what it has not got yet. Until then nothing is removed that it has not got. One that is still in use starts anew.",
+      "Forget a sink or durable subscriber, and the events it has not received; until then they are kept. One that is " +
+      "still in use starts again from now.",
     examples: ["holdfast events forget old-audit"],
   })
     .argument("<name>", "its name, as in `holdfast events sinks`")

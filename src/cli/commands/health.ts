@@ -16,11 +16,11 @@ export function healthCommand(parent: Command): void {
   addCommand(parent, "health", {
     description:
       "For probes: one line, and exit code 0 when all is well, 1 when not, 5 when the database is damaged. Not well: it " +
-      "cannot be opened or written, jobs wait and there is no worker (a process that only enqueues is none), jobs are quarantined. " +
-      "Jobs without a worker, while others have one, show in `status`; here --oldest finds them when they wait too long.",
+      "cannot be opened or written, jobs wait without any worker, or jobs are quarantined. --oldest also finds jobs " +
+      "that wait too long because no worker has their name.",
     examples: ["holdfast health", "holdfast health --oldest 10m || alert"],
   })
-    .option("--oldest <duration>", "not ok either when a job that could run has waited for longer, e.g. 10m")
+    .option("--oldest <duration>", "also fail when a job has waited longer than this, e.g. 10m")
     .action(async (options: { oldest?: string }, command: Command) => {
       const limits = options.oldest === undefined ? {} : { oldest: toMillis(options.oldest as Duration, "--oldest") };
       const overview = await readOverview(command);
@@ -72,9 +72,9 @@ function healthLine(ok: boolean, text: string): string {
 export function metricsCommand(parent: Command): void {
   addCommand(parent, "metrics", {
     description:
-      "Print how the database stands as Prometheus reads it: jobs by queue and state, who works, builds, schedules, sinks, what " +
-      "crashes did, the disk, backups, alarms. For node_exporter's textfile collector, or whatever scrapes a command. Where the " +
-      "database is damaged, what can be read of it; where it cannot be opened, that it is not up. Either exits 0: the figures say so.",
+      "Print the state of the database as Prometheus reads it: jobs, workers, builds, schedules, sinks, crashes, disk, " +
+      "backups and alarms; for node_exporter's textfile collector. A damaged database prints what can be read, one that " +
+      "cannot be opened `holdfast_up 0`; both exit 0.",
     examples: [
       "holdfast metrics",
       "holdfast metrics > jobs.prom.new && mv jobs.prom.new /var/lib/node_exporter/jobs.prom",

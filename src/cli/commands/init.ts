@@ -32,7 +32,7 @@ export default {
 
 export function initCommand(parent: Command): void {
   addCommand(parent, "init", {
-    description: "Write holdfast.config.ts and a file with a first job. What is there already stays as it is.",
+    description: "Write holdfast.config.ts and a file with a first job. Existing files are not changed.",
     examples: ["holdfast init"],
   }).action(async (_options: object, command: Command) => {
     const { created, kept } = await write(namedConfig(command));

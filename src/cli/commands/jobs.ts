@@ -11,7 +11,7 @@ import { actOnJobs, addCommand, addPageOptions, noSuchJob, onDatabase } from "..
 
 export function jobsCommand(parent: Command): void {
   const jobs = addCommand(parent, "jobs", {
-    description: "Look at jobs, and retry or cancel them.",
+    description: "List, show, retry and cancel jobs.",
     examples: ["holdfast jobs list --state failed"],
   });
   addList(jobs);
@@ -72,7 +72,7 @@ function addListQuarantined(quarantine: Command): void {
 function addShow(jobs: Command): void {
   addCommand(jobs, "show", {
     summary: "show one job",
-    description: "Show everything about one job.",
+    description: "Show one job with its input, output, errors and holder.",
     examples: ["holdfast jobs show 1p0k9r3zq00000007", "holdfast jobs show invoice-2026-001 --json"],
   })
     .argument("<id>", "the job's id")
@@ -88,7 +88,7 @@ function addShow(jobs: Command): void {
 function addRetry(jobs: Command): void {
   addCommand(jobs, "retry", {
     summary: "run failed or quarantined jobs again",
-    description: "Start failed or quarantined jobs anew, with fresh counts.",
+    description: "Run failed or quarantined jobs again, with counts reset.",
     examples: ["holdfast jobs retry 1p0k9r3zq00000007"],
   })
     .argument("<ids...>", "ids of jobs")
@@ -106,7 +106,7 @@ function addRetry(jobs: Command): void {
 function addCancel(jobs: Command): void {
   addCommand(jobs, "cancel", {
     summary: "cancel jobs that have not finished",
-    description: "Cancel jobs that have not finished. A running one's signal aborts, and nothing of the attempt is kept.",
+    description: "Cancel jobs that have not finished. The signal of a running handler aborts, and its result is discarded.",
     examples: ["holdfast jobs cancel 1p0k9r3zq00000007"],
   })
     .argument("<ids...>", "ids of jobs")
@@ -124,7 +124,7 @@ function addCancel(jobs: Command): void {
 function addRetryQuarantined(quarantine: Command): void {
   addCommand(quarantine, "retry", {
     summary: "run quarantined jobs again",
-    description: "Give quarantined jobs another chance, with fresh counts.",
+    description: "Run quarantined jobs again, with counts reset.",
     examples: ["holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"],
   })
     .argument("[ids...]", "ids of quarantined jobs")

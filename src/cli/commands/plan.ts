@@ -15,8 +15,8 @@ import { addCommand } from "../verb.ts";
 export function planCommand(parent: Command): void {
   const plan = addCommand(parent, "plan", {
     description:
-      "Show what a run would do now, stage by stage: what would run, what is cached, what depends on something that has to run " +
-      "first, and what that is estimated to cost. Nothing is changed, and no database is made where there is none.",
+      "Show what a run would do now, stage by stage: what would run, what is cached, what depends on other work, and " +
+      "the estimated cost. It changes nothing, and creates no database.",
     examples: ["holdfast plan docs.ts", "holdfast plan docs --rerun parse --json"],
   }).argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
   addChoiceOptions(plan).action(async (given: string, options: Partial<RunOptions>, command: Command) => {

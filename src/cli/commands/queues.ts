@@ -30,11 +30,11 @@ export function queuesCommand(parent: Command): void {
     examples: ["holdfast queues pause mail"],
   })
     .argument("<name>", "the queue's name, as in `holdfast queues`")
-    .option("--ahead", "also a queue that nothing was ever put into")
+    .option("--ahead", "also a queue that has had no job yet")
     .action(onDatabase((database, name: string, { ahead }: { ahead?: boolean }) => setPaused(database, name, true, ahead)));
   addCommand(queues, "resume", {
     summary: "allow claims from it again",
-    description: "Hand out its jobs again, at once.",
+    description: "Allow claims from a queue again.",
     examples: ["holdfast queues resume mail"],
   })
     .argument("<name>", "the queue's name, as in `holdfast queues`")

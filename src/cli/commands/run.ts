@@ -50,7 +50,7 @@ export function runCommand(parent: Command): void {
     ],
   }).argument("<pipeline>", "a .ts or .js module whose default export is a pipeline, or the name of one in the config's modules");
   addChoiceOptions(addPaceOptions(run))
-    .option("--fresh", "abandon a build that was interrupted, and start anew: finished work is reused")
+    .option("--fresh", "abandon an interrupted build and start a new one, which reuses all results")
     .option("--watch", "then build again whenever the source changes, until Ctrl-C")
     .action(async (given: string, options: RunOptions, command: Command) => {
       checkToken(options);
@@ -114,7 +114,7 @@ export function resumeCommand(parent: Command): void {
     ],
   })
     .argument("<id>", "the build's id")
-    .option("--file <module>", "whose default export is its pipeline (default: the config's modules, by the pipeline's name)");
+    .option("--file <module>", "module whose default export is the pipeline (default: the config's modules)");
   addPaceOptions(resume).action(async (id: string, options: RunOptions & { file?: string }, command: Command) => {
     checkToken(options);
     using interrupts = new Interrupts();

@@ -29,8 +29,8 @@ interface WorkOptions {
 export function workCommand(parent: Command): void {
   addCommand(parent, "work", {
     description:
-      "Run the jobs that these modules define, and the stages of their pipelines while these are built, until a signal or " +
-      "`holdfast stop` ends it. A second signal exits at once, with 130.",
+      "Run the jobs and pipeline stages that these modules define, until a signal or `holdfast stop`. A second signal " +
+      "exits at once, with 130.",
     examples: ["holdfast work", "holdfast work jobs.ts", "holdfast work jobs/*.ts --concurrency 32 --drain 1m"],
   })
     .argument(
@@ -38,7 +38,7 @@ export function workCommand(parent: Command): void {
       ".ts or .js modules that export jobs with their handlers, or pipelines (default: the config's modules)",
     )
     .option("--concurrency <number>", "how many jobs run at once", atLeastOne, 10)
-    .option("--drain <duration>", "how long running jobs may finish after a signal; the rest is given back", "10s")
+    .option("--drain <duration>", "how long running jobs may take after a signal; the rest is released", "10s")
     .addOption(new Option("--for-run <pipeline>", "work on this pipeline alone, and end with who has started it").hideHelp())
     .action(async (files: string[], options: WorkOptions, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
@@ -153,17 +153,17 @@ const POLL_MS = 200;
 export function stopCommand(parent: Command): void {
   addCommand(parent, "stop", {
     description:
-      "Ask every process that was started by `holdfast work` to stop gracefully, as a SIGTERM would, and wait until they are " +
-      "gone. They are asked through the database and no signal is sent, so it reaches workers in other containers and of other " +
-      "users, too. Programs with workers of their own do not heed it unless they open the database with `onStop`. Exit code 0 " +
-      "when no worker is left, 1 when one is still running; those are named.",
+      "Ask every `holdfast work` process to stop gracefully, and wait until they have. The request goes through the " +
+      "database, so it also reaches workers in other containers and of other users. Other programs stop only if they " +
+      "open the database with `onStop`. Exit code 0 when no worker is left, 1 when one is still running; those are " +
+      "named.",
     examples: ["holdfast stop", "holdfast stop 4711 --drain 1m", "holdfast stop --wait 0s"],
   })
     .argument("[pids...]", "only these, as in `holdfast status`", (text: string, all: number[] = []) => [
       ...all,
       atLeastOne(text),
     ])
-    .option("--drain <duration>", "how long running jobs may finish; the rest is given back", "10s")
+    .option("--drain <duration>", "how long running jobs may take; the rest is released", "10s")
     .option("--wait <duration>", "how long to wait for them (default: 20s more than --drain)")
     .action(async (pids: number[], options: { drain: string; wait?: string }, command: Command) => {
       const drain = toMillis(options.drain as Duration, "--drain");
