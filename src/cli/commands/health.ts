@@ -74,7 +74,7 @@ export function metricsCommand(parent: Command): void {
     description:
       "Print the state of the database as Prometheus reads it: jobs, workers, builds, schedules, sinks, crashes, disk, " +
       "backups and alarms; for node_exporter's textfile collector. A damaged database prints what can be read, one that " +
-      "cannot be opened `holdfast_up 0`; both exit 0.",
+      "cannot be opened says that it is not up; both exit 0.",
     examples: [
       "holdfast metrics",
       "holdfast metrics > jobs.prom.new && mv jobs.prom.new /var/lib/node_exporter/jobs.prom",

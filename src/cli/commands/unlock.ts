@@ -9,21 +9,12 @@ import { addCommand, type Answer, onDatabase } from "../verb.ts";
 export function unlockCommand(parent: Command): void {
   addCommand(parent, "unlock", {
     description:
-<<<<<<< HEAD
-      "Remove a lock that was left behind, or the orchestrator lock of a build: the build is then CRASHED, and the next run " +
-      "continues it. A lock whose holder is alive is refused with exit code 4. Without a name: show what is locked.",
-    examples: ["holdfast unlock", "holdfast unlock nightly-index", "holdfast unlock docs --force"],
-  })
-    .argument("[name]", "the lock's or the pipeline's name, as in `holdfast status`")
-    .option("--force", "remove it even while it is held: the holder of a lock is not notified; an orchestrator stops")
-=======
       "Remove a lock that a dead process left, or the orchestrator lock of a pipeline: its build is then CRASHED, and " +
       "the next run resumes it. A lock whose holder lives is refused with exit code 4. Without a name: list the locks.",
     examples: ["holdfast unlock", "holdfast unlock nightly-index", "holdfast unlock docs --force"],
   })
     .argument("[name]", "the lock's or the pipeline's name, as in `holdfast status`")
     .option("--force", "remove it even while it is held; an orchestrator then stops, the holder of a lock is not notified")
->>>>>>> cf4493c0 (Reword the help texts of the commands)
     .action(
       onDatabase(async ({ operator }, name: string | undefined, { force = false }: { force?: boolean }) => {
         if (name === undefined) return await listLocks(operator);
