@@ -13,7 +13,7 @@ export const ENTRIES: Record<string, string> = {
   index: "index.ts",
   testing: "testing/index.ts",
   cli: "cli/main.ts",
-  guest: "pipelines/isolated/child.ts",
+  child: "pipelines/isolated/child.ts",
   "check-process": "store/sqlite/maintenance/damage/check-process.ts",
   "power-cut-process": "testing/power-cut-process.ts",
   "memory-eater": "testing/memory-eater.ts",

@@ -54,6 +54,7 @@ export const CAUSES: Readonly<Record<string, string>> = {
   EXPORT_OUTDATED: "The build changed during its export.",
   EXPORT_PATH_INVALID: "The name of an artifact or target cannot be a path inside the export.",
   EXPORT_PATH_TAKEN: "Two exported files would have the same path.",
+  FILE_MISSING: "A bundler left out a file that a child process runs.",
   FOLDER_MISSING: "The folder of a database or backup does not exist.",
   GATHER_OF_ONE: "A gather follows another gather without `by`, so that there is only one target.",
   GROUP_INVALID: "`by` of a gather threw.",

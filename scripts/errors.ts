@@ -163,7 +163,7 @@ function textsOf(node: Part, site: Site): readonly string[] {
     case "ConditionalExpression":
       return [...below(node["consequent"]), ...below(node["alternate"])];
     case "Identifier": {
-      const init = constantIn(site, node["name"] as string);
+      const init = constantIn(site, node["name"] as string) ?? defaultIn(site, node["name"] as string);
       return init === undefined ? [OPEN] : below(init);
     }
     default:
@@ -174,6 +174,15 @@ function textsOf(node: Part, site: Site): readonly string[] {
 /** `${ANOTHER}`: a text of the module, not a value. */
 function isConstant(node: Node): boolean {
   return node.type === "Identifier" && CODE.test(node["name"] as string);
+}
+
+/** The default of a destructured parameter: `{ code = "FILE_MISSING" }`. */
+function defaultIn({ around }: Site, name: string): Node | undefined {
+  const patterns = around.flatMap(({ node }) => node["params"] as Node[]).filter(({ type }) => type === "ObjectPattern");
+  const values = patterns.flatMap((pattern) => pattern["properties"] as Node[]).map(({ value }) => value as Node | undefined);
+  return values.find((value) => value?.type === "AssignmentPattern" && (value["left"] as Node)["name"] === name)?.["right"] as
+    | Node
+    | undefined;
 }
 
 /** What a `const` of the innermost function around, or of the module, is made of. */

@@ -96,7 +96,7 @@ function openSockets(server: PostgresServer): number {
 function isReadOnly(error: unknown): true {
   assert.ok(error instanceof HoldfastError, String(error));
   assert.equal(error.code, "READ_ONLY", error.message);
-  assert.match(error.message, /takes no writes: it is a replica/);
+  assert.match(error.message, /is read-only: it is a replica/);
   assert.match(error.hint, /address of the primary/);
   return true;
 }
