@@ -3,9 +3,13 @@ import { after, before, beforeEach, describe, test, type TestContext } from "nod
 import { drizzle as drizzleOnPg } from "drizzle-orm/node-postgres";
 import { integer, type PgDatabase, type PgQueryResultHKT, pgTable } from "drizzle-orm/pg-core";
 import { drizzle as drizzleOnPostgres } from "drizzle-orm/postgres-js";
+import { MikroORM, type SqlEntityManager } from "@mikro-orm/postgresql";
+import knex, { type Knex } from "knex";
 import { CompiledQuery, Kysely, PostgresDialect } from "kysely";
 import { Pool, type PoolClient } from "pg";
 import postgres, { type TransactionSql } from "postgres";
+import { Sequelize, type Transaction } from "sequelize";
+import { DataSource, type EntityManager, type QueryRunner } from "typeorm";
 import { z } from "zod";
 import { type Holdfast, job, open } from "../../src/index.ts";
 import { code, seeAll, unchecked } from "../runtime/parts.ts";
@@ -56,6 +60,26 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
       return withDrizzle(drizzleOnPostgres(client));
     },
     Kysely: (t) => withKysely(new Kysely({ dialect: new PostgresDialect({ pool: poolOf(t) }) })),
+    Knex: (t) => {
+      const db = knex({ client: "pg", connection: url, pool: { min: 0, max: 2 } });
+      t.after(() => db.destroy());
+      return withKnex(db);
+    },
+    Sequelize: (t) => {
+      const db = new Sequelize(url, { logging: false });
+      t.after(() => db.close());
+      return withSequelize(db);
+    },
+    TypeORM: (t) => {
+      const source = new DataSource({ type: "postgres", url });
+      t.after(() => source.destroy());
+      return withTypeOrm(source);
+    },
+    MikroORM: (t) => {
+      const orm = new MikroORM({ clientUrl: url, entities: [], discovery: { warnWhenNoEntities: false } });
+      t.after(() => orm.close(true));
+      return withMikroOrm(orm);
+    },
   };
   for (const [name, make] of Object.entries(orms)) {
     test(`with ${name}: they are committed together, and the job runs`, async (t) => {
@@ -149,6 +173,95 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
         }
         await trx.commit().execute();
       },
+    };
+  }
+
+  const sqlOf = (order: unknown) => `insert into orders values (${Number(order)})`;
+
+  function withKnex(db: Knex): Orm {
+    const put = async (trx: Knex.Transaction, order: unknown) => {
+      await trx.raw(sqlOf(order));
+      return hf.enqueue(ship, unchecked({ order }), { tx: await trx.client.acquireConnection() });
+    };
+    return {
+      place: (order, then) => db.transaction((trx) => put(trx, order).finally(then)),
+      nested: (all) =>
+        db.transaction(async (trx) => {
+          for (const { order, fails } of all) {
+            const inner = await trx.transaction();
+            await put(inner, order);
+            await (fails ? inner.rollback() : inner.commit());
+          }
+        }),
+    };
+  }
+
+  function withSequelize(db: Sequelize): Orm {
+    const put = async (transaction: Transaction, order: unknown) => {
+      await db.query(sqlOf(order), { transaction });
+      const { connection } = transaction as unknown as { connection: PoolClient };
+      return hf.enqueue(ship, unchecked({ order }), { tx: connection });
+    };
+    return {
+      place: (order, then) => db.transaction((transaction) => put(transaction, order).finally(then)),
+      nested: (all) =>
+        db.transaction(async (transaction) => {
+          for (const { order, fails } of all) {
+            const inner = await db.transaction({ transaction });
+            await put(inner, order);
+            await (fails ? inner.rollback() : inner.commit());
+          }
+        }),
+    };
+  }
+
+  function withTypeOrm(source: DataSource): Orm {
+    const put = async ({ queryRunner }: EntityManager, order: unknown) => {
+      const runner = queryRunner as QueryRunner;
+      await runner.query(sqlOf(order));
+      return hf.enqueue(ship, unchecked({ order }), { tx: runner });
+    };
+    const ready = source.initialize();
+    return {
+      place: async (order, then) => {
+        await ready;
+        return source.transaction((manager) => put(manager, order).finally(then));
+      },
+      nested: async (all) => {
+        await ready;
+        await source.transaction(async (manager) => {
+          for (const { order, fails } of all) {
+            const inner = manager.transaction(async (nested) => {
+              await put(nested, order);
+              if (fails) throw new Error("undone");
+            });
+            await inner.catch((error: Error) => assert.ok(fails, error.message));
+          }
+        });
+      },
+    };
+  }
+
+  function withMikroOrm(orm: MikroORM): Orm {
+    const put = async (em: SqlEntityManager, order: unknown) => {
+      await em.execute(sqlOf(order));
+      const trx = em.getTransactionContext() as Kysely<unknown>;
+      return hf.enqueue(ship, unchecked({ order }), {
+        tx: { query: (text, values) => trx.executeQuery(CompiledQuery.raw(text, values)) },
+      });
+    };
+    return {
+      place: (order, then) => orm.em.fork().transactional((em) => put(em, order).finally(then)),
+      nested: (all) =>
+        orm.em.fork().transactional(async (em) => {
+          for (const { order, fails } of all) {
+            const inner = em.transactional(async (nested) => {
+              await put(nested, order);
+              if (fails) throw new Error("undone");
+            });
+            await inner.catch((error: Error) => assert.ok(fails, error.message));
+          }
+        }),
     };
   }
 });
