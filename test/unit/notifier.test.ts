@@ -49,23 +49,6 @@ test("while one notification is under way, the next waits", async () => {
   await notifier.close();
 });
 
-test("a commit carries a notification, and the next one, right after it, does not, nor one after a slow commit", async () => {
-  const notifier = await heard();
-  const carried = async (): Promise<void> => {
-    while (notifier.carried(MAIL) === null) await passes(1);
-  };
-  await carried();
-  notifier.answered({ rows: [1] }, true);
-  assert.equal(notifier.carried(MAIL), null);
-  await carried();
-  await passes(11);
-  notifier.answered({ rows: [1] }, true);
-  await passes(6);
-  assert.equal(notifier.carried(MAIL), null);
-  assert.notEqual(notifier.behind(MAIL), null);
-  await notifier.close();
-});
-
 test("a notification that could not be delivered is tried again once a second, and no commit sends another until then", async (t) => {
   const tried: unknown[][] = [];
   let fails = true;

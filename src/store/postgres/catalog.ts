@@ -1,7 +1,7 @@
 import { type ClaimSource, type Lane, LaneIndex, laneText, type MatchedLanes } from "../../core/jobs/claiming.ts";
 import type { Policy } from "../../core/jobs/retry.ts";
 import { policyText } from "../queues.ts";
-import { listOf, type Rows } from "./connection/driver.ts";
+import { listOf, lists, type Rows } from "./connection/driver.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { OrderedLock } from "./transactions/mutexes.ts";
 
@@ -126,6 +126,16 @@ export class Catalog {
     for (const id of ids) if (!this.#lanes.has(id)) return this.reload(rows);
   }
 
+  /** The lanes, for queries. */
+  over(rows: Rows) {
+    return {
+      reload: () => this.reload(rows),
+      know: (ids: readonly number[]) => this.knowLanes(rows, ids),
+      lane: (id: number) => this.lane(id),
+      all: () => this.lanes(),
+    };
+  }
+
   /** So that `policy` answers for each of these. */
   async knowPolicies(rows: Rows, ids: Iterable<number>): Promise<void> {
     const unknown = [...new Set(ids)].filter((id) => !this.#policies.has(id));
@@ -177,12 +187,7 @@ export class Catalog {
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);
     if (missing.length === 0) return;
-    const added = await tx.rows<LaneRow>(
-      this.#sql.addLanes,
-      listOf(missing.map(({ queue }) => queue)),
-      listOf(missing.map(({ name }) => name)),
-      listOf(missing.map(({ version }) => version)),
-    );
+    const added = await tx.rows<LaneRow>(this.#sql.addLanes, ...lists(missing, "queue", "name", "version"));
     const [[count]] = (await tx.rows<[number]>(this.#sql.countLanes, added.length)) as [[number]];
     this.#counted = -1;
     tx.moved("lanes", count - added.length, count);

@@ -2,7 +2,7 @@ import { Admission, isEarly, refusal, type Refusal, refusedWhole, type Standing,
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
-import { listOf } from "./connection/driver.ts";
+import { listOf, lists } from "./connection/driver.ts";
 import type { SingleCall, Tx } from "./transactions/transaction.ts";
 import type { Happened } from "./events.ts";
 import type { Made, SingleStatement } from "./transactions/receipts.ts";
@@ -132,8 +132,7 @@ export class Enqueue {
       listOf(jobs.map(({ priority }) => priority)),
       listOf(jobs.map(({ policy }) => this.#parts.catalog.policyIdOf(policy))),
       listOf(jobs.map(({ runAt }) => runAt ?? null)),
-      listOf(jobs.map(({ delay }) => delay)),
-      listOf(jobs.map(({ input }) => input)),
+      ...lists(jobs, "delay", "input"),
     );
     tx.wrote();
     for (const queue of new Set(jobs.map(({ queue }) => queue))) tx.ready(queue);
@@ -230,10 +229,8 @@ export class Enqueue {
       return { id, duplicate: false };
     });
     if (rows.length === 0) return answers;
-    await this.#parts.catalog.know(
-      tx,
-      rows.map(({ job }) => job),
-    );
+    const added = rows.map(({ job }) => job);
+    await this.#parts.catalog.know(tx, added);
     const awaited = new Set(waits.map(({ upstream }) => upstream));
     for (const row of rows) {
       row.lane = this.#parts.catalog.laneOf(row.job);
@@ -248,11 +245,8 @@ export class Enqueue {
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     const ended = cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" }) as const);
     await runAsync(this.#parts.batches.cancelled(tx, now, ended));
-    await this.#parts.effects.follow(
-      tx,
-      now,
-      cancelled.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),
-    );
+    const finished = cancelled.map(({ key: job, lane }) => ({ job, lane, state: "cancelled" }) as const);
+    await this.#parts.effects.follow(tx, now, finished);
     for (const { job } of rows) tx.ready(job.queue);
     tx.wrote();
     return answers;
@@ -299,34 +293,21 @@ export class Enqueue {
   }
 
   async #write(tx: Tx, now: number, rows: readonly Row[]): Promise<void> {
-    const ids = rows.filter(({ id }) => id !== null);
-    if (ids.length > 0) {
-      await tx.rows(
-        this.#sql.insertIds,
-        listOf(ids.map(({ id }) => id)),
-        listOf(ids.map(({ key }) => key)),
-        listOf(ids.map(({ job }) => job.name)),
-        listOf(ids.map(({ job }) => job.id !== undefined)),
-      );
-    }
-    await tx.rows(
-      this.#sql.insert,
-      now,
-      listOf(rows.map(({ key }) => key)),
-      listOf(rows.map(({ standing }) => standing.state)),
-      listOf(rows.map(({ gate }) => gate)),
-      listOf(rows.map(({ quiet }) => quiet)),
-      listOf(rows.map(({ lane }) => lane)),
-      listOf(rows.map(({ job }) => job.priority)),
-      listOf(rows.map(({ job }) => this.#parts.catalog.policyIdOf(job.policy))),
-      listOf(rows.map(({ runAt }) => runAt)),
-      listOf(rows.map(({ job }) => job.scheduledFor ?? null)),
-      listOf(rows.map(({ limits }) => limits)),
-      listOf(rows.map(({ id }) => id)),
-      listOf(rows.map(({ slot }) => slot)),
-      listOf(rows.map(({ job }) => job.input)),
-      listOf(rows.map(({ standing }) => (standing.state === "cancelled" ? JSON.stringify(standing.error) : null))),
+    const ids = rows.flatMap(({ id, key, job: { name, id: chosen } }) =>
+      id === null ? [] : [{ id, key, name, isChosen: chosen !== undefined }],
     );
+    if (ids.length > 0) await tx.rows(this.#sql.insertIds, ...lists(ids, "id", "key", "name", "isChosen"));
+    const stored = rows.map(({ job, standing, ...row }) => ({
+      ...row,
+      state: standing.state,
+      priority: job.priority,
+      policy: this.#parts.catalog.policyIdOf(job.policy),
+      scheduledFor: job.scheduledFor ?? null,
+      input: job.input,
+      error: standing.state === "cancelled" ? JSON.stringify(standing.error) : null,
+    }));
+    const columns = ["key", "state", "gate", "quiet", "lane", "priority", "policy", "runAt", "scheduledFor", "limits"] as const;
+    await tx.rows(this.#sql.insert, now, ...lists(stored, ...columns, "id", "slot", "input", "error"));
   }
 
   async #tell(tx: Tx, rows: readonly Row[]): Promise<void> {

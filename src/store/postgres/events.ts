@@ -4,7 +4,7 @@ import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
 import type { EventNumbers } from "../sql/events.ts";
 import type { Reader } from "./connection/connections.ts";
-import { listOf } from "./connection/driver.ts";
+import { listOf, lists } from "./connection/driver.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
 import { MUTEX } from "./transactions/mutexes.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
@@ -31,15 +31,10 @@ export class Events {
 
   async add(tx: Tx, events: readonly NewEvent[]): Promise<void> {
     if (events.length === 0) return;
-    await tx.rows(
-      this.#insert,
-      tx.at,
-      listOf(events.map(({ type }) => type)),
-      listOf(events.map(({ transition }) => transition)),
-      listOf(events.map(({ job }) => job ?? null)),
-      listOf(events.map(({ build }) => build ?? null)),
-      listOf(events.map(({ data }) => JSON.stringify(data))),
-    );
+    const rows = events.map(({ type, transition, job = null, build = null, data }) => {
+      return { type, transition, job, build, data: JSON.stringify(data) };
+    });
+    await tx.rows(this.#insert, tx.at, ...lists(rows, "type", "transition", "job", "build", "data"));
     tx.wrote();
   }
 
@@ -98,10 +93,8 @@ export class JobEvents {
   async always(tx: Tx, happened: readonly Omit<Happened, "lane">[]): Promise<void> {
     if (happened.length === 0) return;
     const rows = await tx.rows<Row>(this.#rows, listOf(happened.map(({ job }) => job)));
-    await this.#parts.catalog.knowLanes(
-      tx.rows,
-      rows.map((row) => row[1]),
-    );
+    const lanes = rows.map((row) => row[1]);
+    await this.#parts.catalog.knowLanes(tx.rows, lanes);
     const byKey = new Map(rows.map((row) => [row[0], row]));
     await this.#parts.outbox.add(
       tx,

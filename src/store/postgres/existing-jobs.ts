@@ -93,10 +93,8 @@ export class ExistingJobsLookUp {
       lock ? this.#sql.lockSlots : this.#sql.slots,
       listOf([...slots]),
     );
-    await this.#catalog.knowLanes(
-      tx.rows,
-      rows.map((row) => row[4]),
-    );
+    const lanes = rows.map((row) => row[4]);
+    await this.#catalog.knowLanes(tx.rows, lanes);
     for (const [slot, key, createdAt, id, lane, state] of rows) {
       const own = publicId(id, createdAt, key);
       known.holds(slot, own);
@@ -109,10 +107,8 @@ export class ExistingJobsLookUp {
     if (keys.length === 0) return;
     const asked = new Set(ids);
     const rows = await tx.rows<[JobKey, number, number, JobState]>(this.#sql.generated, listOf(keys));
-    await this.#catalog.knowLanes(
-      tx.rows,
-      rows.map((row) => row[2]),
-    );
+    const lanes = rows.map((row) => row[2]);
+    await this.#catalog.knowLanes(tx.rows, lanes);
     for (const [key, createdAt, lane, state] of rows) {
       const id = generatedId(createdAt, key);
       if (asked.has(id)) known.found(id, { name: this.#catalog.lane(lane).name, key, state });

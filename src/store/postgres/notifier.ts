@@ -5,10 +5,6 @@ import { codeOf } from "./connection/faults.ts";
 /** At least so long between two notifications; and while no other process listens. */
 const NOTIFY_INTERVAL_MS = 2;
 const UNHEARD_INTERVAL_MS = 100;
-/** A commit carries a notification only so long after the last one; and not for a while after such a commit was slow. */
-const CARRY_INTERVAL_MS = 5;
-const SLOW_COMMIT_MS = 10;
-const SLOW_PAUSE_MS = 1_000;
 /** How often the notifier looks up whether another process listens, while one does. */
 const LISTENER_CHECK_MS = 1_000;
 /** How long commits send no notifications after one could not be delivered. */
@@ -40,8 +36,7 @@ type Statement = [text: string, ...values: Value[]];
 /**
  * Notifies other processes of commits. One notification is under way at a time: sent right behind a commit or, where one was
  * sent just before, by the timer; what is committed meanwhile goes into the next. PostgreSQL makes commits that notify wait
- * for each other, in all databases of the server, so only a lone statement carries its own, and only where commits are few:
- * then an idle worker hears of a job a statement sooner.
+ * for each other, in all databases of the server, so no commit of a job carries its own.
  */
 export class Notifier {
   readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
@@ -57,7 +52,6 @@ export class Notifier {
   #timer: NodeJS.Timeout | null = null;
   #sentAt = Number.NEGATIVE_INFINITY;
   #checkedAt = Number.NEGATIVE_INFINITY;
-  #slowAt = Number.NEGATIVE_INFINITY;
   #isHeard = false;
   /** While one could not be delivered, only the timer tries again, and waits less. */
   #isPaused = false;
@@ -80,15 +74,6 @@ export class Notifier {
     return this.#statement(committed);
   }
 
-  /** What a commit that is one statement notifies of by itself; `answered` has to be called with its answer. Null: not now. */
-  carried(committed: Committed): [channel: string, text: string] | null {
-    const now = performance.now();
-    if (now < this.#sentAt + CARRY_INTERVAL_MS || now < this.#slowAt + SLOW_PAUSE_MS) return null;
-    if (now >= this.#checkedAt + LISTENER_CHECK_MS) return null;
-    const statement = this.behind(committed);
-    return statement && [statement[1] as string, statement[2] as string];
-  }
-
   /** What is notified soon, by the timer. */
   add({ ready, ended }: Committed): void {
     for (const queue of ready) this.#ready.add(queue);
@@ -97,10 +82,9 @@ export class Notifier {
     this.#schedule();
   }
 
-  answered(answer: { rows: readonly unknown[] } | { error: unknown }, isCarried = false): void {
+  answered(answer: { rows: readonly unknown[] } | { error: unknown }): void {
     const sent = this.#underWay;
     this.#underWay = null;
-    if (isCarried && performance.now() >= this.#sentAt + SLOW_COMMIT_MS) this.#slowAt = performance.now();
     if ("rows" in answer) {
       this.#isHeard = answer.rows.length > 0;
       this.#isPaused = false;
@@ -194,7 +178,7 @@ export function parseNotification(text: string): Notification | null {
 }
 
 /** A listener has not read for so long that the server's queue is full; or another commit that notifies takes too long. */
-export function isUndelivered(error: unknown): boolean {
+function isUndelivered(error: unknown): boolean {
   const code = codeOf(error);
   return code === "54000" || code === "55P03";
 }
@@ -203,14 +187,9 @@ export function isUndelivered(error: unknown): boolean {
  * A commit that notifies waits for all others on the server, and one of those may wait for a replica that is down: the
  * timeout bounds that. A hint need not be on the disk either, and the server would wait for that before it delivers.
  */
-const timeoutSql = (lockTimeout: string): string => `set_config('lock_timeout', '${lockTimeout}', true)`;
 const notifySql = (lockTimeout: string): string =>
-  `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), ${timeoutSql(lockTimeout)}`;
+  `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '${lockTimeout}', true)`;
 const NOTIFY = notifySql("1s");
-/** Notifies as part of another statement: a condition that is never true. */
-export const carriedSql = (channel: string, text: string): string =>
-  `pg_notify(${channel}, ${text})::text is null or ${timeoutSql("1s")} is null`;
-
 /** No row, and no notification, while no other store listens. Every role may see the names of connections. */
 const IF_LISTENERS = `where exists (
     select 1 from pg_stat_activity

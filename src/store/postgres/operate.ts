@@ -8,10 +8,11 @@ import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { PruneFilter } from "../store.ts";
 import { endedSql } from "./claims/leases.ts";
-import { listOf, type Value } from "./connection/driver.ts";
+import { listOf, lists, type Value } from "./connection/driver.ts";
+import { dialectOf } from "./scripts.ts";
 import type { LimitedJob } from "./limits/limits.ts";
 import { Stalled } from "./transactions/mutexes.ts";
-import { idValues, keyOf } from "./queries.ts";
+import { idParams, keyOf } from "../sql/queries.ts";
 import type { FinishedJob } from "./settle/settle-effects.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { JobParts } from "./store-parts.ts";
@@ -30,8 +31,9 @@ export class Operate {
   constructor(s: string, parts: OperateParts) {
     this.#parts = parts;
     this.#s = s;
+    const dialect = dialectOf(s);
     this.#sql = {
-      find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(s, "$1", "$2", "$3")}`,
+      find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(dialect, "$1", "$2", "$3")}`,
       // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
       holderOf: `
         select 1 from ${s}.jobs where reserved = $1`,
@@ -39,7 +41,7 @@ export class Operate {
         update ${s}.jobs set state = 'pending', gate = $3, errors = 0, crashes = 0, run_at = $2, finished_at = null
         where key = $1`,
       keysOf: `
-        select distinct ${keyOf(s, "one.id", "one.key", "one.created_at")}
+        select distinct ${keyOf(dialect, "one.id", "one.key", "one.created_at")}
         from unnest($1::text[], $2::bigint[], $3::bigint[]) as one (id, key, created_at)`,
       // The ids that callers chose stay: one job ever. How it ended stays with them, for what is to come after it.
       drop: `
@@ -108,7 +110,8 @@ export class Operate {
 
   /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */
   async #lock(tx: Tx, id: string): Promise<Locked | undefined> {
-    const [found] = await tx.rows<[JobKey, number, boolean]>(this.#sql.find, ...idValues(id));
+    const { key: generated, createdAt } = idParams(id);
+    const [found] = await tx.rows<[JobKey, number, boolean]>(this.#sql.find, id, generated, createdAt);
     if (found === undefined) return undefined;
     const [key, lane, hasLimits] = found;
     await this.#parts.catalog.knowLanes(tx.rows, [lane]);
@@ -134,13 +137,7 @@ export class Operate {
   }
 
   async #keysOf(tx: Tx, ids: readonly string[]): Promise<JobKey[]> {
-    const asked = ids.map(idValues);
-    const rows = await tx.rows<[JobKey | null]>(
-      this.#sql.keysOf,
-      listOf(asked.map(([id]) => id)),
-      listOf(asked.map(([, key]) => key)),
-      listOf(asked.map(([, , createdAt]) => createdAt)),
-    );
+    const rows = await tx.rows<[JobKey | null]>(this.#sql.keysOf, ...lists(ids.map(idParams), "id", "key", "createdAt"));
     return rows.flatMap(([key]) => key ?? []);
   }
 
@@ -212,10 +209,8 @@ export class Cancel {
   async lock(tx: Tx, jobs: readonly JobKey[]): Promise<Locked[]> {
     if (jobs.length === 0) return [];
     const rows = await tx.rows<Row>(this.#sql.lock, listOf(jobs));
-    await this.#parts.catalog.knowLanes(
-      tx.rows,
-      rows.map((row) => row[2]),
-    );
+    const lanes = rows.map((row) => row[2]);
+    await this.#parts.catalog.knowLanes(tx.rows, lanes);
     return rows.map(([key, state, lane, fence, slot, gate, priority, limits]) => {
       return { key, state, lane, fence, slot, gate, limited: limits === null ? null : { key, lane, priority, limits } };
     });
@@ -252,11 +247,8 @@ export class Cancel {
     const pending = of("pending");
     if (pending.length > 0) await this.#parts.limits.withdraw(tx, pending);
     await this.#parts.limits.end(tx, of("running"));
-    await this.#parts.effects.follow(
-      tx,
-      now,
-      jobs.map(({ key, lane }) => ({ job: key, lane, state: "cancelled" })),
-    );
+    const ended = jobs.map(({ key: job, lane }) => ({ job, lane, state: "cancelled" }) as const);
+    await this.#parts.effects.follow(tx, now, ended);
     for (const { key, fence, lane } of running) {
       tx.ended(key, fence);
       // It may have been an exclusive claim: its queue is open again.

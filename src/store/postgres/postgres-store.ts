@@ -21,7 +21,7 @@ import type {
   Store,
 } from "../store.ts";
 import { type ConnectionLimit, type OpenedPostgres, openPostgres } from "./connection/open.ts";
-import { StoreParts } from "./store-parts.ts";
+import { storeParts, type StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
@@ -33,7 +33,7 @@ import { SettleQueue } from "./settle/settle-queue.ts";
 import type { CallHints, SingleRoute } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
-import type { Queries } from "./queries.ts";
+import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import type { Reader, Writer } from "./connection/connections.ts";
 import type { EventLog, Sinks } from "../sql/events.ts";
@@ -149,23 +149,23 @@ export class PostgresStore implements Store {
       write: (...how) => this.#write(...how),
       readInTurn: (operation, run) => this.#group.submit(operation, run),
     };
-    const areas = (this.#parts = new StoreParts(opened, { random, actor: options.actor ?? null, time, access }));
-    writer.onSession((session) => areas.processes.connected(session));
-    this.audit = areas.auditLog;
-    this.queries = areas.queries;
-    this.queues = areas.queues;
-    this.builds = areas.builds;
-    this.work = areas.work;
-    this.recoveries = areas.recoveries;
-    this.processes = areas.processes;
-    this.locks = areas.locks;
-    this.schedules = areas.schedules;
-    this.events = areas.events;
-    this.sinks = areas.sinks;
+    const parts = (this.#parts = storeParts(opened, { random, actor: options.actor ?? null, time, access }));
+    writer.onSession((session) => parts.processes.connected(session));
+    this.audit = parts.auditLog;
+    this.queries = parts.queries;
+    this.queues = parts.queues;
+    this.builds = parts.builds;
+    this.work = parts.work;
+    this.recoveries = parts.recoveries;
+    this.processes = parts.processes;
+    this.locks = parts.locks;
+    this.schedules = parts.schedules;
+    this.events = parts.events;
+    this.sinks = parts.sinks;
     const name = options.schema ?? "holdfast";
     this.maintenance = new Maintenance(s, access, { time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);
-    const { audit, jobParts } = areas;
+    const { audit, jobParts } = parts;
     const { catalog, limits, enqueue } = jobParts;
     this.#userTransactions = new UserTransactions({
       s,
@@ -186,7 +186,7 @@ export class PostgresStore implements Store {
       patience: options.patience ?? PATIENCE,
       random: options.random,
       schema: s,
-      statements: areas.statements,
+      statements: parts.statements,
       durability: this.durability,
       changes: this.#changes,
       epoch: opened.epoch,
@@ -209,7 +209,7 @@ export class PostgresStore implements Store {
       },
     };
     const settleQueue = (this.#settleQueue = new SettleQueue(
-      { settle: areas.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
+      { settle: parts.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
       { ...how, tallyShare: () => secondShare(this.#tallyShare), first: () => null },
     ));
     this.#rowCommits = new RowCommits({
@@ -309,15 +309,15 @@ export class PostgresStore implements Store {
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
-    return this.#write("checkpoint", (tx) => this.#parts.notes.saveCheckpoint(tx, lease, value));
+    return this.#write("checkpoint", (tx) => this.#parts.checkpoints.saveCheckpoint(tx, lease, value));
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#parts.notes.checkpoint(this.#reader.rows, job);
+    return this.#parts.checkpoints.checkpoint(this.#reader.rows, job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
-    return this.#write("progress", (tx) => this.#parts.notes.saveProgress(tx, reports));
+    return this.#write("progress", (tx) => this.#parts.checkpoints.saveProgress(tx, reports));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {

@@ -1,13 +1,10 @@
 import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
-import type { BuildGuard } from "../sql/builds/runs.ts";
-import { type EventGuard, EventLog, Sinks } from "../sql/events.ts";
+import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
-import { Queues, type ScheduleGuard, Schedules } from "../sql/queues.ts";
+import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
-import type { ResultGuard } from "../sql/work/results.ts";
-import type { TargetGuard } from "../sql/work/targets.ts";
 import { Work } from "../sql/work/work.ts";
 import type { ArtifactCheck } from "../sql/work/work-batch.ts";
 import { WorkBatches } from "../sql/work/work-batches.ts";
@@ -22,7 +19,8 @@ import type { ServerTime } from "./connection/server-time.ts";
 import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
 import { LimitCache, Limits } from "./limits/limits.ts";
-import { Queries } from "./queries.ts";
+import { queryDialect } from "./queries.ts";
+import { Queries } from "../sql/queries.ts";
 import { Events, JobEvents, EventNumbering } from "./events.ts";
 import { Cancel, Operate } from "./operate.ts";
 import { Processes } from "./processes.ts";
@@ -43,65 +41,55 @@ const NO_FILE: FileFacts = {
   reported: () => {},
 };
 
-/** All parts of a store, and what each of them needs. */
-export class StoreParts {
-  readonly statements: Statements;
-  readonly jobParts: JobParts;
-  readonly claim: Claim;
-  readonly settle: Settle;
-  readonly leases: Leases;
-  readonly notes: Checkpoints;
-  readonly locks: Locks;
-  readonly schedules: Schedules;
-  readonly queries: Queries;
-  readonly outlooks: Outlooks;
-  readonly operate: Operate;
-  readonly queues: Queues;
-  readonly events: EventLog;
-  readonly sinks: Sinks;
-  readonly processes: Processes;
-  readonly audit: Audit;
-  readonly auditLog: AuditLog;
-  readonly builds: Builds;
-  readonly work: Work;
-  readonly recoveries: Recoveries;
-
-  /** `actor`: who acts, for the audit; null: that is not said. */
-  constructor(opened: OpenedPostgres, parts: { random: () => number; actor: string | null; time: ServerTime; access: Access }) {
-    const { s, reader, databaseId } = opened;
-    const { random, actor, time, access } = parts;
-    const jobParts = (this.jobParts = new JobParts(s, { speaks: true, random }));
-    const { catalog, settings, enqueue, batches, outbox } = jobParts;
-    const dialect = dialectOf(s);
-    const statements = (this.statements = new Statements(s));
-    const scripts = scriptAccess(statements, access, jobParts);
-    const audit = (this.audit = new Audit(dialect, { actor, events: outbox }));
-    const recoveryLog = new RecoveryLog(dialect, outbox);
-    this.processes = new Processes(s, { ...opened, audit, time }, access);
-    this.locks = new Locks(dialect, { audit, processes: this.processes, recoveryLog }, scripts);
-    this.claim = new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows });
-    this.settle = new Settle(s, { ...jobParts, random });
-    this.leases = new Leases(s, this.settle);
-    this.notes = new Checkpoints(s, this.settle);
-    this.schedules = new Schedules(dialect, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
-    this.queries = new Queries(s, catalog, access);
-    const cancel = new Cancel(s, jobParts);
-    this.operate = new Operate(s, { ...jobParts, cancel, audit });
-    this.outlooks = new Outlooks(s, { rows: reader.rows, catalog, random });
-    this.queues = new Queues({ settings, audit }, scripts);
-    const numbers = new EventNumbering(s, reader, access);
-    this.events = new EventLog(dialect, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
-    this.sinks = new Sinks(dialect, { audit, numbers }, scripts);
-    this.auditLog = new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts);
-    this.builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);
-    const hooks = workHooks(s, { jobParts, settle: this.settle, cancel, notes: this.notes, reader, access });
-    const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.work = new Work(dialect, { batches, hooks, guards }, scripts);
-    const { settle, leases, locks, processes, builds } = this;
-    const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
-    this.recoveries = new Recoveries(dialect, recovered, scripts);
-  }
+/** All parts of a store, and what each of them needs. `actor`: for the audit. */
+export function storeParts(
+  opened: OpenedPostgres,
+  { random, actor, time, access }: { random: () => number; actor: string | null; time: ServerTime; access: Access },
+) {
+  const { s, reader, databaseId } = opened;
+  const jobParts = new JobParts(s, { speaks: true, random });
+  const { catalog, settings, enqueue, batches, outbox } = jobParts;
+  const dialect = dialectOf(s);
+  const statements = new Statements(s);
+  const scripts = scriptAccess(statements, access, jobParts);
+  const audit = new Audit(dialect, { actor, events: outbox });
+  const recoveryLog = new RecoveryLog(dialect, outbox);
+  const processes = new Processes(s, { ...opened, audit, time }, access);
+  const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
+  const settle = new Settle(s, { ...jobParts, random });
+  const leases = new Leases(s, settle);
+  const checkpoints = new Checkpoints(s, settle);
+  const cancel = new Cancel(s, jobParts);
+  const numbers = new EventNumbering(s, reader, access);
+  const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
+  const hooks = workHooks(s, { jobParts, settle, cancel, notes: checkpoints, reader, access });
+  const guards = { builds: UNGUARDED, targets: UNGUARDED, results: UNGUARDED };
+  const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
+  return {
+    statements,
+    jobParts,
+    settle,
+    leases,
+    checkpoints,
+    locks,
+    processes,
+    audit,
+    builds,
+    claim: new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows }),
+    operate: new Operate(s, { ...jobParts, cancel, audit }),
+    outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
+    schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
+    queries: new Queries(dialect, queryDialect(s), catalog.over(access.read), scripts),
+    queues: new Queues({ settings, audit }, scripts),
+    events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId }, scripts),
+    sinks: new Sinks(dialect, { audit, numbers }, scripts),
+    auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
+    work: new Work(dialect, { batches, hooks, guards }, scripts),
+    recoveries: new Recoveries(dialect, recovered, scripts),
+  };
 }
+
+export type StoreParts = ReturnType<typeof storeParts>;
 
 /** Triggers can be disabled without being dropped. */
 function auditGuards(s: string): AuditGuards {
@@ -117,29 +105,17 @@ function auditGuards(s: string): AuditGuards {
   };
 }
 
-/** The server looks after its pages itself. */
-const BUILD_GUARD: BuildGuard = {
+const NO_COLUMNS = { columns: "", values: "", updates: "", params: () => ({}) };
+
+/** Adds no checksums to rows: the server looks after its pages itself. */
+const UNGUARDED = {
   columns: "",
   check: () => {},
-  inserted: { columns: "", values: "", params: () => ({}) },
-};
-
-const EVENT_GUARD: EventGuard = { columns: "", check: () => {} };
-
-const SCHEDULE_GUARD: ScheduleGuard = {
-  columns: "",
-  check: () => {},
-  saved: { columns: "", values: "", updates: "", params: () => ({}) },
-};
-
-const TARGET_GUARD: TargetGuard = { columns: "", check: () => {}, checksum: null };
-
-const RESULT_GUARD: ResultGuard = {
-  columns: "",
+  inserted: NO_COLUMNS,
+  saved: NO_COLUMNS,
+  checksum: null,
   found: "result.output_hash, result.output_text, result.output_file, result.output_size",
   isIntact: () => true,
-  check: () => {},
-  checksum: null,
 };
 
 /** The parts that enqueue and settle jobs: over the store's own connection, or in a user's transaction. */
@@ -174,7 +150,7 @@ export class JobParts {
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, limitCache }));
     const retention = (this.retention = new Retention(s, { catalog, settings, tally }));
     const database = workDatabase(s, { catalog, limits });
-    const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
+    const guards = { targets: UNGUARDED, results: UNGUARDED };
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
     const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
     const parts = { catalog, settings, limits, waits, effects, events, batches };

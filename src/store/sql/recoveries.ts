@@ -137,10 +137,8 @@ export class Recoveries implements RecoveryStore {
     if (!(yield* this.#reports.names(tx, report, process))) return goneBefore();
     const { locks, recoveryLog, builds } = this.#parts;
     const leases = yield* tx.all<{ job: JobKey; fence: Fence; expiresAt: number }>(this.#sql.leases, { process, limit });
-    const { ended, reclaimed } = yield* this.#endLeases(
-      tx,
-      leases.map(({ job, fence, expiresAt }) => ({ job, fence, expiresAt, kind })),
-    );
+    const over = leases.map(({ job, fence, expiresAt }) => ({ job, fence, expiresAt, kind }));
+    const { ended, reclaimed } = yield* this.#endLeases(tx, over);
     const freed = ended.length === 0 ? [] : yield* locks.freeBound(tx, ended);
     const isDone = (yield* this.#heldBy(tx, [process])) === 0;
     const crashed: BuildRow[] = [];

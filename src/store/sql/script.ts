@@ -66,7 +66,7 @@ async function resume<T>(script: Script<T>, step: IteratorResult<Promise<unknown
 /** What a statement takes. A list is one value, see `Dialect.in` and `Dialect.items`. */
 export type Param = string | number | boolean | null | readonly (string | number)[];
 /** The columns of one row, see `Tx.each`. */
-export type EachParams = Readonly<Record<string, string | number | boolean | null>>;
+export type EachParams<Name extends string | number | symbol = string> = Readonly<Record<Name, string | number | boolean | null>>;
 export type Params = Readonly<Record<string, Param>>;
 
 /**
@@ -89,7 +89,7 @@ export interface Tx extends Reads {
   /** Changes rows, and gives back what the statement returns of them. */
   returning<Row>(sql: string, params?: Params): Script<Row[]>;
   /** Runs a statement that `Dialect.each` made for each of these rows: how many rows it changed. */
-  each(sql: string, rows: readonly EachParams[]): Script<number>;
+  each<Row extends EachParams<keyof Row>>(sql: string, rows: readonly Row[]): Script<number>;
   /** The same, and gives back what the statement returns. */
   eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** Keeps others from changing the selected rows before the commit. SQLite has one writer at a time and needs no locks. */

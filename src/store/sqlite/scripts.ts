@@ -4,7 +4,7 @@ import type { BuildColumns } from "../builds.ts";
 import { isYes } from "../job-row.ts";
 import type { Operation } from "../points.ts";
 import type { AuditGuards } from "../sql/audit.ts";
-import type { BuildGuard } from "../sql/builds/runs.ts";
+import type { BuildGuard } from "../sql/builds/build-rows.ts";
 import type { GuardedSchedule, ScheduleGuard } from "../sql/queues.ts";
 import {
   type Access,

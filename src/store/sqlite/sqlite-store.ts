@@ -48,7 +48,7 @@ import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
-import type { Queries } from "./queries.ts";
+import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
 import type { EventLog, Sinks } from "../sql/events.ts";

@@ -20,7 +20,8 @@ import type { Damage } from "./maintenance/damage/damage.ts";
 import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
-import { Queries } from "./queries.ts";
+import { Queries } from "../sql/queries.ts";
+import { JobIds, lanesOf, QUERY_DIALECT } from "./queries.ts";
 import {
   AUDIT_GUARDS,
   BUILD_GUARD,
@@ -110,9 +111,9 @@ export class StoreParts {
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes });
     this.leases = new Leases(db, this.settle);
-    this.queries = new Queries(db, { catalog, settings, tally }, access);
+    this.queries = new Queries(DIALECT, QUERY_DIALECT, lanesOf(catalog), scripts);
     const cancel = new Cancel(db, { ...shared, waits });
-    this.operate = new Operate(db, { ...shared, audit, queries: this.queries, tally, expiring, cancel });
+    this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), tally, expiring, cancel });
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);

@@ -103,10 +103,8 @@ export class Claim {
     tx.wrote();
     const claimed = await this.#claimed(tx.rows, rows);
     if (request.exclusive !== undefined) await this.#lock(tx, claimed, request.worker, request.exclusive);
-    await this.#parts.events.tell(
-      tx,
-      rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) })),
-    );
+    const started = rows.map((row) => ({ type: "job.started", job: row[0], lane: laneOf(row) }) as const);
+    await this.#parts.events.tell(tx, started);
     return claimed;
   }
 

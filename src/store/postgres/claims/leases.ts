@@ -1,7 +1,7 @@
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { HeldLease, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fate } from "../../store.ts";
-import { listOf } from "../connection/driver.ts";
+import { lists } from "../connection/driver.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Settle } from "../settle/settle.ts";
 import type { Tx } from "../transactions/transaction.ts";
@@ -56,13 +56,7 @@ export class Leases {
 
   /** Leases that end further away than they can, because the clock was set back, end a lease from now. */
   async cut(tx: Tx, leases: readonly HeldLease[]): Promise<void> {
-    const cut = await tx.rows(
-      this.#cut,
-      tx.at,
-      listOf(leases.map(({ job }) => job)),
-      listOf(leases.map(({ fence }) => fence)),
-      listOf(leases.map(({ expiresAt }) => expiresAt)),
-    );
+    const cut = await tx.rows(this.#cut, tx.at, ...lists(leases, "job", "fence", "expiresAt"));
     if (cut.length > 0) tx.wrote();
   }
 
@@ -80,13 +74,7 @@ export class Leases {
   }
 
   async #try(tx: Tx, leases: readonly Renewal[]): Promise<{ renewed: Renewal[]; rest: { lease: Renewal; fate: Fate }[] }> {
-    const rows = await tx.rows<[JobKey, Fence]>(
-      this.#renew,
-      tx.at,
-      listOf(leases.map(({ job }) => job)),
-      listOf(leases.map(({ fence }) => fence)),
-      listOf(leases.map(({ lease }) => lease)),
-    );
+    const rows = await tx.rows<[JobKey, Fence]>(this.#renew, tx.at, ...lists(leases, "job", "fence", "lease"));
     if (rows.length > 0) tx.wrote();
     const fences = new Map(rows);
     const isRenewed = ({ job, fence }: Renewal) => fences.get(job) === fence;

@@ -146,14 +146,19 @@ function dialled(socket: Socket, host: Host): Promise<Socket> {
 }
 
 /** A list as PostgreSQL writes it: one value, however many there are. */
-export function listOf(values: readonly (string | number | boolean | null)[]): string {
+export function listOf(values: readonly Value[]): string {
   let text = "{";
   for (let i = 0; i < values.length; i++) {
-    const value = values[i] as string | number | boolean | null;
+    const value = values[i] as Value;
     if (i > 0) text += ",";
     text += typeof value === "string" ? quoted(value) : value === null ? "NULL" : String(value);
   }
   return `${text}}`;
+}
+
+/** Columns of rows, each as a list. */
+export function lists<Name extends string>(rows: readonly Readonly<Record<Name, Value>>[], ...names: Name[]): string[] {
+  return names.map((name) => listOf(rows.map((row) => row[name])));
 }
 
 /**

@@ -10,7 +10,7 @@ import type {
 } from "../../../core/limits/lane-usage.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { type Changes, limitsIn } from "../../../core/limits/limit-gate.ts";
-import { listOf, placeIn } from "../connection/driver.ts";
+import { listOf, lists, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**
@@ -212,32 +212,16 @@ export class CounterRows {
     const opened = changes.opened.filter(({ key }) => !own.has(key));
     const statements: Promise<unknown>[] = [];
     const send = (text: string, ...lists: string[]) => void statements.push(tx.rows(text, ...lists));
-    if (unparked.length > 0) {
-      send(sql.unpark, listOf(unparked.map(({ usage }) => usage.id)), ...turnLists(unparked.map(({ job }) => job)));
-    }
-    if (removed.length > 0) send(sql.remove, listOf(removed.map(({ id }) => id)));
-    if (saved.length > 0) send(sql.save, listOf(saved.map(({ id }) => id)), ...numberLists(saved));
+    if (unparked.length > 0) send(sql.unpark, ...lists(unparked.map(parkedRow), "counter", "priority", "job"));
+    if (removed.length > 0) send(sql.remove, ...lists(removed, "id"));
+    if (saved.length > 0) send(sql.save, ...lists(saved, "id", ...NUMBERS));
     if (added.length > 0) {
-      const at = parkedAtNew.map(({ usage }) => usage);
-      send(
-        sql.add,
-        ...placeLists(added),
-        ...numberLists(added),
-        ...placeLists(at),
-        ...turnLists(parkedAtNew.map(({ job }) => job)),
-        listOf(parkedAtNew.map(({ job }) => job.more)),
-      );
+      const counters = lists(added.map(counterRow), "rule", "key", "lane", ...NUMBERS);
+      send(sql.add, ...counters, ...lists(parkedAtNew.map(parkedRow), "rule", "key", "lane", "priority", "job", "more"));
     }
-    if (parked.length > 0) {
-      send(
-        sql.park,
-        listOf(parked.map(({ usage }) => usage.id)),
-        ...turnLists(parked.map(({ job }) => job)),
-        listOf(parked.map(({ job }) => job.more)),
-      );
-    }
+    if (parked.length > 0) send(sql.park, ...lists(parked.map(parkedRow), "counter", "priority", "job", "more"));
     if (shut.length > 0) send(sql.shut, listOf(shut));
-    if (opened.length > 0) send(sql.open, listOf(opened.map(({ key }) => key)));
+    if (opened.length > 0) send(sql.open, ...lists(opened, "key"));
     return statements;
   }
 }
@@ -252,6 +236,18 @@ export function pairsIn(texts: Iterable<string>): Pair[] {
     pairs.push(...own);
   }
   return pairs;
+}
+
+const NUMBERS = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "dueAt"] as const;
+
+function counterRow(usage: LaneUsage) {
+  return { ...usage, rule: usage.counter.rule, key: usage.counter.key };
+}
+
+function parkedRow({ usage, job }: { usage: LaneUsage; job: Turn & { more?: boolean } }) {
+  const { id: counter, lane } = usage;
+  const { rule, key } = usage.counter;
+  return { counter, rule, key, lane, priority: job.priority, job: job.key, more: job.more ?? false };
 }
 
 function byId({ id }: LaneUsage, { id: other }: LaneUsage): number {
@@ -294,22 +290,4 @@ function toParked([, key, priority, more, limits]: ParkedRow): Parked {
 
 function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): Stored {
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
-}
-
-function placeLists(usages: readonly LaneUsage[]): string[] {
-  return [
-    listOf(usages.map(({ counter }) => counter.rule)),
-    listOf(usages.map(({ counter }) => counter.key)),
-    listOf(usages.map(({ lane }) => lane)),
-  ];
-}
-
-function numberLists(usages: readonly LaneUsage[]): string[] {
-  return (["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "dueAt"] as const).map((column) =>
-    listOf(usages.map((usage) => usage[column])),
-  );
-}
-
-function turnLists(jobs: readonly Turn[]): [priorities: string, keys: string] {
-  return [listOf(jobs.map(({ priority }) => priority)), listOf(jobs.map(({ key }) => key))];
 }

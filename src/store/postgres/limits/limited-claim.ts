@@ -87,10 +87,8 @@ export class LimitedClaim {
       this.#limits.due(tx, names),
       tx.now(),
     ]);
-    await this.#admit(
-      tx,
-      jobs.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits })),
-    );
+    const due = jobs.map(([key, lane, priority, limits]) => ({ key, lane, priority, limits }));
+    await this.#admit(tx, due);
     await this.#limits.serve(tx, counters);
     return jobs.length + counters.length > 0;
   }

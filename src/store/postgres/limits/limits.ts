@@ -142,10 +142,8 @@ export class Limits {
    */
   async end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
     if (jobs.length === 0) return [];
-    this.#over(
-      tx,
-      jobs.map(({ key }) => key),
-    );
+    const keys = jobs.map(({ key }) => key);
+    this.#over(tx, keys);
     const { answer, opened } = await this.decide(tx, {
       pairs: pairsIn(limitsOf(jobs)),
       frees: true,

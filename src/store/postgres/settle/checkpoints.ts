@@ -2,7 +2,7 @@ import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { Fate, ProgressReport } from "../../store.ts";
 import { held } from "../claims/leases.ts";
-import { listOf, type Rows } from "../connection/driver.ts";
+import { listOf, lists, type Rows } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { Settle } from "./settle.ts";
 
@@ -47,9 +47,7 @@ export class Checkpoints {
     if (reports.length === 0) return [];
     const rows = await tx.rows<[JobKey]>(
       this.#sql.progress,
-      listOf(reports.map(({ job }) => job)),
-      listOf(reports.map(({ fence }) => fence)),
-      listOf(reports.map(({ fraction }) => fraction)),
+      ...lists(reports, "job", "fence", "fraction"),
       // PostgreSQL has no text with a NUL. One in a message for people must not cost all the others theirs.
       listOf(reports.map(({ message }) => message?.replaceAll("\0", "\uFFFD") ?? null)),
     );

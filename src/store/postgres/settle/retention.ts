@@ -2,7 +2,7 @@ import type { QueueSettings } from "../../../core/jobs/claiming.ts";
 import type { FinishedState } from "../../../core/jobs/job.ts";
 import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { listOf, type Rows } from "../connection/driver.ts";
+import { listOf, lists, type Rows } from "../connection/driver.ts";
 import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { FinishedJob } from "./settle-effects.ts";
@@ -82,10 +82,8 @@ export class Retention {
 
   /** Lists those of them that are not kept for ever. */
   async add(tx: Tx, ended: readonly FinishedJob[], finishedAt: number): Promise<void> {
-    await this.#list(
-      tx,
-      ended.map((one) => ({ ...one, finishedAt })),
-    );
+    const over = ended.map((one) => ({ ...one, finishedAt }));
+    await this.#list(tx, over);
   }
 
   /** Whether there is anything to do: reads only, since most of the time there is not. */
@@ -111,7 +109,7 @@ export class Retention {
     const busy = new Set(await this.#keys(tx, this.#sql.still, due));
     // One that was retried since is listed anew when it ends again.
     const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
-    await tx.rows(this.#sql.forget, ...columns(taken));
+    await tx.rows(this.#sql.forget, ...lists(taken, "lane", "state", "finishedAt", "job"));
     tx.wrote();
     return { taken: taken.length, over: due.filter(({ job }) => held.has(job)) };
   }
@@ -149,10 +147,8 @@ export class Retention {
       const lanes = [...this.#parts.catalog.lanes()].filter(({ queue }) => queue === name);
       const ids = listOf(lanes.map(({ id }) => id));
       const ended = await tx.rows<[JobKey, number, FinishedState, number]>(this.#sql.ended, from, to, ids);
-      await this.#list(
-        tx,
-        ended.map(([job, lane, state, finishedAt]) => ({ job, lane, state, finishedAt })),
-      );
+      const over = ended.map(([job, lane, state, finishedAt]) => ({ job, lane, state, finishedAt }));
+      await this.#list(tx, over);
     }
     await tx.rows(this.#sql.goOn, name, to);
     tx.wrote();
@@ -163,7 +159,7 @@ export class Retention {
     const listed = ended.filter(
       ({ lane, state }) => this.#parts.settings.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined,
     );
-    if (listed.length > 0) await tx.rows(this.#sql.add, ...columns(listed));
+    if (listed.length > 0) await tx.rows(this.#sql.add, ...lists(listed, "lane", "state", "finishedAt", "job"));
   }
 
   async #forgetful(rows: Rows, at: number | null): Promise<{ queues: Forgetful[]; now: number }> {
@@ -195,11 +191,7 @@ export class Retention {
     if (asks.length === 0) return [];
     const oldest = await rows<[number, number, FinishedState, number, JobKey]>(
       this.#sql.oldest,
-      listOf(asks.map(({ turn }) => turn)),
-      listOf(asks.map(({ lane }) => lane)),
-      listOf(asks.map(({ state }) => state)),
-      listOf(asks.map(({ before }) => before)),
-      listOf(asks.map(({ most }) => most)),
+      ...lists(asks, "turn", "lane", "state", "before", "most"),
     );
     const byTurn = Map.groupBy(oldest, ([turn]) => turn);
     const over = (turn: number, most: number): Over[] =>
@@ -208,12 +200,7 @@ export class Retention {
   }
 
   async #keys(tx: Tx, sql: string, over: readonly Over[]): Promise<JobKey[]> {
-    const rows = await tx.rows<[JobKey]>(
-      sql,
-      listOf(over.map(({ job }) => job)),
-      listOf(over.map(({ state }) => state)),
-      listOf(over.map(({ finishedAt }) => finishedAt)),
-    );
+    const rows = await tx.rows<[JobKey]>(sql, ...lists(over, "job", "state", "finishedAt"));
     return rows.map(([key]) => key);
   }
 
@@ -224,13 +211,4 @@ export class Retention {
 
 function unlistedIn(queues: readonly Forgetful[]): (Forgetful & { backfill: number })[] {
   return queues.filter((queue): queue is Forgetful & { backfill: number } => queue.backfill !== null);
-}
-
-function columns(over: readonly Over[]): [lanes: string, states: string, finishedAt: string, jobs: string] {
-  return [
-    listOf(over.map(({ lane }) => lane)),
-    listOf(over.map(({ state }) => state)),
-    listOf(over.map(({ finishedAt }) => finishedAt)),
-    listOf(over.map(({ job }) => job)),
-  ];
 }

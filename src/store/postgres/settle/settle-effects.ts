@@ -2,7 +2,7 @@ import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/ad
 import type { FinishedState } from "../../../core/jobs/job.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
-import { listOf, type Rows } from "../connection/driver.ts";
+import { listOf, lists, type Rows } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { runAsync } from "../../sql/script.ts";
 import type { JobParts } from "../store-parts.ts";
@@ -112,10 +112,8 @@ export class SettleEffects {
     const errors = keys.map((key) => said.get(upstreamOf.get(key) as JobKey) as string);
     await tx.rows(this.#sql.cancel, now, listOf(keys), listOf(errors));
     const cancelled = rows.map(([job, lane]): FinishedJob => ({ job, lane, state: "cancelled" }));
-    await this.#parts.events.tell(
-      tx,
-      cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane })),
-    );
+    const happened = cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane }) as const);
+    await this.#parts.events.tell(tx, happened);
     const waited = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
     await runAsync(this.#parts.batches.cancelled(tx, now, waited));
     return cancelled;
@@ -124,10 +122,8 @@ export class SettleEffects {
   async #waitingOf(tx: Tx, jobs: readonly JobKey[]): Promise<WaitingRow[]> {
     if (jobs.length === 0) return [];
     const rows = await tx.rows<WaitingRow>(this.#sql.waiting, listOf(jobs));
-    await this.#parts.catalog.knowLanes(
-      tx.rows,
-      rows.map((row) => row[1]),
-    );
+    const lanes = rows.map((row) => row[1]);
+    await this.#parts.catalog.knowLanes(tx.rows, lanes);
     return rows;
   }
 }
@@ -153,7 +149,7 @@ export class Waits {
 
   async add(tx: Tx, waits: readonly Wait[]): Promise<void> {
     if (waits.length === 0) return;
-    await tx.rows(this.#sql.add, listOf(waits.map(({ job }) => job)), listOf(waits.map(({ upstream }) => upstream)));
+    await tx.rows(this.#sql.add, ...lists(waits, "job", "upstream"));
   }
 
   /** Whether a job waits for one of these. */
@@ -249,13 +245,13 @@ export class Tally {
   async add(tx: Tx, now: number, ended: readonly { lane: number; state: FinishedState }[]): Promise<void> {
     const sums = sumsOf(ended);
     if (sums.length === 0) return;
-    await tx.rows(this.#sql.add, tx.tallyShare, now, ...columns(sums));
+    await tx.rows(this.#sql.add, tx.tallyShare, now, ...lists(sums, "lane", "state", "n"));
   }
 
   async subtract(tx: Tx, gone: readonly { lane: number; state: FinishedState }[]): Promise<void> {
     const sums = sumsOf(gone);
     if (sums.length === 0) return;
-    await tx.rows(this.#sql.subtract, tx.tallyShare, ...columns(sums));
+    await tx.rows(this.#sql.subtract, tx.tallyShare, ...lists(sums, "lane", "state", "n"));
   }
 
   async all(rows: Rows): Promise<Tallied[]> {
@@ -278,8 +274,4 @@ function sumsOf(jobs: readonly { lane: number; state: FinishedState }[]): Sum[] 
     else sum.n += 1;
   }
   return [...sums.values()];
-}
-
-function columns(sums: readonly Sum[]): [string, string, string] {
-  return [listOf(sums.map(({ lane }) => lane)), listOf(sums.map(({ state }) => state)), listOf(sums.map(({ n }) => n))];
 }

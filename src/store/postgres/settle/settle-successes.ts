@@ -3,7 +3,7 @@ import type { JobKey } from "../../../core/text/ids.ts";
 import type { Settlement } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
-import { listOf, placeIn, type Value } from "../connection/driver.ts";
+import { listOf, lists, placeIn, type Value } from "../connection/driver.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Settings } from "../settings.ts";
 import type { SingleStatement } from "../transactions/receipts.ts";
@@ -91,8 +91,7 @@ export class SettleSuccesses {
       values: [
         tx.at,
         tx.tallyShare,
-        listOf(plain.map(({ job }) => job)),
-        listOf(plain.map(({ fence }) => fence)),
+        ...lists(plain, "job", "fence"),
         hasOutputs ? listOf(outputs) : null,
         lanes && listOf(lanes),
       ],

@@ -9,7 +9,7 @@ import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
-import { listOf, type Rows } from "../connection/driver.ts";
+import { listOf, lists, type Rows } from "../connection/driver.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
@@ -163,10 +163,8 @@ export class Settle {
   async end(tx: Tx, endings: readonly AttemptEnd[]): Promise<SettleResult[]> {
     if (endings.length === 0) return [];
     await this.#parts.settings.at(tx);
-    await this.#parts.limits.lockOf(
-      tx,
-      endings.map(({ job }) => job),
-    );
+    const jobs = endings.map(({ job }) => job);
+    await this.#parts.limits.lockOf(tx, jobs);
     const { ended, batch } = await this.#end(tx, endings);
     if (batch !== null) await runAsync(this.#parts.batches.close(tx, batch));
     return ended;
@@ -250,14 +248,8 @@ export class Settle {
     const fates = new Map<Settlement, Fate>();
     for (const batch of batchesOf(settlements, late)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
-      const {
-        ended,
-        next,
-        batch: work,
-      } = await this.#end(
-        tx,
-        batch.map(({ job, fence, work: end }, i) => ({ job, fence, work: end, outcome: outcomes[i] as Outcome })),
-      );
+      const endings = batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome }));
+      const { ended, next, batch: work } = await this.#end(tx, endings);
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await this.fates(tx.rows, lost);
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
@@ -282,14 +274,10 @@ export class Settle {
   async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, History>> {
     const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
     const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
-    await this.#parts.catalog.knowLanes(
-      tx.rows,
-      found.map((row) => row[2]),
-    );
-    await this.#parts.catalog.knowPolicies(
-      tx.rows,
-      found.map((row) => row[3]),
-    );
+    const lanes = found.map((row) => row[2]);
+    await this.#parts.catalog.knowLanes(tx.rows, lanes);
+    const policies = found.map((row) => row[3]);
+    await this.#parts.catalog.knowPolicies(tx.rows, policies);
     return new Map(
       found.map(([key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits]) => [
         key,
@@ -315,33 +303,29 @@ export class Settle {
 
   async #move(tx: Tx, now: number, moves: readonly Move[]): Promise<void> {
     if (moves.length === 0) return;
-    await tx.rows(
-      this.#sql.move,
-      listOf(moves.map(({ row }) => row.key)),
-      listOf(moves.map(({ row }) => row.fence)),
-      listOf(moves.map(({ next }) => next.state)),
-      listOf(moves.map(({ gate }) => gate)),
-      listOf(moves.map(({ next }) => (isDelayed(next) ? now + next.delay : null))),
-      listOf(moves.map(({ next }) => next.attempt)),
-      listOf(moves.map(({ next }) => next.errors)),
-      listOf(moves.map(({ next }) => next.crashes)),
-      listOf(moves.map(({ next }) => (next.error === null ? null : JSON.stringify(next.error)))),
-      listOf(moves.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null))),
-      listOf(moves.map(({ next }) => (isFinished(next.state) ? now : null))),
-    );
+    const counts = ["attempt", "errors", "crashes"] as const;
+    const rows = moves.map(({ row: { key, fence }, next, gate, outcome }) => ({
+      ...next,
+      key,
+      fence,
+      gate,
+      runAt: isDelayed(next) ? now + next.delay : null,
+      error: next.error && JSON.stringify(next.error),
+      output: outcome.kind === "succeeded" ? outcome.output : null,
+      finishedAt: isFinished(next.state) ? now : null,
+    }));
+    const values = lists(rows, "key", "fence", "state", "gate", "runAt", ...counts, "error", "output", "finishedAt");
+    await tx.rows(this.#sql.move, ...values);
     tx.wrote();
     const dropped = moves.filter(({ next }) => next.dropCheckpoint).map(({ row }) => row.key);
     if (dropped.length > 0) await tx.rows(this.#sql.dropCheckpoints, listOf(dropped));
     for (const { row } of moves) tx.ready(this.#parts.catalog.lane(row.lane).queue);
-    await this.#parts.events.tell(
-      tx,
-      moves.map(({ row, next }) => ({ type: EVENT_OF[next.state], job: row.key, lane: row.lane })),
+    const happened = moves.map(({ row: { key: job, lane }, next }) => ({ type: EVENT_OF[next.state], job, lane }));
+    await this.#parts.events.tell(tx, happened);
+    const finished = moves.flatMap(({ row: { key: job, lane }, next: { state } }) =>
+      isFinished(state) ? [{ job, lane, state }] : [],
     );
-    await this.#parts.effects.follow(
-      tx,
-      now,
-      moves.flatMap(({ row, next: { state } }) => (isFinished(state) ? [{ job: row.key, lane: row.lane, state }] : [])),
-    );
+    await this.#parts.effects.follow(tx, now, finished);
   }
 }
 

@@ -10,7 +10,6 @@ import { closedError, explain, isLost, mayRunAgain, RerunTransaction } from "../
 import { beginning } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
 import type { ChangeFeed } from "../change-feed.ts";
-import { isUndelivered } from "../notifier.ts";
 import { Stalled } from "./mutexes.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
@@ -219,23 +218,18 @@ export class GroupCommit {
     if (call === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
-    const { notifier } = this.#options.changes;
-    const carried = state.hasWritten ? notifier.carried(state.committed) : null;
-    const sent = state.alone(this.#receipts, call, carried);
-    const isNotified = carried !== null || this.#notify(session, state);
+    const sent = state.alone(this.#receipts, call);
+    const isNotified = this.#notify(session, state);
     let answers: unknown[];
     try {
-      const rows = await sent;
-      if (carried !== null) notifier.answered({ rows: carried }, true);
-      const read = call.read(rows);
+      const read = call.read(await sent);
       if (read === null) return null;
       answers = await read;
     } catch (error) {
-      if (carried !== null && !state.isCommitted) notifier.answered({ error }, true);
+      // A statement that failed by itself has changed nothing.
       if (!state.isCommitted && !session.isLost && !isLost(error)) {
-        // A notification must not keep anything from being committed.
-        const isUnnotified = carried !== null && isUndelivered(error);
-        return this.#refused(state, isUnnotified ? new RerunTransaction("It could not notify.", { soon: true }) : error);
+        state.undo();
+        return { error: this.#causeOf(state, error), lost: false };
       }
       if (isLost(error)) session.lose(error);
       const found = await this.#resolve(state.batch, error, (rows, outcome) => single.recall(rows, outcome, inputs));
@@ -275,12 +269,6 @@ export class GroupCommit {
     const failed = await this.#rolledBack(session, cause);
     state.undo();
     return failed;
-  }
-
-  /** A statement that failed by itself has changed nothing. */
-  #refused(state: Transaction, error: unknown): Failed {
-    state.undo();
-    return { error: this.#causeOf(state, error), lost: false };
   }
 
   #causeOf(state: Transaction, error: unknown): unknown {

@@ -4,7 +4,6 @@ import type { Value } from "../connection/driver.ts";
 import { codeOf } from "../connection/faults.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Session } from "../connection/session.ts";
-import { carriedSql } from "../notifier.ts";
 
 /** Older receipts are deleted: their stores have their answers, or are gone. */
 const KEPT = "1 day";
@@ -59,8 +58,8 @@ export class Receipts {
   readonly #handle = randomUUID();
   readonly #sql: Record<"end" | "endFirst" | "close", string>;
   /** With their ends. */
-  readonly #sealed = { silent: new Map<SingleStatement, string>(), notifying: new Map<SingleStatement, string>() };
-  readonly #seal: (statement: SingleStatement, notifies: boolean) => string;
+  readonly #sealed = new Map<SingleStatement, string>();
+  readonly #seal: (statement: SingleStatement) => string;
   #batch = 0;
   #isFirst = true;
 
@@ -78,10 +77,10 @@ export class Receipts {
     // It was set once for the connection, which an undeclared pooler may have given to another client by now.
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
-    const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[], last = "") => `case ${unsynced}
+    const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
         when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
         when lanes <> ${lanes}::integer or ${counted} <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
-        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') ${last} end`;
+        when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
     const nothing = `null, null, null where ${written}`;
     const sweep = `
       swept as (
@@ -92,13 +91,11 @@ export class Receipts {
       select ${written}, ${refusal(written, "settings", ["$2", "$3", "$4"])}
       from ${s}.counter where id = 1`;
     // All of it is of one instant: what others commit later comes after it as a whole.
-    this.#seal = ({ parts, values, made, wrote, settings: counted = "settings", answer }, notifies) => {
-      const [batch, epoch, lanes, settings, channel, text] = [1, 2, 3, 4, 5, 6].map((n) => `$${values + n}`) as string[];
-      // Notifies after all that could refuse the statement.
-      const last = notifies ? `when ${carriedSql(channel as string, text as string)} then ${s}.refuse('${REFUSED.closed}')` : "";
-      const verdict = refusal(wrote, counted, [epoch, lanes, settings] as string[], last);
+    this.#seal = ({ parts, values, made, wrote, settings = "settings", answer }) => {
+      const [batch, ...known] = [1, 2, 3, 4].map((n) => `$${values + n}`) as [string, ...string[]];
+      const verdict = refusal(wrote, settings, known);
       return `
-        with ${parts}, ${receipt(batch as string, `${made} where ${wrote}`)}
+        with ${parts}, ${receipt(batch, `${made} where ${wrote}`)}
         ${answer(`(select ${verdict} from ${s}.counter where id = 1)`)}`;
     };
     this.#sql = {
@@ -126,10 +123,9 @@ export class Receipts {
   }
 
   /** A statement that is a transaction, with the same end. */
-  sealed(statement: SingleStatement, notifies: boolean): string {
-    const sealed = notifies ? this.#sealed.notifying : this.#sealed.silent;
-    let text = sealed.get(statement);
-    if (text === undefined) sealed.set(statement, (text = this.#seal(statement, notifies)));
+  sealed(statement: SingleStatement): string {
+    let text = this.#sealed.get(statement);
+    if (text === undefined) this.#sealed.set(statement, (text = this.#seal(statement)));
     return text;
   }
 

@@ -144,16 +144,11 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
-  async alone(
-    receipts: Receipts,
-    { statement, values }: SingleCall<unknown>,
-    carried: [channel: string, text: string] | null,
-  ): Promise<unknown[][]> {
+  async alone(receipts: Receipts, { statement, values }: SingleCall<unknown>): Promise<unknown[][]> {
     const batch = (this.batch = receipts.next());
     const { lanes = null, settings = null } = this.#assumed;
-    const text = receipts.sealed(statement, carried !== null);
-    const relied = [batch, this.#epoch, lanes, settings];
-    const rows = await this.#session.rows<unknown[]>(text, [...values, ...relied, ...(carried ?? [])]);
+    const text = receipts.sealed(statement);
+    const rows = await this.#session.rows<unknown[]>(text, [...values, batch, this.#epoch, lanes, settings]);
     this.isCommitted = true;
     return rows;
   }

@@ -1,31 +1,48 @@
-import type { BuildReason, WantedMove } from "../../../core/pipelines/build.ts";
-import type { ProcessId } from "../../../core/text/ids.ts";
-import type {
-  Approval,
-  BuildFilter,
-  BuildRow,
-  BuildStore,
-  OrchestratorLockRow,
-  OrchestratedBuild,
-  LockConflict,
-  LockToken,
-  MintedToken,
-  NewBuild,
-  ResumeBuild,
+import type { Budget } from "../../../core/pipelines/budget.ts";
+import { type BuildFacts, type BuildReason, hasEnded, moveBuild, type WantedMove } from "../../../core/pipelines/build.ts";
+import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/pipelines/build-view.ts";
+import { type Actor, actorText, auditedBuild, RECOVERY, subjectOf } from "../../../core/recovery/audit.ts";
+import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
+import {
+  type Approval,
+  brokenBy,
+  budgetOf,
+  type BuildFilter,
+  type BuildRow,
+  type BuildStore,
+  factsOf,
+  listingOf,
+  type LockConflict,
+  type LockToken,
+  LOST,
+  type MintedToken,
+  type NewBuild,
+  noSuchBuild,
+  type OrchestratedBuild,
+  type OrchestratorLockRow,
+  REPLACED,
+  type ResumeBuild,
+  resumption,
+  STARTED,
+  startsNothing,
+  tokenUse,
 } from "../../builds.ts";
-import type { NewJob } from "../../store.ts";
-import type { Access, Dialect, Enqueue, Events, Reads, Script, Settings, Tx } from "../script.ts";
 import type { KnownProcesses } from "../../processes.ts";
+import type { NewJob } from "../../store.ts";
 import type { Audit } from "../audit.ts";
 import type { RecoveryLog } from "../reports.ts";
-import { OrchestratorLocks } from "./orchestrator-locks.ts";
-import { endedWithWork } from "./leftovers.ts";
-import { Moves } from "./moves.ts";
-import { Orchestrate } from "./orchestrate.ts";
-import { Oversee } from "./oversee.ts";
-import { Retries } from "./retries.ts";
-import { type BuildGuard, Runs } from "./runs.ts";
-import { Tokens } from "./tokens.ts";
+import {
+  type Access,
+  type Dialect,
+  type Enqueue,
+  type Events,
+  type Reads,
+  type Script,
+  type Settings,
+  type Tx,
+  wait,
+} from "../script.ts";
+import { type BuildGuard, endedWithWork, OrchestratorLocks, Retries, Runs, Tokens } from "./build-rows.ts";
 
 interface Parts {
   settings: Settings;
@@ -36,99 +53,291 @@ interface Parts {
   guard: BuildGuard;
 }
 
+/** Builds of pipelines. Every method that changes a build locks its row first. */
 export class Builds implements BuildStore {
   readonly #access: Access;
+  readonly #parts: Parts;
   readonly #runs: Runs;
   readonly #locks: OrchestratorLocks;
-  readonly #orchestrate: Orchestrate;
-  readonly #oversee: Oversee;
+  readonly #tokens: Tokens;
+  readonly #retries: Retries;
+  readonly #workLeft: string;
 
   constructor(dialect: Dialect, parts: Parts, access: Access) {
     this.#access = access;
-    const workLeft = `select 1 from (${endedWithWork(dialect)}) as ended where pipeline = :pipeline limit 1`;
-    const own = {
-      ...parts,
-      runs: (this.#runs = new Runs(dialect, parts.guard)),
-      leads: (this.#locks = new OrchestratorLocks(dialect)),
-      tokens: new Tokens(dialect),
-      retries: new Retries(dialect),
-      *isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
-        return (yield* db.get(workLeft, { pipeline })) !== undefined;
-      },
-    };
-    const moves = new Moves(own);
-    this.#orchestrate = new Orchestrate({ ...own, moves });
-    this.#oversee = new Oversee({ ...own, moves });
-  }
-
-  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }> {
-    return this.#write((tx) => this.#orchestrate.start(tx, build), [build.listing]);
-  }
-
-  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict> {
-    return this.#write((tx) => this.#orchestrate.resume(tx, build));
-  }
-
-  letRun(build: string, lock: LockToken): Promise<boolean> {
-    return this.#write((tx) => this.#orchestrate.letRun(tx, build, lock));
-  }
-
-  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#orchestrate.move(tx, build, move, lock, mint));
-  }
-
-  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#oversee.abandon(tx, build, note, by));
-  }
-
-  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#oversee.approve(tx, build, approval, by));
-  }
-
-  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#oversee.mintToken(tx, build, minted, by));
-  }
-
-  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
-    return this.#write((tx) => this.#orchestrate.nextRound(tx, build, round, listing, lock), [listing]);
+    this.#parts = parts;
+    this.#runs = new Runs(dialect, parts.guard);
+    this.#locks = new OrchestratorLocks(dialect);
+    this.#tokens = new Tokens(dialect);
+    this.#retries = new Retries(dialect);
+    this.#workLeft = `select 1 from (${endedWithWork(dialect)}) as ended where pipeline = :pipeline limit 1`;
   }
 
   list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }> {
     return this.#access.read((db) => this.#runs.list(db, filter));
   }
 
-  beat(lock: LockToken): Promise<boolean> {
-    return this.#access.write("beat", (tx) => this.#locks.beat(tx, lock));
-  }
-
   orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]> {
     return this.#access.read((db) => this.#locks.list(db, pipeline));
   }
 
+  beat(lock: LockToken): Promise<boolean> {
+    return this.#access.write("beat", (tx) => this.#locks.beat(tx, lock));
+  }
+
+  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }> {
+    return this.#write((tx) => this.#start(tx, build), [build.listing]);
+  }
+
+  *#start(tx: Tx, wanted: NewBuild): Script<OrchestratedBuild | LockConflict | { paused: string }> {
+    const { pipeline, lead } = wanted;
+    const by = this.#orchestrator(lead);
+    const conflict = yield* this.#locks.held(tx, pipeline);
+    if (conflict !== null) return { conflict };
+    const found = yield* this.#runs.lockUnended(tx, pipeline);
+    const left = found && (yield* this.#crashed(tx, found, by));
+    if (left?.state === "BUDGET_PAUSE") return { paused: left.id };
+    if (left !== null) yield* this.#move(tx, left, REPLACED, {}, { by });
+    const made = yield* this.#runs.insert(tx, wanted);
+    const build = yield* this.#move(tx, made, STARTED, { holdsLock: true }, { by, more: { programHash: lead.programHash } });
+    yield* this.#locks.take(tx, pipeline, build.key, lead);
+    yield* this.#list(tx, build, wanted.listing);
+    return yield* this.#orchestrated(tx, yield* this.#runs.get(tx, build.key));
+  }
+
+  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict> {
+    return this.#write((tx) => this.#resume(tx, build));
+  }
+
+  *#resume(tx: Tx, wanted: ResumeBuild): Script<OrchestratedBuild | LockConflict> {
+    const { approval, lead } = wanted;
+    const found = yield* this.#runs.lock(tx, wanted.build);
+    if (found === null) throw noSuchBuild(wanted.build);
+    const { pipeline, key } = found;
+    const by = this.#orchestrator(lead);
+    const conflict = hasEnded(found.state) ? null : yield* this.#locks.held(tx, pipeline);
+    if (conflict !== null) return { conflict };
+    const build = yield* this.#crashed(tx, found, by);
+    const { move, facts } = resumption(build, wanted);
+    const budget = approval === undefined ? budgetOf(build) : yield* this.#tokens.use(tx, build, approval);
+    const more = { programHash: lead.programHash, ...tokenUse(wanted).more };
+    const resumed = yield* this.#move(tx, build, move, facts, { by, budget, more });
+    yield* this.#locks.take(tx, pipeline, key, lead);
+    return yield* this.#orchestrated(tx, resumed);
+  }
+
+  letRun(build: string, lock: LockToken): Promise<boolean> {
+    return this.#write((tx) => this.#letRun(tx, build, lock));
+  }
+
+  *#letRun(tx: Tx, id: string, lock: LockToken): Script<boolean> {
+    const build = yield* this.#runs.lock(tx, id);
+    if (build?.state !== "ACTIVE" || (yield* this.#locks.holding(tx, build.key, lock)) === null) return false;
+    // If the budget or failures have stopped it since, its queue stays paused.
+    return startsNothing(build) || (yield* this.#unpause(tx, build));
+  }
+
+  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#moveBy(tx, build, move, lock, mint));
+  }
+
+  *#moveBy(
+    tx: Tx,
+    id: string,
+    wanted: WantedMove,
+    lock: LockToken | { by: string },
+    mint?: MintedToken,
+  ): Script<BuildRow | null> {
+    const build = yield* this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const held = "token" in lock ? yield* this.#locks.holding(tx, build.key, lock) : null;
+    if (held === null && "token" in lock) return null;
+    const by = "token" in lock ? this.#orchestrator(held as OrchestratorLockRow) : lock.by;
+    const running = yield* this.#runs.running(tx, build);
+    const isRetrying = yield* this.#retries.any(tx, build.key);
+    const facts = factsOf(build, { holdsLock: held !== null, running, isRetrying, tokenMinted: mint !== undefined });
+    const moved = yield* this.#move(tx, build, wanted, facts, { by });
+    if (wanted.move === "pause" && mint !== undefined) yield* this.#tokens.mint(tx, moved, mint);
+    return moved;
+  }
+
+  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
+    return this.#write((tx) => this.#nextRound(tx, build, round, listing, lock), [listing]);
+  }
+
+  *#nextRound(tx: Tx, id: string, round: number, listing: NewJob, lock: LockToken): Script<boolean> {
+    const build = yield* this.#runs.lock(tx, id);
+    if (build === null || (yield* this.#locks.holding(tx, build.key, lock)) === null) return false;
+    if (!(yield* this.#runs.nextRound(tx, build, round))) return false;
+    yield* this.#list(tx, build, listing);
+    return true;
+  }
+
+  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#abandon(tx, build, note, by));
+  }
+
+  *#abandon(tx: Tx, id: string, note: string, by: string): Script<BuildRow | null> {
+    const build = yield* this.#runs.lock(tx, id);
+    return build && (yield* this.#move(tx, build, { move: "abandon", reason: "abandoned", note }, {}, { by }));
+  }
+
+  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#approve(tx, build, approval, by));
+  }
+
+  *#approve(tx: Tx, id: string, approval: Approval, by: string): Script<BuildRow | null> {
+    const build = yield* this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const approved = yield* this.#runs.approve(tx, build, yield* this.#tokens.use(tx, build, approval));
+    yield* this.#act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval }) });
+    return approved;
+  }
+
+  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#mintToken(tx, build, minted, by));
+  }
+
+  *#mintToken(tx: Tx, id: string, minted: MintedToken, by: string): Script<BuildRow | null> {
+    const build = yield* this.#runs.lock(tx, id);
+    if (build === null) return null;
+    const { expiresAt } = yield* this.#tokens.mint(tx, build, minted);
+    yield* this.#act(tx, "build.token_minted", build, build, { by, more: { expiresAt } });
+    return build;
+  }
+
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
-    return this.#write((tx) => this.#oversee.breakLead(tx, pipeline, by, holder));
+    return this.#write((tx) => this.#breakLock(tx, pipeline, by, holder));
+  }
+
+  *#breakLock(tx: Tx, pipeline: string, by: string, only?: ProcessId): Script<boolean> {
+    const { audit, events } = this.#parts;
+    const [lock] = yield* this.#locks.list(tx, pipeline);
+    if (lock === undefined || (only !== undefined && lock.holder !== only)) return false;
+    const build = (yield* this.#runs.lock(tx, lock.build)) as BuildRow;
+    const subject = subjectOf("lead.broken", pipeline);
+    yield* audit.add(tx, { by, action: "lead.broken", subject, before: lock, after: null });
+    const { holder, pid, host, program } = lock;
+    yield* wait(events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id));
+    yield* this.#locks.release(tx, build.key);
+    if (build.state === "ACTIVE") yield* this.#move(tx, build, brokenBy(by), { holderGone: true }, { by });
+    return true;
   }
 
   /** Called again and again, mostly for nothing: then nothing is written. */
   async orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#access.read((db) => this.#locks.withoutOrchestrator(db, known));
-    return found.length === 0 ? [] : this.#write((tx) => this.#oversee.orphan(tx, known, reason));
+    return found.length === 0 ? [] : this.#write((tx) => this.#orphan(tx, known, reason));
   }
 
-  /** For burials: crashes the builds that a dead process leads, within a transaction. */
-  crash(tx: Tx, holder: ProcessId, reason: BuildReason, recovery: number): Script<BuildRow[]> {
-    return this.#oversee.crash(tx, holder, reason, recovery);
+  *#orphan(tx: Tx, known: KnownProcesses, reason: BuildReason): Script<BuildRow[]> {
+    const left = yield* this.#locks.withoutOrchestrator(tx, known);
+    const crashed = yield* this.#crash(tx, left, reason);
+    const locks = left.flatMap(({ lock }) => lock ?? []);
+    if (locks.length === 0) return crashed;
+    const cause = `no orchestrator was heard of: ${locks.join(", ")}`;
+    yield* this.#parts.recoveryLog.record(tx, cause, { entries: 0, quarantined: 0, failed: 0, locks: locks.length });
+    return crashed;
   }
 
-  /** For burials: the ids of the builds that a process leads. */
+  /** Crashes the builds of a dead orchestrator. `recovery`: the report of that, for the audit. */
+  *crash(tx: Tx, holder: ProcessId, reason: BuildReason, recovery: number): Script<BuildRow[]> {
+    return yield* this.#crash(tx, yield* this.#locks.orchestratedBy(tx, holder), reason, { recovery });
+  }
+
+  /** The ids of the builds that a process orchestrates. */
   *orchestratedBy(db: Reads, holder: ProcessId): Script<string[]> {
     return (yield* this.#locks.orchestratedBy(db, holder)).map(({ build }) => build);
   }
 
-  /** For recoveries: ACTIVE builds without a live orchestrator, and the pipelines whose lock their orchestrators have left. */
+  /** ACTIVE builds without a live orchestrator, and the pipelines whose locks those orchestrators have left. */
   *withoutOrchestrator(db: Reads, known: KnownProcesses): Script<{ builds: string[]; orchestratorLocks: string[] }> {
     const left = yield* this.#locks.withoutOrchestrator(db, known);
     return { builds: left.map(({ id }) => id), orchestratorLocks: left.flatMap(({ lock }) => lock ?? []) };
+  }
+
+  *#crash(tx: Tx, builds: readonly { key: BuildKey }[], reason: BuildReason, more: object = {}): Script<BuildRow[]> {
+    const crashed: BuildRow[] = [];
+    for (const { key } of builds) {
+      const build = yield* this.#runs.lockKey(tx, key);
+      crashed.push(yield* this.#move(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY, more }));
+    }
+    return crashed;
+  }
+
+  /** An ACTIVE build without an orchestrator is CRASHED before another process takes it over. */
+  *#crashed(tx: Tx, build: BuildRow, by: string): Script<BuildRow> {
+    if (build.state !== "ACTIVE") return build;
+    return yield* this.#move(tx, build, LOST, { holderGone: true }, { by });
+  }
+
+  /**
+   * Makes a transition with its number, audit entry and event, and sets the orchestrator's lock and the queue accordingly.
+   * Throws if core does not allow the move. `more`: for the audit.
+   */
+  *#move(
+    tx: Tx,
+    build: BuildRow,
+    wanted: WantedMove,
+    facts: BuildFacts,
+    how: { by: string; budget?: Budget; more?: object },
+  ): Script<BuildRow> {
+    const { settings, events } = this.#parts;
+    const transition = moveBuild(build, wanted, facts);
+    if (transition.move === "resume") yield* this.#retries.begin(tx, build);
+    else if (build.state === "ACTIVE") yield* this.#retries.end(tx, build);
+    const moved = yield* this.#runs.move(tx, build, transition, how.budget ?? build.budget);
+    if (moved.state === "ACTIVE") {
+      yield* this.#unpause(tx, moved);
+    } else {
+      yield* this.#locks.release(tx, build.key);
+      yield* wait(settings.pause(tx, build.queue, true));
+    }
+    yield* this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved, how.more);
+    yield* wait(events.tell(tx, buildMoved(moved, transition)));
+    return moved;
+  }
+
+  /** Unpauses the queue of an ACTIVE build, unless work of earlier builds is left, which no worker should claim. */
+  *#unpause(tx: Tx, { pipeline, queue }: BuildRow): Script<boolean> {
+    const isPaused = yield* this.#isWorkLeft(tx, pipeline);
+    yield* wait(this.#parts.settings.pause(tx, queue, isPaused));
+    if (!isPaused) tx.ready(queue);
+    return !isPaused;
+  }
+
+  /** Records an action that does not move the build. */
+  *#act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): Script<void> {
+    const { events } = this.#parts;
+    yield* this.#record(tx, how.by, type, build, acted, how.more);
+    yield* wait(events.tell(tx, buildAct(type, acted, yield* wait(events.unique(tx)))));
+  }
+
+  *#record(tx: Tx, by: string, action: BuildEventType, build: BuildRow, moved: BuildRow, more: object = {}): Script<void> {
+    const [before, after] = [auditedBuild(build), { ...auditedBuild(moved), ...more }];
+    yield* this.#parts.audit.add(tx, { by, action, subject: moved.id, before, after });
+  }
+
+  #orchestrator(actor: Actor): string {
+    return this.#parts.audit.actor ?? actorText(actor);
+  }
+
+  *#orchestrated(tx: Tx, build: BuildRow): Script<OrchestratedBuild> {
+    const rests = yield* this.#isWorkLeft(tx, build.pipeline);
+    return { ...build, rests, retries: yield* this.#retries.any(tx, build.key) };
+  }
+
+  /** Whether earlier builds of the pipeline have ended and left work items. */
+  *#isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
+    return (yield* db.get(this.#workLeft, { pipeline })) !== undefined;
+  }
+
+  *#list(tx: Tx, build: BuildRow, listing: NewJob): Script<void> {
+    const [answer] = yield* wait(this.#parts.enqueue.run(tx, [listingOf(build.key, listing)]));
+    // A round without a listing would never end.
+    if (answer === undefined || !("duplicate" in answer) || answer.duplicate) {
+      throw new Error(`the listing of build ${build.id} was not taken in`);
+    }
   }
 
   #write<T>(script: (tx: Tx) => Script<T>, jobs: readonly NewJob[] = []): Promise<T> {

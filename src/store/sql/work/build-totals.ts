@@ -105,27 +105,19 @@ export class BuildTotalsTable {
   /** Pauses the queue of an active build of which more targets have failed than may. */
   *write(tx: Tx, totals: BuildTotals): Script<void> {
     const { builds, costs } = totals.changes();
+    const changed = builds.filter(hasChanged).map(toDelta);
+    const blocks = builds.flatMap(({ build: key, blocked }) =>
+      blocked === null ? [] : [{ key, reason: blocked.reason, ...blocked.refused }],
+    );
+    const counts = builds.flatMap(({ build, stages }) =>
+      Array.from(stages, ([stage, counted]) => ({ build, stage, ...counted })),
+    );
+    const spent = costs.map(({ spent: { micros, tokens }, ...cost }) => Object.assign(cost, { micros, tokens }));
     const [written] = yield* together(
-      tx.eachReturning<{ queue: string; exceeded: boolean | number | null }>(
-        this.#sql.add,
-        builds.filter(hasChanged).map(toDelta),
-      ),
-      tx.each(
-        this.#sql.block,
-        builds.flatMap(({ build, blocked }) =>
-          blocked === null
-            ? []
-            : [{ key: build, reason: blocked.reason, micros: blocked.refused.micros, tokens: blocked.refused.tokens }],
-        ),
-      ),
-      tx.each(
-        this.#sql.count,
-        builds.flatMap(({ build, stages }) => Array.from(stages, ([stage, counts]) => ({ build, stage, ...counts }))),
-      ),
-      tx.each(
-        this.#sql.addCosts,
-        costs.map(({ pipeline, stage, attempts, spent: { micros, tokens } }) => ({ pipeline, stage, attempts, micros, tokens })),
-      ),
+      tx.eachReturning<{ queue: string; exceeded: boolean | number | null }>(this.#sql.add, changed),
+      tx.each(this.#sql.block, blocks),
+      tx.each(this.#sql.count, counts),
+      tx.each(this.#sql.addCosts, spent),
     );
     for (const { queue, exceeded } of written) if (exceeded) yield* wait(this.#settings.pause(tx, queue, true));
   }

@@ -1,7 +1,11 @@
-import type { ResultKey } from "../../../core/text/ids.ts";
+import type { JobError } from "../../../core/jobs/job.ts";
+import { type KeptValue, NO_VALUE } from "../../../core/pipelines/context-hash.ts";
+import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import { retriedIn } from "../../builds.ts";
 import {
   type FoundResult,
+  type NamedArtifact,
   type OutputColumns,
   type ResultColumns,
   type ResultContext,
@@ -10,9 +14,19 @@ import {
   toOutput,
   toResult,
 } from "../../work.ts";
-import type { Dialect, Params, Reads, Script } from "../script.ts";
+import {
+  type Answer,
+  type ColumnType,
+  type Dialect,
+  type Params,
+  type Reads,
+  type Script,
+  together,
+  type Tx,
+  wait,
+} from "../script.ts";
 
-/** What a store adds to the rows of results so that damage to them is noticed. */
+/** What a store adds to the rows of results so that damage is noticed. */
 export interface ResultGuard {
   /** Begins with a comma. */
   columns: string;
@@ -26,16 +40,15 @@ export interface ResultGuard {
 }
 
 /** What the check of a result covers, at the least. */
-export type CheckedResult = Omit<ResultColumns, "build" | "state" | "key"> & { state: string };
+type CheckedResult = Omit<ResultColumns, "build" | "state" | "key"> & { state: string };
 
-/** Reads what stages have made, and what went wrong. */
 export class Results {
   readonly #guard: ResultGuard;
-  readonly #sql: ReturnType<typeof statements>;
+  readonly #sql: ReturnType<typeof resultsSql>;
 
   constructor(dialect: Dialect, guard: ResultGuard) {
     this.#guard = guard;
-    this.#sql = statements(dialect, guard);
+    this.#sql = resultsSql(dialect, guard);
   }
 
   *lookUp(db: Reads, pipeline: string, contexts: readonly ResultContext[]): Script<(FoundResult | null)[]> {
@@ -79,7 +92,7 @@ export class Results {
   }
 }
 
-function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuard) {
+function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuard) {
   const results = table("results");
   const builds = table("builds");
   const columns = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
@@ -129,9 +142,307 @@ function statements({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       union all select * from (${before("FAILED")}) as earlier limit 1`,
     before: before("GONE"),
     ofStage: { first: ofStage(""), next: ofStage("and path > :after") },
-    // By the index results_failed.
     failures: `${read} where result.build = ${own} and result.state = 'FAILED' order by result.key limit :limit`,
     // By the index results_failed.
     retried: `${read} where result.build = :build and result.state = 'FAILED' and result.key > :after order by result.key limit :limit`,
   };
+}
+
+export interface ResultOrigin {
+  build: BuildKey;
+  stage: string;
+  path: string;
+}
+
+/** What a stage has made of a target. */
+type NewResultRow = Omit<ResultRow, keyof OutputColumns | "key" | "state" | "micros" | "tokens" | "error" | "at" | "shared"> & {
+  output: KeptValue;
+  cost: Amount;
+  error: JobError | null;
+  shared?: boolean;
+};
+
+/** A row of results, but for its checksum. */
+type ResultRow = OutputColumns &
+  ResultOrigin & {
+    key: ResultKey;
+    pipeline: string;
+    target: string;
+    state: "SUCCESS" | "FAILED" | "REUSED" | "GONE";
+    hash: string;
+    parts: string | null;
+    micros: number;
+    tokens: number;
+    error: string | null;
+    at: number;
+    shared: number;
+  };
+
+/** A result that another target, or this build, has from now on. */
+interface Copy extends ResultOrigin {
+  result: ResultKey;
+}
+
+interface ArtifactColumns extends ResultOrigin, NamedArtifact {}
+
+interface ResultsWanted {
+  pipelines: readonly string[];
+  origins: readonly ResultOrigin[];
+  keys: readonly ResultKey[];
+  most: number;
+}
+
+/** Loads the results that an operation may replace, and writes what takes their place, with the artifacts. */
+export class ResultTable {
+  readonly #guard: ResultGuard;
+  readonly #sql: ReturnType<typeof resultTableSql>;
+  readonly #keys: (tx: Tx, count: number) => Answer<ResultKey[]>;
+
+  /** `keys`: keys that no other result has; they are known before the rows are written, because targets name them. */
+  constructor(dialect: Dialect, guard: ResultGuard, keys: (tx: Tx, count: number) => Answer<ResultKey[]>) {
+    this.#guard = guard;
+    this.#sql = resultTableSql(dialect, guard);
+    this.#keys = keys;
+  }
+
+  *load(tx: Tx, { pipelines, origins, keys, most }: ResultsWanted): Script<ResultBatch> {
+    const asked = {
+      pipelines: [...new Set(pipelines)],
+      builds: [...new Set(origins.map(({ build }) => build))],
+      stages: [...new Set(origins.map(({ stage }) => stage))],
+      paths: [...new Set(origins.map(({ path }) => path))],
+      keys: [...new Set(keys)],
+    };
+    const [known, free] = yield* together(
+      origins.length + keys.length === 0 ? wait<ResultRow[]>([]) : tx.all<ResultRow>(this.#sql.load, asked),
+      most === 0 ? wait<ResultKey[]>([]) : wait(this.#keys(tx, most)),
+    );
+    return new ResultBatch(known, free, (row) => this.#guard.check(row));
+  }
+
+  /** What is replaced goes first. */
+  *write(tx: Tx, batch: ResultBatch): Script<void> {
+    const { added, copied, kept, removed, dropped, artifacts } = batch.changes();
+    const { checksum } = this.#guard;
+    const rows = checksum === null ? added : added.map((row) => Object.assign({}, row, { checksum: checksum(row) }));
+    yield* together(
+      this.#remove(tx, removed),
+      tx.each(this.#sql.drop, dropped),
+      tx.each(this.#sql.detach, kept),
+      tx.each(this.#sql.detachArtifacts, kept),
+      tx.each(this.#sql.add, rows),
+      tx.each(this.#sql.copyArtifacts, copied),
+      tx.each(this.#sql.addArtifacts, artifacts),
+    );
+  }
+
+  /** Deletes failures from before the build was resumed. */
+  *removeRetried(tx: Tx, build: BuildKey, keys: readonly ResultKey[]): Script<void> {
+    if (keys.length > 0) yield* tx.run(this.#sql.removeRetried, { build: retriedIn(build), keys });
+  }
+
+  *#remove(tx: Tx, keys: readonly ResultKey[]): Script<void> {
+    if (keys.length > 0) yield* tx.run(this.#sql.remove, { keys });
+  }
+}
+
+const COLUMNS = {
+  key: "bigint",
+  build: "bigint",
+  pipeline: "text",
+  stage: "text",
+  path: "text",
+  target: "text",
+  state: "text",
+  hash: "text",
+  parts: "text",
+  output_hash: "text",
+  output_text: "text",
+  output_file: "text",
+  output_size: "bigint",
+  micros: "bigint",
+  tokens: "bigint",
+  error: "text",
+  at: "bigint",
+  shared: "bigint",
+} as const;
+const ORIGIN = { build: "bigint", stage: "text", path: "text" } as const;
+
+function resultTableSql({ table, in: isIn, each, overriding }: Dialect, { checksum }: ResultGuard) {
+  const results = table("results");
+  const artifacts = table("artifacts");
+  const columns: Record<string, ColumnType> = { ...COLUMNS, ...(checksum === null ? {} : { checksum: "bigint" }) };
+  const names = Object.keys(columns);
+  const load = `select ${names} from ${results}`;
+  const replaced = "on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size";
+  return {
+    // By the indexes; other results may match, too. A transaction that changes them holds the build's row.
+    load: `
+      ${load} where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("stage", "text", ":stages")}
+        and ${isIn("path", "text", ":paths")} and ${isIn("build", "bigint", ":builds")}
+      union all ${load} where ${isIn("key", "bigint", ":keys")}`,
+    add: each(columns, (row) => `insert into ${results} (${names}) ${overriding} ${row.inserted}`),
+    detach: each(
+      { key: "bigint" },
+      (row) => `update ${results} as result set build = -result.key ${row.from()} where ${row.is("result", "key")}`,
+    ),
+    remove: `delete from ${results} where ${isIn("key", "bigint", ":keys")}`,
+    removeRetried: `delete from ${results} where build = :build and state = 'FAILED' and ${isIn("key", "bigint", ":keys")}`,
+    drop: each(ORIGIN, (row) => `delete from ${artifacts} as ref ${row.using} where ${row.is("ref", ...Object.keys(ORIGIN))}`),
+    detachArtifacts: each(
+      { key: "bigint", ...ORIGIN },
+      (row) => `
+        update ${artifacts} as ref set build = -${row.value("key")} ${row.from()} where ${row.is("ref", ...Object.keys(ORIGIN))}`,
+    ),
+    copyArtifacts: each(
+      { build: "bigint", path: "text", result: "bigint" },
+      (row) => `
+        insert into ${artifacts} (build, stage, path, name, hash, size)
+        select ${row.value("build")}, ref.stage, ${row.value("path")}, ref.name, ref.hash, ref.size
+        ${row.from(`${results} as result, ${artifacts} as ref`)}
+        where ${row.is("result", ["key", "result"])} and ref.build = result.build and ref.stage = result.stage and ref.path = result.path
+        ${replaced}`,
+    ),
+    addArtifacts: each(
+      { ...ORIGIN, name: "text", hash: "text", size: "bigint" },
+      (row) => `
+        insert into ${artifacts} (build, stage, path, name, hash, size) ${row.inserted} ${replaced}`,
+    ),
+  };
+}
+
+/** The results that an operation has loaded, and what it changes of them and of their artifacts. */
+export class ResultBatch {
+  readonly #own = new Map<string, ResultRow>();
+  readonly #byKey = new Map<ResultKey, ResultRow>();
+  readonly #free: ResultKey[];
+  readonly #check: (row: ResultRow) => void;
+  #added = new Map<ResultKey, ResultRow>();
+  #copied = new Map<string, Copy>();
+  readonly #kept: ResultRow[] = [];
+  readonly #removed: ResultKey[] = [];
+  readonly #dropped: ResultOrigin[] = [];
+  #artifacts = new Map<string, ArtifactColumns>();
+
+  /** `check` throws if a row is damaged. */
+  constructor(known: readonly ResultRow[] = [], free: readonly ResultKey[] = [], check: (row: ResultRow) => void = () => {}) {
+    for (const row of known) this.#know(row);
+    this.#free = [...free].sort((a, b) => b - a);
+    this.#check = check;
+  }
+
+  /** Adds a result in place of the one that the build had for the stage and target. `again`: that one was a failure. */
+  put(made: NewResultRow, at: number): { key: ResultKey; again: boolean } {
+    const { output, cost, error, shared = false, ...row } = made;
+    const again = this.#replace(made) === "FAILED";
+    const key = this.#add({
+      ...row,
+      ...outputColumns(output),
+      ...cost,
+      at,
+      state: error === null ? "SUCCESS" : "FAILED",
+      error: error && JSON.stringify(error),
+      shared: shared ? 1 : 0,
+    });
+    return { key, again };
+  }
+
+  /**
+   * From this build on, a target has this result of a stage: one of an earlier build, or of another target. Null: it has none
+   * any more.
+   */
+  reuse(by: Pick<NewResultRow, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, at: number): void {
+    const { build, pipeline, stage, path, target } = by;
+    this.#replace(by);
+    const free = { build, pipeline, path, target, micros: 0, tokens: 0, error: null, at, shared: 0 };
+    if (result === null) {
+      this.#add({ ...free, stage, state: "GONE", hash: "", parts: null, ...outputColumns(NO_VALUE) });
+      return;
+    }
+    const source = this.#byKey.get(result);
+    if (source === undefined) return;
+    this.#check(source);
+    const { hash, parts, output_hash, output_text, output_file, output_size } = source;
+    this.#add({ ...free, stage, state: "REUSED", hash, parts, output_hash, output_text, output_file, output_size });
+    this.#copied.set(nameOf(by), { build, stage, path, result });
+  }
+
+  /** Deletes the record of a target's failure in this build; answers its stage, if the failure was counted. */
+  recall(build: BuildKey, failure: ResultKey): string | undefined {
+    const known = this.#byKey.get(failure);
+    const isRetried = known?.build === retriedIn(build);
+    if (known === undefined || (known.build !== build && !isRetried) || known.state !== "FAILED") return undefined;
+    this.#forget(known);
+    return isRetried ? undefined : known.stage;
+  }
+
+  addArtifacts({ build, stage, path }: ResultOrigin, artifacts: readonly NamedArtifact[]): void {
+    for (const { name, hash, size } of artifacts)
+      this.#artifacts.set(JSON.stringify([build, stage, path, name]), { build, stage, path, name, hash, size });
+  }
+
+  changes() {
+    const changes = {
+      added: [...this.#added.values()],
+      copied: [...this.#copied.values()],
+      artifacts: [...this.#artifacts.values()],
+      kept: this.#kept.splice(0),
+      removed: this.#removed.splice(0),
+      dropped: this.#dropped.splice(0),
+    };
+    this.#added = new Map();
+    this.#copied = new Map();
+    this.#artifacts = new Map();
+    return changes;
+  }
+
+  #add(row: Omit<ResultRow, "key">): ResultKey {
+    const key = this.#free.pop();
+    if (key === undefined) throw new Error("An operation writes more results than it has loaded keys for.");
+    const added = { key, ...row };
+    this.#know(added);
+    this.#added.set(key, added);
+    return key;
+  }
+
+  /** Makes room for another result: the state of the one that was there. Targets that have reused a success keep it. */
+  #replace(origin: ResultOrigin): string | undefined {
+    const name = nameOf(origin);
+    this.#copied.delete(name);
+    const old = this.#own.get(name);
+    if (old === undefined) return undefined;
+    if (old.state === "SUCCESS") this.#detach(old);
+    else {
+      this.#forget(old);
+      this.#dropped.push(origin);
+    }
+    return old.state;
+  }
+
+  /** The success is of no build any more; its negative key stands there. */
+  #detach(old: ResultRow): void {
+    this.#own.delete(nameOf(old));
+    const added = this.#added.get(old.key);
+    if (added === undefined) this.#kept.push(old);
+    else this.#added.set(old.key, { ...added, build: -old.key as BuildKey });
+  }
+
+  #forget(known: ResultRow): void {
+    this.#byKey.delete(known.key);
+    this.#own.delete(nameOf(known));
+    if (!this.#added.delete(known.key)) this.#removed.push(known.key);
+  }
+
+  #know(row: ResultRow): void {
+    this.#byKey.set(row.key, row);
+    this.#own.set(nameOf(row), row);
+  }
+}
+
+function nameOf({ build, stage, path }: ResultOrigin): string {
+  return `${build} ${stage}\n${path}`;
+}
+
+function outputColumns({ hash, text, artifact, size }: KeptValue): OutputColumns {
+  return { output_hash: hash, output_text: text, output_file: artifact, output_size: size };
 }

@@ -18,9 +18,9 @@ import {
   type WorkEnd,
 } from "../../work.ts";
 import { type BuildSpend, type BuildTotals, isSame, settleSpend } from "./build-totals.ts";
-import type { ItemBatch, WorkItem } from "./item-batch.ts";
-import type { ResultBatch } from "./result-batch.ts";
-import type { TargetPosition, TargetBatch, TargetRef, TargetState } from "./target-batch.ts";
+import type { ItemBatch, WorkItem } from "./items.ts";
+import type { ResultBatch } from "./results.ts";
+import type { TargetPosition, TargetBatch, TargetRef, TargetState } from "./targets.ts";
 
 /** How an attempt ended, and by whose word. */
 export interface AttemptEnd {

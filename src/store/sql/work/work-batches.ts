@@ -5,11 +5,9 @@ import type { NewJob } from "../../store.ts";
 import type { ListedBatch, ListedTarget, WorkEnd } from "../../work.ts";
 import { type Answer, type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 import { type BuildTotals, BuildTotalsTable } from "./build-totals.ts";
-import { type ExistingItems, ItemBatch, ItemTable, type WorkItem } from "./item-batch.ts";
-import { ResultBatch, type ResultOrigin, ResultTable } from "./result-batch.ts";
-import type { ResultGuard } from "./results.ts";
-import { TargetBatch, type TargetRef, TargetTable } from "./target-batch.ts";
-import type { TargetGuard } from "./targets.ts";
+import { type ExistingItems, ItemBatch, ItemTable, type WorkItem } from "./items.ts";
+import { ResultBatch, type ResultGuard, type ResultOrigin, ResultTable } from "./results.ts";
+import { TargetBatch, type TargetGuard, type TargetRef, TargetTable } from "./targets.ts";
 import { ArtifactCheck, namedIn, WorkBatch } from "./work-batch.ts";
 
 /** A job that ends; its lane is known. */
@@ -96,15 +94,14 @@ export class WorkBatches {
       return forget === undefined ? [] : [{ build, segment, path: forget.path }];
     });
     const wanted = found.map((item) => wantedBy(item, works.get(item.job), totals));
+    const refs = wanted.flatMap((one) => one.refs);
     const made = wanted.flatMap((one) => one.made);
     const reused = wanted.flatMap((one) => one.reused);
+    const pipelines = found.map(({ build }) => totals.of(build).pipeline);
     const [besides, targets, results] = yield* together(
       this.items.at(tx, forgotten),
-      this.targets.load(
-        tx,
-        wanted.flatMap((one) => one.refs),
-      ),
-      this.results.load(tx, { pipelines: found.map(({ build }) => totals.of(build).pipeline), ...resultsFor(made, reused, []) }),
+      this.targets.load(tx, refs),
+      this.results.load(tx, { pipelines, ...resultsFor(made, reused, []) }),
     );
     return this.#batch(totals, [...found, ...besides], targets, results);
   }
@@ -114,28 +111,17 @@ export class WorkBatches {
     const { build, pipeline, segment, gone = [] } = batch;
     const changed = batch.targets.filter(({ flow }) => flow !== null);
     const paths = [...new Set([...changed, ...gone].map(({ path }) => path))];
-    const [items, targets] = yield* together(
-      this.items.at(
-        tx,
-        paths.map((path) => ({ build, segment, path })),
-      ),
-      this.targets.load(
-        tx,
-        [...batch.targets, ...gone].map(({ path }) => ({ pipeline, segment, path })),
-      ),
-    );
+    const inBuild = paths.map((path) => ({ build, segment, path }));
+    const refs = [...batch.targets, ...gone].map(({ path }) => ({ pipeline, segment, path }));
+    const [items, targets] = yield* together(this.items.at(tx, inBuild), this.targets.load(tx, refs));
     const made = changed.flatMap((target) => failureOf(build, target));
     const reused = [
       ...changed.flatMap((target) => reusedBy(build, target)),
       ...gone.flatMap(({ path, had = [] }) => had.map((stage) => ({ build, stage, path, result: null }))),
     ];
     const failures = paths.flatMap((path) => targets.get({ pipeline, segment, path })?.failure ?? []);
-    return this.#batch(
-      totals,
-      items,
-      targets,
-      yield* this.results.load(tx, { pipelines: [pipeline], ...resultsFor(made, reused, failures) }),
-    );
+    const results = yield* this.results.load(tx, { pipelines: [pipeline], ...resultsFor(made, reused, failures) });
+    return this.#batch(totals, items, targets, results);
   }
 
   /** For new work items of these builds. */

@@ -1,26 +1,29 @@
+import type { JobState } from "../../../core/jobs/job.ts";
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { CostHistory } from "../../../core/pipelines/budget.ts";
 import type { Amount } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
-import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { BuildRow } from "../../builds.ts";
 import { type Flag, isYes } from "../../job-row.ts";
-import {
-  type ArtifactRef,
-  type Beginning,
-  type Clearing,
-  type FoundResult,
-  type ListedBatch,
-  type MemberPage,
-  type NewWork,
-  type ResultContext,
-  type ResultQuery,
-  type StoredResult,
-  type TargetPage,
-  type TargetPaths,
-  type TargetRow,
-  type WorkStore,
-  type WorkView,
+import type { NewJob } from "../../store.ts";
+import type {
+  ArtifactRef,
+  Beginning,
+  Clearing,
+  FoundResult,
+  ListedBatch,
+  MemberPage,
+  NewWork,
+  ResultContext,
+  ResultQuery,
+  StoredResult,
+  TargetPage,
+  TargetPaths,
+  TargetRow,
+  WorkStore,
+  WorkView,
 } from "../../work.ts";
+import { type BuildGuard, endedWithWork, Runs } from "../builds/build-rows.ts";
 import {
   type Access,
   type Answer,
@@ -32,13 +35,10 @@ import {
   type Tx,
   wait,
 } from "../script.ts";
-import { type BuildGuard, Runs } from "../builds/runs.ts";
+import { CostLedger, type TargetInBuild } from "./items.ts";
 import { type ResultGuard, Results } from "./results.ts";
 import { type TargetGuard, Targets } from "./targets.ts";
-import { CostLedger } from "./cost-ledger.ts";
-import type { TargetInBuild } from "./item-batch.ts";
-import { Listing, type ListingParts } from "./listing.ts";
-import { UnfinishedWork } from "./unfinished.ts";
+import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
 /** What each database does in its own way around work items. */
@@ -71,7 +71,7 @@ export class Work implements WorkStore {
   readonly #targets: Targets;
   readonly #results: Results;
   readonly #unfinished: UnfinishedWork;
-  readonly #sql: ReturnType<typeof statements>;
+  readonly #sql: ReturnType<typeof workSql>;
 
   constructor(dialect: Dialect, { batches, hooks, guards }: Parts, access: Access) {
     this.#access = access;
@@ -83,7 +83,7 @@ export class Work implements WorkStore {
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
     this.#unfinished = new UnfinishedWork(dialect);
-    this.#sql = statements(dialect);
+    this.#sql = workSql(dialect);
   }
 
   targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]> {
@@ -128,19 +128,11 @@ export class Work implements WorkStore {
     const builds = yield* this.#unfinished.builds(tx, clearing);
     if (builds.length === 0) return 0;
     yield* wait(this.#hooks.prepare(tx));
-    yield* wait(
-      this.#hooks.lockQueues(
-        tx,
-        builds.map(({ queue }) => queue),
-      ),
-    );
+    const queues = builds.map(({ queue }) => queue);
+    yield* wait(this.#hooks.lockQueues(tx, queues));
     const items = yield* this.#unfinished.items(tx, builds, clearing);
-    yield* wait(
-      this.#hooks.knowLanes(
-        tx,
-        items.map(({ lane }) => lane),
-      ),
-    );
+    const lanes = items.map(({ lane }) => lane);
+    yield* wait(this.#hooks.knowLanes(tx, lanes));
     const batch = yield* this.#batches.ending(tx, items);
     if (batch === null) return 0;
     const jobs = items.map(({ job }) => job);
@@ -221,7 +213,7 @@ export class Work implements WorkStore {
   }
 }
 
-function statements({ table, in: isIn }: Dialect) {
+function workSql({ table, in: isIn }: Dialect) {
   const artifacts = table("artifacts");
   const build = `(select key from ${table("builds")} where id = :build)`;
   return {
@@ -237,5 +229,128 @@ function statements({ table, in: isIn }: Dialect) {
       select cast(:build as text) as build, stage, path, name, hash, size from ${artifacts}
       where build = ${build} and (cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)
       order by stage, path, name`,
+  };
+}
+
+/** What a listing uses of the parts that are written for each database. */
+export interface ListingParts {
+  batches: WorkBatches;
+  /** Cancels jobs without an audit entry: those that had not ended, and their states before. */
+  cancel: { quietly(tx: Tx, jobs: readonly JobKey[]): Answer<Map<JobKey, JobState>> };
+  enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
+  notes: { saveCheckpoint(tx: Tx, lease: LeaseRef, value: string): Answer<unknown> };
+  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<Fate[]> };
+}
+
+/** Writes what a listing finds, batch by batch, each with the cursor to continue from: a crash repeats one batch at most. */
+export class Listing {
+  readonly #parts: ListingParts;
+  readonly #held: string;
+
+  constructor(dialect: Dialect, parts: ListingParts) {
+    this.#parts = parts;
+    this.#held = `
+      select 1 as held from ${dialect.table("jobs")}
+      where key = :job and fence = :fence and coalesce(state, '') = 'running'${dialect.locking}`;
+  }
+
+  /** The lock of the build's queue is held. */
+  *run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<Fate> {
+    const { batches, settle, notes } = this.#parts;
+    const { build, targets, retried = [], cursor } = batch;
+    const artifacts = targets.flatMap((target) => target.artifacts ?? []);
+    const [totals, held] = yield* together(
+      batches.totals.load(tx, [build], []),
+      this.#isHeld(tx, lease),
+      artifacts.length > 0 ? batches.lockArtifacts(tx) : wait(undefined),
+    );
+    if (!held) return (yield* wait(settle.fates(tx, [lease])))[0] as Fate;
+    batches.artifacts.refuseMissing(artifacts);
+    const loaded = yield* batches.listing(tx, batch, totals);
+    yield* this.#unchanged(tx, loaded, batch);
+    yield* this.#changed(tx, loaded, batch);
+    yield* batches.results.removeRetried(tx, build, retried);
+    if (cursor !== undefined) yield* wait(notes.saveCheckpoint(tx, lease, cursor));
+    return "held";
+  }
+
+  *#isHeld(tx: Tx, { job, fence }: LeaseRef): Script<boolean> {
+    return (yield* tx.get(this.#held, { job, fence })) !== undefined;
+  }
+
+  /** One statement marks them all. */
+  *#unchanged(tx: Tx, loaded: WorkBatch, { build, pipeline, segment, targets }: ListedBatch): Script<void> {
+    const same = targets.filter(
+      ({ flow, path, rev }) => flow === null && loaded.targets.get({ pipeline, segment, path })?.rev === rev,
+    );
+    if (same.length === 0) return;
+    const spend = loaded.totals.of(build);
+    for (const target of same) loaded.unchanged(spend, target);
+    const paths = same.map(({ path }) => path);
+    yield* this.#parts.batches.targets.see(tx, { pipeline, segment }, paths, build);
+  }
+
+  *#changed(tx: Tx, loaded: WorkBatch, { build, segment, targets, gone = [] }: ListedBatch): Script<void> {
+    const { batches, enqueue, cancel } = this.#parts;
+    const now = yield* tx.time();
+    const spend = loaded.totals.of(build);
+    const dropped = new Set<JobKey>();
+    const drop = (job: JobKey) => void dropped.add(job);
+    const jobs = [
+      ...targets.filter(({ flow }) => flow !== null).flatMap((one) => loaded.changed(now, spend, segment, one, drop)),
+      ...gone.flatMap((one) => loaded.gone(now, spend, segment, one, drop)),
+    ];
+    if (dropped.size > 0) for (const [job, was] of yield* wait(cancel.quietly(tx, [...dropped]))) loaded.dropped(job, was);
+    // The place of a cancelled item is free for the item that follows it.
+    yield* batches.write(tx, loaded);
+    if (jobs.length > 0) yield* wait(enqueue.run(tx, jobs, loaded));
+    yield* batches.close(tx, loaded);
+  }
+}
+
+/** Work items of builds that have ended. */
+export class UnfinishedWork {
+  readonly #sql: ReturnType<typeof unfinishedWorkSql>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = unfinishedWorkSql(dialect);
+  }
+
+  builds(db: Reads, { pipeline }: Clearing): Script<EndedBuild[]> {
+    return db.all<EndedBuild>(this.#sql.builds, { pipeline: pipeline ?? null });
+  }
+
+  *items(db: Reads, ended: readonly EndedBuild[], { which, limit }: Clearing): Script<UnfinishedItem[]> {
+    if (ended.length === 0) return [];
+    return yield* db.all<UnfinishedItem>(this.#sql[which], { builds: ended.map(({ key }) => key), limit });
+  }
+
+  *isAny(db: Reads, clearing: Clearing): Script<boolean> {
+    const builds = yield* this.builds(db, clearing);
+    return (yield* this.items(db, builds, { ...clearing, limit: 1 })).length > 0;
+  }
+}
+
+interface EndedBuild {
+  key: BuildKey;
+  queue: string;
+}
+
+export interface UnfinishedItem {
+  job: JobKey;
+  lane: number;
+}
+
+function unfinishedWorkSql(dialect: Dialect) {
+  const { table } = dialect;
+  const items = (which: string) => `
+    select work.job, job.lane from ${table("work")} as work join ${table("jobs")} as job on job.key = work.job
+    where ${dialect.in("work.build", "bigint", ":builds")} ${which} limit :limit`;
+  return {
+    builds: `
+      select key, queue from (${endedWithWork(dialect)}) as ended
+      where cast(:pipeline as text) is null or pipeline = :pipeline order by key`,
+    all: items(""),
+    idle: items("and (job.state <> 'running' or work.kind = 'listing')"),
   };
 }

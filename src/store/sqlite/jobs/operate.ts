@@ -10,7 +10,7 @@ import type { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { PruneFilter } from "../../store.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
-import type { Queries } from "../queries.ts";
+import type { JobIds } from "../queries.ts";
 import type { Catalog, Settings } from "./catalog.ts";
 import type { JobEvents } from "./events.ts";
 import type { Limits } from "./limits.ts";
@@ -31,7 +31,7 @@ const ROW = "key, state, lane, fence, slot, gate, priority, limits";
 
 interface OperateParts {
   catalog: Catalog;
-  queries: Queries;
+  ids: JobIds;
   tally: Tally;
   effects: SettleEffects;
   limits: Limits;
@@ -162,7 +162,7 @@ export class Operate {
   }
 
   #find(id: string): Row | undefined {
-    const key = this.#parts.queries.keyOf(id);
+    const key = this.#parts.ids.keyOf(id);
     return key === null ? undefined : this.#row.get<Row>({ key });
   }
 }

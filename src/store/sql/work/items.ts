@@ -1,10 +1,13 @@
+import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
+import { howMany, settle } from "../../../core/pipelines/budget.ts";
 import { type Amount, NOTHING } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
-import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
-import type { NewWork } from "../../work.ts";
-import { type Dialect, type Reads, type Script, together, type Tx } from "../script.ts";
+import type { Beginning, NewWork } from "../../work.ts";
+import { type Answer, type Dialect, type Reads, type Script, type Settings, together, type Tx, wait } from "../script.ts";
+import { type BuildSpend, isSame } from "./build-totals.ts";
+import type { WorkBatches } from "./work-batches.ts";
 
 /** A work item that has not ended. */
 export interface WorkItem {
@@ -65,10 +68,8 @@ export class ItemTable {
   }
 
   reserve(tx: Tx, reserved: readonly { item: WorkItem; wanted: Amount }[]): Script<number> {
-    return tx.each(
-      this.#sql.reserve,
-      reserved.map(({ item, wanted }) => ({ job: item.job, micros: wanted.micros, tokens: wanted.tokens })),
-    );
+    const rows = reserved.map(({ item: { job }, wanted: { micros, tokens } }) => ({ job, micros, tokens }));
+    return tx.each(this.#sql.reserve, rows);
   }
 
   /** Saves what attempts have reported, if their leases are held: the jobs of those. Of two reports of one job the later counts. */
@@ -80,17 +81,9 @@ export class ItemTable {
   }
 
   *write(tx: Tx, { removed, kept, added }: ItemChanges): Script<void> {
-    yield* together(
-      this.#remove(tx, removed),
-      tx.each(
-        this.#sql.keep,
-        kept.map(({ job, charged }) => ({ job, micros: charged.micros, tokens: charged.tokens })),
-      ),
-      tx.each(
-        this.#sql.add,
-        added.map(({ job, build, kind, stage, segment, path }) => ({ job, build, kind, stage, segment, path })),
-      ),
-    );
+    const charged = kept.map(({ job, charged: { micros, tokens } }) => ({ job, micros, tokens }));
+    const items = added.map(({ job, build, kind, stage, segment, path }) => ({ job, build, kind, stage, segment, path }));
+    yield* together(this.#remove(tx, removed), tx.each(this.#sql.keep, charged), tx.each(this.#sql.add, items));
   }
 
   *#remove(tx: Tx, jobs: readonly JobKey[]): Script<void> {
@@ -266,4 +259,78 @@ function listsOf(targets: readonly Pick<NewWork, "build" | "segment" | "path">[]
     segments: [...new Set(targets.map(({ segment }) => segment))],
     paths: [...new Set(targets.map(({ path }) => path))],
   };
+}
+
+interface Start {
+  place: number;
+  item: WorkItem;
+  estimate: Amount;
+}
+
+interface Parts {
+  batches: WorkBatches;
+  settings: Settings;
+  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<Fate[]> };
+}
+
+/** Reserves budget for attempts before they start, and saves the costs that they report. */
+export class CostLedger {
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.#parts = parts;
+  }
+
+  /** The locks of the items' queues are held. */
+  *begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[]): Script<Beginning[]> {
+    const { batches, settings } = this.#parts;
+    const answers = starts.map((): Beginning => "lost");
+    const jobs = starts.map(({ job }) => job);
+    const [totals, held] = yield* together(batches.totals.load(tx, [], jobs), batches.items.held(tx, starts));
+    const reserved: { item: WorkItem; wanted: Amount }[] = [];
+    const exhausted: string[] = [];
+    for (const [build, group] of Map.groupBy(held, ({ item }) => item.build)) {
+      const spend = totals.of(build);
+      const asked = group.map(({ place, item }) => ({ place, item, estimate: (starts[place] as { estimate: Amount }).estimate }));
+      const begun = begin(spend, asked);
+      reserved.push(...begun.reserved);
+      if (begun.isExhausted) exhausted.push(spend.queue);
+      for (const [i, { place }] of asked.entries()) answers[place] = begun.answers[i] as Beginning;
+    }
+    yield* together(batches.items.reserve(tx, reserved), batches.totals.write(tx, totals));
+    for (const queue of exhausted) yield* wait(settings.pause(tx, queue, true));
+    return answers;
+  }
+
+  *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<Fate[]> {
+    const saved = yield* this.#parts.batches.items.saveCosts(tx, reports);
+    if (saved.size === reports.length) return reports.map(() => "held");
+    return yield* wait(this.#parts.settle.fates(tx, reports));
+  }
+}
+
+interface Begun {
+  /** One for each start. */
+  answers: Beginning[];
+  /** The reservations that change. */
+  reserved: { item: WorkItem; wanted: Amount }[];
+  /** No attempt of this build starts any more: its queue pauses. */
+  isExhausted: boolean;
+}
+
+/** Decides which of these attempts of one build may start, in their order, and reserves their estimates in the build. */
+function begin(spend: BuildSpend, starts: readonly Start[]): Begun {
+  if (spend.state !== "ACTIVE") return { answers: starts.map(() => "pause"), reserved: [], isExhausted: false };
+  // A caller that lost the first answer asks again; its estimate is reserved once.
+  for (const { item } of starts) spend.ledger = settle(spend.ledger, item.estimate, NOTHING);
+  const estimates = starts.map(({ estimate }) => estimate);
+  const { start, ledger, next } = howMany(spend.ledger, estimates);
+  spend.ledger = ledger;
+  const reserved = starts.flatMap(({ item, estimate }, i) => {
+    const wanted = i < start ? estimate : NOTHING;
+    return isSame(item.estimate, wanted) ? [] : [{ item, wanted }];
+  });
+  const isExhausted = next.kind === "pause";
+  if (isExhausted) spend.blocked = { reason: next.reason, refused: estimates[start] as Amount };
+  return { answers: starts.map((_, i) => (i < start ? "start" : next.kind)), reserved, isExhausted };
 }

@@ -1,0 +1,436 @@
+import {
+  approve,
+  type Budget,
+  hashToken,
+  judgeToken,
+  mint,
+  refusedToken,
+  type StoredToken,
+} from "../../../core/pipelines/budget.ts";
+import { type BuildTransition, hasEnded } from "../../../core/pipelines/build.ts";
+import { buildId, type BuildKey, type ProcessId } from "../../../core/text/ids.ts";
+import {
+  type Approval,
+  BUILD,
+  type BuildColumns,
+  type BuildFilter,
+  buildPage,
+  type BuildRow,
+  keyOfBuildCursor,
+  type LockToken,
+  type MintedToken,
+  type NewBuild,
+  type NewOrchestratorLock,
+  ORCHESTRATOR_TTL_MS,
+  type OrchestratorLockColumns,
+  type OrchestratorLockRow,
+  retriedIn,
+  type StageCounts,
+  toBuild,
+  type TokenColumns,
+  toOrchestratorLock,
+  toToken,
+} from "../../builds.ts";
+import type { KnownProcesses } from "../../processes.ts";
+import { type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
+
+/** What a store adds to the rows of builds so that damage to them is noticed. Names of columns begin with a comma. */
+export interface BuildGuard {
+  /** What is read in addition. */
+  columns: string;
+  /** Throws if a row is not what was written. */
+  check(row: BuildColumns): void;
+  inserted: { columns: string; values: string; params(row: InsertedBuild): Params };
+}
+
+interface InsertedBuild {
+  key: BuildKey;
+  id: string;
+  pipeline: string;
+  queue: string;
+  hash: string;
+  description: string;
+  options: string;
+  max_failures: number | null;
+  created_at: number;
+}
+
+type Row = BuildColumns & { stages: string | null };
+
+/**
+ * The rows of builds. A row is also the lock of its build: a transaction that bases a decision on it locks it first and reads it then, so
+ * that everything it finds is of one instant and stays so until the commit.
+ */
+export class Runs {
+  readonly #guard: BuildGuard;
+  readonly #sql: ReturnType<typeof runsSql>;
+
+  constructor(dialect: Dialect, guard: BuildGuard) {
+    this.#guard = guard;
+    this.#sql = runsSql(dialect, guard);
+  }
+
+  *get(db: Reads, key: BuildKey): Script<BuildRow> {
+    return (yield* this.#first(db, this.#sql.byKey, { key })) as BuildRow;
+  }
+
+  lock(tx: Tx, id: string): Script<BuildRow | null> {
+    return this.#locked(tx, this.#sql.lockId, this.#sql.byId, { id });
+  }
+
+  *lockKey(tx: Tx, key: BuildKey): Script<BuildRow> {
+    return (yield* this.#locked(tx, this.#sql.lockKey, this.#sql.byKey, { key })) as BuildRow;
+  }
+
+  /** The one build of a pipeline that has not ended. */
+  lockUnended(tx: Tx, pipeline: string): Script<BuildRow | null> {
+    return this.#locked(tx, this.#sql.lockUnended, this.#sql.unended, { pipeline });
+  }
+
+  *list(db: Reads, filter: BuildFilter): Script<{ items: BuildRow[]; next?: string }> {
+    if ("id" in filter) return { items: yield* this.#all(db, this.#sql.byId, { id: filter.id }) };
+    if ("newest" in filter) {
+      if (!("pipeline" in filter)) return { items: yield* this.#all(db, this.#sql.newestOfEach) };
+      const { pipeline, state = null } = filter;
+      return { items: yield* this.#all(db, this.#sql.newest, { pipeline, state }) };
+    }
+    const { pipeline = null, state = null, limit } = filter;
+    const params = { after: keyOfBuildCursor(filter.after), pipeline, state, limit: limit + 1 };
+    return buildPage(yield* this.#all(db, this.#sql.list, params), limit);
+  }
+
+  /** How many attempts of this build are running. */
+  *running(db: Reads, { key, open, listing }: BuildRow): Script<number> {
+    if (open === 0 && listing !== "running") return 0;
+    const row = yield* db.get<{ running: number }>(this.#sql.running, { key });
+    return (row as { running: number }).running;
+  }
+
+  /** A PENDING build, which is not announced yet. */
+  *insert(tx: Tx, build: NewBuild): Script<BuildRow> {
+    const { pipeline, queue, hash, description, options, maxFailures, budget, stages } = build;
+    const now = yield* tx.time();
+    const { next: key } = (yield* tx.get<{ next: BuildKey }>(this.#sql.next)) as { next: BuildKey };
+    const created = { max_failures: maxFailures, created_at: now };
+    const row = { key, id: buildId(now, key), pipeline, queue, hash, description, options, ...created };
+    yield* tx.run(this.#sql.insert, { ...row, ...budget, ...this.#guard.inserted.params(row) });
+    yield* tx.run(this.#sql.insertStages, { key, stages });
+    return yield* this.get(tx, key);
+  }
+
+  /** Writes a transition of the build as it was read. */
+  *move(tx: Tx, { key }: BuildRow, transition: BuildTransition, { micros, tokens }: Budget): Script<BuildRow> {
+    const { from, to, seq, reason, note } = transition;
+    const finishedAt = hasEnded(to) ? yield* tx.time() : null;
+    const moved = yield* tx.run(this.#sql.move, { key, from, to, seq, reason, note, micros, tokens, finishedAt });
+    if (!moved) throw new Error(`build ${key} is not ${from} any more`);
+    return yield* this.get(tx, key);
+  }
+
+  *approve(tx: Tx, { key }: BuildRow, { micros, tokens }: Budget): Script<BuildRow> {
+    yield* tx.run(this.#sql.approve, { key, micros, tokens });
+    return yield* this.get(tx, key);
+  }
+
+  /** False if the build is not ACTIVE, or not in the round before this one; it may return to round 0 when nothing later is open. */
+  nextRound(tx: Tx, { key }: BuildRow, round: number): Script<boolean> {
+    return tx.run(this.#sql.nextRound, { key, round });
+  }
+
+  *#locked(tx: Tx, lock: string, read: string, params: Params): Script<BuildRow | null> {
+    const [, build] = yield* together(tx.lock(lock, params), this.#first(tx, read, params));
+    return build;
+  }
+
+  *#first(db: Reads, sql: string, params: Params): Script<BuildRow | null> {
+    const [build] = yield* this.#all(db, sql, params);
+    return build ?? null;
+  }
+
+  *#all(db: Reads, sql: string, params?: Params): Script<BuildRow[]> {
+    return (yield* db.all<Row>(sql, params)).map((row) => {
+      this.#guard.check(row);
+      return toBuild(row, stagesOf(row.stages));
+    });
+  }
+}
+
+const STAGE = ["stage", "ran", "cached", "stage.failed", "passed", "stage.open"];
+
+function stagesOf(text: string | null): StageCounts[] {
+  const stages = JSON.parse(text ?? "[]") as [string, number, number, number, number, number][];
+  return stages.map(([stage, ran, cached, failed, passed, open]) => ({ stage, ran, cached, failed, passed, open }));
+}
+
+function ifActive(value: string, column: string): string {
+  return `${column} = case when :to = 'ACTIVE' then ${value} else ${column} end`;
+}
+
+function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
+  const builds = dialect.table("builds");
+  const stages = dialect.table("build_stages");
+  // The stages are read in the same statement, hence as of the same instant.
+  const read = `
+    select ${BUILD}${columns},
+      ${dialect.jsonRows(STAGE, `${stages} as stage where stage.build = run.key`, "place")} as stages
+    from ${builds} as run`;
+  const lock = `select key from ${builds}`;
+  // Uses the index builds_unended: there is one at most.
+  const unended = "pipeline = :pipeline and state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
+  return {
+    byId: `${read} where id = :id`,
+    byKey: `${read} where key = :key`,
+    lockId: `${lock} where id = :id`,
+    lockKey: `${lock} where key = :key`,
+    unended: `${read} where ${unended}`,
+    lockUnended: `${lock} where ${unended}`,
+    newest: `
+      ${read} where pipeline = :pipeline and (cast(:state as text) is null or state = :state) order by key desc limit 1`,
+    // Uses the index builds_pipeline, and seeks from each pipeline to the next: it does not matter how many builds they have.
+    newestOfEach: `
+      with recursive known (name) as (
+        select min(pipeline) from ${builds}
+        union all
+        select (select min(pipeline) from ${builds} where pipeline > known.name) from known where known.name is not null)
+      ${read} where key in (
+        select (select max(key) from ${builds} where pipeline = known.name) from known where known.name is not null)
+      order by pipeline`,
+    list: `
+      ${read} where key > :after and (cast(:pipeline as text) is null or pipeline = :pipeline)
+        and (cast(:state as text) is null or state = :state)
+      order by key limit :limit`,
+    // Few jobs run at once, but many work items may wait. The plus keeps databases from starting with those.
+    running: `
+      select count(*) as running from ${dialect.running} as job join ${dialect.table("work")} as work on work.job = job.key
+      where +work.build = :key`,
+    next: dialect.nextKey("builds"),
+    insert: `
+      insert into ${builds} (key, id, pipeline, queue, state, reason, hash, description, options,
+        budget_micros, budget_tokens, max_failures, created_at${inserted.columns})
+      values (:key, :id, :pipeline, :queue, 'PENDING', 'started', :hash, :description, :options,
+        :micros, :tokens, :max_failures, :created_at${inserted.values})`,
+    insertStages: `
+      insert into ${stages} (build, place, stage)
+      select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,
+    // What the budget refused does not matter once the build continues: it will be asked again.
+    move: `
+      update ${builds} set state = cast(:to as text), reason = :reason, note = :note, seq = :seq, approved = false,
+        budget_micros = :micros, budget_tokens = :tokens, finished_at = :finishedAt,
+        ${ifActive("null", "blocked")}, ${ifActive("0", "refused_micros")}, ${ifActive("0", "refused_tokens")}
+      where key = :key and state = :from and seq = :seq - 1`,
+    approve: `
+      update ${builds} set approved = true, budget_micros = :micros, budget_tokens = :tokens
+      where key = :key and state = 'BUDGET_PAUSE'`,
+    nextRound: `
+      update ${builds} set round = :round, listing = 'running' where key = :key and state = 'ACTIVE'
+        and (round = :round - 1 or (:round = 0 and listing = 'done' and (round = 0 or open = 0)))`,
+  };
+}
+
+interface LeftBuild {
+  key: BuildKey;
+  id: string;
+  /** The pipeline whose lock its orchestrator has left; null: there is no such lock. */
+  lock: string | null;
+}
+
+/** Which orchestrator leads the builds of each pipeline. */
+export class OrchestratorLocks {
+  readonly #sql: ReturnType<typeof orchestratorLocksSql>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = orchestratorLocksSql(dialect);
+  }
+
+  /** Null if no registered process holds the pipeline's lock. */
+  *held(db: Reads, pipeline: string): Script<OrchestratorLockRow | null> {
+    const [lock] = yield* this.#read(db, this.#sql.held, { pipeline });
+    return lock ?? null;
+  }
+
+  /** The lock of this build, if it has this token. */
+  *holding(db: Reads, build: BuildKey, { pipeline, token }: LockToken): Script<OrchestratorLockRow | null> {
+    const row = yield* db.get<OrchestratorLockColumns>(this.#sql.find, { pipeline });
+    return row === undefined || row.token !== token || row.key !== build ? null : toOrchestratorLock(row);
+  }
+
+  /** Whether their processes are alive or not. */
+  list(db: Reads, pipeline?: string): Script<OrchestratorLockRow[]> {
+    if (pipeline === undefined) return this.#read(db, this.#sql.all);
+    return this.#read(db, this.#sql.find, { pipeline });
+  }
+
+  *orchestratedBy(db: Reads, holder: ProcessId): Script<{ build: string; key: BuildKey }[]> {
+    return yield* db.all<OrchestratorLockColumns>(this.#sql.orchestratedBy, { holder });
+  }
+
+  *#read(db: Reads, sql: string, params?: Params): Script<OrchestratorLockRow[]> {
+    return (yield* db.all<OrchestratorLockColumns>(sql, params)).map(toOrchestratorLock);
+  }
+
+  *take(tx: Tx, pipeline: string, build: BuildKey, lead: NewOrchestratorLock): Script<void> {
+    const { token, holder, pid, host, program, programHash } = lead;
+    yield* tx.run(this.#sql.take, { pipeline, build, token, holder, pid, host, program, programHash });
+  }
+
+  beat(tx: Tx, { pipeline, token }: LockToken): Script<boolean> {
+    return tx.run(this.#sql.beat, { pipeline, token });
+  }
+
+  release(tx: Tx, build: BuildKey): Script<boolean> {
+    return tx.run(this.#sql.release, { build });
+  }
+
+  /** ACTIVE builds without an orchestrator, led by a process that is gone, or by one that has not been heard of for too long. */
+  *withoutOrchestrator(db: Reads, { dead, alive }: KnownProcesses): Script<LeftBuild[]> {
+    return yield* db.all<LeftBuild>(this.#sql.withoutOrchestrator, { dead, alive });
+  }
+}
+
+function orchestratorLocksSql(dialect: Dialect) {
+  const leads = dialect.table("leads");
+  const builds = dialect.table("builds");
+  // A process that is found dead is struck off, and with that its lead is free.
+  const registered = `exists (select 1 from ${dialect.table("processes")} where id = lead.holder)`;
+  const read = `
+    select lead.pipeline, build.id as build, build.key, lead.token, lead.holder, lead.pid, lead.host, lead.program,
+      lead.program_hash as "programHash", lead.acquired_at as "acquiredAt", lead.beat_at as "beatAt"
+    from ${leads} as lead join ${builds} as build on build.key = lead.build`;
+  return {
+    find: `${read} where lead.pipeline = :pipeline`,
+    held: `${read} where lead.pipeline = :pipeline and ${registered}`,
+    all: `${read} order by lead.pipeline`,
+    // Fails if a process leads the pipeline, whatever was read before.
+    take: `
+      insert into ${leads} (pipeline, build, token, holder, pid, host, program, program_hash, acquired_at, beat_at)
+      values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,
+    beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
+    release: `delete from ${leads} where build = :build`,
+    orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
+    // Uses the index builds_unended: its condition is repeated here so that the planner recognises it.
+    withoutOrchestrator: `
+      select build.key, build.id, lead.pipeline as lock from ${builds} as build
+        left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key
+      where build.state = 'ACTIVE' and build.state not in ('SUCCESS', 'FAILED', 'ABANDONED')
+        and (lead.build is null or not ${registered}
+          or ${dialect.in("lead.holder", "bigint", ":dead")}
+          or (lead.beat_at <= :now - ${ORCHESTRATOR_TTL_MS} and not ${dialect.in("lead.holder", "bigint", ":alive")}))
+      order by +build.key`,
+  };
+}
+
+/** Confirmation tokens, of which only hashes are stored. A transaction that uses them has locked the row of their build. */
+export class Tokens {
+  readonly #sql: ReturnType<typeof tokensSql>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = tokensSql(dialect);
+  }
+
+  /** A token for a paused build; those minted before do not count any more. */
+  *mint(tx: Tx, build: BuildRow, { bytes }: MintedToken): Script<StoredToken> {
+    const { stored } = mint(bytes, build, yield* tx.time());
+    const { hash, pause, mintedAt, expiresAt } = stored;
+    yield* tx.run(this.#sql.replace, { build: build.key, at: mintedAt });
+    yield* tx.run(this.#sql.add, { hash, build: build.key, pause, mintedAt, expiresAt });
+    return stored;
+  }
+
+  /** Uses the token up; the budget that it lets the build have. Throws if it is not accepted. */
+  *use(tx: Tx, build: BuildRow, { token: presented, budget }: Approval): Script<Budget> {
+    const now = yield* tx.time();
+    const stored = typeof presented === "string" ? yield* this.#find(tx, presented) : null;
+    const verdict = judgeToken({ presented, stored, build, now });
+    if (!verdict.ok) throw refusedToken(verdict, build);
+    const approved = approve(build, budget, build.refused);
+    yield* tx.run(this.#sql.use, { hash: verdict.used.hash, at: now });
+    return approved;
+  }
+
+  *#find(db: Reads, token: string): Script<StoredToken | null> {
+    const row = yield* db.get<TokenColumns>(this.#sql.find, { hash: hashToken(token) });
+    return row === undefined ? null : toToken(row);
+  }
+}
+
+function tokensSql({ table }: Dialect) {
+  const tokens = table("tokens");
+  return {
+    find: `
+      select token.hash, build.id as build, token.pause, token.minted_at, token.expires_at, token.used_at, token.replaced_at
+      from ${tokens} as token join ${table("builds")} as build on build.key = token.build where token.hash = :hash`,
+    add: `
+      insert into ${tokens} (hash, build, pause, minted_at, expires_at) values (:hash, :build, :pause, :mintedAt, :expiresAt)`,
+    use: `update ${tokens} set used_at = :at where hash = :hash and used_at is null`,
+    replace: `update ${tokens} set replaced_at = :at where build = :build and used_at is null and replaced_at is null`,
+  };
+}
+
+/**
+ * Failures that a resumed build runs again. The resume takes them out of the counts, a listing of the build lists their
+ * targets again and deletes them batch by batch, and what is left of them counts again when the build stops being ACTIVE.
+ */
+export class Retries {
+  readonly #sql: ReturnType<typeof retriesSql>;
+
+  constructor(dialect: Dialect) {
+    this.#sql = retriesSql(dialect);
+  }
+
+  *any(db: Reads, key: BuildKey): Script<boolean> {
+    return (yield* db.get(this.#sql.any, { mark: retriedIn(key) })) !== undefined;
+  }
+
+  /** From here on `maxFailures` counts anew. */
+  *begin(tx: Tx, { key, failed, state, reason }: BuildRow): Script<void> {
+    const hasDied = state === "CRASHED" && reason !== "stopped";
+    if (failed > 0) yield* this.#move(tx, key, hasDied ? this.#sql.beginWithoutKillers : this.#sql.begin);
+  }
+
+  /** What has not been listed again has failed, as before. */
+  *end(tx: Tx, { key }: BuildRow): Script<void> {
+    if (yield* this.any(tx, key)) yield* this.#move(tx, key, this.#sql.end);
+  }
+
+  *#move(tx: Tx, key: BuildKey, move: string): Script<void> {
+    yield* tx.run(move, { key, mark: retriedIn(key) });
+    yield* tx.run(this.#sql.count, { key });
+    yield* tx.run(this.#sql.countStages, { key });
+  }
+}
+
+/**
+ * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed
+ * it: run again, it would kill the orchestrator of every resume, and a supervisor that resumes would never see the end.
+ */
+const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
+
+// Each uses the index results_failed.
+function retriesSql(dialect: Dialect) {
+  const results = dialect.table("results");
+  const stages = dialect.table("build_stages");
+  // The failure of a listing has no stage and counts for none.
+  const failed = `select count(*) from ${results} as result where result.build = :key and result.state = 'FAILED'`;
+  const begin = `update ${results} set build = :mark where build = :key and state = 'FAILED' and stage <> ''`;
+  return {
+    any: `select 1 from ${results} where build = :mark and state = 'FAILED' limit 1`,
+    begin,
+    beginWithoutKillers: `${begin} and error not like ${CRASHED}`,
+    end: `update ${results} set build = :key where build = :mark and state = 'FAILED'`,
+    count: `update ${dialect.table("builds")} set failed = (${failed} and result.stage <> '') where key = :key`,
+    countStages: `update ${stages} set failed = (${failed} and result.stage = ${stages}.stage) where build = :key`,
+  };
+}
+
+/** Builds that have ended and still have work items. Uses the index work_target to go from one build that has any to the next. */
+export function endedWithWork({ table }: Dialect): string {
+  const work = table("work");
+  return `
+    with recursive open (build) as (
+      select min(build) from ${work}
+      union all
+      select (select min(work.build) from ${work} as work where work.build > open.build) from open
+      where open.build is not null)
+    select key, pipeline, queue from open join ${table("builds")} on key = open.build
+    where state in ('SUCCESS', 'FAILED', 'ABANDONED')`;
+}
