@@ -17,7 +17,7 @@ import {
   refuseUnknown,
 } from "../core/text/options.ts";
 import { checkStorable } from "../core/text/text.ts";
-import type { Declaration, NewJob } from "../store/store.ts";
+import type { Claimed, Declaration, NewJob } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import type { EnqueueOptions } from "../core/pipelines/stage.ts";
 
@@ -43,6 +43,8 @@ export interface Definition extends JobDef, RunSettings {
   readonly declared: Declared;
   /** Instead of `run`: the engine's own, which also says what belongs to the attempt's end. */
   readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
+  /** Called for each claimed job before its attempt starts, which may be much later: reads for many jobs become one. */
+  readonly prefetch?: (claimed: Claimed) => void;
   /** It is claimed from its queue only. */
   readonly bound?: boolean;
   /** What there is of it is for others, for now: it is not claimed. */

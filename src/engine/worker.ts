@@ -257,6 +257,7 @@ export class WorkerLoop implements Worker {
       const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
       runnable.held++;
+      runnable.def.prefetch?.(job);
       this.#arrived.push(attempt);
     }
     this.#engine.poke();

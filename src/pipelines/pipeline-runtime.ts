@@ -9,6 +9,7 @@ import type { BuildKey, JobKey } from "../core/text/ids.ts";
 import { type Attempt, SettleAs } from "../engine/attempt.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { BuildRow } from "../store/builds.ts";
+import type { Claimed } from "../store/store.ts";
 import type { TargetRow, WorkView } from "../store/work.ts";
 import { BudgetReserver, CostRecorder } from "./budget-reserver.ts";
 import type { TargetMessage } from "./isolated/messages.ts";
@@ -20,7 +21,7 @@ import { BuildContext, type Context, LiveTargets, type Parent } from "./stage-in
 import { TargetWriter } from "./target-writer.ts";
 import { Batcher, ResultReader, Values } from "./values.ts";
 
-const VIEW_BATCH_SIZE = 100;
+const VIEW_BATCH_SIZE = 500;
 
 /** How long a worker with another definition of the pipeline leaves its queue alone. */
 const OTHER_DEFINITION_PAUSE_MS = 5_000;
@@ -56,6 +57,7 @@ export class PipelineRuntime {
   readonly #files = new WeakMap<Target, ClaimedFile>();
   readonly #told = new WeakMap<Target, NonNullable<TargetMessage["file"]>>();
   readonly #views: Batcher<JobKey, WorkView | null>;
+  readonly #prefetched = new WeakMap<Claimed, Promise<WorkView | null>>();
   #buildContext: BuildContext | null = null;
   /** Builds that this process is about to release. */
   readonly #leaving = new Set<BuildKey>();
@@ -84,9 +86,16 @@ export class PipelineRuntime {
     if (this.model.definition.source.kind === "files") await this.artifacts();
   }
 
+  prefetch(claimed: Claimed): void {
+    const view = this.#views.get(claimed.job);
+    // The attempt gets the error.
+    view.catch(() => {});
+    this.#prefetched.set(claimed, view);
+  }
+
   /** Null: the job is no work item any more. */
-  view(job: JobKey): Promise<WorkView | null> {
-    return this.#views.get(job);
+  view(claimed: Claimed): Promise<WorkView | null> {
+    return this.#prefetched.get(claimed) ?? this.#views.get(claimed.job);
   }
 
   fileOf(target: Target): ClaimedFile | null {

@@ -42,7 +42,7 @@ class StageRunner {
   async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
     attempt.work = { cost: NOTHING, result: null, target: null };
     await this.#runtime.ready();
-    const view = await this.#runtime.view(attempt.job);
+    const view = await this.#runtime.view(attempt.claimed);
     if (view?.target == null) throw new SettleAs(failForGood(toJobError(noTarget(attempt.claimed.id))));
     const buildContext = this.#runtime.buildContext(view.build);
     const removes = unwanted(attempt);
@@ -329,6 +329,7 @@ function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Defin
     ...own,
     queue: runtime.model.queue,
     bound: true,
+    prefetch: (claimed) => runtime.prefetch(claimed),
     isResting: () => runtime.isResting(),
     input: undefined,
     output: undefined,
@@ -341,7 +342,7 @@ function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Defin
 async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
   attempt.work = { cost: NOTHING, result: null, target: null };
   await runtime.ready();
-  const view = await runtime.view(attempt.job);
+  const view = await runtime.view(attempt.claimed);
   if (view === null) return;
   const { round, which } = job.input as { round: number; which?: "failed" };
   const cursor = (await job.checkpoint.load()) as string | null | undefined;
