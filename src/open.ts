@@ -77,7 +77,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   }
 }
 
-/** @internal What is there, for a command that only looks: nothing is written, and nothing is recovered. */
+/** @internal What is there, for a command that only onlyReads: nothing is written, and nothing is recovered. */
 export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
   const { artifacts, driver, schema } = options;
   const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
@@ -85,7 +85,7 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
     clock: clockFrom(options.clock),
     log: logOf(options),
     program: storable(options.program ?? process.title),
-    looks: true,
+    onlyReads: true,
     backsUp: options.backups?.beforeMigration !== false,
     ...(artifacts === undefined ? {} : { artifacts }),
   });

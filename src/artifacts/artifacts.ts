@@ -6,32 +6,30 @@ import { hash as hashNow } from "node:crypto";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { collect, type Collected, hashOf, hashOfNow, ownNow, verifiedPieces } from "./collect.ts";
-import { clearLeftovers, Doomed, type IsReferenced, type Liveness, sweep, type Swept } from "./sweep.ts";
+import { clearOrphanedFiles, Trash, type IsReferenced, type Liveness, sweep, type Swept } from "./sweep.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
 import { checkHash, damaged, explain, faultOf, fileModeIn, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
 import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
-  /** Makes the liveness check of processes that write to the same folder; `folder` is for its lock files. */
+  /** Checks whether processes that write to the same folder live; `folder` is for their lock files. */
   alive: (folder: string) => Liveness;
   clock?: { now(): number };
-  /** Of files, where the folder is made now; left out: as the umask says. A folder that is there is followed. */
+  /** Of files in a new folder; default: by the umask. An existing folder's mode is followed. */
   mode?: number;
 }
 
 /**
- * Files named after the sha-256 of their bytes, in one folder that many processes share. What `put` has answered outlives
- * a power cut; what is read is what was stored, or an error. Who references what is the store's to know:
- *
- * - A transaction that writes references down asks `missing` first, and gives up when something is.
- * - `sweep` asks for references, and removes what has none.
+ * Files named after the sha-256 of their bytes, in one folder that many processes share. A stored artifact survives a power cut,
+ * and a reader gets the stored bytes or an error. The store knows the references: a transaction that writes references calls
+ * `missing` first, and `sweep` asks the store for them.
  */
 export class Artifacts {
   readonly #layout: Layout;
   readonly #alive: Liveness;
   readonly #now: () => number;
   readonly #writer: Writer;
-  readonly #doomed: Doomed;
+  readonly #trash: Trash;
   #token: string | null = null;
   #closed = false;
 
@@ -40,17 +38,16 @@ export class Artifacts {
     this.#alive = alive;
     this.#now = now;
     this.#writer = new Writer(layout, now);
-    this.#doomed = new Doomed(layout, now);
+    this.#trash = new Trash(layout, now);
   }
 
-  /** Makes the folder where there is none, and cleans up after those who died in it. */
   static async open(folder: string, options: ArtifactsOptions): Promise<Artifacts> {
     const root = resolve(folder);
     let layout: Layout;
     try {
       await makeFolder(root, options.mode);
       layout = new Layout(root, await fileModeIn(root));
-      for (const path of [layout.temporary, layout.doomed]) await makeFolder(path, layout.mode);
+      for (const path of [layout.temporary, layout.trash]) await makeFolder(path, layout.mode);
     } catch (error) {
       throw explain(error, root);
     }
@@ -59,44 +56,39 @@ export class Artifacts {
     return artifacts;
   }
 
-  /** Bytes, text as UTF-8, a stream of any size, or the content of a file. The same bytes are stored once. */
+  /** Bytes, text as UTF-8, a stream of any size, or the content of a file. Equal bytes are stored once. */
   async put(data: ArtifactData): Promise<Stored> {
     return this.#writer.put(data, this.#hold());
   }
 
   async read(hash: string): Promise<Uint8Array> {
-    const handle = await this.#open(hash);
+    await using handle = await this.#open(hash);
     try {
       const bytes = await handle.readFile();
       if (hashNow("sha256", bytes) !== hash) throw damaged(hash, this.#layout.fileOf(hash));
       return bytes;
     } catch (error) {
       throw faultOf(error) === "ERR_FS_FILE_TOO_LARGE" ? tooLarge(hash, error) : explain(error, this.#layout.fileOf(hash));
-    } finally {
-      await handle.close();
     }
   }
 
-  /** Ends well only if all bytes were right; they are looked at as they pass. */
+  /** The bytes are verified as they pass: it ends without an error only if all were right. */
   stream(hash: string): Readable {
     return Readable.from(this.#pieces(checkHash(hash)), { objectMode: false });
   }
 
-  /** A file with these bytes, for programs that want one. It must not be written to. */
+  /** The path of the file, for programs that need one. It must not be written to. */
   async path(hash: string): Promise<string> {
-    const handle = await this.#open(hash);
+    await using handle = await this.#open(hash);
     const path = this.#layout.fileOf(hash);
     try {
       if ((await hashOf(handle)) !== hash) throw damaged(hash, path);
       return path;
     } catch (error) {
       throw explain(error, path);
-    } finally {
-      await handle.close();
     }
   }
 
-  /** A copy of one's own, for those who cannot wait. There must be nothing at `to`. */
   copyNow(hash: string, to: string): void {
     const path = this.#layout.fileOf(hash);
     if (this.missing([hash]).length > 0) throw missing(hash);
@@ -111,10 +103,7 @@ export class Artifacts {
     throw damaged(hash, path);
   }
 
-  /**
-   * A folder for this process's temporary files. The caller removes it; after a crash, the next process that opens these
-   * artifacts does.
-   */
+  /** For this process's temporary files. The caller removes it; after a crash, the next process that opens these artifacts does. */
   privateFolderNow(): string {
     const path = join(this.#layout.temporary, nameFor(this.#hold()));
     try {
@@ -126,44 +115,38 @@ export class Artifacts {
   }
 
   /**
-   * The hashes without an artifact. Called inside the transaction that references them: the others stay if it commits.
-   * Restores what a sweep has just moved to the trash. Bytes are verified when they are read, not here.
+   * Called inside the transaction that references the hashes: artifacts that exist then stay if it commits. Restores what a sweep
+   * has just moved to the trash. Bytes are verified when they are read, not here.
    */
   missing(hashes: Iterable<string>): string[] {
     return [...new Set(hashes)].filter((hash) => {
       const path = this.#layout.fileOf(hash);
       for (let tries = 0; tries < 3; tries++) {
         if (existsSync(path)) return false;
-        // Another process may have restored it between the two checks.
-        if (!this.#doomed.rescue(hash) && !existsSync(path)) return true;
+        if (!this.#trash.rescue(hash) && !existsSync(path)) return true;
       }
       return true;
     });
   }
 
-  /** Removes what is not referenced and was not stored, or stored again, within `olderThan`. */
   async sweep(isReferenced: IsReferenced, { olderThan }: { olderThan: Duration }): Promise<Swept> {
     const cutoff = this.#now() - toMillis(olderThan, "olderThan");
     const token = this.#hold();
     await this.clear();
     try {
-      return await sweep({ layout: this.#layout, doomed: this.#doomed, token, cutoff }, isReferenced);
+      return await sweep({ layout: this.#layout, trash: this.#trash, token, cutoff }, isReferenced);
     } catch (error) {
       throw explain(error, this.#layout.root);
     }
   }
 
-  /**
-   * A folder with these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`), whole or not at all.
-   * Nothing is written outside of it.
-   */
+  /** Writes these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`) into a folder, complete or not at all. */
   async exportTo(dir: string, entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>, manifest: object): Promise<Exported> {
     const token = this.#hold();
     await this.clear();
     return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
   }
 
-  /** Copies of these in a folder that is not there yet, for a backup. */
   async collect(hashes: readonly string[], folder: string, tell: (done: number) => void = () => {}): Promise<Collected> {
     try {
       return await collect(hashes, { folder, mode: this.#layout.mode, pieces: (hash) => this.#pieces(hash), tell });
@@ -172,30 +155,26 @@ export class Artifacts {
     }
   }
 
-  /** Cleans up after those who died. */
   async clear(): Promise<void> {
     try {
-      await clearLeftovers(this.#layout, this.#doomed, this.#alive, this.#now());
+      await clearOrphanedFiles(this.#layout, this.#trash, this.#alive, this.#now());
     } catch (error) {
       throw explain(error, this.#layout.root);
     }
   }
 
-  /** Nothing may be under way. */
   close(): void {
     if (!this.#closed) this.#alive.close();
     this.#closed = true;
   }
 
   async *#pieces(hash: string): AsyncGenerator<Buffer> {
-    const handle = await this.#open(hash);
+    await using handle = await this.#open(hash);
     const path = this.#layout.fileOf(hash);
     try {
       yield* verifiedPieces(handle, { hash }, () => damaged(hash, path));
     } catch (error) {
       throw explain(error, path);
-    } finally {
-      await handle.close();
     }
   }
 
@@ -207,13 +186,12 @@ export class Artifacts {
       } catch (error) {
         if (!isAbsent(error)) throw explain(error, path);
       }
-      // Twice: it may have been on its way back while this looked.
+      // Another process may be restoring it.
       if (tries === 2) throw missing(hash);
-      this.#doomed.rescue(hash);
+      this.#trash.rescue(hash);
     }
   }
 
-  /** Those who only read need no lock. */
   #hold(): string {
     if (this.#closed)
       throw new HoldfastError("CLOSED", "The folder of artifacts is closed.", "Open the database again, or close it later.");

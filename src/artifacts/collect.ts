@@ -5,22 +5,17 @@ import { faultOf, isAbsent, Layout, makeFolder, syncFolder, writeNew } from "./f
 
 export interface Collected {
   bytes: number;
-  /** Those that are not there, or not whole. */
   missing: string[];
 }
 
 interface CollectOptions {
   folder: string;
-  /** Of the copies' folder, less what only who writes needs. */
   mode: number;
   pieces: (hash: string) => AsyncIterable<Buffer>;
   tell: (done: number) => void;
 }
 
-/**
- * Copies of these in a folder of the same shape, on the disk when it resolves. What is not there, or damaged, is left out
- * and said: who asks may be glad of the rest.
- */
+/** Copies artifacts into a folder of the same layout and syncs them. Missing and damaged ones are left out and reported. */
 export async function collect(hashes: readonly string[], { folder, mode, pieces, tell }: CollectOptions): Promise<Collected> {
   const layout = new Layout(folder, mode);
   const shelves = new Set<string>();
@@ -40,7 +35,6 @@ export async function collect(hashes: readonly string[], { folder, mode, pieces,
   return collected;
 }
 
-/** Those of these that are not in a folder of that shape, or not whole there. */
 export async function lacking(hashes: readonly string[], folder: string, tell: (done: number) => void): Promise<string[]> {
   const layout = new Layout(folder, 0);
   const found: string[] = [];
@@ -52,15 +46,11 @@ export async function lacking(hashes: readonly string[], folder: string, tell: (
 }
 
 async function isWhole(path: string, hash: string): Promise<boolean> {
-  const handle = await open(path, "r").catch((error: unknown) => {
+  await using handle = await open(path, "r").catch((error: unknown) => {
     if (isAbsent(error)) return null;
     throw error;
   });
-  try {
-    return handle !== null && (await hashOf(handle)) === hash;
-  } finally {
-    await handle?.close();
-  }
+  return handle !== null && (await hashOf(handle)) === hash;
 }
 
 async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Promise<number | null> {
@@ -76,8 +66,8 @@ async function copy(pieces: AsyncIterable<Buffer>, to: string, mode: number): Pr
 const PIECE = 256 * 1024;
 
 /**
- * The bytes of an open file. The last piece is held back until the hash matches: a reader never reaches the end of wrong
- * bytes, nor reads far beyond the expected size. Throws `wrong` otherwise.
+ * The bytes of an open file. The last piece is held back until the hash matches: a reader never reaches the end of wrong bytes,
+ * nor reads far beyond the expected size. Throws `wrong` otherwise.
  */
 export async function* verifiedPieces(
   handle: FileHandle,
@@ -101,7 +91,6 @@ export async function* verifiedPieces(
   if (held !== null) yield held;
 }
 
-/** What an open file is named after, if it is whole. */
 export async function hashOf(handle: FileHandle): Promise<string> {
   const digest: Hash = createHash("sha256");
   const { size } = await handle.stat();
@@ -114,7 +103,6 @@ export async function hashOf(handle: FileHandle): Promise<string> {
   }
 }
 
-/** The same of a closed one, for those who cannot wait. */
 export function hashOfNow(path: string): string {
   const digest = createHash("sha256");
   const piece = Buffer.allocUnsafe(PIECE);
@@ -130,7 +118,7 @@ export function hashOfNow(path: string): string {
   }
 }
 
-/** Makes a copy writable for its owner: it was created with the read-only mode of the artifact. */
+/** Makes a copy writable for its owner: it has the read-only mode of the artifact. */
 export function ownNow(path: string): void {
   chmodSync(path, statSync(path).mode | 0o600);
 }

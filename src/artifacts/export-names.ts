@@ -1,20 +1,15 @@
 import { hash } from "node:crypto";
 import { HoldfastError } from "../core/text/errors.ts";
 
-/** What an export writes itself, at its top. */
 export const MANIFEST = "manifest.json";
 export const CHECKSUMS = "checksums.txt";
 
-/** There are disks and programs that take no more. In bytes. */
+/** In bytes: some disks and programs accept no more. */
 export const LONGEST = 1_000;
 
-/** By what a disk without case makes of a path: how it was written first, and whether it is a folder. */
 type Taken = Map<string, { path: string; isFolder: boolean }>;
 
-/**
- * The names in one export. All of them must be inside, and the files different from each other on every disk that it may be
- * copied to: also where case and the way an accent is written make no difference. Folders may become one there.
- */
+/** The names in one export. Files must differ on every disk, also where case and the form of accents make no difference. */
 export class ExportNames {
   readonly #taken: Taken = new Map();
 
@@ -22,15 +17,14 @@ export class ExportNames {
     for (const path of [MANIFEST, CHECKSUMS]) claim(this.#taken, path, this.#taken);
   }
 
-  /** The parts of a path that may be written, with `/` between them. */
   take(path: string): string[] {
-    const parts = exportParts(path);
+    const fault = faultIn(path);
+    if (fault !== null) throw invalidPath(path, fault);
     const before = claim(this.#taken, path, this.#taken);
     if (before !== null) throw clash(path, before);
-    return parts;
+    return path.split("/");
   }
 
-  /** All of them together, or none: whether each is a path that may be written, beside all others. */
   takeAll(paths: readonly string[]): boolean {
     const claimed: Taken = new Map();
     if (paths.some((path) => faultIn(path) !== null || claim(this.#taken, path, claimed) !== null)) return false;
@@ -39,7 +33,7 @@ export class ExportNames {
   }
 }
 
-/** With the folders that it is in. The answer is what it cannot be beside; null: there is nothing such. */
+/** Takes a path with its folders. Returns the path that it conflicts with, or null. */
 function claim(taken: Taken, path: string, claimed: Taken): string | null {
   for (let end = path.indexOf("/"); ; end = path.indexOf("/", end + 1)) {
     const isFolder = end !== -1;
@@ -52,7 +46,7 @@ function claim(taken: Taken, path: string, claimed: Taken): string | null {
   }
 }
 
-/** An artifact's name is a path in exports of its build to come: refused, where it could be none. */
+/** An artifact's name becomes a path in exports of its build. */
 export function checkArtifactName(name: string): void {
   const fault = faultIn(name);
   if (fault === null) return;
@@ -63,14 +57,6 @@ export function checkArtifactName(name: string): void {
   );
 }
 
-/** Of a path inside of an export; refused, where it could lead anywhere else. */
-function exportParts(path: string): string[] {
-  const fault = faultIn(path);
-  if (fault !== null) throw invalidPath(path, fault);
-  return path.split("/");
-}
-
-/** The reason why the path cannot be used inside an export; null if it can. */
 function faultIn(path: string): string | null {
   if (typeof path !== "string" || path === "") return "is not a name";
   if (!path.isWellFormed()) return "has half a character (a lone surrogate)";
@@ -80,7 +66,7 @@ function faultIn(path: string): string | null {
   for (const part of path.split("/")) {
     if (part === "" || part === ".") return "has an empty part";
     if (/^[a-z]:/i.test(part)) return "has a drive letter";
-    // A backslash is a letter like others here, but not where the folder may be copied to.
+    // A backslash separates folders where the export may be copied to.
     if (part.split("\\").includes("..")) return "leads out of its folder";
     if (Buffer.byteLength(part) > 255) return "has a part of more than 255 bytes";
     const isOdd = /[\\:<>"|?*]|[. ]$/.test(part) || DEVICE.test(part);
@@ -106,30 +92,24 @@ function clash(path: string, before: string): HoldfastError {
   );
 }
 
-/** What a disk or a program somewhere takes for something else than a letter of a name. */
 const UNSAFE = /[\p{Cc}\\:<>"|?*]/gu;
 
-/** Devices on Windows, whatever comes behind a dot. */
+/** Devices on Windows, whatever follows a dot. */
 const DEVICE = /^(con|prn|aux|nul|com\d|lpt\d)(\..*)?$/i;
 
-/** Bytes that are kept of a name that gets a hash to be unique. */
 const BEGINNING = 160;
 
-/** The longest name of one part with a hash: its beginning, `~`, and the hash. */
 export const LONGEST_APART = BEGINNING + 33;
 
-/**
- * Any text as a path that stays in its folder, on every disk: what could be misread is percent-encoded, a slash with
- * nothing before or behind it too. A path of plain names is itself.
- */
+/** Any text as a path that stays in its folder, on every disk: what could be misread is percent-encoded. */
 export function safePath(text: string): string {
   const edges = text.replace(/^\/+|\/{2,}|\/+$/g, (slashes) => "%2F".repeat(slashes.length));
   return edges.split("/").map(safePart).join("/");
 }
 
 /**
- * The names that a text may have in an export, the best first: itself as a path, then told apart by a hash in its folder,
- * then in no folder at all. There is always another; which is taken depends only on those that are taken before.
+ * The names that a text may have in an export, the best first: itself as a path, with a hash in its folder, with a hash in no
+ * folder. The choice depends only on the names that are taken before.
  */
 export function* namesFor(text: string, identity = text): Iterable<string> {
   const path = safePath(text);
@@ -151,7 +131,7 @@ function percent(letter: string): string {
   return [...Buffer.from(letter)].map((byte) => `%${byte.toString(16).toUpperCase().padStart(2, "0")}`).join("");
 }
 
-/** No letter is cut, and nothing that stands for one. */
+/** Cuts between characters, and not inside an encoded one. */
 function apart(name: string, tag: string): string {
   let beginning = "";
   let bytes = 0;

@@ -15,13 +15,11 @@ import {
   syncFolder,
   writeNew,
 } from "./folder.ts";
-import { RECORD, WORKSHOP } from "./sweep.ts";
+import { RECORD, STAGING_PREFIX } from "./sweep.ts";
 
-/** One file of an export: its path in the folder, with `/` between the parts, and the artifact or the text in it. */
 export type ExportEntry = { path: string } & ({ hash: string } | { text: string });
 
 export interface Exported {
-  /** The folder, absolute. */
   path: string;
   files: number;
   bytes: number;
@@ -30,13 +28,12 @@ export interface Exported {
 interface Parts {
   layout: Layout;
   token: string;
-  /** The bytes of an artifact; throws before their end when they are wrong. */
   pieces: (hash: string) => AsyncIterable<Buffer>;
 }
 
 /**
- * Writes everything into a temporary folder beside the target and renames it once: other processes see a whole export or
- * none. A record in the artifacts' folder names the temporary folder, so that it is removed if this process dies.
+ * Writes everything into a temporary folder beside the target and renames it once: other processes see a complete export or none.
+ * A record in the artifacts' folder names the temporary folder, so that it is removed if this process dies.
  */
 export async function exportTo(
   parts: Parts,
@@ -47,29 +44,29 @@ export async function exportTo(
   const target = resolve(dir);
   const [folder, name] = [dirname(target), basename(target)];
   const text = manifestText(manifest);
-  let workshop: string | null = null;
+  let staging: string | null = null;
   let record: string | null = null;
   try {
     await refuseTaken(target, name);
     await makeFolder(folder);
     const id = nameFor(parts.token);
-    workshop = join(folder, WORKSHOP + id);
+    staging = join(folder, STAGING_PREFIX + id);
     record = join(parts.layout.temporary, id + RECORD);
-    await writeFile(record, workshop, { flag: "wx", flush: true, mode: parts.layout.mode });
+    await writeFile(record, staging, { flag: "wx", flush: true, mode: parts.layout.mode });
     await syncFolder(parts.layout.temporary);
     // Other users must not be able to add files or links to it.
-    await mkdir(workshop, 0o700);
+    await mkdir(staging, 0o700);
     passArtifactPoint("export:begun");
-    const done = await stage(join(workshop, "files"), parts.pieces, entries, text);
+    const done = await stage(join(staging, "files"), parts.pieces, entries, text);
     passArtifactPoint("export:synced");
-    await rename(join(workshop, "files"), target).catch(refuseExisting(target));
+    await rename(join(staging, "files"), target).catch(refuseExisting(target));
     await syncFolder(folder);
     passArtifactPoint("export:renamed");
     return { path: target, ...done };
   } catch (error) {
     throw explain(error, target);
   } finally {
-    if (workshop !== null) await rm(workshop, { recursive: true, force: true });
+    if (staging !== null) await rm(staging, { recursive: true, force: true });
     if (record !== null) await rm(record, { force: true });
   }
 }
@@ -80,17 +77,13 @@ async function stage(
   entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>,
   manifest: string,
 ): Promise<{ files: number; bytes: number }> {
-  const staging = await Staging.make(root, pieces);
-  try {
-    for await (const entry of entries) await staging.add(entry);
-    return await staging.finish(manifest);
-  } finally {
-    await staging.close();
-  }
+  await using staging = await Staging.make(root, pieces);
+  for await (const entry of entries) await staging.add(entry);
+  return await staging.finish(manifest);
 }
 
-/** The folder as it will be. Nothing in it was there before, so no link can lead out of it. */
-class Staging {
+/** A new folder: no link in it can lead out of it. */
+class Staging implements AsyncDisposable {
   readonly #root: string;
   readonly #pieces: Parts["pieces"];
   readonly #names = new ExportNames();
@@ -137,7 +130,7 @@ class Staging {
     return { files: this.#files, bytes: this.#bytes };
   }
 
-  async close(): Promise<void> {
+  async [Symbol.asyncDispose](): Promise<void> {
     await this.#checksums.close();
   }
 
@@ -146,7 +139,7 @@ class Staging {
     for (const part of parts) {
       folder = join(folder, part);
       if (this.#folders.has(folder)) continue;
-      // On a disk without case it may be there, written otherwise.
+      // On a disk without case it may exist in another spelling.
       await mkdir(folder, { recursive: true });
       this.#folders.add(folder);
     }
@@ -164,13 +157,13 @@ class Staging {
 }
 
 function manifestText(manifest: object): string {
-  // What JSON would bend is refused first.
+  // JSON would change some values silently.
   toJson(manifest, "The manifest");
   return `${JSON.stringify(manifest, null, 2)}\n`;
 }
 
 async function refuseTaken(target: string, name: string): Promise<void> {
-  if (name === "" || name.startsWith(WORKSHOP)) {
+  if (name === "" || name.startsWith(STAGING_PREFIX)) {
     throw new HoldfastError(
       "EXPORT_NAME_INVALID",
       `Cannot export to ${target}.`,
@@ -201,10 +194,7 @@ function taken(target: string, cause?: unknown): HoldfastError {
   );
 }
 
-/**
- * A line that `sha256sum -c` reads. A name with a backslash or a line break in it is escaped, and the line starts with a
- * backslash then; `-` alone would be standard input.
- */
+/** A line for `sha256sum -c`: a name with a backslash or a line break is escaped, and `-` alone would be standard input. */
 function checksumLine(hash: string, name: string): string {
   const plain = name === "-" ? "./-" : name;
   const escaped = plain.replaceAll("\\", "\\\\").replaceAll("\n", "\\n").replaceAll("\r", "\\r");

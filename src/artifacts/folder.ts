@@ -5,10 +5,7 @@ import { dirname, join } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
 import { fileModeOf, folderModeOf } from "../core/text/text.ts";
 
-/**
- * Makes it with all that is missing above it; resolves when a power cut would leave it there. `fileMode`: that of the files
- * which are to be in it; left out: as the umask says.
- */
+/** Creates and syncs a folder and its parents. `fileMode`: of the files in it; default: by the umask. */
 export async function makeFolder(path: string, fileMode?: number): Promise<void> {
   const first = await mkdir(path, { recursive: true, ...(fileMode === undefined ? {} : { mode: folderModeOf(fileMode) }) });
   if (first === undefined) return;
@@ -19,23 +16,17 @@ export async function makeFolder(path: string, fileMode?: number): Promise<void>
   }
 }
 
-/** The mode of files in a folder: like its own. */
 export async function fileModeIn(folder: string): Promise<number> {
   return fileModeOf((await stat(folder)).mode);
 }
 
-/** The names in it are on the disk. Windows cannot sync a folder, and needs not. */
+/** Windows cannot sync a folder, and need not. */
 export async function syncFolder(path: string): Promise<void> {
   if (process.platform === "win32") return;
-  const handle = await open(path, "r");
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
+  await using handle = await open(path, "r");
+  await handle.sync();
 }
 
-/** The same, for those who cannot wait. */
 export function syncFolderNow(path: string): void {
   if (process.platform === "win32") return;
   const handle = openSync(path, "r");
@@ -46,7 +37,7 @@ export function syncFolderNow(path: string): void {
   }
 }
 
-/** The bytes of a file that is open for reading only; Windows syncs none such. */
+/** Syncs a file that is open for reading; Windows rejects that. */
 export async function syncRead(handle: { sync(): Promise<void> }): Promise<void> {
   try {
     await handle.sync();
@@ -57,25 +48,24 @@ export async function syncRead(handle: { sync(): Promise<void> }): Promise<void>
 
 const HASH = /^[0-9a-f]{64}$/;
 
-/** Where everything is: `ab/cdef…` the artifacts; `tmp` what is being written; `doomed` what a sweep has put aside. */
+/** `ab/cdef…`: artifacts; `tmp`: files being written; `doomed`: the trash of a sweep. */
 export class Layout {
   readonly root: string;
   readonly temporary: string;
-  readonly doomed: string;
-  /** For the locks of those who write here. */
+  readonly trash: string;
   readonly alive: string;
-  /** Of the files in it; artifacts themselves are only read. */
+  /** Of the files in it; artifacts themselves are read-only. */
   readonly mode: number;
 
   constructor(root: string, mode: number) {
     this.root = root;
     this.mode = mode;
     this.temporary = join(root, "tmp");
-    this.doomed = join(root, "doomed");
+    this.trash = join(root, "doomed");
     this.alive = join(root, "alive");
   }
 
-  /** The folder of an artifact. There are 256, and none is ever removed: another process may be about to add a file. */
+  /** One of 256 folders. None is ever removed: another process may be about to add a file. */
   shelfOf(hash: string): string {
     return join(this.root, checkHash(hash).slice(0, 2));
   }
@@ -99,50 +89,38 @@ export function isHash(hash: unknown): hash is string {
   return typeof hash === "string" && HASH.test(hash);
 }
 
-/** A unique file name that names its owner. */
 export function nameFor(token: string): string {
   return `${token}-${randomBytes(8).toString("hex")}`;
 }
 
-/** Whose it is; null when it is no such name. */
 export function tokenOf(name: string): string | null {
   return /^([^-]+)-[0-9a-f]{16}(?:\.export)?$/.exec(name)?.[1] ?? null;
 }
 
-/** A file that is not there yet, of this mode or as the umask says, with these bytes, on the disk when it resolves; how many they were. Its folder is not synced. */
+/** Writes and syncs a new file; returns its size. Its folder is not synced. `mode`: default: by the umask. */
 export async function writeNew(path: string, pieces: AsyncIterable<Buffer> | Iterable<Buffer>, mode?: number): Promise<number> {
-  const handle = await open(path, "wx", mode);
-  try {
-    if (mode !== undefined) await handle.chmod(mode);
-    let size = 0;
-    for await (const piece of pieces) {
-      await handle.writeFile(piece);
-      size += piece.length;
-    }
-    await handle.sync();
-    return size;
-  } finally {
-    await handle.close();
+  await using handle = await open(path, "wx", mode);
+  if (mode !== undefined) await handle.chmod(mode);
+  let size = 0;
+  for await (const piece of pieces) {
+    await handle.writeFile(piece);
+    size += piece.length;
   }
+  await handle.sync();
+  return size;
 }
 
-/**
- * Named instants at which a test may kill the process, as a crash would. Those of the store are its own
- * (`store/points.ts`): nothing here is a transaction.
- */
+/** Instants at which a test may kill the process; those of the store are in `store/points.ts`. */
 export const ARTIFACT_POINTS = [
-  // The temporary file is there, and empty; all bytes are in it; they are synced; it has its name; its folder is synced.
   "put:begun",
   "put:written",
   "put:synced",
   "put:renamed",
   "put:kept",
-  // Put aside; references were looked at again; back in its place, of those that have one; gone, of those that have none.
   "sweep:doomed",
   "sweep:checked",
   "sweep:restored",
   "sweep:removed",
-  // The staging folder is there; a file is in it; all is synced; it has its name; the pointer is made; it has its name.
   "export:begun",
   "export:copied",
   "export:synced",
@@ -160,7 +138,6 @@ export function passArtifactPoint(point: ArtifactPoint): void {
   if (armed !== undefined && armed === point) process.kill(process.pid, "SIGKILL");
 }
 
-/** The system's word for what went wrong with a file. */
 export function faultOf(error: unknown): string | null {
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
   return code ?? null;
@@ -170,7 +147,6 @@ export function isAbsent(error: unknown): boolean {
   return faultOf(error) === "ENOENT";
 }
 
-/** Converts an error of the file system for the caller, with the store's codes. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
   const cause = { cause: error };
@@ -214,7 +190,6 @@ export function explain(error: unknown, path: string): unknown {
   }
 }
 
-/** For promises of the file system: `await rename(a, b).catch(explained(a))`. */
 export function explained(path: string): (error: unknown) => never {
   return (error) => {
     throw explain(error, path);

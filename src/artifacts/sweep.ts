@@ -3,30 +3,24 @@ import { readdir, readFile, rm, stat } from "node:fs/promises";
 import { basename, isAbsolute, join } from "node:path";
 import { faultOf, isAbsent, isHash, type Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
 
-/**
- * Which of these are referenced. It is asked a second time for those that are about to go; that answer must not come
- * before whatever transactions are under way which have asked `missing` already: SQLite's write lock does that, and on
- * PostgreSQL a lock that those share.
- */
+// The second call, for artifacts that are about to be removed, must wait for transactions that have called `missing` already:
+// SQLite's write lock does that, and on PostgreSQL a lock that those transactions share.
 export type IsReferenced = (hashes: string[]) => Promise<ReadonlySet<string>>;
 
 export interface Swept {
-  /** How many artifacts there were. */
   seen: number;
   removed: number;
-  /** What that freed. */
   bytes: number;
 }
 
-/** So many are put aside at a time. */
 const BATCH = 250;
 
 /**
- * Removes artifacts that have no reference and were not stored for a while. First it moves them to the trash, where no
- * transaction finds them; then it reads the references again and restores what has one by now. See docs/decisions/026.
+ * Removes artifacts that have no reference and were not stored for a while. It first moves them to the trash, where no transaction
+ * finds them, then reads the references again and restores those that have one by now. See docs/decisions/026.
  */
 export async function sweep(
-  parts: { layout: Layout; doomed: Doomed; token: string; cutoff: number },
+  parts: { layout: Layout; trash: Trash; token: string; cutoff: number },
   isReferenced: IsReferenced,
 ): Promise<Swept> {
   const swept: Swept = { seen: 0, removed: 0, bytes: 0 };
@@ -47,16 +41,16 @@ export async function sweep(
 }
 
 async function sweepBatch(
-  { doomed, token, cutoff }: { doomed: Doomed; token: string; cutoff: number },
+  { trash, token, cutoff }: { trash: Trash; token: string; cutoff: number },
   old: string[],
   isReferenced: IsReferenced,
   swept: Swept,
 ): Promise<void> {
   const referenced = await isReferenced(old);
-  const aside = new Set<DoomedName>();
+  const aside = new Set<TrashedArtifact>();
   try {
     for (const hash of old) {
-      const name = referenced.has(hash) ? null : doomed.doom(hash, token, cutoff);
+      const name = referenced.has(hash) ? null : trash.discard(hash, token, cutoff);
       if (name !== null) aside.add(name);
     }
     if (aside.size === 0) return;
@@ -65,12 +59,12 @@ async function sweepBatch(
     passArtifactPoint("sweep:checked");
     for (const name of aside) {
       if (!again.has(name.hash)) continue;
-      doomed.restore(name);
+      trash.restore(name);
       aside.delete(name);
       passArtifactPoint("sweep:restored");
     }
     for (const name of aside) {
-      const bytes = doomed.remove(name);
+      const bytes = trash.remove(name);
       aside.delete(name);
       passArtifactPoint("sweep:removed");
       if (bytes === null) continue;
@@ -78,8 +72,8 @@ async function sweepBatch(
       swept.bytes += bytes;
     }
   } finally {
-    // Whether they are referenced is unknown.
-    for (const name of aside) doomed.restore(name);
+    // It is unknown whether they are referenced.
+    for (const name of aside) trash.restore(name);
   }
 }
 
@@ -89,7 +83,6 @@ async function untouched(layout: Layout, hashes: string[], cutoff: number): Prom
       try {
         return isOlder(await stat(layout.fileOf(hash)), cutoff);
       } catch (error) {
-        // Another sweep has it.
         if (isAbsent(error)) return false;
         throw error;
       }
@@ -98,25 +91,23 @@ async function untouched(layout: Layout, hashes: string[], cutoff: number): Prom
   return hashes.filter((_, i) => old[i]);
 }
 
-/** A touch and a sweep in the same millisecond: the touch may have been later, and fractions of it are not kept. */
+/** Fractions of a millisecond are not kept: a touch in the same millisecond as the sweep may be later. */
 function isOlder({ mtimeMs }: { mtimeMs: number }, cutoff: number): boolean {
   return Math.round(mtimeMs) < cutoff;
 }
 
-/** One artifact that a sweep has put aside, under a name that is no other sweep's. */
-interface DoomedName {
+interface TrashedArtifact {
   name: string;
   hash: string;
   token: string;
 }
 
 /**
- * Holds what a sweep is about to remove. Only the sweep that put a file here removes it, by this name; any process may
- * restore it. Whichever comes first, the other finds nothing: a restored artifact can never be removed by that sweep.
- *
- * All of it is synchronous. It is a handful of files, and a store asks inside its transaction.
+ * Holds what a sweep is about to remove. Only that sweep removes a file, by this name; any process may restore it. Whichever comes
+ * first, the other finds nothing: the sweep cannot remove a restored artifact. All of it is synchronous: a store calls it inside
+ * its transaction.
  */
-export class Doomed {
+export class Trash {
   readonly #layout: Layout;
   readonly #now: () => number;
 
@@ -126,28 +117,27 @@ export class Doomed {
   }
 
   /**
-   * Moves an artifact to the trash; null if it is missing, or was touched since `cutoff`. Reads its time after the rename:
-   * a process that touches it by its own name did so before, which is seen here, or does not find it.
+   * Moves an artifact to the trash; null if it is missing, or was touched since `cutoff`. Reads its time after the rename: a
+   * process that touches it by its own name did so before, or does not find it.
    */
-  doom(hash: string, token: string, cutoff: number): DoomedName | null {
-    const doomed = { name: `${hash}.${nameFor(token)}`, hash, token };
+  discard(hash: string, token: string, cutoff: number): TrashedArtifact | null {
+    const artifact = { name: `${hash}.${nameFor(token)}`, hash, token };
     try {
-      renameSync(this.#layout.fileOf(hash), this.#fileOf(doomed));
+      renameSync(this.#layout.fileOf(hash), this.#fileOf(artifact));
     } catch (error) {
       if (isAbsent(error)) return null;
       throw error;
     }
-    const found = statSync(this.#fileOf(doomed), { throwIfNoEntry: false });
-    if (found !== undefined && isOlder(found, cutoff)) return doomed;
-    this.restore(doomed);
+    const found = statSync(this.#fileOf(artifact), { throwIfNoEntry: false });
+    if (found !== undefined && isOlder(found, cutoff)) return artifact;
+    this.restore(artifact);
     return null;
   }
 
-  /** How many bytes that freed; null if another process has restored it. */
-  remove(doomed: DoomedName): number | null {
+  remove(artifact: TrashedArtifact): number | null {
     try {
-      const { size } = statSync(this.#fileOf(doomed));
-      rmSync(this.#fileOf(doomed));
+      const { size } = statSync(this.#fileOf(artifact));
+      rmSync(this.#fileOf(artifact));
       return size;
     } catch (error) {
       if (isAbsent(error)) return null;
@@ -155,26 +145,24 @@ export class Doomed {
     }
   }
 
-  /** False when it is not here any more. */
-  restore(doomed: DoomedName): boolean {
-    const [from, to] = [this.#fileOf(doomed), this.#layout.fileOf(doomed.hash)];
+  restore(artifact: TrashedArtifact): boolean {
+    const [from, to] = [this.#fileOf(artifact), this.#layout.fileOf(artifact.hash)];
     try {
-      // A link replaces no file: a newer copy may be there, stored because this one was gone.
+      // A link replaces no file: a newer copy may have been stored because this one was gone.
       linkSync(from, to);
     } catch (error) {
       if (isAbsent(error)) return false;
       if (faultOf(error) !== "EEXIST" && !this.#move(from, to)) return false;
     }
-    syncFolderNow(this.#layout.shelfOf(doomed.hash));
+    syncFolderNow(this.#layout.shelfOf(artifact.hash));
     rmSync(from, { force: true });
     return true;
   }
 
-  /** Restores an artifact that is needed, and protects it from the next sweeps. */
   rescue(hash: string): boolean {
-    const found = this.list().filter((doomed) => doomed.hash === hash);
-    // All of them: one that stays would outlive the sweep that has put it there.
-    if (found.map((doomed) => this.restore(doomed)).every((restored) => !restored)) return false;
+    const found = this.list().filter((artifact) => artifact.hash === hash);
+    // Restores all: one that stays would outlive its sweep.
+    if (found.map((artifact) => this.restore(artifact)).every((restored) => !restored)) return false;
     try {
       const now = this.#now() / 1_000;
       utimesSync(this.#layout.fileOf(hash), now, now);
@@ -185,15 +173,14 @@ export class Doomed {
     return true;
   }
 
-  list(): DoomedName[] {
-    return readdirSync(this.#layout.doomed).flatMap((name) => {
+  list(): TrashedArtifact[] {
+    return readdirSync(this.#layout.trash).flatMap((name) => {
       const hash = name.slice(0, 64);
       const token = name[64] === "." ? tokenOf(name.slice(65)) : null;
       return isHash(hash) && token !== null ? [{ name, hash, token }] : [];
     });
   }
 
-  /** For file systems without links. */
   #move(from: string, to: string): boolean {
     try {
       renameSync(from, to);
@@ -204,26 +191,20 @@ export class Doomed {
     }
   }
 
-  #fileOf({ name }: DoomedName): string {
-    return join(this.#layout.doomed, name);
+  #fileOf({ name }: TrashedArtifact): string {
+    return join(this.#layout.trash, name);
   }
 }
 
-/**
- * A writer on another host cannot be proven dead: its file is removed after this time without a byte. If the writer is
- * alive after all, its put is rejected; nothing wrong is stored.
- */
-const SILENCE = 7 * 86_400_000;
+/** A writer on another host cannot be proven dead: its file is removed after this time. If it is alive, its put is rejected. */
+const SILENCE_MS = 7 * 86_400_000;
 
-/** What an export's record in `tmp` is called, and the folder that it works in. */
+/** The suffix of an export's record in `tmp`, and the prefix of its temporary folder. */
 export const RECORD = ".export";
-export const WORKSHOP = ".holdfast-export-";
+export const STAGING_PREFIX = ".holdfast-export-";
 
-/**
- * Cleans up after the dead: what they were writing goes, what they had put aside goes back. How old a file is says
- * nothing while its writer may live: a slow stream is no dead one.
- */
-export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Liveness, now: number): Promise<void> {
+/** Removes what dead processes were writing, and restores what they had in the trash. A live writer's file may be old. */
+export async function clearOrphanedFiles(layout: Layout, trash: Trash, alive: Liveness, now: number): Promise<void> {
   const lives = new Map<string, ReturnType<Liveness["probe"]>>();
   const lifeOf = (token: string) => {
     const life = lives.get(token) ?? alive.probe(token);
@@ -231,8 +212,8 @@ export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Live
     return life;
   };
 
-  // Also of those about whom nothing is known: to bring something back is never wrong.
-  for (const name of doomed.list()) if (lifeOf(name.token) !== "alive") doomed.restore(name);
+  // Also of unknown processes: restoring is never wrong.
+  for (const name of trash.list()) if (lifeOf(name.token) !== "alive") trash.restore(name);
 
   for (const name of await readdir(layout.temporary)) {
     const token = tokenOf(name);
@@ -241,12 +222,11 @@ export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Live
     const path = join(layout.temporary, name);
     if (life === "alive" || (life === "unknown" && !(await isSilent(path, now)))) continue;
     // The folder first: without its record it would never be found.
-    if (name.endsWith(RECORD)) await clearWorkshop(path, name.slice(0, -RECORD.length));
-    // Some are folders.
+    if (name.endsWith(RECORD)) await removeStaging(path, name.slice(0, -RECORD.length));
     await rm(path, { recursive: true, force: true });
   }
 
-  // Last: a token that is forgotten proves nothing any more.
+  // Last: a forgotten token proves nothing any more.
   for (const [token, life] of lives) if (life === "dead") alive.forget(token);
   alive.sweep(new Set(lives.keys()));
   alive.keepOnly(new Set());
@@ -254,39 +234,32 @@ export async function clearLeftovers(layout: Layout, doomed: Doomed, alive: Live
 
 async function isSilent(path: string, now: number): Promise<boolean> {
   try {
-    return now - (await stat(path)).mtimeMs > SILENCE;
+    return now - (await stat(path)).mtimeMs > SILENCE_MS;
   } catch (error) {
     if (isAbsent(error)) return true;
     throw error;
   }
 }
 
-/** Removes a folder by what a file says; so it must be one of ours, and the one of this very record. */
-async function clearWorkshop(record: string, name: string): Promise<void> {
+/** The path comes from a file: it must be the temporary folder of this very record. */
+async function removeStaging(record: string, name: string): Promise<void> {
   const path = await readFile(record, "utf8").catch(() => "");
-  if (!isAbsolute(path) || basename(path) !== WORKSHOP + name) return;
+  if (!isAbsolute(path) || basename(path) !== STAGING_PREFIX + name) return;
   await rm(path, { recursive: true, force: true });
 }
 
-/**
- * Which of the writing processes are alive. That needs a lock which the kernel frees at death. This layer has none, so the
- * caller that opens the artifacts passes it in: the store's `Alive`.
- */
+/** Which of the writing processes live. It needs locks that the kernel frees, which the caller provides: the store's `Alive`. */
 export interface Liveness {
-  /** Takes a lock of this process's own; the token names it. */
   hold(): string;
-  /** "dead" is proven; what is not known proves nothing. */
+  /** "dead" is proven; "unknown" proves nothing. */
   probe(token: string): "alive" | "dead" | "unknown";
-  /** It is dead, and nothing of it is left. */
+  /** Called for a dead process of which nothing is left. */
   forget(token: string): void;
-  /** Those that need no probing any more. */
   keepOnly(tokens: ReadonlySet<string>): void;
-  /** Forgets the dead, but for these: something of them is left. */
   sweep(tokens: ReadonlySet<string>): void;
   close(): void;
 }
 
-/** How many artifacts are in a folder, and how many of them nothing refers to, but for those that were stored just now. */
 export async function countOrphans(
   folder: string,
   referenced: ReadonlySet<string>,

@@ -23,16 +23,14 @@ export interface Stored {
   size: number;
 }
 
-/** So much is written at once, and that is all the memory it takes. */
+/** Written at once: all the memory that a put takes. */
 const PIECE = 256 * 1024;
-/** Up to here it is cheaper to hash twice than to write what is there already. */
+/** Up to this size hashing twice is cheaper than writing an artifact that exists. */
 const SMALL = 4 * 1024 * 1024;
 
-/** Stores bytes under their hash; when it resolves, they outlive a power cut. */
 export class Writer {
   readonly #layout: Layout;
   readonly #now: () => number;
-  /** Folders whose own names are known to be on the disk. */
   readonly #shelves = new Set<string>();
 
   constructor(layout: Layout, now: () => number) {
@@ -65,10 +63,7 @@ export class Writer {
     }
   }
 
-  /**
-   * Hashes what is written: pieces are copied first, so that a caller that changes its buffer meanwhile does not store
-   * bytes under the hash of others.
-   */
+  /** Copies pieces before it hashes them: a caller that changes its buffer meanwhile must not get the hash of other bytes. */
   async #write(handle: FileHandle, data: ArtifactData, expected: number): Promise<Stored> {
     const digest = createHash("sha256");
     const buffer = Buffer.allocUnsafe(Math.max(1, Math.min(PIECE, expected)));
@@ -98,7 +93,7 @@ export class Writer {
   async #publish(handle: FileHandle, path: string, { hash }: Stored): Promise<void> {
     const { root } = this.#layout;
     try {
-      // A slow stream's last byte may be long ago, and a sweep goes by this time.
+      // A slow stream's last byte may be old, and a sweep compares this time.
       const now = this.#now() / 1_000;
       await handle.utimes(now, now);
       await handle.sync();
@@ -114,9 +109,8 @@ export class Writer {
   }
 
   /**
-   * Whether the artifact is there and whole. Reads it, since a damaged one is to be replaced. Then touches it by its own
-   * name, after which no earlier sweep removes it; a sweep that was quicker has renamed it, and it is not there. Syncs it,
-   * too: the process that stored it may not have done so yet.
+   * Whether the artifact exists undamaged; a damaged one is to be replaced. Touches it by its own name, after which no earlier
+   * sweep removes it; a faster sweep has renamed it, and it is missing. Syncs it: the process that stored it may not have yet.
    */
   async #isThere({ hash, size }: Stored): Promise<boolean> {
     const path = this.#layout.fileOf(hash);
@@ -131,7 +125,7 @@ export class Writer {
       await syncFolder(this.#layout.shelfOf(hash));
       return true;
     } catch (error) {
-      // Another user's file cannot be touched, and a bad sector not be read; but both can be replaced.
+      // A file of another user cannot be touched, and a bad sector cannot be read; both can be replaced.
       if (isAbsent(error) || ["EPERM", "EACCES", "EIO"].includes(faultOf(error) ?? "")) return false;
       throw explain(error, this.#layout.root);
     } finally {
@@ -139,7 +133,7 @@ export class Writer {
     }
   }
 
-  /** Syncs the folder's name, too: the process that created it may not have done so yet. */
+  /** Syncs the folder's name: the process that created it may not have yet. */
   async #makeShelf(hash: string): Promise<void> {
     const shelf = this.#layout.shelfOf(hash);
     if (this.#shelves.has(shelf)) return;
@@ -159,16 +153,14 @@ function refuseRemoved(error: unknown): never {
   );
 }
 
-/** What can be stored: bytes, text (as UTF-8), a stream of either, or the content of a file. */
+/** Bytes, text (as UTF-8), a stream of either, or the content of a file. */
 export type ArtifactData = Uint8Array | string | Readable | { path: string };
 
-/** The bytes of what lies in memory already; null for what has to be read. */
 function bytesOf(data: ArtifactData): Uint8Array | null {
   if (typeof data === "string") return encode(data);
   return data instanceof Uint8Array ? data : null;
 }
 
-/** Piece by piece; whatever goes wrong with the source is thrown as it is. */
 async function* piecesOf(data: ArtifactData): AsyncGenerator<Uint8Array> {
   const bytes = bytesOf(data);
   if (bytes !== null) return yield bytes;
@@ -185,10 +177,7 @@ async function* piecesOf(data: ArtifactData): AsyncGenerator<Uint8Array> {
   }
 }
 
-/**
- * Rejects what cannot be stored. Listens to a stream from now on: it may fail before it is read, and an error event without
- * a listener ends the process.
- */
+/** Rejects what cannot be stored. Listens to a stream from now on: an error event without a listener would end the process. */
 function accept(data: ArtifactData): void {
   if (typeof data === "string" || data instanceof Uint8Array) return;
   if (data instanceof Readable) {
@@ -204,7 +193,7 @@ function streamOf(data: Readable | { path: string }): Readable {
   return data;
 }
 
-/** A stream that has ended gives no bytes and no error: it would be stored as an empty artifact. */
+/** An ended stream gives no bytes and no error: it would be stored as an empty artifact. */
 function refuseOver(stream: Readable): void {
   if (stream.errored) throw stream.errored;
   if (!stream.readable) throw invalid("The stream is over already, or was destroyed", "Give a stream that no other code reads.");

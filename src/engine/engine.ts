@@ -90,13 +90,13 @@ export class Engine {
       backsUp: options.backsUp ?? true,
       identity: processIdentity(),
       boot: bootId(),
-      looks: options.looks ?? false,
+      onlyReads: options.onlyReads ?? false,
       ...(options.journal === undefined ? {} : { journal: options.journal }),
       ...(options.writeWaitMs === undefined ? {} : { writeWaitMs: options.writeWaitMs }),
     });
     try {
       // A damaged database is only read: opening it leaves no trace, and recovers nothing.
-      if (options.looks || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
+      if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await isLeftBehind(store))) {
         store.seal(() => recoveryPending(location.name));
         return new Engine(store, location, options, UNREGISTERED, true);
@@ -171,7 +171,7 @@ export class Engine {
   }
 
   /**
-   * A page may have gone bad while no process was there, or in a crash of the host: the first to open it looks, but
+   * A page may have gone bad while no process was there, or in a crash of the host: the first to open it onlyReads, but
    * not one that is soon gone.
    */
   async #checkLater(): Promise<void> {

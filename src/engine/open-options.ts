@@ -195,8 +195,8 @@ export interface EngineOptions {
   journal?: boolean;
   /** How long a write to a file waits for another process's transaction; left out: the store's default. */
   writeWaitMs?: number;
-  /** Only looks: it does not even say that it is there, so nothing is written. */
-  looks?: boolean;
+  /** Only onlyReads: it does not even say that it is there, so nothing is written. */
+  onlyReads?: boolean;
 }
 
 export function actorOf({ program, user }: EngineOptions): string {

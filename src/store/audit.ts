@@ -6,43 +6,38 @@ import { storable } from "../core/text/text.ts";
 export type { AuditFault, AuditHead };
 
 /**
- * Who did what, and how it was before and after it: what operators do, what recovery does, and every act on a build. An
- * entry is written in the transaction of its act. Entries are never changed or removed, and the database refuses to; each
- * has a hash that covers the one before it, so that a change shows all the same. What is secret, and what
- * jobs are about, is in none of them.
+ * Actions of operators, of recovery and on builds, with the state before and after. An entry is written in the transaction of its
+ * action. The database rejects changes of entries, and a chain of hashes reveals them. Entries hold no secrets and no job inputs.
  */
 export interface AuditStore {
-  /** In their order, those after a number; with `last` the newest of them. */
+  /** Entries after a number, in order; with `last` the newest of them. */
   page(query: AuditQuery): Promise<AuditEntry[]>;
-  /** Looks at some entries after `from`, up to where it has been found whole, or from the first on. */
+  /** Verifies entries after `from`, the end of an earlier call, or from the first on. */
   verify(query: AuditVerification): Promise<AuditCheck>;
-  /** An act that changes nothing else in this database, such as a backup: its entry, and an event of the same name. The answer is when both are there. */
+  /** Writes the entry and the event of an action that changes nothing else in this database, such as a backup. */
   record(act: Act): Promise<void>;
 }
 
 export interface AuditEntry {
-  /** One after the other, without gaps. */
   seq: number;
   at: number;
   by: string;
-  /** `build.started`, `queue.paused`, … */
   action: string;
-  /** A build's id, or what else it is about: `job:ID`, `queue:NAME`, … */
+  /** A build's id, `job:ID`, `queue:NAME`, … */
   subject: string;
   before: unknown;
   after: unknown;
 }
 
-/** As it is written. `by`: if it is not the actor that has the store open. */
+/** `by`: default: the actor that has the store open. */
 export interface NewAuditEntry extends Omit<AuditEntry, "seq" | "at" | "by"> {
   by?: string;
 }
 
-/** What was done to what: the subject of `backup.made` with the name `/x` is `backup:/x`. */
+/** The subject of `backup.made` with the name `/x` is `backup:/x`. */
 export interface Act {
   action: EventType;
   name: string;
-  /** The id of the build that it is about, which is then its subject. */
   build?: string;
   before?: unknown;
   after?: unknown;
@@ -58,14 +53,12 @@ export interface AuditQuery {
 export interface AuditVerification {
   from?: AuditHead;
   limit: number;
-  /** Heads that the caller kept, beside those that the store keeps outside the database: what was cut off with the database's own, or written anew as a whole, shows by them. */
+  /** Heads that the caller kept outside the database: they reveal an audit that was cut off with its head, or rewritten. */
   known?: readonly AuditHead[];
 }
 
 export interface AuditCheck {
-  /** Up to here it is whole. */
   head: AuditHead;
-  /** How many entries were looked at. */
   entries: number;
   more: boolean;
   fault: AuditFault | null;
@@ -75,11 +68,11 @@ export function toAuditEntry({ before, after, ...rest }: AuditRecord): AuditEntr
   return { ...rest, before: parsed(before), after: parsed(after) };
 }
 
-/** An entry with its hash, and the head beside it; all columns of the entry are null where there is none. */
+/** An entry with the head beside it; if there is no entry, its columns are null. */
 export type CheckedRow = { headSeq: number | null; headHash: string | null } & (HashedRecord | { seq: null });
 type HashedRecord = AuditRecord & { hash: string | null };
 
-/** At most `limit` entries; one more was read to see whether there is more. */
+/** `rows` has one more than `limit` if there is more. */
 export function toChecked(
   rows: readonly CheckedRow[],
   limit: number,
@@ -93,7 +86,7 @@ export function toChecked(
   };
 }
 
-/** The next in the chain: how it is written, and the head with it. What cannot be stored would not come back as it was hashed. */
+/** The next entry of the chain, and the new head. A text that cannot be stored would not come back as it was hashed. */
 export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, actor: string): [AuditRecord, AuditHead] {
   const { by = actor, action, subject, before, after } = entry;
   const texts = { before: json(before), after: json(after) };
@@ -101,7 +94,6 @@ export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, ac
   return [record, linked(head, record)];
 }
 
-/** The head cannot be removed without removing the trigger that keeps it. */
 export function headless(): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

@@ -1,6 +1,6 @@
 import type { Settlement } from "./store.ts";
 
-/** How long the `commit` callbacks of one attempt may take on PostgreSQL; then their transaction is rolled back. */
+/** How long the `commit` callbacks of one attempt may take on PostgreSQL before their transaction is rolled back. */
 export const COMMIT_LIMIT_MS = 30_000;
 
 /** Thrown by `Store.settle`: a `commit` callback threw. Nothing is committed, and the attempt still holds its lease. */
@@ -11,7 +11,7 @@ export class CommitRowsFailed extends Error {
   }
 }
 
-/** The settlement of a call that has `commit`: its transaction contains no other, whose rows a callback's error would undo. */
+/** A settlement with `commit` has its own transaction: a callback's error would roll back others. */
 export function onlyOne(settlements: readonly Settlement[]): Settlement {
   const [settlement] = settlements;
   if (settlements.length === 1 && settlement !== undefined) return settlement;

@@ -7,16 +7,16 @@ import type { Policy } from "../core/jobs/retry.ts";
 import type { Act } from "./audit.ts";
 import type { Claimed, PruneFilter } from "./store.ts";
 
-/** Inputs above this many characters have a row of their own, so that a claim or a renewal does not rewrite them. */
+/** Longer inputs have their own row, so that a claim or a renewal does not rewrite them. */
 const LARGE_INPUT = 2_000;
-/** Stands in the job's row for an input that is elsewhere; no JSON text is empty. */
+/** Stands in the job's row for an input with its own row; no JSON text is empty. */
 export const ELSEWHERE = "";
 
 export function isLarge(input: string | null): input is string {
   return input !== null && input.length > LARGE_INPUT;
 }
 
-/** A name and a key as one text, for one index; names hold no line break. */
+/** Name and key as one text, for one index; names contain no line break. */
 export function slotOf(name: string, key: string): string {
   return `${name}\n${key}`;
 }
@@ -25,12 +25,10 @@ function keyOfSlot(slot: string): string {
   return slot.slice(slot.indexOf("\n") + 1);
 }
 
-/** The id that everybody outside knows a job by: its own, or the one that was made for it. */
 export function publicId(id: string | null, createdAt: number, key: JobKey): string {
   return id ?? generatedId(createdAt, key);
 }
 
-/** What a claim reads of the jobs whose turn is next. */
 export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, checksum";
 export type HeadRow = [
   key: JobKey,
@@ -46,7 +44,6 @@ export type HeadRow = [
   checksum: number | null,
 ];
 
-/** As its row was before the claim; `input` is the whole of it, wherever it was. */
 export function toClaimed(
   [key, priority, , attempt, createdAt, id, , scheduledFor]: HeadRow,
   { lane, lease }: LaneShare,
@@ -72,7 +69,7 @@ export function toClaimed(
   };
 }
 
-/** What a reader sees of a job, as it is read from whichever database; `fraction` and `message` are its progress, `body` is a large input. */
+/** `fraction` and `message` are the progress, `body` is a large input. */
 export interface JobRow {
   key: JobKey;
   state: JobState;
@@ -92,7 +89,6 @@ export interface JobRow {
   fraction: number | null;
   message: string | null;
   body: string | null;
-  /** Who holds it: the name given to the claim, and the process; of a job that does not run they mean nothing. */
   worker: string | null;
   host: string | null;
   pid: number | null;
@@ -133,12 +129,11 @@ function holderOf({ worker, host, pid, expires_at }: JobRow): Pick<Job, "worker"
   };
 }
 
-/** What a claim stores as the name of its worker. Workers of a process have none: the process says who they are. */
+/** The stored name of a claim's worker. A process's own workers have none: the process identifies them. */
 export function storedWorker({ worker }: { worker: string }): string | null {
   return worker === "" ? null : worker;
 }
 
-/** A page of a list, of rows in the order of their keys and one more than are asked for, by which it is known that there is more. */
 export function pageOf(
   rows: readonly JobRow[],
   limit: number,
@@ -149,12 +144,11 @@ export function pageOf(
   return rows.length > limit && last !== undefined ? { items, next: String(last.key) } : { items };
 }
 
-/** Where the page before ended. */
 export function keyOfCursor(cursor: string | undefined): number {
   return cursor === undefined ? 0 : Number(cursor);
 }
 
-/** That jobs were removed, as it is written down and told. The audit also has the ids that were asked for. */
+/** The audit also has the ids that were asked for. */
 export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data: object] {
   const data = removedJobs(jobs, filter);
   const { state, ids } = filter;
@@ -164,9 +158,8 @@ export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data:
 const MINUTE = 60_000;
 
 /**
- * Counts of the finished jobs of a lane, kept with each change of one, so that counting never walks history. `n` is how
- * many there are, `ended` how many ended ever, and never falls. Two counters of a minute each tell about the last one:
- * `fresh` counts those since `since`, `before` those of the minute that ended there.
+ * Counts of the finished jobs of a lane. `n`: how many exist; `ended`: how many ever ended. `fresh` counts those since `since`,
+ * `before` those of the minute before that, for the rate.
  */
 export interface Tallied {
   lane: number;
@@ -178,10 +171,7 @@ export interface Tallied {
   before: number;
 }
 
-/**
- * What `excluded` more of them, at `excluded.since`, make of the row `old`; both databases read it the same. An instant
- * before the row's own means that the clock was set back since: the count of a minute begins anew.
- */
+/** Adds `excluded` to the row `old`, in the SQL of both databases. If the clock was set back, the count of the minute restarts. */
 export const COUNTED = `
   n = old.n + excluded.n, ended = old.ended + excluded.n,
   before = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.before
@@ -189,7 +179,7 @@ export const COUNTED = `
   fresh = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.fresh + excluded.n else excluded.n end,
   since = case when excluded.since - old.since between 0 and ${MINUTE - 1} then old.since else excluded.since end`;
 
-/** How many of them ended within the last minute, as far as two counters of a minute each can tell. */
+/** How many ended within the last minute, as far as two counters of a minute can tell. */
 export function lastMinute({ since, fresh, before }: Tallied, now: number): number {
   const elapsed = now - since;
   if (elapsed < 0 || elapsed >= 2 * MINUTE) return 0;
@@ -197,7 +187,6 @@ export function lastMinute({ since, fresh, before }: Tallied, now: number): numb
   return Math.round(fresh + before * (1 - elapsed / MINUTE));
 }
 
-/** Yes or no, as it is read: a database without booleans holds 1 or 0. */
 export type Flag = boolean | 0 | 1;
 
 export function isYes(flag: Flag): boolean {

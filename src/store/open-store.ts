@@ -7,16 +7,15 @@ import type { Durability, Store } from "./store.ts";
 
 export { isAddress };
 
-/** Where a store is and how it is reached: plain data, so that a thread can open the same. */
+/** Plain data, so that a thread can open the same store. */
 export type StoreLocation = (SqliteLocation | PostgresLocation) & {
-  /** For people to read; no password is in it. */
+  /** For people, without a password. */
   name: string;
-  /** The same for all that open the same database; null: each opening is a store of its own, which no thread can reach. */
+  /** Equal for the same database; null: no other handle or thread can reach it. */
   key: string | null;
   durability?: Durability;
-  /** False: it must be there already. */
   create?: boolean;
-  /** Of files that are created. */
+  /** Of created files. */
   mode?: number;
 };
 
@@ -42,27 +41,26 @@ export interface LocateOptions {
 
 export interface OpenStoreOptions {
   clock: Clock;
-  /** Whether the given clock's time is written, also where there is a database with a clock of its own. */
+  /** Write the given clock's time, even if the database has a clock. */
   injected: boolean;
   random?: () => number;
-  /** Who acts through it, for the audit. */
+  /** For the audit. */
   actor?: string;
-  /** Whether a backup of a file is made before its schema is changed. */
+  /** Makes a backup before the schema of a file is changed. */
   backsUp?: boolean;
-  /** Of this process, and of this run of its host. */
+  /** Of this process, and of this boot of its host. */
   identity?: string;
   boot?: string;
-  /** The caller only reads, and writes nothing. */
-  looks?: boolean;
-  /** Whether a file is to have a journal of changes; left out: as it is. */
+  /** The caller only reads. */
+  onlyReads?: boolean;
+  /** Switches the journal of a file on or off; default: as it is. */
   journal?: boolean;
-  /** How long a write to a file waits for another process's transaction, in milliseconds. */
+  /** How long a write to a file waits for another process's transaction. */
   writeWaitMs?: number;
-  /** A thread with nothing else to do, of a process that has it open: it may block while it waits for a lock, and for the server. */
+  /** A thread of a process that has the database open: it may block while it waits for a lock or the server. */
   ownThread?: boolean;
 }
 
-/** The one place that knows which stores there are. */
 export function locate(where: string, options: LocateOptions): StoreLocation {
   const { durability, create, mode } = options;
   if (durability !== undefined && durability !== "power" && durability !== "process") {
@@ -84,17 +82,17 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
     random: options.random ?? Math.random,
     ...(options.actor === undefined ? {} : { actor: options.actor }),
   };
-  // Who has a file need not load what is for a server, nor the other way round.
+  // Each store's code is loaded on use.
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { identity = "", boot = "", looks = false, ownThread = false, backsUp = false, journal, writeWaitMs } = options;
+    const { identity = "", boot = "", onlyReads = false, ownThread = false, backsUp = false, journal, writeWaitMs } = options;
     return SqliteStore.open(path, {
       ...common,
       driver,
       identity,
       boot,
-      looks,
+      onlyReads,
       ownThread,
       backsUp: backsUp && path !== ":memory:",
       ...(journal === undefined ? {} : { journal }),
@@ -118,7 +116,7 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   return reporting<Store>(store, during, parts);
 }
 
-/** The nouns of a store whose calls a clock that is moved by hand waits for. */
+/** A clock that is moved by hand waits for the calls of these. */
 const WAITED_FOR = [
   "queries",
   "queues",
@@ -133,7 +131,7 @@ const WAITED_FOR = [
   "sinks",
 ] as const;
 
-/** For a clock that is moved by hand: every call says that it is under way. */
+/** Reports every call to a clock that is moved by hand. */
 function reporting<T extends object>(store: T, during: (work: Promise<unknown>) => void, parts: Partial<T> = {}): T {
   return new Proxy(store, {
     get(target, name) {
@@ -169,7 +167,7 @@ function onServer(where: string, { driver, schema = "holdfast" }: LocateOptions)
 
 function inFile(where: string, { driver = "node:sqlite", schema }: LocateOptions): StoreLocation {
   const [, kind] = /^(?!file:)([a-z][a-z0-9+.-]+):\/\//i.exec(where) ?? [];
-  // It may hold a password, so it is not repeated.
+  // The address may contain a password, so it is not repeated.
   if (kind !== undefined) {
     throw new HoldfastError(
       "ADDRESS_INVALID",

@@ -11,32 +11,26 @@ const TEXT_OPTIONS = /^(--input-type=|--eval=|--print=)/;
 const TEXT_OPTIONS_WITH_VALUE = new Set(["--input-type", "-e", "--eval", "-p", "--print", "-pe"]);
 
 interface OwnFile {
-  /** The `import.meta.url` of the module beside the file; undefined where a bundler made CommonJS of it. */
+  /** The `import.meta.url` of the module beside the file; undefined in a bundle that is CommonJS. */
   here: string | undefined;
-  /** Relative to that module, without its extension. */
   name: string;
-  /** What runs the file, for people: "the keeper thread". */
   runs: string;
   code?: string;
 }
 
-/**
- * The address of a file of Holdfast that a thread or a child process runs. Throws where the file is missing: a bundler copies
- * the modules that are imported, and leaves such a file behind.
- */
+/** The URL of a file that a thread or a child process runs. Throws if a bundler left the file behind. */
 export function ownFile({ here, name, runs, code = "FILE_MISSING" }: OwnFile): URL {
   const url = here?.startsWith("file:") ? new URL(`${name}${here.endsWith(".ts") ? ".ts" : ".js"}`, here) : null;
   if (url !== null && existsSync(url)) return url;
   throw fileMissing(code, runs, url === null ? `beside ${here ?? "this bundle"}` : url.pathname);
 }
 
-/** What a thread of Holdfast runs, for the constructor of `Worker`. */
 export interface OwnThread {
   code: URL | string;
   options: { eval: boolean; execArgv?: string[] };
 }
 
-/** The text in the published package, a file in a checkout. */
+/** Text in the published package, a file in a checkout. */
 export function ownThread(file: OwnFile): OwnThread {
   const code = THREAD_CODE ?? ownFile(file);
   setEnvironmentData(PACKAGES_FROM, packagesFrom());
@@ -45,7 +39,7 @@ export function ownThread(file: OwnFile): OwnThread {
 
 const PACKAGES_FROM = "holdfast.packages-from";
 
-/** Loads a package that the user installs, also into the text of a thread, which is in no folder that packages are looked for in. */
+/** Loads a package that the user installs, also for thread code, which is in no folder. */
 export function requirePackage(name: string): unknown {
   return createRequire(packagesFrom())(name);
 }
@@ -59,7 +53,7 @@ export function isModuleMissing(error: unknown): boolean {
   return code === "ERR_MODULE_NOT_FOUND" || code === "MODULE_NOT_FOUND";
 }
 
-/** The file beside which packages are looked for: this one, or the program where a bundler made CommonJS of this one. */
+/** This file, or the program where a bundler made CommonJS of this file. */
 function packagesFrom(): string {
   if (IS_THREAD_CODE) return getEnvironmentData(PACKAGES_FROM) as string;
   const here: string | undefined = import.meta.url;
@@ -76,7 +70,7 @@ export function fileMissing(code: string, runs: string, place: string, cause?: u
   );
 }
 
-/** What a child process of this one gets of its `execArgv`: with `--input-type`, Node refuses to run a file. */
+/** The `execArgv` for a child process: with `--input-type`, Node refuses to run a file. */
 export function inheritedArguments(given: readonly string[] = process.execArgv): string[] {
   return given.filter(
     (option, i) =>
@@ -84,7 +78,7 @@ export function inheritedArguments(given: readonly string[] = process.execArgv):
   );
 }
 
-/** The same for a thread, which refuses a list with options of the whole process: it gets all of them, or none. */
+/** A thread rejects a list with options of the whole process: it inherits all of them, or none. */
 export function threadArguments(given: readonly string[] = process.execArgv): { execArgv?: string[] } {
   return inheritedArguments(given).length === given.length ? {} : { execArgv: [] };
 }

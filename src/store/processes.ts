@@ -2,26 +2,23 @@ import type { ProcessId } from "../core/text/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
 
-/** Who has the store open, and whether he lives. */
 export interface ProcessStore {
-  /** Enters this process, with a proof of life that ends with it. Its first commit: before it, it may claim and acknowledge nothing. */
+  /** Registers this process, with a proof of life. It is its first commit: before it, the process claims and acknowledges nothing. */
   register(process: NewProcess): Promise<ProcessId>;
-  /** Another handle of an entered process, in a thread of it. */
+  /** For another handle of a registered process, in a thread of it. */
   actAs(id: ProcessId): void;
-  /** Which of the others live, as far as it can be proven from here. `boot`: of this host, for a caller that is not registered. */
+  /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
   probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]>;
   all(): Promise<ProcessView[]>;
-  /** How many jobs each process runs now; those claimed by hand are under null. */
   running(): Promise<Map<ProcessId | null, number>>;
-  /** What a process works on, for those who look whether anybody does. */
   announce(id: ProcessId, works: readonly Works[]): Promise<void>;
-  /** Asks processes that heed it to stop, their running jobs within `drain`; the answer is who was asked. */
+  /** Asks processes to stop, their running jobs within `drain`; returns those that were asked. */
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]>;
-  /** Forgets a process that holds nothing any more. */
+  /** False: the process still holds something. */
   unregister(id: ProcessId): Promise<boolean>;
 }
 
-/** "dead" is proven, "rebooted" too: its host was started anew since. */
+/** "dead" and "rebooted" are proven. */
 export type Life = "alive" | "dead" | "rebooted" | "unknown";
 
 /** Processes that are proven dead or alive; of the others nothing is known. */
@@ -31,13 +28,12 @@ export interface KnownProcesses {
 }
 
 export interface NewProcess {
-  /** The same for the threads of one process and for no other. */
+  /** Shared by the threads of one process. */
   identity?: string;
   pid: number;
   host: string;
   boot: string;
   program: string;
-  /** It stops when `askToStop` says so. */
   stoppable?: boolean;
 }
 
@@ -45,21 +41,19 @@ export interface ProcessView extends NewProcess {
   id: ProcessId;
   startedAt: number;
   works: readonly Works[];
-  /** Asked to stop: how long its running jobs may go on. */
+  /** Asked to stop: how long its running jobs may continue. */
   stop: number | null;
 }
 
-/** Jobs of a queue, name and version. */
 export interface Works {
   queue: string;
   name: string;
   version: number;
 }
 
-/** `alive` names the file whose lock proves life; "" where there is none. */
+/** `alive`: the token of its lock; "": none. */
 export type RegisteredProcess = ProcessView & { alive: string };
 
-/** A process as it is read; `works` is JSON. */
 export type ProcessRow = Omit<RegisteredProcess, "works" | "stoppable"> & { works: string | null; stoppable: Flag };
 
 export function toProcess(row: ProcessRow): RegisteredProcess {
@@ -67,25 +61,21 @@ export function toProcess(row: ProcessRow): RegisteredProcess {
   return Object.assign({}, row, { works, stoppable: isYes(row.stoppable) });
 }
 
-/** What an announcement is written as. */
 export function worksText(works: readonly Works[]): string | null {
   return works.length === 0 ? null : JSON.stringify(works);
 }
 
-/** The boot of processes that are in a database because they were when its backup was made. */
 export const RESTORED = "restored";
 
-/** What the lock says of a process, and the boot: a dead process that was started before the host was, ended with the host. */
+/** A dead process that was started in an earlier boot ended with the host. */
 export function lifeOf(lock: "alive" | "dead" | "unknown", boots: { its: string; ours: string }): Life {
-  // Of those before a restore none has the database open: a restore is refused then.
+  // A restore is rejected while a process has the database open.
   if (boots.its === RESTORED) return "rebooted";
   return lock === "dead" && boots.its !== boots.ours ? "rebooted" : lock;
 }
 
-/** One that was asked to stop, for people. */
 export type AskedProcess = Pick<ProcessView, "pid" | "host" | "program">;
 
-/** What is written down of it, and told. */
 export function stopAsked(id: ProcessId, { pid, host, program }: AskedProcess, drain: number): [act: Act, data: object] {
   const process = { pid, host, program };
   return [

@@ -3,13 +3,11 @@ import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 
-/** Reading, for people and programs. */
 export interface QueryStore {
   get(id: string): Promise<Job | null>;
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
   queues(): Promise<QueueOverview[]>;
-  /** What can be claimed or not claimed as a whole, with how much of it is pending. */
   lanes(): Promise<LaneOverview[]>;
 }
 
@@ -27,32 +25,27 @@ export interface QueueOverview {
   counts: Record<JobState, number>;
   /** When the oldest job that could run now was made. */
   oldestAt?: number;
-  /** How many have ended so far: those that were retried or forgotten since are in it, so it never falls. */
+  /** How many ever ended, also those that were retried or removed since. */
   ended: number;
-  /** How many ended in the last minute, about. */
   lastMinute: Record<FinishedState, number>;
 }
 
 export interface LaneOverview extends Works {
-  /** Waiting and pending. */
   pending: number;
 }
 
-/** How many jobs of a lane are in a state. */
 export interface LaneCount {
   lane: number;
   state: JobState;
   n: number;
 }
 
-/** The lanes of a queue or a name; null for all of them. */
 export function lanesOf(lanes: Iterable<Lane>, filter: { queue?: string; name?: string }): Lane[] | null {
   const { queue, name } = filter;
   if (queue === undefined && name === undefined) return null;
   return [...lanes].filter((lane) => (queue ?? lane.queue) === lane.queue && (name ?? lane.name) === lane.name);
 }
 
-/** All of them, or those of some lanes. */
 export function countsOf(counted: Iterable<LaneCount>, lanes: readonly Lane[] | null): Record<JobState, number> {
   const wanted = lanes && new Set(lanes.map(({ id }) => id));
   const counts = none();
@@ -60,18 +53,15 @@ export function countsOf(counted: Iterable<LaneCount>, lanes: readonly Lane[] | 
   return counts;
 }
 
-/** What it takes to say how it stands with queues. */
 interface Counted {
   lanes: Iterable<Lane>;
-  /** What is set for queues, by name. */
   set: ReadonlyMap<string, { paused: boolean }>;
   unfinished: Iterable<LaneCount>;
   finished: Iterable<Tallied>;
-  /** When the oldest job of a lane was made that could run now. */
+  /** By lane: when the oldest job that could run now was made. */
   oldest: ReadonlyMap<number, number>;
 }
 
-/** By name: queues that have jobs, had some, or have something set. */
 export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Counted, now: number): QueueOverview[] {
   const queues = new Map<string, QueueOverview>();
   const overview = (name: string): QueueOverview => {
@@ -90,7 +80,7 @@ export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Cou
     const at = oldest.get(lane.id);
     if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
   }
-  // A lane that was made since the lanes were read is counted next time.
+  // A lane that was made after the lanes were read is counted next time.
   for (const { lane, state, n } of unfinished) {
     const queue = ofLane.get(lane);
     if (queue !== undefined) queue.counts[state] += n;
@@ -102,12 +92,10 @@ export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Cou
     queue.ended += tallied.ended;
     queue.lastMinute[tallied.state] += lastMinute(tallied, now);
   }
-  // What is unwanted by now is not counted.
   for (const queue of queues.values()) if (queue.counts.pending === 0) delete queue.oldestAt;
   return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
 }
 
-/** What waits and what is pending, lane by lane. */
 export function laneOverviews(lanes: Iterable<Lane>, unfinished: Iterable<LaneCount>): LaneOverview[] {
   const pending = new Map<number, number>();
   for (const { lane, state, n } of unfinished) {

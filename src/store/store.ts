@@ -20,90 +20,71 @@ import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
 
 /**
- * Where jobs live. Each call is one atomic unit: it happened, durably, when its promise resolves, or it did not happen.
- * Calls made in one turn of the event loop share one commit, in the order they were made, and fail apart.
- *
- * What may be refused in the ordinary course of things (a duplicate, a lost lease) is a value here, never an exception.
+ * Where jobs live. Each call is one atomic unit: when its promise resolves, it has happened durably; otherwise it has not. Calls
+ * of one turn of the event loop share one commit, in their order, and fail apart. Expected refusals (a duplicate, a lost lease)
+ * are values, not exceptions.
  */
 export interface Store {
-  /** Made with the database, once; part of every idempotency key. */
   readonly databaseId: string;
   /** "power": an answer survives a power cut. "process": it survives the process only. */
   readonly durability: Durability;
-  /** The time that is written: the given clock's, or that of the database, as far as it is known here. */
+  /** The given clock, or the database's clock as far as it is known here. */
   readonly clock: Clock;
-  /** What there is. */
   readonly queries: QueryStore;
   readonly queues: QueueStore;
-  /** Runs of pipelines. */
   readonly builds: BuildStore;
-  /** What they work on. */
   readonly work: WorkStore;
-  /** Audit entries: what operators, recovery and builds did, by the actor that has the store open. */
   readonly audit: AuditStore;
-  /** What is wrong with it. */
   readonly damage: DamageStore;
   readonly maintenance: MaintenanceStore;
-  /** What is done about processes that died. */
   readonly recoveries: RecoveryStore;
-  /** Who has it open. */
   readonly processes: ProcessStore;
   readonly locks: LockStore;
   readonly schedules: ScheduleStore;
   readonly events: EventStore;
-  /** Sinks and durable subscribers. */
   readonly sinks: SinkStore;
 
   // ── jobs in ──
-  /** Each by itself, or, `whole`, all or none: when an id of theirs is taken, nothing is added and the answer is that one alone. */
+  /** Each job by itself; `whole`: all or none, and the answer to a refusal is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
 
   /**
-   * In a transaction of the caller's own, all or none: there when he commits, gone when he rolls back. Refused with an
-   * error, before anything is written, where he could not keep what this store promises. A store that runs in this
-   * process answers, or throws, at once.
+   * Enqueues in the caller's own transaction, all or none. Rejects before anything is written if that transaction cannot keep this
+   * store's promises. A SQLite store answers or throws synchronously.
    */
   enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Enqueued[] | Promise<Enqueued[]>;
-  /**
-   * The caller's own synchronous work and what it enqueues within `handle`, in one commit. It is called once, when
-   * no other call can write; what it throws undoes all of it, and is the answer. Refused by stores in other processes.
-   */
+  /** Runs a synchronous callback, and what it enqueues within `handle`, in one commit. Its error rolls all back. SQLite only. */
   transact<T>(work: (handle: object) => T): Promise<T>;
 
   // ── jobs out ──
-  /** Promotes what is due, then takes up to `max` jobs: by priority, then first in, first out, queue by queue in fair shares. */
+  /** Claims up to `max` due jobs: by priority, then first in, first out, in fair shares of the queues. */
   claim(request: ClaimRequest): Promise<Claimed[]>;
-  /** Each lease is extended to now + its `lease`; the answer says which of them are gone, and why. */
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
   /**
-   * Ends attempts. All that belongs to one (outcome, checkpoint, follow-ups) is written together, or refused together. Where
-   * it rejects, none has ended. A settlement with `commit` is the only one of its call; it rejects with `CommitRowsFailed` when a callback threw.
+   * Ends attempts: outcome, checkpoint and follow-ups of one are written together, or rejected together. If it rejects, none has
+   * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<Fate[]>;
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
   saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]>;
-  /** The state of leases that the caller believes to hold; reads only. */
   inspect(leases: readonly LeaseRef[]): Promise<Fate[]>;
-  /** How long until the next delayed job of these is due, null when there is none; `ready` when something can be claimed now. */
+  /** When the next delayed job is due, and whether a job can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<Outlook>;
 
   // ── operating ──
   cancel(id: string): Promise<boolean>;
-  /** failed or quarantined → pending, with fresh counts; "key-taken" when another unfinished job has its key by now. */
+  /** failed or quarantined → pending, with fresh counts; "key-taken": another unfinished job has its key. */
   retry(id: string): Promise<boolean | "key-taken">;
-  /** Removes finished jobs; the ids their callers chose stay remembered. */
+  /** Removes finished jobs; ids that callers chose stay taken. */
   prune(filter: PruneFilter): Promise<number>;
-  /**
-   * One small step of forgetting finished jobs that their queue need not keep, but none that ended less than `leastAge`
-   * ago; `more`: another step is worth while.
-   */
+  /** One small step of removing finished jobs that their queue need not keep. `more`: call again. */
   expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
 
   // ── changes ──
-  /** Calls after each commit of this store, and of others too unless `ownOnly`: watching for theirs costs. Returns the way to stop. */
+  /** Calls after each commit of this store, and of others unless `ownOnly`, which costs less. Returns a function that stops it. */
   onChange(call: (change: Change) => void, options?: ChangeOptions): () => void;
-  /** From now on every write is refused with what this makes; reads go on. Null: they are taken again. */
+  /** Rejects every write with this error from now on; null: accepts them again. */
   seal(refusal: (() => HoldfastError) | null): void;
   close(): Promise<void>;
 }
@@ -117,42 +98,35 @@ export interface NewJob {
   policy: Policy;
   input: string | null;
   priority: number;
-  /** From the store's now. */
   delay: number;
-  /** An instant instead of a delay. */
   runAt?: number;
   /** Chosen by the caller: one job ever. */
   id?: string;
-  /** Made by the engine for a follow-up, whose id is known before it is committed. */
+  /** Made by the engine for a follow-up, whose id is known before its commit. */
   followUpId?: string;
   /** One unfinished job of this name. */
   key?: string;
-  /** The tick of the schedule that made it. */
   scheduledFor?: number;
-  /** The ids of jobs that must succeed first. */
   after?: readonly string[];
-  /** What its definition says about its queue and its limits; the same object for all jobs of a definition. */
+  /** Settings of its queue and limits; the same object for all jobs of a definition. */
   declares?: Declaration;
-  /** The job's key for each of the limits that are declared, in their order. */
+  /** The job's key for each declared limit, in their order. */
   limitKeys?: readonly string[];
-  /** It is a work item of a build. */
   work?: NewWork;
 }
 
 export interface ClaimRequest {
   from: readonly ClaimSource[];
   max: number;
-  /** The process whose life vouches for the claim; null for a claim by hand, where the lease alone decides. */
+  /** The process that vouches for the claim; null for a claim by hand, where only the lease counts. */
   holder: ProcessId | null;
-  /** Who claims, for people to read. */
   worker: string;
-  /** Take the queue's lock with the claim: its token. */
+  /** The token for the queue's lock, which an exclusive claim takes. */
   exclusive?: string;
-  /** Called before the answer, where the claim itself shows it: the outlook behind it, which need not be asked for then. */
+  /** Called before the answer if the claim itself shows the outlook after it. */
   left?: (outlook: Outlook) => void;
 }
 
-/** What a worker needs to run a job. `Store.get` has the rest. */
 export interface Claimed extends LeaseRef {
   id: string;
   name: string;
@@ -170,11 +144,10 @@ export interface Claimed extends LeaseRef {
 export interface Settlement extends LeaseRef {
   outcome: Outcome;
   followUps?: readonly NewJob[] | undefined;
-  /** Of a success: callbacks that write the user's own rows in the same transaction, in this order. */
+  /** Of a success: callbacks that write the user's rows in the same transaction. */
   commit?: readonly CommitRows[] | undefined;
-  /** Of a work item: what belongs to its end. */
   work?: WorkEnd | undefined;
-  /** Set by the store when it writes an outcome other than a success: the state that the job gets. */
+  /** Set by the store for an outcome other than a success: the job's next state. */
   decided?: Next | undefined;
 }
 
@@ -193,15 +166,14 @@ export interface PruneFilter {
 
 export interface ChangeOptions {
   ownOnly?: boolean;
-  /** Called when jobs are handed in, before their commit: a claim made at once is part of it. */
+  /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
   onIncoming?: () => void;
 }
 
 export interface Change {
-  /** By this store's own commit, or by another's. */
   own: boolean;
-  /** Jobs of these queues may have become claimable; null when it cannot be told. */
+  /** Queues whose jobs may have become claimable; null: unknown. */
   ready: ReadonlySet<string> | null;
-  /** These leases ended other than by their holder's settling, e.g. by `cancel`. */
+  /** Leases that ended other than by their holder's settle, e.g. by `cancel`. */
   ended: readonly { job: JobKey; fence: Fence }[];
 }

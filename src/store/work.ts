@@ -9,70 +9,60 @@ import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
 
 /**
- * What builds work on and what comes of it: targets, the results of stages, the artifacts they name, and what it costs.
+ * Targets, results of stages, artifacts and costs.
  *
- * Stages run as jobs of a queue of their pipeline (`core/work.ts` has the names). A job that has `work` is a *work item*:
- * (build, stage, target). All that follows from its end is in its settlement (`WorkEnd`), and is written with it: the
- * result, the target's way on, counts, cost, and the next work item. However an attempt leaves `running` (settled, released,
- * reclaimed, cancelled), what was reserved for it is free in that transaction, and what it is charged is spent.
+ * Stages run as jobs of a queue of their pipeline. A job with `work` is a *work item*: (build, stage, target). What follows from
+ * its end is in its settlement (`WorkEnd`) and is written with it: the result, the target's progress, counts, cost, and the next
+ * work item. However an attempt leaves `running`, its reservation is freed and its cost is charged in that transaction.
  */
 export interface WorkStore {
   // ── targets ──
-  /** The targets of one segment; those that are not there are left out. */
+  /** Of one segment; missing ones are left out. */
   targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
   countTargets(pipeline: string, segment: number): Promise<number>;
-  /** Writes down a batch of a listing, if its job is still held. Targets whose `rev` is not what was read are left alone. */
+  /** Writes a batch of a listing if its job is still held. Targets with another `rev` than was read are left alone. */
   listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate>;
 
   // ── results ──
-  /** The newest SUCCESS for each context, if there is one. */
   lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
   results(query: ResultQuery): Promise<StoredResult[]>;
 
   // ── work ──
-  /** Cancels open work items of builds that have ended; answers how many. Until then they do not count as pending work. */
+  /** Cancels unfinished work items of ended builds; returns how many. */
   clearWork(clearing: Clearing): Promise<number>;
-  /** What work items are about. Null: there is none. */
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
-  /** Sets the estimates aside, in order, as far as the budgets allow. What is refused for good stops its queue, and is written into its build. */
+  /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
-  /** What running attempts have reported so far; a crash then charges it. */
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]>;
-  /** What past attempts of the stages of a pipeline have cost. */
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
 
   // ── artifacts ──
-  /** How to see, inside a transaction, which of these are not there. Without it, references are not checked. */
+  /** Finds missing artifacts inside a transaction. Without it, references are not checked. */
   watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void;
-  /** Which of these are referenced, by all that is committed, and by whatever was under way when it was asked. */
+  /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
-  /** Those that a build refers to, or only what it has of a stage and target. */
   artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;
 }
 
-/** What a result is looked up by. */
 export interface ResultContext {
   stage: string;
   hash: string;
-  /** Only of this target, which the hash names; left out: of all targets, where their results are shared. */
+  /** Only of this target, which the hash names; default: of all targets that share results. */
   path?: string;
-  /** Only of this build (a rerun's). */
   build?: BuildKey;
 }
 
-/** Which results are read. */
 export type ResultQuery =
   | { keys: readonly ResultKey[] }
   /**
-   * The result that a build had for a target: its own, else what the newest build before it had that did not fail. `before`:
-   * the one before that, for `why`: the newest of that stage and target from an earlier build.
+   * The result that a build had for a target: its own, else that of the newest earlier build that did not fail. `before`: the
+   * newest of an earlier build.
    */
   | { build: string; stage: string; path: string; before?: boolean }
-  /** All results that a build had for a stage, other than failures, in the order of paths. */
+  /** All results of a build for a stage, without failures, by path. */
   | { build: string; stage: string; after?: string; limit: number }
-  /** The first of what failed in a build, in the order in which it did. */
   | { build: string; failed: true; limit: number }
-  /** Failures from before the build was resumed whose targets are still to be listed again, by key. */
+  /** Failures from before a resume whose targets are still to be listed again, by key. */
   | { retried: BuildKey; after: ResultKey | 0; limit: number };
 
 export async function resultOf(
@@ -85,30 +75,25 @@ export async function resultOf(
   return (await work.results({ build, stage, path, before }))[0] ?? null;
 }
 
-/** A target of one segment of a pipeline: what lies between source, expands and gathers. */
+/** A target of one segment of a pipeline: the part between source, expands and gathers. */
 export interface TargetRow {
   segment: number;
-  /** What names it in its segment: its id, behind those of its parents. */
+  /** Its id, behind those of its parents. */
   path: string;
   id: string;
   parent: string | null;
-  /** Of its content. */
   hash: string;
-  /** A file's fingerprint, as JSON. */
   fingerprint: string | null;
-  /** What the first stage gets. */
+  /** The input of the first stage. */
   value: KeptValue;
-  /** The build that has listed it last. */
   seen: BuildKey;
-  /** For which definition of its segment its completed stages hold to the end; null: it is not at the end; `GONE`: it is there no more. */
+  /** The definition of the segment for which its completed stages reach the end; null: not at the end; `GONE`: removed. */
   done: string | null;
   completed: CompletedStages;
   group: string | null;
-  /** `memberHash` at the end of the segment; null: it is not there. */
+  /** `memberHash` at the end of the segment; null: not there. */
   member: string | null;
-  /** The result that records why the target failed. */
   failure: ResultKey | null;
-  /** Another with each change. */
   rev: number;
 }
 
@@ -118,7 +103,7 @@ export interface TargetPaths {
   paths: readonly string[];
 }
 
-/** In the order of their paths' UTF-8 bytes. `unseen`: only those that this build has not listed. `parent`: only its children. */
+/** By the UTF-8 bytes of the paths. `unseen`: only targets that this build has not listed. `parent`: only its children. */
 export interface TargetPage {
   pipeline: string;
   segment: number;
@@ -128,31 +113,27 @@ export interface TargetPage {
   unseen?: BuildKey;
 }
 
-/** Those that have come to the end of their segment, in the order of (group, path), null first. */
+/** Targets at the end of their segment, by (group, path), null first. */
 export interface MemberPage {
   members: true;
   pipeline: string;
   segment: number;
   after?: { group: string | null; path: string };
-  /** Only this group. */
   group?: string | null;
   limit: number;
 }
 
-/** Where a target goes. */
 export type Flow =
-  /** On to a stage. */
   | { to: "work"; completed: CompletedStages; job: NewJob }
-  /** To the end of its segment. */
   | { to: "end"; completed: CompletedStages; done: string | null; group: string | null; member: string | null }
-  /** Nowhere: something about it is wrong before it could run (a key function threw). It counts as failed. */
+  /** It failed before it could run: a key function threw. */
   | { to: "failed"; completed: CompletedStages; stage: string; hash: string; error: JobError };
 
-/** What is counted on the way of a target. */
+/** A stage that a target did not run. */
 export interface Passed {
   stage: string;
   as: "cached" | "passed";
-  /** The result that the target has of this stage from this build on, where it had another or none; null: it has none any more. */
+  /** The target's result of this stage from this build on, if it changed; null: none. */
   result?: ResultKey | null;
 }
 
@@ -163,12 +144,12 @@ export interface ListedTarget {
   hash: string;
   fingerprint: string | null;
   value: KeptValue;
-  /** As it was read; 0: it was not there. */
+  /** As it was read; 0: the target is new. */
   rev: number;
   passed: readonly Passed[];
-  /** Null: it is as it was, and at the end of its segment; only that it was seen is written. */
+  /** Null: unchanged and at the end of its segment; only `seen` is written. */
   flow: Flow | null;
-  /** What is kept of it in artifacts: a snapshot, a large value. */
+  /** Of a snapshot or a large value. */
   artifacts?: readonly NamedArtifact[];
 }
 
@@ -178,30 +159,27 @@ export interface ListedBatch {
   segment: number;
   targets: readonly ListedTarget[];
   /**
-   * Paths of targets that are gone, each with the removals that it needs first; one without is forgotten at once. `had`: the
-   * stages that it has results of, and which have none for it from this build on. `keep`: it is not forgotten by that, since
-   * its children are still to be removed; the next listing finds it again.
+   * Removed targets, each with the removals to run first; one without is deleted at once. `had`: stages with results that end with
+   * this build. `keep`: not deleted yet, since its children are still to be removed; the next listing finds it again.
    */
   gone?: readonly { path: string; rev: number; removals: readonly NewJob[]; had?: readonly string[]; keep?: boolean }[];
-  /** Failures from before the resume (`retries`) that this batch lists again; they are deleted with it. */
+  /** Failures from before the resume that this batch lists again; they are deleted with it. */
   retried?: readonly ResultKey[];
-  /** For the job's checkpoint: where the listing continues. Undefined: as it was. */
+  /** The job's checkpoint: where the listing continues. Default: unchanged. */
   cursor?: string;
 }
 
-/** Which work items of ended builds are to be cleared away. */
 export interface Clearing {
-  /** Of all pipelines, if none is named. */
+  /** Default: of all pipelines. */
   pipeline?: string;
-  /** `idle`: what runs is left to its end, which is kept; but for listings, which are not needed any more. */
+  /** "idle": running attempts continue to their end, except listings. */
   which: "idle" | "all";
   /** In one commit. */
   limit: number;
 }
 
-/** On `NewJob.work`. */
 export interface NewWork {
-  /** Null: of the build that is made in the same commit. */
+  /** Null: the build that is made in the same commit. */
   build: BuildKey | null;
   kind: "listing" | "stage" | "remove";
   /** "" for a listing. */
@@ -216,29 +194,28 @@ export interface WorkView {
   stage: string;
   build: BuildRow;
   segment: number;
-  /** Null for a listing, or where it is gone. */
+  /** Null for a listing, or if it was removed. */
   target: TargetRow | null;
-  /** What was made of it when it was there before is still being removed, or about to be. */
+  /** The results of an earlier target with this path are still being removed. */
   removing: boolean;
 }
 
-/** On `Settlement.work`: what belongs to the end of a work item, beside its outcome. */
+/** What is written with the end of a work item. */
 export interface WorkEnd {
-  /** What the attempt has reported. */
   cost: Amount;
-  /** Of a success: what it made. Null: it was found made already, or makes nothing (a listing, a removal). */
+  /** Of a success. Null: the result existed already, or there is none (a listing, a removal). */
   result: NewResult | null;
-  /** Of a success: the target as it continues. `rev` as it was read: if it is another by now, the target is left alone. Null: nothing to say (a listing). */
+  /** Of a success: the target's progress. If `rev` differs from what was read, the target is left alone. Null for a listing. */
   target: ListedTarget | null;
-  /** Of a success of a removal: the target has nothing left to be removed, and is forgotten. */
+  /** Of a removal: the target is deleted, once nothing is left to be removed. */
   forget?: { path: string; rev: number };
-  /** The context hash and parts of an attempt, for the record of a failure. */
+  /** For the record of a failure. */
   context?: { hash: string; parts: string };
 }
 
 export interface NewResult {
   hash: string;
-  /** `ContextParts`, as JSON. */
+  /** `ContextParts` as JSON. */
   parts: string;
   output: KeptValue;
   artifacts: readonly NamedArtifact[];
@@ -268,14 +245,14 @@ export interface StoredResult {
   build: string;
   stage: string;
   path: string;
-  /** The target's own id, for people. */
+  /** For people. */
   target: string;
-  /** REUSED: made by an earlier build, or for another target, and taken over in this one. */
+  /** REUSED: made by an earlier build, or for another target. */
   state: "SUCCESS" | "FAILED" | "REUSED";
   hash: string;
   parts: string | null;
   output: KeptValue;
-  /** Of all its attempts. */
+  /** Of all attempts. */
   cost: Amount;
   error: JobError | null;
   at: number;
@@ -283,27 +260,18 @@ export interface StoredResult {
 
 export type Beginning =
   | "start"
-  /** Not while so much is reserved for others. */
+  /** Too much is reserved for others. */
   | "wait"
-  /** The budget is used up. The build is about to pause. */
+  /** The budget is used up, and the build is about to pause. */
   | "pause"
-  /** The lease is gone. */
   | "lost";
 
-/** A result as it is read from whichever database; `build` is the build's id. */
-export interface ResultColumns extends OutputColumns {
-  key: ResultKey;
+/** `build` is the build's id. */
+export interface ResultColumns extends Omit<StoredResult, "build" | "output" | "cost" | "error">, OutputColumns {
   build: string | null;
-  stage: string;
-  path: string;
-  target: string;
-  state: StoredResult["state"];
-  hash: string;
-  parts: string | null;
   micros: number;
   tokens: number;
   error: string | null;
-  at: number;
 }
 
 export interface OutputColumns {
@@ -316,7 +284,7 @@ export interface OutputColumns {
 export function toResult(row: ResultColumns): StoredResult {
   return {
     key: row.key,
-    // One that was superseded in its build is of none.
+    // A superseded result belongs to no build.
     build: row.build ?? "",
     stage: row.stage,
     path: row.path,
@@ -340,28 +308,18 @@ export function toOutput(row: OutputColumns): KeptValue {
   };
 }
 
-/** Under this name, which no user can give, a result refers to the artifact that its output is kept in. */
+/** The artifact name, which no user can give, of a result's output. */
 export const OUTPUT = "";
 
-/** A target as it is read from whichever database. */
-export interface TargetColumns {
-  segment: number;
-  path: string;
-  id: string;
-  parent: string | null;
-  hash: string;
-  fingerprint: string | null;
+export interface TargetColumns extends Omit<TargetRow, "value" | "seen" | "completed" | "group" | "failure"> {
   value_hash: string;
   value_text: string | null;
   value_file: string | null;
   value_size: number;
   seen: number;
-  done: string | null;
   completed: string;
   grouping: string | null;
-  member: string | null;
   failure: number | null;
-  rev: number;
 }
 
 export const TARGET = `segment, path, id, parent, hash, fingerprint, value_hash, value_text, value_file, value_size, seen, done,

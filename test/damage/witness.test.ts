@@ -256,7 +256,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       const { image } = await crashed(t, { driver });
       const path = image();
       rmSync(`${path}-wal`);
-      const store = await SqliteStore.open(path, { ...options(), driver, looks: true });
+      const store = await SqliteStore.open(path, { ...options(), driver, onlyReads: true });
       assert.equal((await store.damage.findings())[0]?.severity, "loss");
       await store.close();
       assert.ok(!existsSync(`${path}-findings`));

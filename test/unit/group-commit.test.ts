@@ -226,7 +226,7 @@ interface Opened {
 
 async function open(driver: DriverName, path: string): Promise<Opened> {
   const { db } = await openSqlite(path, { driver, durability: "process", now: () => NOW, busyTimeout: 0 });
-  const parts = new EnqueueParts(db, { speaks: true });
+  const parts = new EnqueueParts(db, { canDeclare: true });
   const told: Committed[] = [];
   const time = { passed: 0 };
   const group = new GroupCommit(db, {

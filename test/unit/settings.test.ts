@@ -3,7 +3,14 @@ import { test } from "node:test";
 import * as fc from "fast-check";
 import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
-import { type Declaration, declared, NOTHING_SET, type SetRule, SettingsView, Words } from "../../src/core/limits/settings.ts";
+import {
+  type Declaration,
+  declared,
+  NOTHING_SET,
+  type SetRule,
+  SettingsView,
+  DeclarationCache,
+} from "../../src/core/limits/settings.ts";
 
 const PLAIN: QueueSettings = { events: false, keep: {} };
 const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, rate: null };
@@ -35,7 +42,7 @@ test("an old declaration counts only where no process has declared anything", ()
   assert.deepEqual(declared(view, old, true), { rules: [1], changes: [] });
 });
 
-test("a definition with fewer limits than before drops its own, and those of the queue if it speaks for that", () => {
+test("a definition with fewer limits than before drops its own, and those of the queue if it canDeclare for that", () => {
   const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
   const view = heard(
     NOTHING_SET,
@@ -98,22 +105,22 @@ test("what a job has to pass: its own limits, then those of its queue that it ha
 });
 
 test("a word counts once it is committed, and then no second time", () => {
-  const words = new Words({ speaks: true });
+  const words = new DeclarationCache({ canDeclare: true });
   const one = declaration({});
   assert.equal(words.isOld(one), false);
-  words.say(one, [7]);
-  assert.deepEqual(words.heard(one), [7]);
+  words.add(one, [7]);
+  assert.deepEqual(words.rulesOf(one), [7]);
   words.forget();
-  assert.deepEqual([words.heard(one), words.isOld(one)], [undefined, false], "it was undone");
-  words.say(one, [7]);
+  assert.deepEqual([words.rulesOf(one), words.isOld(one)], [undefined, false], "it was undone");
+  words.add(one, [7]);
   words.committed();
   words.forget();
-  assert.deepEqual([words.heard(one), words.isOld(one), words.isSaid(one)], [undefined, true, true]);
+  assert.deepEqual([words.rulesOf(one), words.isOld(one), words.isDeclared(one)], [undefined, true, true]);
 });
 
 test("in a user's transaction nothing is said: whether that commits is never known", () => {
-  const words = new Words({ speaks: false });
-  assert.deepEqual([words.isOld(declaration({})), words.isSaid(declaration({}))], [true, false]);
+  const words = new DeclarationCache({ canDeclare: false });
+  assert.deepEqual([words.isOld(declaration({})), words.isDeclared(declaration({}))], [true, false]);
 });
 
 function declaration(given: Partial<Declaration>): Declaration {

@@ -168,46 +168,43 @@ function drop(view: SettingsView, changes: SettingsChange[], queue: string, job:
  * Which declarations were written, and which still apply. A process's first declaration of a definition is written; after
  * its commit it is not written again, since a newer process may have declared something else.
  */
-export class Words {
-  /** Whether a word of this handle's counts. In a user's transaction it does not: whether that commits is never known. */
-  readonly #speaks: boolean;
-  readonly #said = new WeakSet<Declaration>();
-  /** What was said in a transaction that is not committed yet. */
-  #saying: Declaration[] = [];
+export class DeclarationCache {
+  /** False for a user's transaction: whether it commits is never known. */
+  readonly #canDeclare: boolean;
+  readonly #committed = new WeakSet<Declaration>();
+  /** Declared in a transaction that is not committed yet. */
+  #uncommitted: Declaration[] = [];
   #rules = new WeakMap<Declaration, readonly number[]>();
 
-  constructor(options: { speaks: boolean }) {
-    this.#speaks = options.speaks;
+  constructor(options: { canDeclare: boolean }) {
+    this.#canDeclare = options.canDeclare;
   }
 
-  /** The numbers of its limits, where they are known already. */
-  heard(declaration: Declaration): readonly number[] | undefined {
+  /** The numbers of its limits, if they are known. */
+  rulesOf(declaration: Declaration): readonly number[] | undefined {
     return this.#rules.get(declaration);
   }
 
   isOld(declaration: Declaration): boolean {
-    return !this.#speaks || this.isSaid(declaration);
+    return !this.#canDeclare || this.isDeclared(declaration);
   }
 
-  /** Whether this process has said it, for good. */
-  isSaid(declaration: Declaration): boolean {
-    return declaration.old === true || this.#said.has(declaration);
+  isDeclared(declaration: Declaration): boolean {
+    return declaration.old === true || this.#committed.has(declaration);
   }
 
-  say(declaration: Declaration, rules: readonly number[]): void {
+  add(declaration: Declaration, rules: readonly number[]): void {
     this.#rules.set(declaration, rules);
-    this.#saying.push(declaration);
+    this.#uncommitted.push(declaration);
   }
 
-  /** After a commit. */
   committed(): void {
-    for (const declaration of this.#saying) this.#said.add(declaration);
-    this.#saying = [];
+    for (const declaration of this.#uncommitted) this.#committed.add(declaration);
+    this.#uncommitted = [];
   }
 
-  /** After an undone transaction. */
   forget(): void {
     this.#rules = new WeakMap();
-    this.#saying = [];
+    this.#uncommitted = [];
   }
 }

@@ -7,7 +7,7 @@ import {
   NOTHING_SET,
   type SettingsChange,
   type SettingsView,
-  Words,
+  DeclarationCache,
 } from "../../core/limits/settings.ts";
 import { limitsText } from "../../core/limits/limit-gate.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
@@ -29,7 +29,7 @@ export class Settings {
     "counted" | "count" | "queues" | "rules" | "pause" | "set" | "addRule" | "setRule" | "wakeOrderedLocks",
     string
   >;
-  readonly #words: Words;
+  readonly #declarations: DeclarationCache;
   readonly #locks: QueueLocks;
   readonly #cache: LimitCache;
   readonly #counter: OrderedLock;
@@ -38,8 +38,8 @@ export class Settings {
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { speaks: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock }) {
-    this.#words = new Words(options);
+  constructor(s: string, options: { canDeclare: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock }) {
+    this.#declarations = new DeclarationCache(options);
     this.#locks = options.locks;
     this.#cache = options.limitCache;
     this.#counter = options.counter;
@@ -97,7 +97,7 @@ export class Settings {
   /** After an undone transaction, or when others have changed something. */
   forget(): void {
     this.#seen = -1;
-    this.#words.forget();
+    this.#declarations.forget();
   }
 
   /** Called first; everything that the settings then say holds for this transaction. */
@@ -147,9 +147,9 @@ export class Settings {
 
   /** The numbers of the declared limits, in their order. */
   async declare(tx: Tx, declaration: Declaration): Promise<readonly number[]> {
-    const heard = this.#words.heard(declaration);
-    if (heard !== undefined) return heard;
-    const { rules, changes } = declared(await this.at(tx), declaration, this.#words.isOld(declaration));
+    const known = this.#declarations.rulesOf(declaration);
+    if (known !== undefined) return known;
+    const { rules, changes } = declared(await this.at(tx), declaration, this.#declarations.isOld(declaration));
     if (changes.length > 0) {
       const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
       // No job is parked by the old limits unseen by the wake-up of parked jobs.
@@ -163,20 +163,22 @@ export class Settings {
       tx.ready(declaration.queue);
       tx.wrote();
     }
-    this.#words.say(declaration, rules);
-    tx.onUndo(() => this.#words.forget());
-    tx.onCommit(() => this.#words.committed());
+    this.#declarations.add(declaration, rules);
+    tx.onUndo(() => this.#declarations.forget());
+    tx.onCommit(() => this.#declarations.committed());
     return rules;
   }
 
   /** Whether nothing that the job's definition declares has to be written down any more, and it has no limits. */
   isSilent({ declares }: NewJob): boolean {
-    return declares === undefined || (this.#words.isSaid(declares) && this.#words.heard(declares) !== undefined);
+    return (
+      declares === undefined || (this.#declarations.isDeclared(declares) && this.#declarations.rulesOf(declares) !== undefined)
+    );
   }
 
   /** Whether this process has said it, for good. */
-  isSaid(declaration: Declaration): boolean {
-    return this.#words.isSaid(declaration);
+  isDeclared(declaration: Declaration): boolean {
+    return this.#declarations.isDeclared(declaration);
   }
 
   /** What stands in the rows of these jobs about their limits; null when none has any. First words are written down. */

@@ -47,7 +47,7 @@ export function storeParts(
   { random, actor, time, access }: { random: () => number; actor: string | null; time: ServerTime; access: Access },
 ) {
   const { s, reader, databaseId } = opened;
-  const jobParts = new JobParts(s, { speaks: true, random });
+  const jobParts = new JobParts(s, { canDeclare: true, random });
   const { catalog, settings, enqueue, batches, outbox } = jobParts;
   const dialect = dialectOf(s);
   const statements = new Statements(s);
@@ -136,7 +136,7 @@ export class JobParts {
   readonly #counter: OrderedLock;
 
   /** `knows`: what is committed for sure, and need not be looked up again. */
-  constructor(s: string, options: { speaks: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
+  constructor(s: string, options: { canDeclare: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
     const counter = (this.#counter = new OrderedLock(s, "counter"));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
     const limitCache = new LimitCache(s);
@@ -154,7 +154,7 @@ export class JobParts {
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
     const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
     const parts = { catalog, settings, limits, waits, effects, events, batches };
-    this.enqueue = new Enqueue(s, { ...parts, patient: !options.speaks });
+    this.enqueue = new Enqueue(s, { ...parts, patient: !options.canDeclare });
   }
 
   /** What comes before everything else in a transaction: null when it is nothing. */

@@ -5,7 +5,6 @@ import type { Change, ChangeOptions } from "../store.ts";
 import type { Connection, Statement } from "./driver.ts";
 import { createFile, modeLike } from "./faults.ts";
 
-/** Calls listeners after commits: this handle's own and, by watching the file, those of other processes. */
 export class ChangeFeed {
   readonly #db: Connection;
   readonly #path: string;
@@ -30,17 +29,16 @@ export class ChangeFeed {
     };
   }
 
-  /** This handle has committed. Other processes hear of it first: they need longer to react. */
+  /** Other processes are notified first: they need longer to react. */
   committed(ready: ReadonlySet<string>, ended: Change["ended"]): void {
     this.#signal?.send();
-    this.#tell({ own: true, ready, ended });
+    this.#notify({ own: true, ready, ended });
   }
 
-  #tell(change: Change): void {
+  #notify(change: Change): void {
     for (const { call, ownOnly } of this.#listeners) if (change.own || !ownOnly) call(change);
   }
 
-  /** Jobs were handed in, and are not committed yet. */
   incoming(): void {
     for (const { onIncoming } of this.#listeners) onIncoming?.();
   }
@@ -51,10 +49,10 @@ export class ChangeFeed {
     this.#watchIfNeeded();
   }
 
-  /** Every commit touches the watched file, so it is only watched by handles that need to. */
+  /** Every commit touches the watched file, so only handles that need it watch it. */
   #watchIfNeeded(): void {
     const needed = !this.#closed && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
-    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#tell({ own: false, ready: null, ended: [] }));
+    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#notify({ own: false, ready: null, ended: [] }));
     else {
       this.#watch?.close();
       this.#watch = null;
@@ -62,16 +60,14 @@ export class ChangeFeed {
   }
 }
 
-/** Interval of the look that needs no event of the file system. */
 const FALLBACK_MS = 1_000;
-/** After a write to the -wal without a signal: the first look, and the longest pause between looks. */
-const FIRST_LOOK_MS = 2;
-const LAST_LOOK_MS = 64;
+/** After a write to the -wal without a signal: the first check, and the longest pause between checks. */
+const FIRST_CHECK_MS = 2;
+const LAST_CHECK_MS = 64;
 
 /**
- * Notices commits of other connections without polling. Holdfast's own commits write a byte to the signal file once they
- * are visible, and cost one look. A commit without a signal (a user's transaction, a process killed before the signal) is
- * found by its write to the -wal. SQLite's data_version tells whether another connection has committed.
+ * Holdfast's commits write a byte to the signal file once they are visible. A commit without a signal (a user's transaction, a
+ * process killed before the signal) is found by its write to the -wal; data_version tells whether another connection has committed.
  */
 class Watch {
   readonly #version: Statement;
@@ -80,7 +76,7 @@ class Watch {
   readonly #signal: FSWatcher | null;
   readonly #fallback: NodeJS.Timeout;
   #seen: number;
-  #pause = FIRST_LOOK_MS;
+  #pause = FIRST_CHECK_MS;
   #timer: NodeJS.Timeout | null = null;
 
   constructor(db: Connection, path: string, call: () => void) {
@@ -88,49 +84,46 @@ class Watch {
     this.#call = call;
     this.#seen = this.#read();
     const wal = `${basename(path)}-wal`;
-    // The folder is watched, not the -wal, which SQLite removes and creates again.
+    // SQLite removes the -wal and creates it again, so the folder is watched.
     this.#wal = start(dirname(path), (_event, file) => {
-      if (file === wal || file === null) this.#lookSoon();
+      if (file === wal || file === null) this.#checkSoon();
     });
-    this.#signal = hasSignalFile(path) ? start(signalFile(path), () => this.#lookNow()) : null;
-    this.#fallback = setInterval(() => this.#look(), FALLBACK_MS).unref();
+    this.#signal = hasSignalFile(path) ? start(signalFile(path), () => this.#checkNow()) : null;
+    this.#fallback = setInterval(() => this.#check(), FALLBACK_MS).unref();
   }
 
   close(): void {
     this.#wal?.close();
     this.#signal?.close();
     clearInterval(this.#fallback);
-    this.#cancelLook();
+    this.#cancelCheck();
   }
 
-  /**
-   * The event of the -wal comes when the writer writes, but its commit is visible only after its fsync. So look again, at
-   * growing intervals; each event begins anew with the shortest, since it may belong to a later commit.
-   */
-  #lookSoon(): void {
-    this.#cancelLook();
-    this.#pause = FIRST_LOOK_MS;
-    this.#timer = setTimeout(() => this.#lookAgain(), this.#pause).unref();
+  /** The event comes when the writer writes, but its commit is visible only after its fsync: check again at growing intervals. */
+  #checkSoon(): void {
+    this.#cancelCheck();
+    this.#pause = FIRST_CHECK_MS;
+    this.#timer = setTimeout(() => this.#checkAgain(), this.#pause).unref();
   }
 
-  #lookAgain(): void {
-    this.#look();
+  #checkAgain(): void {
+    this.#check();
     this.#pause *= 2;
-    this.#timer = this.#pause > LAST_LOOK_MS ? null : setTimeout(() => this.#lookAgain(), this.#pause).unref();
+    this.#timer = this.#pause > LAST_CHECK_MS ? null : setTimeout(() => this.#checkAgain(), this.#pause).unref();
   }
 
-  /** The commit of this signal is visible, so the looks that its write to the -wal has scheduled are not needed. */
-  #lookNow(): void {
-    this.#cancelLook();
-    this.#look();
+  /** The commit of this signal is visible, so the checks that its write to the -wal has scheduled are not needed. */
+  #checkNow(): void {
+    this.#cancelCheck();
+    this.#check();
   }
 
-  #cancelLook(): void {
+  #cancelCheck(): void {
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
   }
 
-  #look(): void {
+  #check(): void {
     let version: number;
     try {
       version = this.#read();
@@ -147,7 +140,7 @@ class Watch {
   }
 }
 
-/** Null where the file system cannot watch: the fallback remains. */
+/** Null where the file system cannot watch: the interval remains. */
 function start(path: string, listener: WatchListener<string>): FSWatcher | null {
   try {
     const watcher = watch(path, { persistent: false }, listener);
@@ -160,19 +153,17 @@ function start(path: string, listener: WatchListener<string>): FSWatcher | null 
 
 const BYTE = Buffer.from("\n");
 
-/** The file that each commit writes a byte to, so that processes which watch it wake up. It lies in `-alive`. */
 function signalFile(path: string): string {
   return join(aliveFolder(path), "commits");
 }
 
-/** Creates the file where it is missing, so that it can be watched. */
 function hasSignalFile(path: string): boolean {
   const file = openSignalFile(path);
   if (file !== null) closeSync(file);
   return file !== null;
 }
 
-/** Announces commits to the processes that watch the signal file. Errors are ignored: those processes also look by themselves. */
+/** Announces commits. Errors are ignored: other processes also check by themselves. */
 class CommitSignal {
   readonly #path: string;
   #file: number | null = null;
@@ -181,7 +172,7 @@ class CommitSignal {
     this.#path = path;
   }
 
-  /** Call it once the commit is visible to other connections. The byte is overwritten in place, so the file never grows. */
+  /** Called once the commit is visible. The byte is overwritten in place, so the file never grows. */
   send(): void {
     this.#file ??= openSignalFile(this.#path);
     if (this.#file === null) return;
@@ -199,7 +190,6 @@ class CommitSignal {
   }
 }
 
-/** Null where the file cannot be opened, e.g. because `-alive` was removed. It has the mode of the database. */
 function openSignalFile(path: string): number | null {
   try {
     createFile(signalFile(path), modeLike(path));

@@ -1,9 +1,6 @@
 import { crc32 } from "node:zlib";
 
-/**
- * The columns of each table that are written once and never changed. A row carries their checksum, in this order, in its
- * column `checksum`, because SQLite's pages have none. `jobChecksum` covers jobs.
- */
+/** Columns that never change. A row carries their checksum, because SQLite's pages have none. `jobChecksum` covers jobs. */
 export const CHECKED = {
   holdfast_ids: ["id", "job", "name", "chosen"],
   holdfast_notes: ["job", "checkpoint"],
@@ -43,7 +40,6 @@ export const CHECKED = {
 } as const;
 
 export type CheckedTable = keyof typeof CHECKED;
-/** What the checksum of a row of this table is made of, and the stored checksum. */
 export type CheckedRow<T extends CheckedTable> = Record<(typeof CHECKED)[T][number], string | number | null> & {
   checksum: number | null;
 };
@@ -57,12 +53,10 @@ function textOf(value: unknown): unknown {
   return value instanceof Uint8Array ? "blob" : value;
 }
 
-/** Whether the row is what was written there. */
 export function isIntact<T extends CheckedTable>(table: T, row: CheckedRow<T>): boolean {
   return row.checksum === rowChecksum(table, row);
 }
 
-/** What never changes in a job's row. */
 export interface CheckedJob {
   key: number;
   lane: number;
@@ -71,15 +65,14 @@ export interface CheckedJob {
   created_at: number;
   id: string | null;
   slot: string | null;
-  /** The whole of it, wherever it is stored. */
   input: string | null;
   scheduled_for: number | null;
   limits: string | null;
 }
 
 /**
- * It is made for every enqueue and compared by every claim, so numbers are mixed here and only texts cross into native code:
- * one joined text takes three times as long. It covers the key, so that no row passes in another's place.
+ * Every enqueue and claim computes it, so numbers are mixed here and only texts cross into native code: one joined text takes
+ * three times as long. It covers the key, so that no row passes in another's place.
  */
 export function jobChecksum(job: CheckedJob): number {
   const { key, lane, priority, policy, created_at, scheduled_for } = job;

@@ -8,15 +8,10 @@ export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;
 export type Named = Record<string, Value>;
 
-/**
- * The little that the store needs of a SQLite library. Hot statements bind by position and read rows as arrays:
- * named binding alone halves the insert rate.
- */
-export interface Connection {
-  /** The library's own object. */
+/** What the store needs of a SQLite library. Hot statements bind by position: named binding alone halves the insert rate. */
+export interface Connection extends Disposable {
   readonly handle: object;
   readonly isOpen: boolean;
-  /** False once it is closed. */
   readonly inTransaction: boolean;
   exec(sql: string): void;
   prepare(sql: string): Statement;
@@ -24,22 +19,19 @@ export interface Connection {
 }
 
 export interface Statement {
-  /** How many rows it changed. */
   run(...params: Value[]): number;
   runNamed(params: Named): number;
-  /** The first row, as an object. */
   get<Row>(params?: Named): Row | undefined;
   all<Row>(params?: Named): Row[];
-  /** The first row, as an array. */
+  /** The first row as an array, without the cost of an object. */
   row(...params: Value[]): Value[] | undefined;
   rows(...params: Value[]): Value[][];
 }
 
 interface ConnectOptions {
-  /** How long SQLite itself may wait for a lock; it blocks the thread. */
+  /** How long SQLite itself waits for a lock; it blocks the thread. */
   busyTimeout: number;
   readOnly?: boolean;
-  /** Do not make the file. */
   mustExist?: boolean;
 }
 
@@ -47,45 +39,40 @@ export function connect(driver: DriverName, path: string, options: ConnectOption
   return driver === "node:sqlite" ? connectNode(path, options) : connectBetter(path, options);
 }
 
-/** Whether it is an open database of this very library; another copy of the library is another library. */
+/** Another copy of the same library does not count: its handle cannot be used. */
 export function isHandleOf(driver: DriverName, handle: unknown): boolean {
   return handle instanceof (driver === "node:sqlite" ? loadNode().DatabaseSync : loadBetter());
 }
 
-/** A handle that the user opened. Its own settings (big integers, rows as arrays) are no concern of our statements. */
+/** Wraps a handle that the user opened; the user's settings of it (big integers, rows as arrays) do not affect our statements. */
 export function through(driver: DriverName, handle: object): Connection {
   return driver === "node:sqlite" ? throughNode(handle as DatabaseSync) : throughBetter(handle as BetterDatabase);
 }
 
-/** Page by page, whatever is on them, in one snapshot; `to` is made anew. */
 export async function copyPages(driver: DriverName, from: string, to: string): Promise<void> {
-  const db = connect(driver, from, { busyTimeout: 5_000, readOnly: true });
-  try {
-    if (driver === "node:sqlite") await loadNode().backup(db.handle as DatabaseSync, to, { rate: AT_ONCE });
-    else await (db.handle as BetterDatabase).backup(to, { progress: () => AT_ONCE });
-  } finally {
-    db.close();
-  }
+  using db = connect(driver, from, { busyTimeout: 5_000, readOnly: true });
+  if (driver === "node:sqlite") await loadNode().backup(db.handle as DatabaseSync, to, { rate: AT_ONCE });
+  else await (db.handle as BetterDatabase).backup(to, { progress: () => AT_ONCE });
 }
 
-/** Lets rows be put into the tables that a virtual one is made of, which both libraries refuse otherwise. */
+/** Allows writes to the shadow tables of a virtual table, which both libraries reject by default. */
 export function withoutGuard(driver: DriverName, { handle }: Connection): void {
   if (driver === "node:sqlite") (handle as DatabaseSync).enableDefensive(false);
   else (handle as BetterDatabase).unsafeMode(true);
 }
 
-/** Pages in one step: in several, it would begin anew whenever another process writes. */
+/** All pages in one step: a backup in several steps starts again whenever another process writes. */
 const AT_ONCE = 0x7fff_ffff;
 
 let builtin: typeof import("node:sqlite") | undefined;
 
-/** Not imported: a Node without it, or with an old one, would fail with a riddle, also where another driver is used. */
+/** Loaded on use, not imported: an import would fail without a hint on a Node without SQLite, even with the other driver. */
 function loadNode(): typeof import("node:sqlite") {
   if (builtin !== undefined) return builtin;
   const { node, sqlite } = process.versions;
   if (sqlite !== undefined) refuseOldSqlite(sqlite, `Node ${node}`);
   const { emitWarning } = process;
-  // Node 22 says in every process and thread that the module is experimental. The tests run on it.
+  // Node 22 warns in every process and thread that the module is experimental.
   process.emitWarning = () => {};
   builtin = process.getBuiltinModule?.("node:sqlite");
   process.emitWarning = emitWarning;
@@ -100,7 +87,7 @@ function connectNode(path: string, options: ConnectOptions): Connection {
 }
 
 function throughNode(db: DatabaseSync): Connection {
-  // Bound now: the store replaces the method on a handle that it gives to users.
+  // Bound now: OwnTransaction replaces the method on the handle that users get.
   const close = db.close.bind(db);
   const prepare = (sql: string, arrays: boolean) => {
     const statement = db.prepare(sql);
@@ -109,7 +96,7 @@ function throughNode(db: DatabaseSync): Connection {
     statement.setAllowBareNamedParameters(true);
     return statement;
   };
-  return {
+  const connection: Connection = {
     handle: db,
     get isOpen() {
       return db.isOpen;
@@ -119,6 +106,7 @@ function throughNode(db: DatabaseSync): Connection {
     },
     exec: (sql) => db.exec(sql),
     close: () => (db.isOpen ? close() : undefined),
+    [Symbol.dispose]: () => connection.close(),
     prepare(sql) {
       const objects = once(() => prepare(sql, false));
       const arrays = once(() => prepare(sql, true));
@@ -132,9 +120,10 @@ function throughNode(db: DatabaseSync): Connection {
       };
     },
   };
+  return connection;
 }
 
-/** A store has some eighty statements, and most programs use a dozen: each is prepared once, when it is first needed. */
+/** Prepares a statement when it is first used: a store has some eighty statements, and most programs use a dozen. */
 function once<T>(make: () => T): () => T {
   let made: T | undefined;
   return () => (made ??= make());
@@ -171,7 +160,6 @@ function connectBetter(path: string, options: ConnectOptions): Connection {
 }
 
 function throughBetter(db: BetterDatabase): Connection {
-  // Bound now: the store replaces the method on a handle that it gives to users.
   const close = db.close.bind(db);
   return {
     handle: db,
@@ -183,6 +171,7 @@ function throughBetter(db: BetterDatabase): Connection {
     },
     exec: (sql) => db.exec(sql),
     close,
+    [Symbol.dispose]: close,
     prepare(sql) {
       const objects = once(() => db.prepare(sql).safeIntegers(false));
       const arrays = once(() => db.prepare(sql).safeIntegers(false).raw(true));
@@ -213,17 +202,36 @@ function loadBetter(): BetterConstructor {
   }
 }
 
-/** By name: not those of SQLite itself, nor what only looks like a table. */
-export function tablesOf(db: Connection): string[] {
-  return db
-    .prepare(
-      "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
-    )
-    .rows()
-    .map(([name]) => name as string);
+export function scalar<T extends Value | undefined>(db: Connection, sql: string, ...params: Value[]): T {
+  return db.prepare(sql).row(...params)?.[0] as T;
 }
 
-/** As it is written in a statement. */
+export function column<T extends Value>(db: Connection, sql: string, ...params: Value[]): T[] {
+  return db
+    .prepare(sql)
+    .rows(...params)
+    .map(([value]) => value as T);
+}
+
+export function inTransaction<T>(db: Connection, run: () => T): T {
+  db.exec("begin immediate");
+  try {
+    const result = run();
+    db.exec("commit");
+    return result;
+  } catch (error) {
+    if (db.inTransaction) db.exec("rollback");
+    throw error;
+  }
+}
+
+export function tablesOf(db: Connection): string[] {
+  return column(
+    db,
+    "select name from sqlite_schema where type = 'table' and rootpage > 0 and name not like 'sqlite\\_%' escape '\\' order by name",
+  );
+}
+
 export function quoted(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
 }

@@ -2,7 +2,6 @@ import { chmodSync, closeSync, fchmodSync, mkdirSync, openSync, statSync } from 
 import { HoldfastError } from "../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE, fileModeOf, folderModeOf } from "../../core/text/text.ts";
 
-/** SQLite's primary result codes that mean something to a caller. */
 const CODES = {
   5: "BUSY",
   6: "LOCKED",
@@ -18,12 +17,11 @@ const CODES = {
 } as const;
 type SqliteFault = (typeof CODES)[keyof typeof CODES] | "OTHER";
 
-/** The kind of a SQLite error, of either driver. */
 export function faultOf(error: unknown): SqliteFault | null {
   if (!(error instanceof Error)) return null;
   const { errcode, code } = error as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return CODES[(errcode & 0xff) as keyof typeof CODES] ?? "OTHER";
-  // No process has ever written a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
+  // Holdfast never writes a number that JavaScript cannot hold: a driver that reads one reads a damaged page.
   if (code === "ERR_OUT_OF_RANGE" && error.message.startsWith("Value is too large to be represented")) return "CORRUPT";
   if (typeof code !== "string" || !code.startsWith("SQLITE_")) return null;
   const name = Object.values(CODES).find((known) => code.startsWith(`SQLITE_${known}`));
@@ -35,60 +33,49 @@ export function isBusy(error: unknown): boolean {
   return fault === "BUSY" || fault === "LOCKED";
 }
 
-/** What a statement has shown cannot be: an index and its table disagree. */
+/** The error of a statement whose result shows that an index and its table disagree. */
 export function corrupt(what: string): Error {
   return Object.assign(new Error(what), { errcode: 11 });
 }
 
-/** Whether it is about what was to be written, and not about the file or the disk. */
+/** Whether the values to be written caused the error, and not the file or the disk. */
 export function isOfContent(error: unknown): boolean {
   const fault = faultOf(error);
   return fault !== null && ["OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH"].includes(fault);
 }
 
-/** Whether a page that the statement needs cannot be read, or holds what cannot be stored in the table. */
+/** Whether a page that the statement needs is unreadable, or holds values that cannot be stored in the table. */
 export function isOfDamage(error: unknown): boolean {
   const fault = faultOf(error);
   return fault !== null && ["CORRUPT", "NOTADB", "MISMATCH", "CONSTRAINT", "TOOBIG"].includes(fault);
 }
 
-/** Whether it is about the file or the disk: whatever else was to be written would not have been, either. */
+/** Whether the file or the disk caused the error: no other write would have succeeded either. */
 export function isOfDisk(error: unknown): boolean {
   const fault = faultOf(error);
   return fault !== null && ["BUSY", "LOCKED", "READONLY", "IOERR", "FULL", "CANTOPEN"].includes(fault);
 }
 
-/** The same trouble met by the file system's own calls, beside the database. */
-function systemFault(error: unknown): SqliteFault | null {
-  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
-  switch (code) {
-    case "ENOSPC":
-    case "EDQUOT":
-      return "FULL";
-    case "EROFS":
-      return "READONLY";
-    case "EIO":
-      return "IOERR";
-    case "EACCES":
-    case "EPERM":
-    case "EEXIST":
-    case "ENOTDIR":
-    case "ENOENT":
-    case "EMFILE":
-      return "CANTOPEN";
-    default:
-      return null;
-  }
-}
+const SYSTEM_FAULTS: Record<string, SqliteFault> = {
+  ENOSPC: "FULL",
+  EDQUOT: "FULL",
+  EROFS: "READONLY",
+  EIO: "IOERR",
+  EACCES: "CANTOPEN",
+  EPERM: "CANTOPEN",
+  EEXIST: "CANTOPEN",
+  ENOTDIR: "CANTOPEN",
+  ENOENT: "CANTOPEN",
+  EMFILE: "CANTOPEN",
+};
 
-/** Both drivers answer so once their connection is closed. */
 function isOfClosed(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
   const { code, message } = error as NodeJS.ErrnoException;
   return code === "ERR_INVALID_STATE" || message === "The database connection is not open";
 }
 
-/** The error that a caller gets; errors that are not SQLite's pass as they are. */
+/** The error for the caller; errors that are neither SQLite's nor the file system's pass unchanged. */
 export function explain(error: unknown, path: string): unknown {
   if (error instanceof HoldfastError) return error;
   if (isOfClosed(error)) {
@@ -99,87 +86,90 @@ export function explain(error: unknown, path: string): unknown {
       { cause: error },
     );
   }
-  const fault = faultOf(error) ?? systemFault(error);
+  const fault = faultOf(error) ?? SYSTEM_FAULTS[(error as NodeJS.ErrnoException | null)?.code ?? ""] ?? null;
   if (fault === null) return error;
-  const cause = { cause: error };
-  const said = (error as Error).message;
+  const [code, message, hint] = explanation(fault, path, (error as Error).message);
+  return new HoldfastError(code, message, hint, { cause: error });
+}
+
+function explanation(fault: SqliteFault, path: string, reason: string): [code: string, message: string, hint: string] {
   switch (fault) {
     case "BUSY":
     case "LOCKED":
-      return new HoldfastError(
+      return [
         "BUSY",
         `${path} was locked by another writer for too long, so nothing was changed.`,
         "Look for a program that keeps a write transaction open on this file, and try again when it has ended.",
-        cause,
-      );
+      ];
     case "FULL":
-      return new HoldfastError(
+      return [
         "DISK_FULL",
         `The disk is full: cannot write to ${path}, so nothing was changed.`,
         "Free space on that disk and try again.",
-        cause,
-      );
+      ];
     case "READONLY":
-      return new HoldfastError(
+      return [
         "READ_ONLY",
         `${path} cannot be written.`,
         "Check the owner and the permissions of the file and of its folder, and that the disk is not mounted read-only.",
-        cause,
-      );
+      ];
     case "CANTOPEN":
-      return new HoldfastError(
+      return [
         "CANNOT_OPEN",
-        `${path} cannot be opened: ${said}.`,
+        `${path} cannot be opened: ${reason}.`,
         "Check that its folder exists and that this user may read and write there.",
-        cause,
-      );
+      ];
     case "NOTADB":
-      return new HoldfastError(
+      return [
         "NOT_A_DATABASE",
         `${path} is not a SQLite database. It was not changed.`,
         "Give the path of a Holdfast database, or of a file that does not exist yet.",
-        cause,
-      );
+      ];
     case "CORRUPT":
-      return new HoldfastError(
+      return [
         "DAMAGED",
-        `${path} is damaged: ${said}.`,
+        `${path} is damaged: ${reason}.`,
         "Run `holdfast doctor --recheck` to read it again. If it is still damaged, stop all workers, copy the file with its -wal and -shm, and run `holdfast restore`.",
-        cause,
-      );
+      ];
     case "IOERR":
-      return new HoldfastError(
+      return [
         "DISK_ERROR",
-        `The disk under ${path} reported an error: ${said}.`,
+        `The disk under ${path} reported an error: ${reason}.`,
         "Check the disk and the system's log; what was acknowledged before is not affected by this call.",
-        cause,
-      );
+      ];
     case "TOOBIG":
     case "CONSTRAINT":
     case "MISMATCH":
-      return new HoldfastError(
+      return [
         "VALUE_INVALID",
-        `SQLite rejected a value: ${said}. Nothing was changed.`,
+        `SQLite rejected a value: ${reason}. Nothing was changed.`,
         "Make the value smaller if it has many millions of characters; otherwise this is probably a bug in Holdfast: please report it with the stack.",
-        cause,
-      );
+      ];
     case "OTHER":
-      return new HoldfastError(
+      return [
         "STORE_ERROR",
-        `SQLite rejected a statement: ${said}. Nothing was changed.`,
+        `SQLite rejected a statement: ${reason}. Nothing was changed.`,
         "Try again. If it fails again, this is probably a bug in Holdfast: please report it with the stack.",
-        cause,
-      );
+      ];
   }
 }
 
-/** The mode of files beside a database, or in a folder, that has this path: like its own. */
+export function fileSize(path: string): number {
+  return statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+}
+
+export function openFile(path: string, flags: string, mode?: number): Disposable & { fd: number } {
+  const fd = openSync(path, flags, mode);
+  return { fd, [Symbol.dispose]: () => closeSync(fd) };
+}
+
+/** The mode for files beside this database or in this folder: the mode of the database or folder itself. */
 export function modeLike(path: string): number {
   const found = statSync(path, { throwIfNoEntry: false });
   return found === undefined ? DEFAULT_FILE_MODE : fileModeOf(found.mode);
 }
 
-/** Creates a file, whatever the umask is. False: it is there already, and stays as it is. */
+/** Creates a file, whatever the umask is. False: it exists, and stays as it is. */
 export function createFile(path: string, mode: number): boolean {
   try {
     const fd = openSync(path, "wx", mode);
@@ -192,7 +182,7 @@ export function createFile(path: string, mode: number): boolean {
   }
 }
 
-/** Creates a folder for files of this mode, and what is missing above it, whatever the umask is. One that is there stays as it is. */
+/** Creates a folder for files of this mode, with its parents, whatever the umask is. An existing folder stays as it is. */
 export function createFolder(path: string, fileMode: number, { recursive = true } = {}): void {
   const mode = folderModeOf(fileMode);
   if (mkdirSync(path, { recursive, mode }) !== undefined || !recursive) chmodSync(path, mode);

@@ -4,65 +4,56 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { AuditHead } from "../audit.ts";
 import { type Operation, passPoint } from "../points.ts";
 import type { Statements } from "./scripts.ts";
-import type { Connection, Statement } from "./driver.ts";
+import type { Connection } from "./driver.ts";
 import { COMMITS } from "./maintenance/epoch.ts";
 import type { Tx as ScriptTx } from "../sql/script.ts";
 import { LockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
-/** While other processes commit, a write waits for so many times the time that it waits for one transaction. */
+/** While other processes commit, a write waits this many times as long as for one transaction. */
 const MOST_TRANSACTIONS = 12;
 
-/** One transaction, as the operations inside it see it. */
 export interface Tx extends ScriptTx {
   readonly now: number;
-  /** This commit's number: the fence of what is claimed in it. */
+  /** This commit's number: the fence of the jobs that are claimed in it. */
   readonly commit: Fence;
-  /** The lanes that exist; more than are known here means that another process has made some. */
+  /** More lanes than are known here mean that another process has made some. */
   readonly lanes: number;
-  /** How often queues' settings and limits have changed so far. */
   readonly settings: number;
   nextKey(): JobKey;
-  /** A row is not what was written there. */
   damaged(what: string): void;
 }
 
-/** What listeners get after a commit. */
 export interface Committed {
   ready: Set<string>;
   ended: { job: JobKey; fence: Fence }[];
   damaged: string[];
-  /** The newest audit entry that the transaction wrote. */
   audit: AuditHead | null;
-  /** The number of the last commit, and the highest key of a job, that are in the database now for certain. */
+  /** The number of the last commit, and the highest key of a job, that are certainly in the database now. */
   commit: number;
   key: number;
 }
 
-/** Keys go on from the highest there is, or ever was where the highest were pruned. */
+/** Keys continue from the highest that exists, or ever existed if the highest were pruned. */
 export const COUNTED = `
   select ${COMMITS}, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)), lanes, writer, settings
   from holdfast_counter where id = 1`;
 
 export type CountedRow = [commits: number, jobs: number, lanes: number, writer: number, settings: number];
 
-/** The operation that only adds jobs. */
 const ENQUEUE = "enqueue";
 
-/** What a transaction would leave behind. */
 interface Mark {
   now: number;
   commit: number;
-  /** The first job's. */
   key: number;
 }
 
 interface Item {
   operation: Operation;
-  /** In a transaction of its own, and at most once. */
+  /** A user's callback: it has its own transaction, and runs at most once. */
   alone: boolean;
   run: (tx: Tx) => unknown;
-  /** What the caller of one that is alone gets when its COMMIT is refused for what it has written. */
   refused: (error: unknown) => unknown;
   resolve: (value: unknown) => void;
   reject: (reason: unknown) => void;
@@ -71,70 +62,59 @@ interface Item {
 
 export interface GroupCommitOptions {
   path: string;
-  /** What scripts run on this connection. */
   statements: Statements;
   now: () => number;
   monotonic: () => number;
-  /** So long a write waits for the transaction of another process, in milliseconds; longer while others commit. */
+  /** How long a write waits for the transaction of another process, in milliseconds; longer while others commit. */
   patience: number;
   onCommit: (committed: Committed) => void;
-  /** Why other processes do not see this file any more; null: they do. Asked before each transaction, and before its callers are answered. */
+  /** Why other processes do not see this file any more. Asked before each transaction, and before its callers are answered. */
   replaced: (when: "before" | "after") => HoldfastError | null;
-  /** The last of a transaction, before it is committed. */
   onWritten?: (now: number) => void;
-  /** A statement or a commit threw; what a user's own has met is not told. */
+  /** Called with the error of a statement or commit, but not of a user's statement. */
   onFault: (error: unknown) => void;
-  /** A user's callback has committed by itself, and may have enqueued jobs in these queues. */
   onReady: (queues: ReadonlySet<string>) => void;
-  /** A transaction was undone: forget what was learnt inside it. */
   onUndo: () => void;
 }
 
-/**
- * What arrives in one turn of the event loop becomes one transaction, because a commit costs a hundred times what a row
- * costs. A promise settles only after the commit, so what is acknowledged is durable.
- */
+// Calls of one turn of the event loop share a transaction, because a commit costs a hundred times what a row costs. A promise
+// settles only after the commit, so what is acknowledged is durable.
 export class GroupCommit {
-  /** This handle and no other: a process has several, and a commit that threw must not be taken for a neighbour's. */
+  /** Identifies this handle: a commit that threw must not be taken for that of another handle of the same process. */
   readonly #writer = randomInt(2 ** 40);
   readonly #db: Connection;
   readonly #options: GroupCommitOptions;
-  readonly #begin: Statement;
-  readonly #commit: Statement;
-  readonly #rollback: Statement;
-  readonly #count: Statement;
-  readonly #counted: Statement;
-  readonly #madeAt: Statement;
+  readonly #sql;
   #queue: Item[] = [];
   #scheduled = false;
   #retries = 0;
   #idle: (() => void)[] = [];
   #opening: LockPatience | null = null;
-  /** While the file is locked. */
   #waiting: LockPatience | null = null;
 
   constructor(db: Connection, options: GroupCommitOptions) {
     this.#db = db;
     this.#options = options;
-    this.#begin = db.prepare("begin immediate");
-    this.#commit = db.prepare("commit");
-    this.#rollback = db.prepare("rollback");
-    this.#counted = db.prepare(COUNTED);
-    this.#count = db.prepare("update holdfast_counter set commits = ?, writer = ? where id = 1");
-    this.#madeAt = db.prepare("select created_at from holdfast_jobs where key = ?");
+    this.#sql = {
+      begin: db.prepare("begin immediate"),
+      commit: db.prepare("commit"),
+      rollback: db.prepare("rollback"),
+      counted: db.prepare(COUNTED),
+      count: db.prepare("update holdfast_counter set commits = ?, writer = ? where id = 1"),
+      madeAt: db.prepare("select created_at from holdfast_jobs where key = ?"),
+    };
   }
 
-  /** `run` is synchronous and may run more than once, after everything it did was undone. */
+  /** `run` is synchronous and may run more than once, each time after a rollback. */
   submit<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
     return this.#add(operation, run, false, asItIs);
   }
 
-  /** `run` is the user's own: it has a transaction of its own, runs at most once, and what it throws is passed on as it is. */
+  /** `run` is the user's: it has its own transaction, runs at most once, and its error is passed on unchanged. */
   submitAlone<T>(operation: Operation, run: (tx: Tx) => T, refused = asItIs): Promise<T> {
     return this.#add(operation, run, true, refused);
   }
 
-  /** Resolves when nothing is waiting for its commit. */
   drained(): Promise<void> {
     if (this.#queue.length === 0) return Promise.resolve();
     return new Promise((resolve) => this.#idle.push(resolve));
@@ -158,7 +138,7 @@ export class GroupCommit {
     this.#scheduled = false;
     const items = this.#queue;
     this.#queue = [];
-    const batches = items.some(({ alone }) => alone) ? apart(items) : [items];
+    const batches = items.some(({ alone }) => alone) ? separate(items) : [items];
     for (const [i, batch] of batches.entries()) {
       const left = batch.length === 0 ? [] : this.#run(batch);
       if (left.length === 0) continue;
@@ -168,10 +148,9 @@ export class GroupCommit {
     if (this.#queue.length === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
-  /** Those that could not be run, because the file is busy. */
   #run(items: Item[]): Item[] {
     if ((items[0] as Item).alone) return this.#alone(items[0] as Item);
-    // Savepoints are only needed to tell a bad item from its neighbours, so the first try goes without.
+    // Savepoints only tell a bad item from its neighbours, so the first try does without.
     for (const attempt of [this.#together, this.#withSavepoints]) {
       const done = attempt.call(this, items);
       if (done === "busy") return items;
@@ -189,12 +168,12 @@ export class GroupCommit {
     };
     const committed = this.#transact([item], run, () => true);
     if (this.#db.isOpen) this.#db.exec("pragma foreign_keys = off");
-    if (!(committed instanceof Failed)) {
+    if (!hasFailed(committed)) {
       item.resolve(value);
       if (committed !== null) this.#options.onCommit(committed);
       return [];
     }
-    // Once it was called, even a busy file is an error of its own: it may have met it in another database.
+    // Once the callback has run, even a busy file is its own error: it may be about another database.
     if (committed.busy && !called) return [item];
     const { error, atCommit } = committed;
     const itsOwn = called && (!atCommit || isOfContent(error));
@@ -203,44 +182,41 @@ export class GroupCommit {
     return [];
   }
 
-  /** All items in one transaction; anything thrown undoes it. */
   #together(items: Item[]): "done" | "busy" | "undone" {
     const results: unknown[] = [];
     const committed = this.#transact(items, (tx) => {
       for (const item of items) results.push(item.run(tx));
     });
-    if (committed instanceof Failed) {
+    if (hasFailed(committed)) {
       if (committed.busy) return "busy";
-      if (items.length > 1 && !committed.atCommit) return "undone";
-      for (const item of items) item.reject(explain(committed.error, this.#options.path));
-      return "done";
+      return items.length > 1 && !committed.atCommit ? "undone" : this.#rejectAll(items, committed);
     }
     for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
     if (committed !== null) this.#options.onCommit(committed);
     return "done";
   }
 
-  /** Each item in a savepoint: a bad one is undone alone. */
+  /** Each item in a savepoint: a bad one is rolled back alone. */
   #withSavepoints(items: Item[]): "done" | "busy" | "undone" {
     const answers: (() => void)[] = [];
     let undone = false;
     const run = (tx: Tx): void => {
       for (const item of items) {
         this.#db.exec("savepoint holdfast_item");
-        const news: (() => void)[] = [];
+        const effects: (() => void)[] = [];
         try {
-          // What it has to tell is held back until it is known to be done.
+          // The item's effects are reported only if it succeeds.
           const value = item.run({
             ...tx,
-            ready: (queue) => news.push(() => tx.ready(queue)),
-            ended: (job, fence) => news.push(() => tx.ended(job, fence)),
-            damaged: (what) => news.push(() => tx.damaged(what)),
-            audited: (head) => news.push(() => tx.audited?.(head)),
+            ready: (queue) => effects.push(() => tx.ready(queue)),
+            ended: (job, fence) => effects.push(() => tx.ended(job, fence)),
+            damaged: (what) => effects.push(() => tx.damaged(what)),
+            audited: (head) => effects.push(() => tx.audited?.(head)),
           });
           answers.push(() => item.resolve(value));
-          for (const tell of news) tell();
+          for (const report of effects) report();
         } catch (error) {
-          // Some errors (a full disk) end the whole transaction; statements after that would commit by themselves.
+          // Some errors (a full disk) end the whole transaction; later statements would commit by themselves.
           if (!this.#db.inTransaction) throw error;
           this.#db.exec("rollback to holdfast_item");
           undone = true;
@@ -251,18 +227,16 @@ export class GroupCommit {
       }
     };
     const committed = this.#transact(items, run, () => undone);
-    if (committed instanceof Failed) {
+    if (hasFailed(committed)) {
       if (committed.busy) return "busy";
-      if (!committed.atCommit) return "undone";
-      for (const item of items) item.reject(explain(committed.error, this.#options.path));
-      return "done";
+      return committed.atCommit ? this.#rejectAll(items, committed) : "undone";
     }
     for (const answer of answers) answer();
     if (committed !== null) this.#options.onCommit(committed);
     return "done";
   }
 
-  /** The last resort, when the transaction itself cannot hold all of them. */
+  /** The last resort: one transaction cannot hold all items. */
   #oneByOne(items: Item[]): Item[] {
     for (let i = 0; i < items.length; i++) {
       if (this.#together([items[i] as Item]) === "busy") return items.slice(i);
@@ -270,28 +244,33 @@ export class GroupCommit {
     return [];
   }
 
-  /** Null when nothing was written: then there is nothing to commit, and nothing to announce. */
+  #rejectAll(items: Item[], { error }: Failed): "done" {
+    for (const item of items) item.reject(explain(error, this.#options.path));
+    return "done";
+  }
+
+  /** Null: nothing was written, so there is nothing to commit or to announce. */
   #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
     let mark: Mark | undefined;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
     const replaced = this.#options.replaced("before");
-    if (replaced !== null) return new Failed(replaced, false, true);
+    if (replaced !== null) return { error: replaced, busy: false, atCommit: true };
     const isUsers = items.some(({ alone }) => alone);
     try {
-      // The user's tables may rely on their foreign keys; ours have none. It cannot be switched inside a transaction.
+      // The user's tables may rely on foreign keys; Holdfast's have none. SQLite cannot switch them inside a transaction.
       if (isUsers) this.#db.exec("pragma foreign_keys = on");
-      this.#begin.run();
+      this.#sql.begin.run();
     } catch (error) {
       this.#options.onFault(error);
-      return new Failed(error, isBusy(error), false);
+      return { error, busy: isBusy(error), atCommit: false };
     }
     try {
-      const [commits, jobs, lanes, , settings] = this.#counted.row() as CountedRow;
+      const [commits, jobs, lanes, , settings] = this.#sql.counted.row() as CountedRow;
       const commit = commits + 1;
       mark = { now: this.#options.now(), commit, key: jobs + 1 };
-      // The number of a commit that only adds jobs stands in them: the counter would be a page more, a fifth of its cost.
+      // A commit that only adds jobs is numbered by their fence: writing the counter costs a page more, a fifth of such a commit.
       const counts = items.some(({ operation }) => operation !== ENQUEUE);
-      if (counts) this.#count.run(commit, this.#writer);
+      if (counts) this.#sql.count.run(commit, this.#writer);
       let nextKey = jobs;
       let wrote = false;
       for (const item of items) passPoint(item.operation, "begun");
@@ -308,13 +287,11 @@ export class GroupCommit {
         damaged: (what) => committed.damaged.push(what),
         audited: (head) => (committed.audit = head),
       });
-      // Keys that were taken by what was undone since are in no row; the caller says whether any was undone.
       committed.key = undone() ? jobs : nextKey;
-      // Nor is a number that no job was given.
       committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
-        this.#rollback.run();
+        this.#sql.rollback.run();
         return this.#unseen();
       }
       this.#options.onWritten?.(mark.now);
@@ -322,16 +299,16 @@ export class GroupCommit {
       if (!isUsers) this.#options.onFault(error);
       this.#undo();
       if (isUsers && mark !== undefined && this.#happened(mark, items) !== "no") this.#options.onReady(committed.ready);
-      return new Failed(error, isBusy(error), false);
+      return { error, busy: isBusy(error), atCommit: false };
     }
     try {
-      this.#commit.run();
+      this.#sql.commit.run();
     } catch (error) {
       this.#options.onFault(error);
       this.#undo();
       const happened = this.#happened(mark, items);
-      if (happened === "no") return new Failed(error, isBusy(error), true);
-      if (happened === "unknown") return new Failed(unknown(error), false, true);
+      if (happened === "no") return { error, busy: isBusy(error), atCommit: true };
+      if (happened === "unknown") return { error: unknown(error), busy: false, atCommit: true };
     }
     for (const item of items) passPoint(item.operation, "committed");
     this.#retries = 0;
@@ -339,24 +316,24 @@ export class GroupCommit {
     return this.#unseen() ?? committed;
   }
 
-  /** A commit into a file that no other process sees is not acknowledged; nor is "duplicate" on the strength of one. */
+  /** A commit into a file that no other process sees is not acknowledged; nor is a "duplicate" that was read in it. */
   #unseen(): Failed | null {
     const replaced = this.#options.replaced("after");
-    return replaced === null ? null : new Failed(replaced, false, true);
+    return replaced === null ? null : { error: replaced, busy: false, atCommit: true };
   }
 
   #undo(): void {
-    if (this.#db.inTransaction) this.#rollback.run();
+    if (this.#db.inTransaction) this.#sql.rollback.run();
     this.#options.onUndo();
   }
 
-  /** A commit that threw may have happened. The counters tell, unless others have written since. */
+  /** A commit that threw may have happened. The counters tell, unless other processes have written since. */
   #happened(mark: Mark, items: Item[]): "yes" | "no" | "unknown" {
     try {
-      const [commits, jobs, , writer] = this.#counted.row() as CountedRow;
+      const [commits, jobs, , writer] = this.#sql.counted.row() as CountedRow;
       if (items.every(({ operation }) => operation === ENQUEUE)) {
         if (jobs < mark.key) return "no";
-        return this.#madeAt.row(mark.key)?.[0] === mark.now ? "yes" : "unknown";
+        return this.#sql.madeAt.row(mark.key)?.[0] === mark.now ? "yes" : "unknown";
       }
       if (commits < mark.commit) return "no";
       return commits === mark.commit && writer === this.#writer ? "yes" : "unknown";
@@ -365,17 +342,15 @@ export class GroupCommit {
     }
   }
 
-  /** The first write of a process is a part of opening: it waits as opening does. */
+  /** The first write of a process belongs to opening: it waits as long. */
   #isOpening({ operation }: Item): boolean {
     if (operation !== "register") return false;
     this.#opening ??= new LockPatience(this.#db);
     return !this.#opening.isOver();
   }
 
-  /**
-   * Another writer has the lock. Waiting inside SQLite would freeze this thread, and the writer may be a handle of this
-   * very thread; so wait on a timer, with jitter because SQLite's own waiting is unfair.
-   */
+  // To wait inside SQLite would freeze this thread, and the other writer may be a handle of this very thread; so it waits on a
+  // timer, with jitter because SQLite's own waiting is unfair.
   #wait(items: Item[]): void {
     const patient: Item[] = [];
     const { patience, monotonic, path } = this.#options;
@@ -389,7 +364,7 @@ export class GroupCommit {
       else item.reject(explain(busy(), path));
     }
     this.#queue = [...patient, ...this.#queue];
-    // A caller has submitted meanwhile, and the next turn takes these along.
+    // A caller has submitted meanwhile, and the next turn runs these too.
     if (this.#scheduled) return;
     this.#scheduled = true;
     const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());
@@ -401,8 +376,7 @@ function asItIs(error: unknown): unknown {
   return error;
 }
 
-/** In their order, each that is to be alone by itself. */
-function apart(items: Item[]): Item[][] {
+function separate(items: Item[]): Item[][] {
   const batches: Item[][] = [[]];
   for (const item of items) {
     const last = batches.at(-1) as Item[];
@@ -412,15 +386,14 @@ function apart(items: Item[]): Item[][] {
   return batches;
 }
 
-class Failed {
-  readonly error: unknown;
-  readonly busy: boolean;
-  readonly atCommit: boolean;
-  constructor(error: unknown, busy: boolean, atCommit: boolean) {
-    this.error = error;
-    this.busy = busy;
-    this.atCommit = atCommit;
-  }
+interface Failed {
+  error: unknown;
+  busy: boolean;
+  atCommit: boolean;
+}
+
+function hasFailed(committed: Committed | Failed | null): committed is Failed {
+  return committed !== null && "atCommit" in committed;
 }
 
 function busy(): Error {

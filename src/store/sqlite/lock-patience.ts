@@ -1,25 +1,19 @@
 import type { Connection } from "./driver.ts";
 
-/** How long opening waits while no other process commits, and how long at most, in milliseconds. */
+/** How long opening waits while no other process commits, and at most. */
 const STUCK_MS = 5_000;
 const MOST_MS = 120_000;
-/** So many looks a millisecond must find no commit: a process that waits among hundreds for a processor looks seldom. */
+/** Checks per millisecond that must find no commit: a process that shares a processor with hundreds checks seldom. */
 const LOOKS_PER_MS = 1 / 200;
 
 interface PatienceOptions {
-  /** How long it waits while no other process commits, and how long at most. */
   stuckMs?: number;
   mostMs?: number;
-  /** The monotonic clock. */
   now?: () => number;
-  /** When the wait began. */
   since?: number;
 }
 
-/**
- * How long a process waits for a locked file: as long as other processes commit, since hundreds that write at once take turns
- * in no order, and not longer than a moment where one program keeps the lock. By default as long as opening waits.
- */
+/** Waits as long as other processes commit, since hundreds of writers take turns in no order, and briefly if one keeps the lock. */
 export class LockPatience {
   readonly #db: Connection;
   readonly #stuckMs: number;
@@ -52,7 +46,7 @@ export class LockPatience {
     return isStuck || now - this.#since >= this.#mostMs;
   }
 
-  /** Changes with every commit of another connection; null: even reading is locked. */
+  /** Changes with every commit of another connection; null: reading is locked, too. */
   #look(): number | null {
     try {
       return (this.#db.prepare("pragma data_version").row() as [number])[0];

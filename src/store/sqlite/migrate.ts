@@ -8,7 +8,7 @@ import { passPoint } from "../points.ts";
 import { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
 import { DIALECT, txOn } from "./scripts.ts";
-import { connect, type Connection, type DriverName } from "./driver.ts";
+import { connect, type Connection, type DriverName, inTransaction, scalar } from "./driver.ts";
 import { Events } from "./jobs/events.ts";
 import { faultOf } from "./faults.ts";
 
@@ -27,7 +27,6 @@ export const MIGRATIONS: Migration[] = [
   },
 ];
 
-/** The version of the schema that this Holdfast reads and writes. */
 export function schemaVersion(): number {
   return MIGRATIONS.length;
 }
@@ -35,29 +34,18 @@ export function schemaVersion(): number {
 interface MigrateOptions {
   path: string;
   now: number;
-  /** Who opens it, for the audit. */
   actor: string | null;
   whenNew: (db: Connection) => void;
-  /** No further than this version; left out: to the newest. */
   upTo?: number;
 }
 
-/**
- * Brings the schema up to date, each step in one transaction that looks again what is there: two processes that start
- * at once, or one killed in the middle, leave a whole schema of some version.
- */
+// Each step is one transaction that reads the version again: two processes that start at once, or one that is killed, leave a
+// complete schema of some version.
 export function migrate(db: Connection, options: MigrateOptions): void {
   refuseNewer(versionOf(db), options.path);
   const upTo = options.upTo ?? schemaVersion();
   while (versionOf(db) < upTo) {
-    db.exec("begin immediate");
-    try {
-      step(db, options);
-      db.exec("commit");
-    } catch (error) {
-      if (db.inTransaction) db.exec("rollback");
-      throw error;
-    }
+    inTransaction(db, () => step(db, options));
     passPoint("migrate", "committed");
   }
 }
@@ -73,12 +61,8 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
   }
   db.exec(migration.sql);
   if (version === 0) whenNew(db);
-  db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, ?)").run(
-    version + 1,
-    migration.name,
-    now,
-  );
-  // That it was made is no news, that it was changed is.
+  const insert = db.prepare("insert into holdfast_migrations (version, name, applied_at) values (?, ?, ?)");
+  insert.run(version + 1, migration.name, now);
   if (version > 0 && wasUsed(db)) {
     const moved = { before: { version }, after: { version: version + 1, name: migration.name } };
     const audited = new Audit(DIALECT, { actor, events: new Events(db) });
@@ -87,16 +71,14 @@ function step(db: Connection, { path, now, actor, whenNew }: MigrateOptions): vo
   passPoint("migrate", "written");
 }
 
-/** The process that opens it registers itself, once it is whole. */
 export function wasUsed(db: Connection): boolean {
-  return (db.prepare("select commits from holdfast_counter where id = 1").row() as [number])[0] > 0;
+  return scalar<number>(db, "select commits from holdfast_counter where id = 1") > 0;
 }
 
-/** 0: Holdfast has never been in this file. */
+/** 0: the file has no Holdfast database. */
 export function versionOf(db: Connection): number {
-  const table = db.prepare("select 1 from sqlite_master where type = 'table' and name = 'holdfast_migrations'").row();
-  if (table === undefined) return 0;
-  return (db.prepare("select coalesce(max(version), 0) from holdfast_migrations").row() as [number])[0];
+  const table = scalar(db, "select 1 from sqlite_master where type = 'table' and name = 'holdfast_migrations'");
+  return table === undefined ? 0 : scalar(db, "select coalesce(max(version), 0) from holdfast_migrations");
 }
 
 function refuseNewer(version: number, path: string): void {
@@ -108,15 +90,11 @@ function refuseNewer(version: number, path: string): void {
   );
 }
 
-/** The schema of a file that may be an older Holdfast's, without bringing it up to date; null: that cannot be read. */
+/** Reads the version without migrating; null: the file is unreadable. */
 export function schemaAt(path: string, driver: DriverName): { version: number; known: number } | null {
   try {
-    const db = connect(driver, path, { busyTimeout: 100, readOnly: true });
-    try {
-      return { version: versionOf(db), known: schemaVersion() };
-    } finally {
-      db.close();
-    }
+    using db = connect(driver, path, { busyTimeout: 100, readOnly: true });
+    return { version: versionOf(db), known: schemaVersion() };
   } catch (error) {
     if (faultOf(error) === null) throw error;
     return null;

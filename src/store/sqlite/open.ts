@@ -20,7 +20,7 @@ import type { Durability } from "../store.ts";
 import { syncFolder } from "./maintenance/backup/copy.ts";
 import { enter, untilRestored } from "./maintenance/backup/restore.ts";
 import { setJournal } from "./maintenance/changes/journal.ts";
-import { connect, type Connection, type DriverName } from "./driver.ts";
+import { connect, type Connection, type DriverName, scalar } from "./driver.ts";
 import { createFile, explain, isBusy } from "./faults.ts";
 import { LockPatience } from "./lock-patience.ts";
 import { migrate, schemaVersion, versionOf } from "./migrate.ts";
@@ -28,24 +28,20 @@ import { mostSeen, readSlots } from "./maintenance/witness.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
-  /** Left out: what the database was made with, or "power". */
+  /** Default: the database's own, or "power" for a new one. */
   durability?: Durability;
-  /** False: a file in which Holdfast has never been is refused, and left as it is. */
+  /** False: a file without a Holdfast database is rejected, and left as it is. */
   create?: boolean;
-  /** Of the file, if it is created; everything beside it follows the file's mode. Default 0o600. */
   mode?: number;
   now: () => number;
-  /** It is damaged, so nothing is written: no setting, and no migration. */
+  /** The database is damaged: nothing is written, no setting and no migration. */
   damaged?: boolean;
-  /** Who opens it, for the audit; left out: that is not said. */
   actor?: string;
-  /** Shows that this process lives, before it has the file open; left out: it has been shown already. */
+  /** Takes this process's lock before the file is opened; default: the caller holds one. */
   alive?: Alive | null;
-  /** Whether a backup is made before the schema is changed. */
   backsUp?: boolean;
-  /** Whether there is to be a journal of changes; left out: as it is. */
   journal?: boolean;
-  /** On the main thread SQLite itself waits only this long for a lock; the rest is waited for on a timer. */
+  /** How long SQLite itself waits for a lock; the rest is waited for on a timer. */
   busyTimeout: number;
 }
 
@@ -53,13 +49,11 @@ export interface OpenedSqlite {
   db: Connection;
   databaseId: string;
   durability: Durability;
-  /** Whether changes are written down as they are made. */
   journaled: boolean;
-  /** Of the lock that shows that this process lives. */
   token: string | null;
 }
 
-/** ":memory:", or the file's one name, whatever it was called. */
+/** Resolves symbolic links, so that all processes know a file by one name. */
 export function canonicalPath(where: string): string {
   if (where === ":memory:") return where;
   const path = resolve(where);
@@ -79,12 +73,12 @@ export function canonicalPath(where: string): string {
     );
   }
   if (existsSync(path)) return realpathSync(path);
-  // A link to where the file will be is followed, or the first process would know it by another name than the next.
+  // A link to a file that does not exist yet is followed, too.
   const link = lstatSync(path, { throwIfNoEntry: false })?.isSymbolicLink() ? readlinkSync(path) : null;
   return link === null ? join(realpathSync(folder), basename(path)) : canonicalPath(resolve(folder, link));
 }
 
-/** A connection that is ready for use: checked, migrated, with its durability set and read back. Nothing is changed when it throws. */
+/** Opens a connection: checked, migrated, with its durability set and read back. If it throws, nothing has changed. */
 export async function openSqlite(path: string, options: OpenSqliteOptions): Promise<OpenedSqlite> {
   if (path !== ":memory:" && options.alive) await untilRestored(path, options.driver);
   const isNew = path !== ":memory:" && !existsSync(path);
@@ -93,14 +87,14 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   if (path !== ":memory:" && !isNew) refuseReadOnly(path);
   let db: Connection | undefined;
   try {
-    // SQLite would create it as the umask says, and give its log and its shared memory the same mode.
+    // SQLite would create the file with the umask's mode, and its log and shared memory, too.
     if (isNew) createFile(path, options.mode ?? DEFAULT_FILE_MODE);
     const token = options.alive ? await enter(path, options.driver, options.alive) : null;
     db = connect(options.driver, path, { busyTimeout: options.busyTimeout, readOnly: options.damaged ?? false });
     const get = options.damaged ? readOnly : prepare;
     if (options.backsUp && !isNew && !options.damaged) await backUp(db, path, options);
     const opened = await patiently(db, () => get(db as Connection, path, options));
-    // A file whose folder entry is not on the disk is no file after a power cut.
+    // After a power cut a file whose folder entry is not synced does not exist.
     if (isNew) syncFolder(dirname(path));
     return { db, token, ...opened };
   } catch (error) {
@@ -111,7 +105,6 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
   }
 }
 
-/** Most openings find the schema that they know. */
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(db, () => versionOf(db));
   if (version === 0 || version >= schemaVersion() || (await patiently(db, () => isUnfinished(db)))) return;
@@ -119,17 +112,16 @@ async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteO
   await backUpBeforeMigration(db, { path, driver, now });
 }
 
-/** The process that makes it is still at it, or was killed in the middle: none was ever registered, so there is nothing to go back to. */
+/** No process ever registered: the one that makes the database is still at it, or was killed. There is nothing to back up. */
 function isUnfinished(db: Connection): boolean {
   return db.prepare("select 1 from sqlite_sequence where name = 'holdfast_processes'").row() === undefined;
 }
 
-/** What could not be made is not left behind. */
 function removeEmpty(path: string): void {
   if (statSync(path, { throwIfNoEntry: false })?.size === 0) rmSync(path, { force: true });
 }
 
-/** SQLite opens what it may only read without a word, and fails at the first write. */
+/** SQLite opens a read-only file without an error, and fails at the first write. */
 function refuseReadOnly(path: string): void {
   if (!may(path, constants.R_OK) || may(path, constants.W_OK)) return;
   throw new HoldfastError(
@@ -148,14 +140,14 @@ function may(path: string, mode: number): boolean {
   }
 }
 
-/** Settings belong to the connection, so every connection goes through here. */
+/** Settings belong to the connection, so every connection passes here. */
 function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
-  // Even this reads the file, and meets a process that is switching it to write-ahead logging or closing it last.
-  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], options.driver);
-  // Before anything is switched: it may be another program's database.
+  // Even this reads the file, and meets a process that switches it to write-ahead logging or closes it last.
+  refuseOldSqlite(scalar(db, "select sqlite_version()"), options.driver);
+  // Before anything is changed: it may be another program's database.
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
-    const [mode] = db.prepare("pragma journal_mode = wal").row() as [string];
+    const mode = scalar<string>(db, "pragma journal_mode = wal");
     if (mode !== "wal") {
       throw new HoldfastError(
         "READ_ONLY",
@@ -189,9 +181,9 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
   return { databaseId, durability, journaled: setJournal(db, options.journal, by) };
 }
 
-/** A damaged database as it is. Its log is not copied back when it is closed, either. */
+/** Opens a damaged database. A read-only connection does not copy the log when it closes. */
 function readOnly(db: Connection, path: string, { driver }: OpenSqliteOptions): Omit<OpenedSqlite, "db" | "token"> {
-  refuseOldSqlite((db.prepare("select sqlite_version()").row() as [string])[0], driver);
+  refuseOldSqlite(scalar(db, "select sqlite_version()"), driver);
   const version = versionOf(db);
   if (version !== schemaVersion()) {
     throw new HoldfastError(
@@ -211,7 +203,12 @@ function identityOf(db: Connection): Pick<OpenedSqlite, "databaseId" | "durabili
 
 function noDatabase(path: string): HoldfastError {
   const seen = path === ":memory:" ? null : mostSeen(readSlots(path));
-  if (seen !== null) return gone(path, extentOf(seen));
+  if (seen !== null)
+    return new HoldfastError(
+      "DATABASE_GONE",
+      `The database at ${path} was removed, or its write-ahead log (-wal) was: it had ${extentOf(seen)}.`,
+      "Put both files back, or run `holdfast restore`. A process that creates a new database there gets a report of what is missing.",
+    );
   return new HoldfastError(
     "NO_DATABASE",
     `There is no Holdfast database at ${path}, and none was made.`,
@@ -219,21 +216,11 @@ function noDatabase(path: string): HoldfastError {
   );
 }
 
-/** What was seen in it lies beside it. */
-function gone(path: string, had: string): HoldfastError {
-  return new HoldfastError(
-    "DATABASE_GONE",
-    `The database at ${path} was removed, or its write-ahead log (-wal) was: it had ${had}.`,
-    "Put both files back, or run `holdfast restore`. A process that creates a new database there gets a report of what is missing.",
-  );
-}
-
-/** Set and read back after a first statement: one driver silently falls back to NORMAL on a WAL database. */
+/** Read back after a first statement: one driver silently falls back to NORMAL on a WAL database. */
 function setSynchronous(db: Connection, path: string, durability: Durability): void {
   const wanted = durability === "power" ? 2 : 1;
   db.exec(`pragma synchronous = ${wanted === 2 ? "full" : "normal"}`);
-  const [actual] = db.prepare("pragma synchronous").row() as [number];
-  if (actual !== wanted) {
+  if (scalar(db, "pragma synchronous") !== wanted) {
     throw new HoldfastError(
       "DURABILITY_REFUSED",
       `SQLite did not accept synchronous=${wanted} for ${path}.`,
@@ -242,7 +229,6 @@ function setSynchronous(db: Connection, path: string, durability: Durability): v
   }
 }
 
-/** A file that others are opening, or writing to, is waited for. */
 export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
   const patience = new LockPatience(db);
   for (let tries = 0; ; tries++) {
@@ -256,10 +242,10 @@ export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
   }
 }
 
-/** Before, a write-ahead log can be corrupted when it is reset. */
+/** In older versions, resetting a write-ahead log can corrupt it. */
 const OLDEST = [3, 51, 3] as const;
 
-/** Node is judged by the SQLite that comes with it: 25.0 is newer than 24.21, and its SQLite is older. */
+/** Node is judged by its SQLite: Node 25.0 is newer than 24.21, and its SQLite is older. */
 export function refuseOldSqlite(version: string, whose: string): void {
   const parts = version.split(".").map(Number);
   for (const [i, least] of OLDEST.entries()) {
@@ -298,7 +284,6 @@ const NETWORK = new Map<number, string>([
 const FUSE = 0x65735546;
 const NETWORK_FUSE = /^fuse\.(sshfs|s3fs|rclone|glusterfs|gcsfuse|goofys|davfs2?|cephfs|ceph-fuse|juicefs)$/;
 
-/** The name of the network file system that a folder is on, or null. */
 export function networkFileSystem(
   folder: string,
   stat: (path: string) => number = typeOf,

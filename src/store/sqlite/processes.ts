@@ -18,22 +18,18 @@ import type { Alive } from "../alive.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
 import type { StoreAccess } from "./scripts.ts";
-import type { Connection, DriverName, Statement } from "./driver.ts";
+import type { Connection, DriverName } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 
 interface Parts {
   audit: Audit;
   driver: DriverName;
   alive: Alive | null;
-  /** Of the lock that was taken before the file was opened. */
   token: string | null;
-  /** Called with its token, before a process is entered. */
   beWitness: (token: string) => void;
-  /** Called after a process is entered. */
   onRegistered: () => Promise<void>;
 }
 
-/** Who has the database open. */
 export class Processes implements ProcessStore {
   readonly #access: StoreAccess;
   readonly #parts: Parts;
@@ -41,51 +37,43 @@ export class Processes implements ProcessStore {
   #token: string | null;
   #self: ProcessId | null = null;
   #boot = "";
-  readonly #add: Statement;
-  readonly #otherDriver: Statement;
-  readonly #all: Statement;
-  readonly #running: Statement;
-  readonly #announce: Statement;
-  readonly #askToStop: Statement;
-  readonly #remove: Statement;
-  readonly #isEntered: Statement;
+  readonly #sql;
 
   constructor(db: Connection, parts: Parts, access: StoreAccess) {
     this.#access = access;
     this.#parts = parts;
     this.#token = parts.token;
-    this.#add = db.prepare(
-      `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
-       values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
-    );
-    this.#otherDriver = db.prepare(
-      "select driver from holdfast_processes where identity = :identity and driver <> :driver limit 1",
-    );
-    this.#all = db.prepare(
-      `select id, alive, pid, host, boot, program, started_at as startedAt, works, stoppable, stop
-       from holdfast_processes order by id`,
-    );
-    this.#announce = db.prepare("update holdfast_processes set works = ? where id = ?");
-    this.#askToStop = db.prepare(
-      `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
-       returning pid, host, program`,
-    );
-    this.#running = db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder");
-    this.#isEntered = db.prepare("select 1 from holdfast_processes where id = ?");
-    // Its jobs point at it: it stays until the last of them is taken back.
-    this.#remove = db.prepare(
-      `delete from holdfast_processes
-       where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
-    );
+    this.#sql = {
+      add: db.prepare(
+        `insert into holdfast_processes (alive, identity, driver, pid, host, boot, program, stoppable, started_at)
+         values (:alive, :identity, :driver, :pid, :host, :boot, :program, :stoppable, :now) returning id`,
+      ),
+      otherDriver: db.prepare("select driver from holdfast_processes where identity = :identity and driver <> :driver limit 1"),
+      all: db.prepare(
+        `select id, alive, pid, host, boot, program, started_at as startedAt, works, stoppable, stop
+         from holdfast_processes order by id`,
+      ),
+      announce: db.prepare("update holdfast_processes set works = ? where id = ?"),
+      askToStop: db.prepare(
+        `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
+         returning pid, host, program`,
+      ),
+      running: db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder"),
+      isEntered: db.prepare("select 1 from holdfast_processes where id = ?"),
+      // Its running jobs refer to the row until they are reclaimed.
+      remove: db.prepare(
+        `delete from holdfast_processes
+         where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
+      ),
+    };
   }
 
-  /** The process of this handle; null: it has none. */
   get self(): ProcessId | null {
     return this.#self;
   }
 
   isEntered(id: ProcessId): boolean {
-    return this.#isEntered.row(id) !== undefined;
+    return this.#sql.isEntered.row(id) !== undefined;
   }
 
   /** The process's first commit: after it, nothing that it reads can be lost by the unfinished fsync of another process. */
@@ -100,10 +88,9 @@ export class Processes implements ProcessStore {
     return id;
   }
 
-  /** Begins to prove that this process lives, for as long as it does. */
   #prove(): string {
     const token = this.#token ?? this.#parts.alive?.hold() ?? "";
-    // One for each process: tests enter several.
+    // Tests register several processes, each with its own lock.
     this.#token = null;
     return token;
   }
@@ -112,21 +99,16 @@ export class Processes implements ProcessStore {
     const driver = this.#parts.driver;
     const { identity = "", pid, host, boot, program } = process;
     const stoppable = process.stoppable ? 1 : 0;
-    const other = identity === "" ? undefined : this.#otherDriver.get<{ driver: string }>({ identity, driver });
-    if (other !== undefined) throw driverDiffers(other.driver, driver);
-    const { id } = this.#add.get<{ id: ProcessId }>({
-      alive,
-      driver,
-      identity,
-      pid,
-      host,
-      boot,
-      program,
-      stoppable,
-      now: tx.now,
-    }) as {
-      id: ProcessId;
-    };
+    const other = identity === "" ? undefined : this.#sql.otherDriver.get<{ driver: string }>({ identity, driver });
+    // Two SQLite libraries on one file in one process drop each other's locks, and each takes the other for dead.
+    if (other !== undefined)
+      throw new HoldfastError(
+        "DRIVER_DIFFERS",
+        `A thread of this process has the database open with "${other.driver}", and "${driver}" was asked for.`,
+        "Use one driver for a file in all threads of a process.",
+      );
+    const row = { alive, driver, identity, pid, host, boot, program, stoppable, now: tx.now };
+    const { id } = this.#sql.add.get<{ id: ProcessId }>(row) as { id: ProcessId };
     tx.wrote();
     return id;
   }
@@ -135,7 +117,6 @@ export class Processes implements ProcessStore {
     this.#self = id;
   }
 
-  /** The others, and whether they live. */
   probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
     return this.#access.read(() => {
       const processes = this.#registered();
@@ -148,23 +129,21 @@ export class Processes implements ProcessStore {
     return this.#access.read(() => this.#registered());
   }
 
-  /** How many jobs each runs now. */
   running(): Promise<Map<ProcessId | null, number>> {
     type Row = { holder: ProcessId | null; n: number };
-    return this.#access.read(() => new Map(this.#running.all<Row>().map(({ holder, n }) => [holder, n])));
+    return this.#access.read(() => new Map(this.#sql.running.all<Row>().map(({ holder, n }) => [holder, n])));
   }
 
   announce(id: ProcessId, works: readonly Works[]): Promise<void> {
     return this.#access.write("announce", (tx) => {
-      if (this.#announce.run(worksText(works), id) > 0) tx.wrote();
+      if (this.#sql.announce.run(worksText(works), id) > 0) tx.wrote();
     });
   }
 
-  /** Those that heed it, and were not asked before. */
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
     return this.#access.write("stop", (tx) =>
       ids.filter((id) => {
-        const [process] = this.#askToStop.all<AskedProcess>({ id, drain });
+        const [process] = this.#sql.askToStop.all<AskedProcess>({ id, drain });
         if (process === undefined) return false;
         runSync(this.#parts.audit.record(tx, ...stopAsked(id, process, drain)));
         return true;
@@ -179,7 +158,7 @@ export class Processes implements ProcessStore {
     return removed;
   }
 
-  /** Called before it is struck off: what is to be done after that. */
+  /** Called before the process is unregistered; the result, called after that, removes its lock file. */
   forgetting(id: ProcessId): () => void {
     const alive = id === this.#self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
     return () => {
@@ -187,9 +166,8 @@ export class Processes implements ProcessStore {
     };
   }
 
-  /** Unregisters it, in a transaction that does more. */
   remove(tx: Tx, id: ProcessId): boolean {
-    const removed = this.#remove.runNamed({ id }) > 0;
+    const removed = this.#sql.remove.runNamed({ id }) > 0;
     if (removed) tx.wrote();
     return removed;
   }
@@ -199,20 +177,11 @@ export class Processes implements ProcessStore {
   }
 
   #registered(): RegisteredProcess[] {
-    return this.#all.all<ProcessRow>().map(toProcess);
+    return this.#sql.all.all<ProcessRow>().map(toProcess);
   }
 
   #life(process: RegisteredProcess, ours: string): Life {
     const lock = process.alive === "" || this.#parts.alive === null ? "unknown" : this.#parts.alive.probe(process.alive);
     return lifeOf(lock, { its: process.boot, ours });
   }
-}
-
-/** Two SQLite libraries on one file in one process drop each other's locks, and each takes the other for dead. */
-function driverDiffers(used: string, asked: string): HoldfastError {
-  return new HoldfastError(
-    "DRIVER_DIFFERS",
-    `A thread of this process has the database open with "${used}", and "${asked}" was asked for.`,
-    "Use one driver for a file in all threads of a process.",
-  );
 }

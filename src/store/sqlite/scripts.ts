@@ -24,20 +24,19 @@ import type { Connection, Named, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import { GUARDS } from "./schema/audit.ts";
 
-/** What scripts need of a transaction beside what it tells others. */
 export type Statements = Pick<
   ScriptTx,
   "all" | "get" | "run" | "returning" | "each" | "eachReturning" | "lock" | "time" | "fence"
 >;
 
-/** The transaction that a function of `Statements` is called on. */
+/** The transaction on which a function of `Statements` is called. */
 interface Self {
   readonly now: number;
   readonly commit: Fence;
   wrote(): void;
 }
 
-/** Runs scripts' statements on a connection. Each is prepared once, when it is first used. */
+/** Runs scripts' statements on a connection. Each is prepared when it is first used. */
 export function statementsOn(db: Connection): Statements {
   const prepared = new Map<string, Prepared>();
   const prepare = (sql: string): Prepared => {
@@ -45,7 +44,7 @@ export function statementsOn(db: Connection): Statements {
     if (found === undefined) prepared.set(sql, (found = { statement: db.prepare(sql), names: namesIn(sql) }));
     return found;
   };
-  // Values that are bound by their names take three times as long.
+  // Binding by name takes three times as long.
   const positional = new Map<string, Prepared>();
   const prepareEach = (sql: string): Prepared => {
     let found = positional.get(sql);
@@ -101,7 +100,6 @@ export function statementsOn(db: Connection): Statements {
   };
 }
 
-/** Lets scripts read and write through the store's group commit, where nothing may wait. */
 export function scriptAccess(statements: Statements, access: StoreAccess): Access {
   return {
     read: (script) => access.read(() => runSync(script(readsAt(statements, access.now())))),
@@ -109,12 +107,11 @@ export function scriptAccess(statements: Statements, access: StoreAccess): Acces
   };
 }
 
-/** Reads outside of a transaction, as of one instant. */
 export function readsAt({ all, get, time }: Statements, now: number): Reads {
   return { now, all, get, time } as Reads;
 }
 
-/** The statements of a transaction that the caller has begun outside of any group commit. */
+/** For a transaction that the caller has begun without the group commit. */
 export function txOn(db: Connection, now: number, commit = 0 as Fence): Tx {
   return { ...statementsOn(db), now, commit, wrote: () => {} } as unknown as Tx;
 }
@@ -150,7 +147,7 @@ function toValue(param: Param | undefined): Value {
   return typeof param === "object" && param !== null ? JSON.stringify(param) : param;
 }
 
-/** How an area of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
+/** Each write is one atomic unit, which may share its commit with others. */
 export interface StoreAccess {
   now(): number;
   read<T>(run: () => T): Promise<T>;
@@ -163,7 +160,7 @@ export const DIALECT: Dialect = {
   items: (_, list) => `(select key as place, value from json_each(${list}))`,
   rows: (json, columns) =>
     `(select ${Object.keys(columns).map((name) => `value ->> '${name}' as "${name}"`)} from json_each(${json}))`,
-  // Left to itself, SQLite reads a whole segment by its primary key.
+  // Without it SQLite reads a whole segment by its primary key.
   indexed: (index) => ` indexed by holdfast_${index}`,
   firstRow: (table, as, which) =>
     `cross join ${table} as ${as} on ${as}.key = (select one.key from ${table} as one ${which} limit 1)`,
@@ -194,14 +191,14 @@ export const DIALECT: Dialect = {
   jsonRows: (columns, from, order) =>
     `(select json_group_array(json_array(${columns.join(", ")}) order by ${order}) from ${from})`,
   overriding: "",
-  // What was removed is not given out again.
+  // A deleted row's key is not given out again.
   nextKey: (table) => `select coalesce((select seq from sqlite_sequence where name = 'holdfast_${table}'), 0) + 1 as next`,
   running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
   heldBy: (processes) => `(select count(*) from holdfast_jobs
     where state = 'running' and holder in (select value from json_each(${processes})))`,
 };
 
-/** Each trigger is compared with the text that created it. */
+/** Compares each trigger with the text that created it. */
 export const AUDIT_GUARDS: AuditGuards = {
   sql: `
     select guard.value ->> 'name' as name from json_each(:guards) as guard
@@ -212,7 +209,6 @@ export const AUDIT_GUARDS: AuditGuards = {
   params: { guards: JSON.stringify(GUARDS) },
 };
 
-/** A checksum of what never changes in a build's row. */
 export const BUILD_GUARD: BuildGuard = {
   columns: ", checksum",
   check(row) {

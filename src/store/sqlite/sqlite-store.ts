@@ -23,13 +23,10 @@ import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
 import { StoreParts } from "./store-parts.ts";
 import type { AuditHead } from "../audit.ts";
-import type { AuditLog } from "../sql/audit.ts";
 import { runSync } from "../sql/script.ts";
 import { readsAt, type StoreAccess } from "./scripts.ts";
 import { untilRestored } from "./maintenance/backup/restore.ts";
-import type { Builds } from "../sql/builds/builds.ts";
-import type { Locks } from "../sql/locks.ts";
-import { CommitMarks, Drain } from "./maintenance/changes/journal.ts";
+import { commitMarker, Drain } from "./maintenance/changes/journal.ts";
 import { Maintenance } from "./maintenance/maintenance.ts";
 import { onlyOne } from "../commit-rows.ts";
 import { handleOf, settleWithRows } from "./user-transaction.ts";
@@ -48,67 +45,53 @@ import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
-import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import { type OpenedSqlite, openSqlite } from "./open.ts";
-import type { EventLog, Sinks } from "../sql/events.ts";
-import type { Processes } from "./processes.ts";
-import type { Queues, Schedules } from "../sql/queues.ts";
-import type { Recoveries } from "../sql/recoveries.ts";
 import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import { Witness } from "./maintenance/witness.ts";
-import type { Work } from "../sql/work/work.ts";
 
-/** How long a write waits for another process's transaction, unless the caller says otherwise. */
 const WRITE_WAIT_MS = 5_000;
-/** Whether the files were replaced is looked up at most this often, but for the acknowledgement of a commit at "power". */
+/** Between two checks whether the files were replaced, except when a commit at "power" is acknowledged. */
 const FILE_CHECK_INTERVAL_MS = 1;
 
 export interface SqliteStoreOptions {
   driver: DriverName;
   durability?: Durability;
   create?: boolean;
-  /** Of the file, if it is created. */
   mode?: number;
   clock: Clock;
   random: () => number;
-  /** Who acts through it, for the audit; left out: that is not said. */
   actor?: string;
-  /** Whether a backup is made before the schema is changed. */
   backsUp?: boolean;
-  /** Whether there is to be a journal of changes; left out: as it is. */
   journal?: boolean;
-  /** Of a process that has it open: it lives for as long as that does, and has looked at it. */
+  /** A thread of a process that has the database open, and has checked it. */
   ownThread?: boolean;
-  /** Of this process, and of this run of the host, for those who come after it. */
   identity?: string;
   boot?: string;
-  /** The caller only reads, and writes nothing. */
-  looks?: boolean;
-  /** How long a write waits for another process's transaction, in milliseconds. */
+  onlyReads?: boolean;
   writeWaitMs?: number;
   /** A thread of its own may wait inside SQLite; the main thread must not for long. */
   busyTimeout: number;
 }
 
-/** The Store on one SQLite file: asynchronous outside, synchronous inside. Each area of SQL has a file of its own. */
+/** The Store on one SQLite file: asynchronous outside, synchronous inside. */
 export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
-  readonly queries: Queries;
-  readonly queues: Queues;
-  readonly builds: Builds;
-  readonly work: Work;
+  readonly queries: StoreParts["queries"];
+  readonly queues: StoreParts["queues"];
+  readonly builds: StoreParts["builds"];
+  readonly work: StoreParts["work"];
   readonly damage: Damage;
   readonly maintenance: Maintenance;
-  readonly audit: AuditLog;
-  readonly recoveries: Recoveries;
-  readonly processes: Processes;
-  readonly locks: Locks;
-  readonly schedules: Schedules;
-  readonly events: EventLog;
-  readonly sinks: Sinks;
+  readonly audit: StoreParts["auditLog"];
+  readonly recoveries: StoreParts["recoveries"];
+  readonly processes: StoreParts["processes"];
+  readonly locks: StoreParts["locks"];
+  readonly schedules: StoreParts["schedules"];
+  readonly events: StoreParts["events"];
+  readonly sinks: StoreParts["sinks"];
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -127,9 +110,7 @@ export class SqliteStore implements Store {
     const { driver, ownThread = false } = options;
     const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity, () => modeLike(path));
     const shows = ownThread ? {} : { alive };
-    // What was found wrong is that of the database that is there then.
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
-    // Before anybody here touches it.
     const bytes = walSize(path);
     const damage = new Damage(path, { driver, now, actor: options.actor ?? UNNAMED });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
@@ -161,8 +142,8 @@ export class SqliteStore implements Store {
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
     this.clock = options.clock;
-    const marks = opened.journaled ? new CommitMarks(db) : null;
-    const drains = opened.journaled && !options.looks && damage.damaged === null;
+    const markCommit = opened.journaled ? commitMarker(db) : null;
+    const drains = opened.journaled && !options.onlyReads && damage.damaged === null;
     const drain = drains ? drainOf(db, path, this.databaseId, options) : null;
     this.damage = damage;
     this.#files = opened.files;
@@ -211,11 +192,11 @@ export class SqliteStore implements Store {
       monotonic: () => performance.now(),
       patience: options.writeWaitMs ?? WRITE_WAIT_MS,
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
-      onWritten: (now) => marks?.add(now),
+      onWritten: (now) => markCommit?.(now),
       onCommit: ({ ready, ended, damaged, audit, commit, key }) => {
         enqueueParts.settings.committed();
-        this.#witness?.saw(commit, key);
-        if (audit !== null) this.#witness?.sawAudit(audit);
+        this.#witness?.record(commit, key);
+        if (audit !== null) this.#witness?.recordAudit(audit);
         for (const what of damaged) damage.found({ severity: "row", what });
         this.#changes.committed(ready, ended);
       },
@@ -242,10 +223,10 @@ export class SqliteStore implements Store {
     const handle = handleOf(tx);
     if (handle === this.#db.handle) return this.#parts.own.enqueue(jobs);
     const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
-    // What their definitions say counts by itself, whatever becomes of that transaction.
-    const unsaid = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
-    for (const one of unsaid) if (this.#parts.enqueueParts.settings.isSaid(one)) unsaid.delete(one);
-    if (unsaid.size > 0) this.queues.declare([...unsaid]).catch(() => {});
+    // The definitions' settings are declared whatever becomes of that transaction.
+    const undeclared = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
+    for (const one of undeclared) if (this.#parts.enqueueParts.settings.isDeclared(one)) undeclared.delete(one);
+    if (undeclared.size > 0) this.queues.declare([...undeclared]).catch(() => {});
     return enqueued;
   }
 
@@ -313,7 +294,6 @@ export class SqliteStore implements Store {
     return this.#write("prune", (tx) => this.#parts.operate.prune(tx, filter));
   }
 
-  /** From its first commit on. */
   #beWitness(token: string): void {
     if (this.#alive === null) return;
     this.#witness?.close();
@@ -356,7 +336,7 @@ export class SqliteStore implements Store {
     return refusal === null ? settleWithRows(onlyOne(settlements), parts) : Promise.reject(refusal);
   }
 
-  /** Also at the exit of a process that does not close it: Node closes connections then. */
+  /** Also called at the exit of a process that does not close the store: Node closes connections then. */
   readonly #closeReplaced = (): void => {
     process.off("exit", this.#closeReplaced);
     closeWithoutCheckpoint(this.#db, this.#path, this.#driver);
@@ -376,13 +356,13 @@ export class SqliteStore implements Store {
     }
   }
 
-  /** What a write is refused with: the database is damaged, or waits for an operator. Null: it is not refused. */
+  /** The database is damaged, or waits for an operator. Null: writes are accepted. */
   #refusal(): HoldfastError | null {
     return this.damage.refusal("write") ?? this.#sealed?.() ?? null;
   }
 }
 
-/** What other processes judge by: whether the database is open, whether its log is, and whether this process is alive. */
+/** Other processes judge by these locks whether the database and its log are open, and whether this process is alive. */
 function locksOf(path: string, token: string): OwnLocks {
   return new OwnLocks([
     { path, byte: SHARED_BYTE },

@@ -39,15 +39,13 @@ interface Parts {
   path: string;
   driver: DriverName;
   random: () => number;
-  /** Who acts, for the audit; left out: that is not said. */
   actor?: string;
   damage: Damage;
-  /** Called with its token, before a process is entered. */
   beWitness: (token: string) => void;
   access: StoreAccess;
 }
 
-/** The parts of SQL on one connection, and who of them needs whom. */
+/** The parts of the store on one connection, and their dependencies. */
 export class StoreParts {
   readonly statements: Statements;
   readonly enqueueParts: EnqueueParts;
@@ -75,8 +73,8 @@ export class StoreParts {
   constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
     const { db, databaseId, durability } = opened;
     const { path, driver, random, damage, access } = parts;
-    this.enqueueParts = new EnqueueParts(db, { speaks: true });
-    const { catalog, settings, limits, effects, waits, expiring, jobEvents, events, tally, enqueue } = this.enqueueParts;
+    this.enqueueParts = new EnqueueParts(db, { canDeclare: true });
+    const { settings, events, enqueue } = this.enqueueParts;
     this.own = new OwnTransaction(db, this.enqueueParts, path);
     this.userTransactions = new UserTransactions({ path, driver, durability, now: access.now });
     const statements = (this.statements = statementsOn(db));
@@ -97,23 +95,13 @@ export class StoreParts {
     this.sinks = new Sinks(DIALECT, { audit, numbers }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
-    const shared = {
-      catalog,
-      settings,
-      limits,
-      effects,
-      batches: this.enqueueParts.batches,
-      events: jobEvents,
-      locks: new ClaimLocks(db),
-      lanes: this.lanes,
-      random,
-    };
+    const shared = { ...this.enqueueParts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
-    this.settle = new Settle(db, { ...shared, enqueue, notes: this.notes });
+    this.settle = new Settle(db, { ...shared, notes: this.notes });
     this.leases = new Leases(db, this.settle);
-    this.queries = new Queries(DIALECT, QUERY_DIALECT, lanesOf(catalog), scripts);
-    const cancel = new Cancel(db, { ...shared, waits });
-    this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), tally, expiring, cancel });
+    this.queries = new Queries(DIALECT, QUERY_DIALECT, lanesOf(this.enqueueParts.catalog), scripts);
+    const cancel = new Cancel(db, shared);
+    this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), cancel });
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);

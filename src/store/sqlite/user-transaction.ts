@@ -13,7 +13,6 @@ import type { Settle } from "./jobs/settle.ts";
 import { canonicalPath } from "./open.ts";
 import { type Statements, statementsOn } from "./scripts.ts";
 
-/** The store whose file the userTransactions write to. */
 interface Host {
   path: string;
   driver: DriverName;
@@ -21,53 +20,57 @@ interface Host {
   now: () => number;
 }
 
-/** Users' own handles on the store's file: jobs go in with their rows, in their transaction. */
 export class UserTransactions {
   readonly #host: Host;
-  /**
-   * Weak at both ends: a prepared statement of node:sqlite keeps its database for ever, also a closed one, and some
-   * programs open a handle for each request.
-   */
-  readonly #userTransactions = new WeakMap<object, WeakRef<Guest>>();
+  // Weak at both ends: a prepared statement of node:sqlite keeps its database alive, and some programs open a handle per request.
+  readonly #handles = new WeakMap<object, WeakRef<UserHandle>>();
 
   constructor(host: Host) {
     this.#host = host;
   }
 
-  /** Everything is checked before anything is written. */
   enqueue(handle: unknown, jobs: readonly NewJob[]): Enqueued[] {
     try {
-      return this.#guest(handle).enqueue(jobs);
+      return this.#handleOf(handle).enqueue(jobs);
     } catch (error) {
       throw explain(error, this.#host.path);
     }
   }
 
-  #guest(given: unknown): Guest {
-    if (!looksOpenable(given)) throw noHandle(given);
+  #handleOf(given: unknown): UserHandle {
+    if (!looksOpenable(given))
+      throw new HoldfastError(
+        "TX_INVALID",
+        `\`tx\` is not a SQLite handle: ${given === null ? "null" : typeof given}.`,
+        "Give a DatabaseSync or a better-sqlite3 Database, or { db } with one; with Drizzle that is `db.$client`.",
+      );
     const handle = given as object;
-    const known = this.#userTransactions.get(handle)?.deref();
+    const known = this.#handles.get(handle)?.deref();
     if (known?.isUsable()) return known;
-    if (!isHandleOf(this.#host.driver, handle)) throw otherLibrary(this.#host.driver);
-    const guest = new Guest(through(this.#host.driver, handle), this.#host);
-    this.#userTransactions.set(handle, new WeakRef(guest));
-    return guest;
+    const { driver } = this.#host;
+    // Two SQLite libraries on one file in one process drop each other's locks.
+    if (!isHandleOf(driver, handle))
+      throw new HoldfastError(
+        "DRIVER_DIFFERS",
+        `\`tx\` is not a handle of the driver of this database, "${driver}", or belongs to another copy of it.`,
+        `Open both with one library: open(path, { driver: "${driver === "node:sqlite" ? "better-sqlite3" : "node:sqlite"}" }), or a handle of "${driver}".`,
+      );
+    const made = new UserHandle(through(driver, handle), this.#host);
+    this.#handles.set(handle, new WeakRef(made));
+    return made;
   }
 }
 
-/** What was given as `tx`: the handle, or an object that has it as `db`. */
 export function handleOf(tx: unknown): unknown {
   if (typeof tx !== "object" || tx === null || looksOpenable(tx) || !("db" in tx)) return tx;
   return tx.db;
 }
 
-class Guest {
+class UserHandle {
   readonly #db: Connection;
   readonly #host: Host;
   readonly #enqueueParts: EnqueueParts;
-  readonly #synchronous: Statement;
-  readonly #takeLock: Statement;
-  readonly #counted: Statement;
+  readonly #sql;
   readonly #statements: Statements;
 
   constructor(db: Connection, host: Host) {
@@ -75,17 +78,19 @@ class Guest {
     this.#db = db;
     this.#host = host;
     refuseOtherFile(db, host.path);
-    this.#enqueueParts = new EnqueueParts(db, { speaks: false });
-    this.#synchronous = db.prepare("pragma main.synchronous");
-    // Changes no row and no page, yet takes the write lock, or says that it cannot be had.
-    this.#takeLock = db.prepare("update holdfast_counter set lanes = lanes where false");
-    this.#counted = db.prepare(COUNTED);
+    this.#enqueueParts = new EnqueueParts(db, { canDeclare: false });
+    this.#sql = {
+      synchronous: db.prepare("pragma main.synchronous"),
+      // Changes no row and no page, yet takes the write lock, or throws.
+      takeLock: db.prepare("update holdfast_counter set lanes = lanes where false"),
+      counted: db.prepare(COUNTED),
+    };
   }
 
-  /** False once its handle was closed, and perhaps opened again: that has ended its statements. */
+  /** False once the handle was closed, also if it was opened again: that ends its statements. */
   isUsable(): boolean {
     try {
-      return this.#synchronous.row() !== undefined;
+      return this.#sql.synchronous.row() !== undefined;
     } catch {
       return false;
     }
@@ -95,7 +100,7 @@ class Guest {
     this.#refuseNoTransaction();
     this.#refuseLessDurable();
     this.#refuseNoLock();
-    const [commits, highest, lanes, , settings] = this.#counted.row() as CountedRow;
+    const [commits, highest, lanes, , settings] = this.#sql.counted.row() as CountedRow;
     let key = highest;
     return this.#enqueueParts.provisionally(
       {
@@ -105,7 +110,7 @@ class Guest {
         lanes,
         settings,
         nextKey: () => ++key as JobKey,
-        // Whether it is committed is not ours to say; who waits for jobs hears of it by watching the file.
+        // The user commits; other processes notice it by watching the file.
         wrote: () => {},
         ready: () => {},
         ended: () => {},
@@ -115,7 +120,7 @@ class Guest {
     );
   }
 
-  /** Without one each statement would commit by itself, and the job would be there before its row. */
+  /** Without a transaction each statement would commit by itself, and the job would exist before the user's row. */
   #refuseNoTransaction(): void {
     if (this.#db.inTransaction) return;
     throw new HoldfastError(
@@ -125,9 +130,9 @@ class Guest {
     );
   }
 
-  /** A commit that is not synced would be acknowledged to everybody who asks about the job. */
+  /** A commit that is not synced would be acknowledged to every caller that asks about the job. */
   #refuseLessDurable(): void {
-    const [level] = this.#synchronous.row() as [number];
+    const [level] = this.#sql.synchronous.row() as [number];
     const { durability, path } = this.#host;
     const [least, name] = durability === "power" ? [2, "full"] : [1, "normal"];
     if (level >= least) return;
@@ -138,10 +143,10 @@ class Guest {
     );
   }
 
-  /** Answers that are read without the lock may be out of date when they are written on. */
+  /** Without the write lock, what is read may be outdated when it is written. */
   #refuseNoLock(): void {
     try {
-      this.#takeLock.run();
+      this.#sql.takeLock.run();
     } catch (error) {
       if (!isBusy(error)) throw error;
       throw new HoldfastError(
@@ -160,24 +165,6 @@ function looksOpenable(handle: unknown): boolean {
   return typeof prepare === "function" && typeof exec === "function";
 }
 
-function noHandle(given: unknown): HoldfastError {
-  return new HoldfastError(
-    "TX_INVALID",
-    `\`tx\` is not a SQLite handle: ${given === null ? "null" : typeof given}.`,
-    "Give a DatabaseSync or a better-sqlite3 Database, or { db } with one; with Drizzle that is `db.$client`.",
-  );
-}
-
-/** Two SQLite libraries on one file in one process drop each other's locks. */
-function otherLibrary(driver: DriverName): HoldfastError {
-  const other = driver === "node:sqlite" ? "better-sqlite3" : "node:sqlite";
-  return new HoldfastError(
-    "DRIVER_DIFFERS",
-    `\`tx\` is not a handle of the driver of this database, "${driver}", or belongs to another copy of it.`,
-    `Open both with one library: open(path, { driver: "${other}" }), or a handle of "${driver}".`,
-  );
-}
-
 function refuseOtherFile(db: Connection, path: string): void {
   const files = db.prepare("pragma database_list").all<{ name: string; file: string | null }>();
   const file = files.find(({ name }) => name === "main")?.file ?? "";
@@ -191,10 +178,9 @@ function refuseOtherFile(db: Connection, path: string): void {
   );
 }
 
-/** The call that a user's callback was given to, as error messages name it. */
 type UserCall = "hf.transaction" | "`commit`";
 
-/** A user's work in a transaction of the store's own connection: the user's rows and Holdfast's jobs in one commit. */
+/** Runs a user's callback in a transaction of the store's own connection: the user's rows and Holdfast's jobs in one commit. */
 export class OwnTransaction {
   readonly #db: Connection;
   readonly #enqueueParts: EnqueueParts;
@@ -217,7 +203,7 @@ export class OwnTransaction {
 
   run<T>(tx: Tx, call: UserCall, work: (handle: object) => T): T {
     this.#open = { tx, call };
-    // What is written with the handle cannot be seen from here.
+    // The callback's writes cannot be seen from here.
     tx.wrote();
     this.#mark.run();
     try {
@@ -226,7 +212,7 @@ export class OwnTransaction {
       return value;
     } finally {
       this.#open = null;
-      // Even if all went well: parts of it may have been undone before the end.
+      // Also after a success: the callback may have rolled parts back.
       this.#enqueueParts.forget();
     }
   }
@@ -239,7 +225,7 @@ export class OwnTransaction {
         "Enqueue inside the callback of hf.transaction or `commit`, before it returns; do not keep the handle.",
       );
     }
-    // A savepoint outside of any transaction would be one by itself, and be committed by its end.
+    // A savepoint outside of a transaction would be one by itself, committed by its release.
     if (!this.#db.inTransaction) throw ended(this.#open.call);
     try {
       return this.#enqueueParts.provisionally(this.#open.tx, jobs);
@@ -252,9 +238,7 @@ export class OwnTransaction {
   #refuseEnded(call: UserCall): void {
     try {
       if (this.#db.inTransaction) return void this.#release.run();
-    } catch {
-      // No such savepoint.
-    }
+    } catch {}
     throw ended(call);
   }
 }
@@ -268,7 +252,6 @@ function ended(call: UserCall): HoldfastError {
   );
 }
 
-/** The connection is Holdfast's own, and cannot be replaced while the handle is open. */
 function closing(call: UserCall | undefined): HoldfastError {
   const where = call === undefined ? "" : ` in the callback of ${call}`;
   return new HoldfastError(
@@ -283,18 +266,17 @@ interface Parts {
   settle: Settle;
   own: OwnTransaction;
   path: string;
-  /** A statement of Holdfast's own threw; not called for what the callbacks meet. */
+  /** Called with the error of a statement of Holdfast, not of a callback. */
   onFault: (error: unknown) => void;
 }
 
 /**
- * Settles one attempt and runs its `commit` callbacks in the same transaction, which contains nothing else: the callbacks
- * run once, after the fence was checked, and an error of theirs rolls back only this attempt. The success is written last:
- * a callback that commits by itself commits its own rows, and the attempt is still held.
+ * Runs the `commit` callbacks once, after the fence was checked; their error rolls back only this attempt. The success is written
+ * last: if a callback commits by itself, only its own rows are committed, and the attempt is still held.
  */
 export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fate[]> {
   const { group, settle, own, path, onFault } = parts;
-  const ourOwn = <T>(write: () => T): T => {
+  const guarded = <T>(write: () => T): T => {
     try {
       return write();
     } catch (error) {
@@ -303,21 +285,21 @@ export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fa
     }
   };
   const run = (tx: Tx): Fate[] => {
-    const fate = ourOwn(() => settle.fate(settlement));
+    const fate = guarded(() => settle.fate(settlement));
     if (fate !== "held") return [fate];
-    // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
-    if (ourOwn(() => settle.rejects(tx, settlement))) return ourOwn(() => settle.run(tx, [settlement]));
+    // A success whose follow-up jobs are rejected is recorded as a failure, which commits no rows.
+    if (guarded(() => settle.rejects(tx, settlement))) return guarded(() => settle.run(tx, [settlement]));
     try {
       for (const callback of settlement.commit ?? [])
         own.run(tx, "`commit`", (handle) => call(callback, handle as TransactionHandle));
     } catch (error) {
       throw new CommitRowsFailed(error);
     }
-    const fates = ourOwn(() => settle.run(tx, [settlement]));
+    const fates = guarded(() => settle.run(tx, [settlement]));
     if (settle.hasSucceeded(settlement.job)) return fates;
     throw new CommitRowsFailed(new NonRetryableError(settlement.decided?.error?.message ?? "The success was rejected."));
   };
-  // A deferred constraint of the user's own tables is checked by the COMMIT itself.
+  // COMMIT itself checks deferred constraints of the user's tables.
   return group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
 }
 
@@ -332,7 +314,7 @@ function call(run: CommitRows, db: TransactionHandle): void {
       );
     },
   };
-  // An async function is not called at all: what it does after its first await would run outside the transaction.
+  // An async function is not called: what it does after its first await would run outside the transaction.
   if (isAsyncFunction(run)) throw asynchronous();
   const returned: unknown = run(tx);
   if (!isThenable(returned)) return;

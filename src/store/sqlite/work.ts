@@ -62,7 +62,6 @@ export function workHooks(
 ): WorkHooks {
   const { enqueueParts, settle, cancel, notes, access } = parts;
   const { settings, enqueue } = enqueueParts;
-  // By holdfast_artifacts_hash.
   const referenced = db.prepare(
     "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
   );
@@ -76,7 +75,7 @@ export function workHooks(
     knowLanes: () => {},
     claimedQueues: () => null,
     lockQueues: () => {},
-    /** With the write lock: transactions that were under way are committed or undone by then. */
+    /** Under the write lock: transactions that were under way are committed or rolled back by then. */
     referenced: (hashes) =>
       access.write("prune", () => new Set(referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string))),
   };

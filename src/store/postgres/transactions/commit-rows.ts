@@ -81,7 +81,7 @@ export class RowCommits {
     const connection = await this.#take();
     try {
       connection.jobParts = new JobParts(s, {
-        speaks: false,
+        canDeclare: false,
         random,
         knows: jobParts.catalog,
         artifacts: jobParts.batches.artifacts,

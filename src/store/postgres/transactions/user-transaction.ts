@@ -74,7 +74,7 @@ export class UserTransactions {
     if (take !== null) await query(take, []);
     const { s, random, catalog, wake } = this.#host;
     const tx = new UserTx(query, this.#host);
-    const jobParts = new JobParts(s, { speaks: false, random, knows: catalog });
+    const jobParts = new JobParts(s, { canDeclare: false, random, knows: catalog });
     const answers = await jobParts.enqueue.whole(tx, jobs);
     const woken = wake(tx.woken);
     if (tx.woken.size > 0 && woken !== null) await tx.rows(...woken);

@@ -18,77 +18,61 @@ import {
 import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../../job-row.ts";
 import type { ClaimRequest, ClaimSource, Claimed, Outlook } from "../../store.ts";
-import type { Catalog, Settings } from "./catalog.ts";
 import { jobChecksum } from "../checksum.ts";
-import type { ClaimLocks, Limits } from "./limits.ts";
+import type { JobParts } from "./enqueue.ts";
+import type { ClaimLocks } from "./limits.ts";
 import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "../driver.ts";
-import type { JobEvents } from "./events.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";
 
 interface Head extends Candidate {
   row: HeadRow;
-  /** The whole of it, wherever it is. */
   input: string | null;
 }
 
-interface ClaimParts {
-  catalog: Catalog;
-  settings: Settings;
-  limits: Limits;
-  events: JobEvents;
+interface ClaimParts extends JobParts {
   locks: ClaimLocks;
   lanes: ClaimedLanes;
   damaged: DamagedJobs;
   random: () => number;
 }
 
-/** Jobs out. */
 export class Claim {
   readonly #parts: ClaimParts;
-  readonly #promote: Statement;
-  readonly #dueLimited: Statement;
-  readonly #setGate: Statement;
-  readonly #anySuspect: Statement;
-  readonly #holdsSuspect: Statement;
-  readonly #input: Statement;
-  readonly #nextCounter: Statement;
-  readonly #counted: Statement;
-  readonly #head: Statement;
-  readonly #suspectHead: Statement;
-  readonly #take: Statement;
+  readonly #sql;
   readonly #turns = new Turns();
   readonly #scan: ReadyLanes;
 
   constructor(db: Connection, parts: ClaimParts) {
     this.#parts = parts;
     this.#scan = new ReadyLanes(db, parts.random);
-    // The next jobs of one lane, by holdfast_jobs_ready: its cost does not depend on how many there are, or were.
-    this.#head = db.prepare(headSql("= 0"));
-    this.#suspectHead = db.prepare(headSql("> 0"));
-    // The claim itself: one statement for the batch. What it takes was read in the same transaction, which holds the
-    // database's only write lock, so no other process can have come between.
-    this.#take = db.prepare(
-      `update holdfast_jobs set
-         state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
-       where key in (select value from json_each(?)) and state = 'pending'`,
-    );
-    this.#promote = db.prepare(
-      `update holdfast_jobs set gate = null where key in (
-         select key from holdfast_jobs
-         where gate = 'time' and lane = ? and run_at <= ? and limits is null order by run_at limit ${PROMOTED})`,
-    );
-    this.#dueLimited = db.prepare(
-      `select key, priority, limits from holdfast_jobs
-       where gate = 'time' and lane = ? and run_at <= ? and limits is not null order by run_at, key limit ${PROMOTED}`,
-    );
-    this.#setGate = db.prepare("update holdfast_jobs set gate = ? where key = ?");
-    this.#anySuspect = db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1");
-    this.#holdsSuspect = db.prepare("select 1 from holdfast_jobs where holder = ? and state = 'running' and crashes > 0 limit 1");
-    this.#input = db.prepare("select body from holdfast_inputs where job = ?");
-    this.#nextCounter = db.prepare("select min(due_at) from holdfast_counters where due_at is not null");
-    this.#counted = db.prepare("select lanes, settings from holdfast_counter where id = 1");
+    this.#sql = {
+      // The next jobs of one lane, by holdfast_jobs_ready: the cost does not depend on how many there are.
+      head: db.prepare(headSql("= 0")),
+      suspectHead: db.prepare(headSql("> 0")),
+      // The jobs were read in the same transaction, which holds the database's only write lock: no process comes between.
+      take: db.prepare(
+        `update holdfast_jobs set
+           state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
+         where key in (select value from json_each(?)) and state = 'pending'`,
+      ),
+      promote: db.prepare(
+        `update holdfast_jobs set gate = null where key in (
+           select key from holdfast_jobs
+           where gate = 'time' and lane = ? and run_at <= ? and limits is null order by run_at limit ${PROMOTED})`,
+      ),
+      dueLimited: db.prepare(
+        `select key, priority, limits from holdfast_jobs
+         where gate = 'time' and lane = ? and run_at <= ? and limits is not null order by run_at, key limit ${PROMOTED}`,
+      ),
+      setGate: db.prepare("update holdfast_jobs set gate = ? where key = ?"),
+      anySuspect: db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1"),
+      holdsSuspect: db.prepare("select 1 from holdfast_jobs where holder = ? and state = 'running' and crashes > 0 limit 1"),
+      input: db.prepare("select body from holdfast_inputs where job = ?"),
+      nextCounter: db.prepare("select min(due_at) from holdfast_counters where due_at is not null"),
+      counted: db.prepare("select lanes, settings from holdfast_counter where id = 1"),
+    };
   }
 
   run(tx: Tx, request: ClaimRequest): Claimed[] {
@@ -107,7 +91,6 @@ export class Claim {
     return claimed;
   }
 
-  /** Each queue its share first. Returns whether a suspect may still be taken. */
   #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][], suspects: boolean, claimed: Claimed[]): boolean {
     for (const most of quotas(request.max - claimed.length, queues.length)) {
       for (const lanes of queues) {
@@ -123,13 +106,12 @@ export class Claim {
     return suspects;
   }
 
-  /** Jobs of one queue. What a limit holds back is parked on the way, so behind it the next ones are read. */
+  /** Jobs of one queue. A job that a limit holds back is parked, and the next ones are read. */
   #takeFrom(tx: Tx, request: ClaimRequest, lanes: LaneShare[], max: number, suspects: boolean): Taken[] {
     const taken: Taken[] = [];
     let ahead = 1;
     for (let round = 0; round < ROUNDS; round++) {
       const { chosen, held } = this.#choose(tx, lanes, max - taken.length, suspects, ahead);
-      // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
       const opened = this.#parts.settings.view.limited ? this.#parts.limits.write(tx) : 0;
       ahead = readAhead(ahead, { chosen, held });
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
@@ -145,41 +127,40 @@ export class Claim {
     return taken;
   }
 
-  /** Reads only: is there anything, and if not, when? */
   outlook(from: readonly ClaimSource[], now: number): Outlook {
-    const [counted, settings] = this.#counted.row() as [number, number];
+    const [counted, settings] = this.#sql.counted.row() as [number, number];
     this.#parts.settings.at(settings);
     const matched = this.#parts.catalog.matching(from, counted);
     const shares = new Shares(this.#parts.settings.view, this.#parts.locks.held(now));
     const ready = this.#scan.isReady(matched, shares);
     const instants = [...this.#scan.timed(matched, shares)].map(({ at }) => at);
     if (this.#parts.settings.view.limited && matched.all.some((one) => shares.of(one) !== null))
-      instants.push((this.#nextCounter.row()?.[0] ?? null) as number | null);
+      instants.push((this.#sql.nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
 
   #promoteDue(tx: Tx, matched: MatchedLanes, shares: Shares): void {
     for (const { lane, at } of this.#scan.timed(matched, shares)) {
       if (at === null || at > tx.now) continue;
-      if (this.#promote.run(lane, tx.now) > 0) tx.wrote();
+      if (this.#sql.promote.run(lane, tx.now) > 0) tx.wrote();
       if (this.#parts.settings.view.limited) this.#promoteLimited(tx, lane);
     }
   }
 
   #promoteLimited(tx: Tx, lane: number): void {
-    for (const row of this.#dueLimited.rows(lane, tx.now)) {
+    for (const row of this.#sql.dueLimited.rows(lane, tx.now)) {
       const [key, priority, limits] = row as [JobKey, number, string];
-      this.#setGate.run(this.#parts.limits.admit(tx, { key, lane, priority, limits }), key);
+      this.#sql.setGate.run(this.#parts.limits.in(tx).admit({ key, lane, priority, limits }), key);
       tx.wrote();
     }
   }
 
   #maySuspect({ holder }: ClaimRequest): boolean {
-    if (this.#anySuspect.row() === undefined) return false;
-    return maySuspect(holder, (process) => this.#holdsSuspect.row(process) !== undefined);
+    if (this.#sql.anySuspect.row() === undefined) return false;
+    return maySuspect(holder, (process) => this.#sql.holdsSuspect.row(process) !== undefined);
   }
 
-  /** The next jobs of a queue. `ahead`: so many times more are read than are wanted. */
+  /** `ahead`: how many times more jobs are read than are wanted. */
   #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
     const heads: Head[] = [];
     const ends = new Map<LaneShare, Head>();
@@ -187,11 +168,11 @@ export class Claim {
       const most = Math.min(share.budget.left, max);
       if (most === 0) continue;
       const limit = most * ahead;
-      const rows = this.#head.rows(share.lane.id, limit) as HeadRow[];
+      const rows = this.#sql.head.rows(share.lane.id, limit) as HeadRow[];
       for (const row of rows) heads.push({ key: row[0], priority: row[1], row, share, suspect: false, input: row[6] });
       if (rows.length === limit) ends.set(share, heads.at(-1) as Head);
       if (!suspects) continue;
-      for (const row of this.#suspectHead.rows(share.lane.id, 1) as HeadRow[]) {
+      for (const row of this.#sql.suspectHead.rows(share.lane.id, 1) as HeadRow[]) {
         heads.push({ key: row[0], priority: row[1], row, share, suspect: true, input: row[6] });
       }
     }
@@ -202,14 +183,14 @@ export class Claim {
     const { key, priority, row } = head;
     const lane = head.share.lane.id;
     const limits = row[8];
-    if (head.input === ELSEWHERE) head.input = (this.#input.row(key)?.[0] ?? null) as string | null;
+    if (head.input === ELSEWHERE) head.input = (this.#sql.input.row(key)?.[0] ?? null) as string | null;
     const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
     if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input: head.input, scheduled_for, limits })) {
       this.#parts.damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
-      // What is behind it is read in the next round.
+      // Jobs behind it are read in the next round.
       return "held";
     }
-    return limits === null ? "started" : this.#parts.limits.take(tx, { key, lane, priority, limits });
+    return limits === null ? "started" : this.#parts.limits.in(tx).take({ key, lane, priority, limits });
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Head[]): void {
@@ -218,14 +199,14 @@ export class Claim {
       const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = share;
-      const taken = this.#take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
-      // The index has shown jobs that the table does not have, or not as pending.
+      const taken = this.#sql.take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
+      // The index has jobs that the table lacks, or has in another state.
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }
     tx.wrote();
     if (!this.#parts.settings.view.telling) return;
-    const asked = new Set(lanes.filter(({ lane }) => this.#parts.events.asked(tx, lane.id)));
-    for (const { key, share } of chosen) if (asked.has(share)) this.#parts.events.always(tx, "job.started", key);
+    const enabled = new Set(lanes.filter(({ lane }) => this.#parts.jobEvents.isEnabled(tx, lane.id)));
+    for (const { key, share } of chosen) if (enabled.has(share)) this.#parts.jobEvents.add(tx, "job.started", key);
   }
 
   #claimed(tx: Tx, { row, share, input }: Head): Claimed {
@@ -245,47 +226,37 @@ function headSql(crashes: string): string {
     where lane = ? and state = 'pending' and gate is null and crashes ${crashes} order by priority desc, key limit ?`;
 }
 
-/**
- * Up to this many lanes are asked one by one. Beyond, the indexes are asked for the lanes that have jobs, so that a claim
- * does not cost more because there are more queues and definitions.
- */
+/** Up to this many lanes are asked one by one; beyond, the indexes find the lanes with jobs, whatever the number of lanes. */
 const FEW_LANES = 8;
 
-/** Finds the lanes that have something to claim, among those that a claim may take from. */
 class ReadyLanes {
   readonly #random: () => number;
-  readonly #readyIn: Statement;
-  readonly #nextAt: Statement;
-  readonly #nextReady: Statement;
-  readonly #nextSuspect: Statement;
-  readonly #nextTimed: Statement;
+  readonly #sql;
   /** The last lane that a claim has taken from; the next claim begins behind it, so that every lane has its turn. */
   #cursor: number | null = null;
 
   constructor(db: Connection, random: () => number) {
     this.#random = random;
-    this.#readyIn = db.prepare(
-      `select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
-       union all
-       select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
-       limit 1`,
-    );
-    // The first entry of the lane in holdfast_jobs_timed.
-    this.#nextAt = db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?");
-    // Each a seek to the first entry behind a lane: in holdfast_jobs_ready, holdfast_jobs_suspect, holdfast_jobs_timed.
+    // Each a seek in holdfast_jobs_ready, holdfast_jobs_suspect or holdfast_jobs_timed.
     const next = (what: string, which: string) =>
       db.prepare(`select ${what} from holdfast_jobs where ${which} and lane > ? order by lane limit 1`);
-    this.#nextReady = next("lane", "state = 'pending' and gate is null and crashes = 0");
-    this.#nextSuspect = next("lane", "state = 'pending' and gate is null and crashes > 0");
-    this.#nextTimed = db.prepare(
-      "select lane, run_at from holdfast_jobs where gate = 'time' and lane > ? order by lane, run_at limit 1",
-    );
+    this.#sql = {
+      readyIn: db.prepare(
+        `select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
+         union all
+         select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes > 0
+         limit 1`,
+      ),
+      nextAt: db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?"),
+      nextReady: next("lane", "state = 'pending' and gate is null and crashes = 0"),
+      nextSuspect: next("lane", "state = 'pending' and gate is null and crashes > 0"),
+      nextTimed: db.prepare(
+        "select lane, run_at from holdfast_jobs where gate = 'time' and lane > ? order by lane, run_at limit 1",
+      ),
+    };
   }
 
-  /**
-   * The queues to take up to `max` jobs from. Few lanes are all in one batch, whether they have jobs or not. Of many, a
-   * batch has the next `max` queues that have jobs; a queue of many lanes is in it with those that have jobs.
-   */
+  /** The queues to take up to `max` jobs from: few lanes in one batch, many in batches of `max` queues that have jobs. */
   *batches(matched: MatchedLanes, shares: Shares, max: number, suspects: boolean): Generator<LaneShare[][]> {
     if (matched.all.length <= FEW_LANES) return yield shares.byQueue(matched.all);
     const done = new Set<string>();
@@ -301,10 +272,9 @@ class ReadyLanes {
     if (batch.queues.size > 0) yield shares.byQueue(batch.lanes);
   }
 
-  /** Whether one of them has a job that may start. */
   isReady(matched: MatchedLanes, shares: Shares): boolean {
     if (matched.all.length <= FEW_LANES)
-      return matched.all.some((one) => shares.of(one) !== null && this.#readyIn.get({ lane: one.lane.id }) !== undefined);
+      return matched.all.some((one) => shares.of(one) !== null && this.#sql.readyIn.get({ lane: one.lane.id }) !== undefined);
     for (const lane of this.#between(0, null, true)) {
       const one = matched.byId.get(lane);
       if (one !== undefined && shares.of(one) !== null) return true;
@@ -312,34 +282,32 @@ class ReadyLanes {
     return false;
   }
 
-  /** Those that have delayed jobs, and when the first of them is due. */
   *timed(matched: MatchedLanes, shares: Shares): Generator<{ lane: number; at: number | null }> {
     if (matched.all.length <= FEW_LANES) {
       for (const one of matched.all) {
         if (shares.of(one) === null) continue;
-        yield { lane: one.lane.id, at: (this.#nextAt.row(one.lane.id)?.[0] ?? null) as number | null };
+        yield { lane: one.lane.id, at: (this.#sql.nextAt.row(one.lane.id)?.[0] ?? null) as number | null };
       }
       return;
     }
-    let row = this.#nextTimed.row(0) as [number, number] | undefined;
-    for (; row !== undefined; row = this.#nextTimed.row(row[0]) as [number, number] | undefined) {
+    let row = this.#sql.nextTimed.row(0) as [number, number] | undefined;
+    for (; row !== undefined; row = this.#sql.nextTimed.row(row[0]) as [number, number] | undefined) {
       const one = matched.byId.get(row[0]);
       if (one !== undefined && shares.of(one) !== null) yield { lane: row[0], at: row[1] };
     }
   }
 
-  /** Every lane that has jobs, once, beginning behind the cursor; at first anywhere, so that processes do not begin alike. */
+  /** Every lane with jobs, once, from the cursor on; it starts at random, so that processes do not start alike. */
   *#cycle(matched: MatchedLanes, suspects: boolean): Generator<number> {
     const start = (this.#cursor ??= (matched.all[Math.floor(this.#random() * matched.all.length)] as MatchedLane).lane.id);
     yield* this.#between(start, null, suspects);
     yield* this.#between(0, start, suspects);
   }
 
-  /** Lanes above `after`, up to `last`. What was found before may have been taken meanwhile. */
   *#between(after: number, last: number | null, suspects: boolean): Generator<number> {
     for (let lane = after; ;) {
-      const ready = (this.#nextReady.row(lane)?.[0] ?? null) as number | null;
-      const suspect = suspects ? ((this.#nextSuspect.row(lane)?.[0] ?? null) as number | null) : null;
+      const ready = (this.#sql.nextReady.row(lane)?.[0] ?? null) as number | null;
+      const suspect = suspects ? ((this.#sql.nextSuspect.row(lane)?.[0] ?? null) as number | null) : null;
       const next = ready === null || suspect === null ? (ready ?? suspect) : Math.min(ready, suspect);
       if (next === null || (last !== null && next > last)) return;
       yield (lane = next);
@@ -347,46 +315,36 @@ class ReadyLanes {
   }
 }
 
-/** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
-const MOST = 50_000;
+/** Beyond this many, all are forgotten: jobs that another process settled stay here. */
+const MOST_CLAIMED = 50_000;
 
-/** What never changes of a job that runs. */
 interface ClaimedLane {
   lane: number;
   limits: string | null;
 }
 
-/**
- * The lane of each job that was claimed through this store, and its limits where it has any, so that settling a batch
- * need not read its rows first.
- */
+/** Lane and limits of each job that was claimed through this store: a settle need not read its rows first. */
 export class ClaimedLanes {
   readonly #claimed = new Map<JobKey, ClaimedLane>();
   readonly #row: Statement;
-  /** Jobs without limits share one object a lane. */
-  readonly #plain = new Map<number, ClaimedLane>();
 
   constructor(db: Connection) {
     this.#row = db.prepare("select lane, limits from holdfast_jobs where key = ?");
   }
 
   add(job: JobKey, lane: number, limits: string | null): void {
-    if (this.#claimed.size >= MOST) this.#claimed.clear();
-    this.#claimed.set(job, limits === null ? this.#of(lane) : { lane, limits });
+    if (this.#claimed.size >= MOST_CLAIMED) this.#claimed.clear();
+    this.#claimed.set(job, { lane, limits });
   }
 
-  /** Looked up once, because the job has just ended. */
   take(job: JobKey): ClaimedLane {
     const claimed = this.#claimed.get(job);
-    if (claimed !== undefined) {
-      this.#claimed.delete(job);
-      return claimed;
-    }
+    this.#claimed.delete(job);
+    if (claimed !== undefined) return claimed;
     const [lane, limits] = this.#row.row(job) as [number, string | null];
     return { lane, limits };
   }
 
-  /** Of a job that may have to be looked up again. */
   lane(job: JobKey): number | undefined {
     return this.#claimed.get(job)?.lane ?? (this.#row.row(job)?.[0] as number | undefined);
   }
@@ -395,14 +353,8 @@ export class ClaimedLanes {
     this.#claimed.delete(job);
   }
 
-  /** After an undone transaction: the keys of its jobs are given out again. */
+  /** Called after a rollback: the keys of its jobs are given out again. */
   forgetAll(): void {
     this.#claimed.clear();
-  }
-
-  #of(lane: number): ClaimedLane {
-    let plain = this.#plain.get(lane);
-    if (plain === undefined) this.#plain.set(lane, (plain = { lane, limits: null }));
-    return plain;
   }
 }

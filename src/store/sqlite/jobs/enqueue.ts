@@ -18,7 +18,7 @@ import { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";
 import { jobChecksum, rowChecksum } from "../checksum.ts";
-import type { Connection, Statement, Value } from "../driver.ts";
+import type { Connection, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
 import { RESULT_GUARD, TARGET_GUARD, workDatabase } from "../work.ts";
@@ -30,51 +30,43 @@ import { SettleEffects, Tally, Waits } from "./settle-effects.ts";
 
 const ROWS = 25;
 
-/** The number of a commit that only adds jobs stands in them, as their fence, and nowhere else. */
+/** `fence`: the number of a commit that only adds jobs is stored only there. */
 const COLUMNS = "key, state, gate, lane, priority, policy, fence, run_at, created_at, id, slot, input, checksum";
 const PLAIN = 12;
 
-/** Jobs in. Checking before inserting is no race: the transaction holds the database's only write lock. */
+/** Checking before inserting is no race: the transaction holds the database's only write lock. */
 export class Enqueue {
-  readonly #parts: Omit<EnqueueParts, "enqueue">;
-  readonly #insert: Statement;
-  readonly #insertMany: Statement;
-  readonly #insertWhole: Statement;
-  readonly #insertInput: Statement;
-  readonly #insertId: Statement;
+  readonly #parts: JobParts;
+  readonly #sql;
   readonly #existing: JobLookup = {
     nameOf: (id) => this.#find(id)?.name,
     upstream: (id) => this.#upstream(id),
     holderOf: (name, key) => this.#holderOf(name, key),
   };
-  readonly #byId: Statement;
-  readonly #byKey: Statement;
-  readonly #bySlot: Statement;
 
-  constructor(db: Connection, parts: Omit<EnqueueParts, "enqueue">) {
+  constructor(db: Connection, parts: JobParts) {
     this.#parts = parts;
-    this.#insert = db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
-    // Many rows a statement: half again as fast as one by one.
-    this.#insertMany = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
-    );
-    // What only some jobs have, so that the others need not carry it.
-    this.#insertWhole = db.prepare(
-      `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
-       values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-    );
-    this.#insertInput = db.prepare("insert into holdfast_inputs (job, body) values (?, ?)");
-    this.#insertId = db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)");
-    this.#byId = db.prepare("select name, job from holdfast_ids where id = ?");
-    this.#byKey = db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null");
-    // By holdfast_jobs_slot.
-    this.#bySlot = db.prepare(
-      `select key, created_at, id from holdfast_jobs
-       where slot = ? and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
-    );
+    this.#sql = {
+      insert: db.prepare(`insert into holdfast_jobs (${COLUMNS}) values (?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+      // Many rows a statement: half again as fast.
+      insertMany: db.prepare(
+        `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
+      ),
+      insertWhole: db.prepare(
+        `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+      ),
+      insertInput: db.prepare("insert into holdfast_inputs (job, body) values (?, ?)"),
+      insertId: db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)"),
+      byId: db.prepare("select name, job from holdfast_ids where id = ?"),
+      byKey: db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null"),
+      bySlot: db.prepare(
+        `select key, created_at, id from holdfast_jobs
+         where slot = ? and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
+      ),
+    };
   }
 
-  /** `batch`: the caller writes what is counted of work items with it. */
   run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Enqueued[] {
     const answers: Enqueued[] = [];
     const hasWork = jobs.some(({ work }) => work !== undefined);
@@ -88,7 +80,7 @@ export class Enqueue {
     };
     this.#parts.settings.at(tx.settings);
     for (const job of jobs) {
-      // What it comes after, or is the double of, may be in this very batch.
+      // The job that it names may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
       const refused = (isNamed(job) ? admission.refuse(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
@@ -116,13 +108,13 @@ export class Enqueue {
         const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits };
         broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
       }
-      if (large) this.#insertInput.run(key, job.input);
+      if (large) this.#sql.insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
       if (this.#parts.settings.view.tells(job.queue)) {
         flush();
-        this.#parts.jobEvents.always(tx, "job.enqueued", key);
-        if (broken) this.#parts.jobEvents.always(tx, "job.cancelled", key);
+        this.#parts.jobEvents.add(tx, "job.enqueued", key);
+        if (broken) this.#parts.jobEvents.add(tx, "job.cancelled", key);
       }
       tx.ready(job.queue);
       const answer = { id: publicId(id, tx.now, key), duplicate: false };
@@ -136,22 +128,20 @@ export class Enqueue {
     return answers;
   }
 
-  /** The first of these that cannot be. */
   refused(jobs: readonly NewJob[]): Refusal | undefined {
     return refusal(jobs, this.#existing);
   }
 
-  /** A row with all it may have. */
   #writeWhole(tx: Tx, row: Row, standing: Standing): JobState {
     const { key, lane, priority, limits } = row;
     const { state } = standing;
     let gate: string | null = state === "pending" ? row.gate : null;
     if (state === "pending" && gate === null && limits !== null)
-      gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
+      gate = this.#parts.limits.in(tx).admit({ key, lane, priority, limits });
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
     const endedAt = error === null ? null : tx.now;
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
-    this.#insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
+    this.#sql.insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
     if (state === "cancelled") this.#parts.effects.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#parts.waits.add(key, job);
     return state;
@@ -159,7 +149,7 @@ export class Enqueue {
 
   #named(id: string, key: JobKey, job: NewJob): void {
     const chosen = job.id === undefined ? 0 : 1;
-    this.#insertId.run(id, key, job.name, chosen, rowChecksum("holdfast_ids", { id, job: key, name: job.name, chosen }));
+    this.#sql.insertId.run(id, key, job.name, chosen, rowChecksum("holdfast_ids", { id, job: key, name: job.name, chosen }));
   }
 
   #addItems(tx: Tx, items: readonly NewItem[], given: WorkBatch | undefined): void {
@@ -172,7 +162,6 @@ export class Enqueue {
     runSync(this.#parts.batches.cancelled(tx, tx.now, ended));
   }
 
-  /** What stands in the row. */
   #limitsOf(tx: Tx, job: NewJob): string | null {
     const own = job.declares === undefined ? undefined : this.#parts.settings.declare(tx, job.declares);
     const rules = this.#parts.settings.view.rulesFor(job.queue, own);
@@ -180,12 +169,12 @@ export class Enqueue {
   }
 
   #write(values: Value[]): void {
-    if (values.length === ROWS * PLAIN) this.#insertMany.run(...values);
-    else for (let i = 0; i < values.length; i += PLAIN) this.#insert.run(...values.slice(i, i + PLAIN));
+    if (values.length === ROWS * PLAIN) this.#sql.insertMany.run(...values);
+    else for (let i = 0; i < values.length; i += PLAIN) this.#sql.insert.run(...values.slice(i, i + PLAIN));
   }
 
   #holderOf(name: string, key: string): string | undefined {
-    const row = this.#bySlot.row(slotOf(name, key)) as [JobKey, number, string | null] | undefined;
+    const row = this.#sql.bySlot.row(slotOf(name, key)) as [JobKey, number, string | null] | undefined;
     return row && publicId(row[2], row[1], row[0]);
   }
 
@@ -195,22 +184,20 @@ export class Enqueue {
     return found === undefined || state === null ? undefined : { id, job: found.key, state };
   }
 
-  /** A chosen id is remembered after its job is gone. */
+  /** A chosen id stays taken after its job is removed. */
   #find(id: string): { name: string; key: JobKey } | undefined {
-    const chosen = this.#byId.row(id) as [string, JobKey] | undefined;
+    const chosen = this.#sql.byId.row(id) as [string, JobKey] | undefined;
     if (chosen !== undefined) return { name: chosen[0], key: chosen[1] };
     const generated = parseGeneratedId(id);
-    const row = generated && (this.#byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
+    const row = generated && (this.#sql.byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
     return row ? { name: this.#parts.catalog.lane(row[0]).name, key: row[1] } : undefined;
   }
 }
 
-/** A job of this enqueue that is a work item. */
 interface NewItem {
   job: JobKey;
   lane: number;
   work: NewWork;
-  /** What it was to come after has ended otherwise than succeeded. */
   isCancelled: boolean;
 }
 
@@ -229,12 +216,13 @@ interface Row {
   limits: string | null;
 }
 
-/** Whether it has to be looked up before it is added. */
 function isNamed({ id, key, after }: NewJob): boolean {
   return id !== undefined || key !== undefined || after !== undefined;
 }
 
-/** What it takes to put jobs in through a connection: the store's own, or a user's. */
+export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;
+
+/** The parts that enqueue jobs through a connection: the store's own, or a user's. */
 export class EnqueueParts {
   readonly catalog: Catalog;
   readonly settings: Settings;
@@ -246,34 +234,31 @@ export class EnqueueParts {
   readonly expiring: Expiring;
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
-  /** What builds work on. */
   readonly batches: WorkBatches;
   readonly #db: Connection;
-  readonly #mark: Statement;
-  readonly #undo: Statement;
-  readonly #keep: Statement;
+  readonly #sql;
 
-  constructor(db: Connection, options: { speaks: boolean }) {
+  constructor(db: Connection, options: { canDeclare: boolean }) {
     this.#db = db;
-    const catalog = (this.catalog = new Catalog(db));
-    const settings = (this.settings = new Settings(db, options));
-    const tally = (this.tally = new Tally(db));
+    this.catalog = new Catalog(db);
+    this.settings = new Settings(db, options);
+    this.tally = new Tally(db);
     this.events = new Events(db);
-    const waits = (this.waits = new Waits(db));
-    const events = (this.jobEvents = new JobEvents(db, { catalog, settings, events: this.events }));
-    const limits = (this.limits = new Limits(db, { catalog, settings }));
-    const expiring = (this.expiring = new Expiring(db, { catalog, settings, tally }));
+    this.waits = new Waits(db);
+    this.jobEvents = new JobEvents(db, this);
+    this.limits = new Limits(db, this);
+    this.expiring = new Expiring(db, this);
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
-    const batches = (this.batches = new WorkBatches(DIALECT, { settings, database: workDatabase(db, catalog), guards }));
-    const parts = { catalog, settings, tally, waits, limits, expiring, events, batches };
-    this.effects = new SettleEffects(db, parts);
+    this.batches = new WorkBatches(DIALECT, { settings: this.settings, database: workDatabase(db, this.catalog), guards });
+    this.effects = new SettleEffects(db, this);
     this.enqueue = new Enqueue(db, this);
-    this.#mark = db.prepare("savepoint holdfast_enqueue");
-    this.#undo = db.prepare("rollback to holdfast_enqueue");
-    this.#keep = db.prepare("release holdfast_enqueue");
+    this.#sql = {
+      mark: db.prepare("savepoint holdfast_enqueue"),
+      undo: db.prepare("rollback to holdfast_enqueue"),
+      keep: db.prepare("release holdfast_enqueue"),
+    };
   }
 
-  /** After something was undone: what was learnt inside it may not be there. */
   forget(): void {
     this.catalog.forget();
     this.settings.forget();
@@ -281,28 +266,25 @@ export class EnqueueParts {
     this.limits.forget();
   }
 
-  /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
+  /** All, or, if one is refused, none; then the answer is that refusal. */
   whole(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const refused = this.enqueue.refused(jobs);
     return refused === undefined ? this.enqueue.run(tx, jobs) : refusedWhole(refused);
   }
 
-  /**
-   * In a transaction that the user commits or undoes, in part even: so nothing that an earlier call has
-   * learnt in it is believed. When it throws, it has left nothing behind, and the transaction may go on.
-   */
+  /** For a transaction that the user may roll back in part: drops the caches first. If it throws, it has written nothing. */
   provisionally(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     this.forget();
-    this.#mark.run();
+    this.#sql.mark.run();
     try {
       const answers = this.whole(tx, jobs);
-      this.#keep.run();
+      this.#sql.keep.run();
       return answers;
     } catch (error) {
-      // A full disk has ended the whole transaction, savepoint and all.
+      // A full disk has ended the whole transaction, with the savepoint.
       if (this.#db.inTransaction) {
-        this.#undo.run();
-        this.#keep.run();
+        this.#sql.undo.run();
+        this.#sql.keep.run();
       }
       throw error;
     }

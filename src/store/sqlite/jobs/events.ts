@@ -4,15 +4,14 @@ import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/script.ts";
 import type { EventGuard, EventNumbers } from "../../sql/events.ts";
-import type { Catalog, Settings } from "./catalog.ts";
+import type { JobParts } from "./enqueue.ts";
 import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 
-/** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
   readonly #insert: Statement;
-  #told = 0;
+  #count = 0;
 
   constructor(db: Connection) {
     this.#insert = db.prepare(
@@ -30,14 +29,14 @@ export class Events {
     this.add(tx, event);
   }
 
-  /** No other commit has its number, and no other event of this one the second. */
+  /** The commit and a count: no other event has both. */
   unique(tx: Tx): string {
-    return `${tx.commit}:${++this.#told}`;
+    return `${tx.commit}:${++this.#count}`;
   }
 
-  /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
+  /** An operator's action. One commit may contain the same action twice: the count keeps the events apart. */
   act(tx: Tx, type: EventType, subject: string, data = about(type, subject), build?: string): void {
-    const transition = change(type, subject, tx.commit, ++this.#told);
+    const transition = change(type, subject, tx.commit, ++this.#count);
     this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
 }
@@ -51,7 +50,7 @@ export const EVENT_GUARD: EventGuard = {
 };
 
 export function eventNumbers(access: Access): EventNumbers {
-  // A number is never used again, so the newest is known even when every event was trimmed.
+  // Numbers are never reused, so the newest is known even after every event was trimmed.
   const newest = "coalesce((select seq from sqlite_sequence where name = 'holdfast_events'), 0)";
   const sql = `select ${newest} as newest`;
   const numbers: EventNumbers = {
@@ -70,38 +69,28 @@ export function eventNumbers(access: Access): EventNumbers {
 
 type Row = [lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
-/**
- * What happens to jobs, told where their queue asks for it. The job's row is read after the change, so that no other code
- * pays for carrying its id about.
- */
+/** Events of jobs. The row is read after the change, so that other code need not pass its values on. */
 export class JobEvents {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #events: Events;
+  readonly #parts: JobParts;
   readonly #row: Statement;
 
-  constructor(db: Connection, parts: { catalog: Catalog; settings: Settings; events: Events }) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#events = parts.events;
+  constructor(db: Connection, parts: JobParts) {
+    this.#parts = parts;
     this.#row = db.prepare("select lane, fence, attempt, created_at, id, error from holdfast_jobs where key = ?");
   }
 
-  /** Whether the queue of this lane asks for events. */
-  asked(tx: Tx, lane: number): boolean {
-    const settings = this.#settings.at(tx.settings);
-    return settings.telling && settings.tells(this.#catalog.lane(lane).queue);
+  isEnabled(tx: Tx, lane: number): boolean {
+    const settings = this.#parts.settings.at(tx.settings);
+    return settings.telling && settings.tells(this.#parts.catalog.lane(lane).queue);
   }
 
-  /** Told only where it is asked for. */
-  tell(tx: Tx, type: JobEventType, lane: number, job: JobKey): void {
-    if (this.asked(tx, lane)) this.always(tx, type, job);
+  addIfEnabled(tx: Tx, type: JobEventType, lane: number, job: JobKey): void {
+    if (this.isEnabled(tx, lane)) this.add(tx, type, job);
   }
 
-  /** What an operator does is always told. */
-  always(tx: Tx, type: JobEventType, job: JobKey): void {
+  add(tx: Tx, type: JobEventType, job: JobKey): void {
     const [lane, fence, attempt, createdAt, id, error] = this.#row.row(job) as Row;
-    const told = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
-    this.#events.add(tx, jobEvent(type, told, this.#catalog.lane(lane)));
+    const row = { key: job, fence, attempt, id: publicId(id, createdAt, job), error };
+    this.#parts.events.add(tx, jobEvent(type, row, this.#parts.catalog.lane(lane)));
   }
 }

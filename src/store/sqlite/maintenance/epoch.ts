@@ -1,26 +1,23 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { EPOCH } from "../../../core/recovery/loss.ts";
-import type { Connection } from "../driver.ts";
+import { type Connection, scalar } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal.ts";
 import { fromRecords, toRecord, witnessFolder } from "./witness.ts";
 
-/** As many keys are left out: more than can have been given out since what is known was written down. */
-const KEYS = 2 ** 20;
+/** Added to the highest known key: more than can have been given out since that key was recorded. */
+const SKIPPED_KEYS = 2 ** 20;
 
-/** What was once in a database, as far as anybody knows. */
+/** The highest numbers that are known to have been given out. */
 export interface Known {
   epoch: number;
   commits: number;
-  /** The highest key of a job. */
   key: number;
 }
 
-/**
- * The number of the last commit. One that only adds jobs leaves the counter alone, which would be a page more to write: its
- * number is the fence of the newest job, until that is claimed in a later one.
- */
+// A commit that only adds jobs does not write the counter, which saves a page: its number is the fence of the newest job, until
+// a later commit claims that job.
 export const COMMITS = "max(commits, coalesce((select fence from holdfast_jobs order by key desc limit 1), 0))";
 
 export function knownIn(db: Connection): Known {
@@ -30,44 +27,44 @@ export function knownIn(db: Connection): Known {
        from holdfast_database, holdfast_counter where holdfast_database.id = 1 and holdfast_counter.id = 1`,
     )
     .row() as [number, number, number];
-  // One driver throws here, the other rounds: no process has ever written such a number.
+  // One driver throws here, the other rounds: Holdfast never writes such a number.
   if (!row.every(Number.isSafeInteger)) throw corrupt(`a number that was never given out: ${row.join(", ")}`);
   return { epoch: row[0], commits: row[1], key: row[2] };
 }
 
-/** Of nothing but its own row: also where jobs cannot be read. */
+/** Reads only this row: other pages may be damaged. */
 export function epochIn(db: Connection): number {
-  const [epoch] = db.prepare("select epoch from holdfast_database where id = 1").row() as [number];
-  return epoch;
+  return scalar(db, "select epoch from holdfast_database where id = 1");
 }
 
 /**
- * Called in a transaction, when the database is put back to an earlier state: restored, salvaged, or found behind what
- * was acknowledged. Fences of the new epoch are higher than all there were, and keys go on beyond all there were, so
- * that no holder from before fits a job of now.
+ * Called in a transaction when the database is put back to an earlier state: restored, salvaged, or found to lack acknowledged
+ * commits. Fences and keys of the new epoch are higher than all earlier ones, so that no earlier lease matches a job of now.
  */
 export function raiseEpoch(db: Connection, known: Known): number {
   const here = knownIn(db);
   const epoch = Math.max(here.epoch, known.epoch) + 1;
   const commits = Math.max(here.commits, known.commits, epoch * EPOCH);
   db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
-  db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(commits, Math.max(here.key, known.key) + KEYS);
+  db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(
+    commits,
+    Math.max(here.key, known.key) + SKIPPED_KEYS,
+  );
   return epoch;
 }
 
-/** A host, and its run that is to be over. */
 export interface Booted {
   host: string;
   boot: string;
 }
 
 /**
- * Lets the files of a database say that this host was started anew since: a power cut is no crash of a process, and is not
- * charged as one. It is done to the bytes, because to open the database would read back its log, and change what it is about.
+ * Changes the boot in the files of a database, as if the host had been restarted since: a power cut is not counted as a crash.
+ * It edits bytes, because opening the database would replay the log that the simulation is about.
  */
 export function bootAnew(path: string, { host, boot }: Booted): void {
   const other = otherThan(boot);
-  // As a row of the list of processes holds them, one after the other.
+  // A row of the processes' table holds host and boot one after the other.
   const named = { from: Buffer.from(host + boot), to: Buffer.from(host + other) };
   const database = readFileSync(path);
   if (replaceIn(database, named)) writeFileSync(path, database);
@@ -79,12 +76,12 @@ export function bootAnew(path: string, { host, boot }: Booted): void {
     if (seen?.boot !== boot) continue;
     const { turn, ...rest } = seen;
     const record = toRecord({ ...rest, boot: other }, turn);
-    // Two take turns, and what was torn says nothing: so it stands there twice.
+    // Both records of a slot, since a torn one is ignored.
     writeFileSync(join(folder, name), Buffer.concat([record, record]));
   }
 }
 
-/** As long, and never the same. */
+/** A text of the same length that always differs. */
 function otherThan(boot: string): string {
   return boot.replaceAll(/[0-9a-f]/g, (digit) => (15 - Number.parseInt(digit, 16)).toString(16));
 }
@@ -101,10 +98,9 @@ function replaceIn(bytes: Buffer, { from, to }: Named): boolean {
   return found;
 }
 
-/** Each frame's checksum continues that of the frame before; those that did not fit, because they are torn, are left so. */
+/** Each frame's checksum continues that of the frame before; torn frames, whose checksum was wrong, are left as they are. */
 function inLog(file: Buffer, named: Named): Buffer {
   if (file.length < LOG_HEADER) return file;
-  // In a copy of its own, so that words lie where they can be read as such.
   const log = Buffer.from(new ArrayBuffer(file.length));
   file.copy(log);
   const header = headerOf(log);

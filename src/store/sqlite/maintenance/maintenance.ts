@@ -16,12 +16,13 @@ import {
   type Vitals,
 } from "../../maintenance.ts";
 import type { Durability } from "../../store.ts";
-import type { Connection, DriverName, Statement } from "../driver.ts";
+import { type Connection, type DriverName, scalar } from "../driver.ts";
 import { schemaVersion, versionOf } from "../migrate.ts";
 import type { StoreAccess } from "../scripts.ts";
+import { epochIn } from "./epoch.ts";
 import { locksOn } from "./open-files.ts";
 import { FRAME_HEADER, walSize } from "./wal.ts";
-import { Backups } from "./backup/backups.ts";
+import { stageBackup } from "./backup/backups.ts";
 import type { Clock } from "../../../core/text/duration.ts";
 import type { Damage } from "./damage/damage.ts";
 import type { Drain } from "./changes/journal.ts";
@@ -29,11 +30,10 @@ import type { Manifest, StagedBackup, StageOptions } from "../../backups.ts";
 import { changesFolder, trimSegments } from "./changes/segments.ts";
 import { runTask } from "./backup/tasks.ts";
 
-/** A write-ahead log of this many bytes needs maintenance, even in a process that only enqueues. */
+/** A log of this many bytes needs maintenance, even in a process that only enqueues. */
 const OVERDUE_BYTES = 32 * 1024 * 1024;
-/** A log of this many bytes is worth a thread while other processes work. */
 const LONG_BYTES = 4 * 1024 * 1024;
-/** A shorter log is copied sooner than a thread is started. */
+/** A shorter log is copied faster than a thread is started. */
 const SHORT_BYTES = 1024 * 1024;
 
 interface Parts {
@@ -43,18 +43,14 @@ interface Parts {
   clock: Pick<Clock, "now">;
   journaled: boolean;
   damage: Damage;
-  /** Null: this handle writes no journal. */
   drain: Drain | null;
 }
 
-/** Looks after one file. */
 export class Maintenance implements MaintenanceStore {
   readonly journaled: boolean;
   readonly #db: Connection;
   readonly #parts: Parts;
   readonly #access: Pick<StoreAccess, "now" | "read">;
-  readonly #backups: Backups;
-  /** Null: there is no log, or the file is only read. */
   readonly #checkpoint: Checkpoint | null;
   #isClosed = false;
 
@@ -63,16 +59,15 @@ export class Maintenance implements MaintenanceStore {
     this.#db = db;
     this.#parts = parts;
     this.#access = access;
-    this.#backups = new Backups(db, parts);
-    this.#checkpoint = parts.path === ":memory:" || parts.damage.damaged !== null ? null : new Checkpoint(db, parts.path);
+    this.#checkpoint = parts.path === ":memory:" || parts.damage.damaged !== null ? null : new Checkpoint(db);
   }
 
   get epoch(): number {
-    return this.#backups.epoch;
+    return epochIn(this.#db);
   }
 
   get isOverdue(): boolean {
-    return this.journaled || (this.#checkpoint?.size() ?? 0) > OVERDUE_BYTES;
+    return this.journaled || (this.#checkpoint !== null && walSize(this.#parts.path) > OVERDUE_BYTES);
   }
 
   async run(): Promise<WalView | null> {
@@ -108,20 +103,16 @@ export class Maintenance implements MaintenanceStore {
   }
 
   stageBackup(path: string, options: StageOptions): Promise<StagedBackup> {
-    return this.#backups.stage(path, options);
+    return stageBackup({ db: this.#db, ...this.#parts }, path, options);
   }
 
   async trimJournal(kept: readonly Manifest[]): Promise<void> {
     const { path } = this.#parts;
     if (path === ":memory:") return;
-    const [databaseId, epoch] = this.#db.prepare("select database_id, epoch from holdfast_database where id = 1").row() as [
-      string,
-      number,
-    ];
-    trimSegments(changesFolder(path), { databaseId, epoch }, kept);
+    const databaseId = scalar<string>(this.#db, "select database_id from holdfast_database where id = 1");
+    trimSegments(changesFolder(path), { databaseId, epoch: this.epoch }, kept);
   }
 
-  /** Before the connection is closed. */
   close(): void {
     this.#isClosed = true;
     this.#parts.drain?.close();
@@ -167,16 +158,14 @@ export class Maintenance implements MaintenanceStore {
     return { changes, since };
   }
 
-  /** With what is only in the log so far. */
+  /** Includes pages that are only in the log so far. */
   #size(): Gauged["size"] {
     const page = this.#number("page_size");
     return { bytes: this.#number("page_count") * page, unused: this.#number("freelist_count") * page };
   }
 
-  /** By holdfast_jobs_running: it reads those that it counts. */
   #expired(now: number): number {
-    const statement = this.#db.prepare("select count(*) from holdfast_jobs where state = 'running' and expires_at <= ?");
-    return (statement.row(now) as [number])[0];
+    return scalar(this.#db, "select count(*) from holdfast_jobs where state = 'running' and expires_at <= ?", now);
   }
 
   #settings(): Setting[] {
@@ -193,12 +182,10 @@ export class Maintenance implements MaintenanceStore {
       busy_timeout: null,
     };
     return Object.entries(wanted).map(([name, value]) => {
-      const found = this.#db.prepare(`pragma ${name}`).row()?.[0] ?? "";
-      return { name, value: String(found), wanted: value };
+      return { name, value: String(scalar(this.#db, `pragma ${name}`) ?? ""), wanted: value };
     });
   }
 
-  /** By holdfast_jobs_running and holdfast_jobs_aside: what runs and what waits, and no history. */
   #stuck(now: number): StuckJob[] {
     const before = now - STUCK;
     const running = this.#db
@@ -228,108 +215,85 @@ export class Maintenance implements MaintenanceStore {
     ];
   }
 
-  /** Of the last of each: they are added in order, so that only a clock that was set back makes an earlier one later. */
+  /** Rows are added in order, so the last of each is the latest, unless the clock was set back. */
   #latest(): number {
-    const [latest] = this.#db
-      .prepare(
-        `select max(coalesce((select created_at from holdfast_jobs order by key desc limit 1), 0),
-                    coalesce((select max(at) from (select at from holdfast_audit order by seq desc limit 100)), 0),
-                    coalesce((select max(started_at) from holdfast_processes), 0))`,
-      )
-      .row() as [number];
-    return latest;
+    return scalar(
+      this.#db,
+      `select max(coalesce((select created_at from holdfast_jobs order by key desc limit 1), 0),
+                  coalesce((select max(at) from (select at from holdfast_audit order by seq desc limit 100)), 0),
+                  coalesce((select max(started_at) from holdfast_processes), 0))`,
+    );
   }
 
   #number(pragma: string): number {
-    return (this.#db.prepare(`pragma ${pragma}`).row() as [number])[0];
+    return scalar(this.#db, `pragma ${pragma}`);
   }
 }
 
-/** How long the log may be before a commit copies it: by itself, and with a thread. In pages. */
-const ALONE = 1_000;
-const BACKSTOP = 4_000;
-/** From this many pages on they are copied into the database, beside the writers. */
-const COPY = 500;
-/** From this many on, writers are made to wait for a moment if they never let the copying catch up. */
-const RESTART = 8_000;
+/** A commit copies a log of this many pages itself: without a checkpoint thread, and with one. */
+const ALONE_PAGES = 1_000;
+const BACKSTOP_PAGES = 4_000;
+/** A log of this many pages is copied into the database while writers continue. */
+const COPY_PAGES = 500;
+/** At this many pages writers wait for a moment, if they never let the copying catch up. */
+const RESTART_PAGES = 8_000;
 
-/**
- * Keeps the write-ahead log short, from a thread in which a stall blocks no job. A log that starts anew is written over in
- * place, which makes each fsync cheaper than one that grows: half as many commits a second were seen without.
- */
+// A log that restarts is overwritten in place, which makes each fsync cheaper than one that grows: without it, half as many
+// commits a second were measured.
 export class Checkpoint {
   readonly #db: Connection;
-  readonly #path: string;
-  readonly #version: Statement;
-  readonly #look: Statement;
-  readonly #passive: Statement;
-  readonly #restart: Statement;
-  readonly #size: Statement;
+  readonly #sql;
   #seen = 0;
 
-  constructor(db: Connection, path: string) {
+  constructor(db: Connection) {
     this.#db = db;
     this.leaveTo("commits");
-    this.#path = path;
-    this.#version = db.prepare("pragma data_version");
-    this.#look = db.prepare("pragma wal_checkpoint(noop)");
-    this.#passive = db.prepare("pragma wal_checkpoint(passive)");
-    this.#restart = db.prepare("pragma wal_checkpoint(restart)");
-    this.#size = db.prepare("pragma page_size");
+    this.#sql = {
+      version: db.prepare("pragma data_version"),
+      noop: db.prepare("pragma wal_checkpoint(noop)"),
+      passive: db.prepare("pragma wal_checkpoint(passive)"),
+      restart: db.prepare("pragma wal_checkpoint(restart)"),
+      size: db.prepare("pragma page_size"),
+    };
   }
 
-  /**
-   * A commit that finds the log long copies it itself. Where a thread does so, it copies only what that could not keep
-   * up with, and so lets the log start anew.
-   */
   leaveTo(whom: "thread" | "commits"): void {
-    if (this.#db.isOpen) this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP : ALONE}`);
+    if (this.#db.isOpen) this.#db.exec(`pragma wal_autocheckpoint = ${whom === "thread" ? BACKSTOP_PAGES : ALONE_PAGES}`);
   }
 
-  /** How much of the log is in use, in bytes, where that could not be copied. */
   run(): number {
-    // Most rounds find that no process has written: one page of shared memory tells.
-    const [version] = this.#version.row() as [number];
+    // In most rounds no process has written, which one page of shared memory shows.
+    const [version] = this.#sql.version.row() as [number];
     if (version === this.#seen) return 0;
     this.#seen = version;
-    if (pages(this.#look) < COPY) return 0;
-    const [, log, copied] = this.#passive.row() as [number, number, number];
-    // When all is copied, the next writer starts the log anew by itself. A reader that pins the log makes the restart
+    const [, frames, done] = this.#sql.noop.row() as [number, number, number];
+    if (done === frames || frames < COPY_PAGES) return 0;
+    const [, log, copied] = this.#sql.passive.row() as [number, number, number];
+    // When all is copied, the next writer restarts the log by itself. A reader that pins the log makes the restart
     // answer "busy", a row and no error; the next round tries again.
-    if (copied < log && log >= RESTART) this.#restart.row();
+    if (copied < log && log >= RESTART_PAGES) this.#sql.restart.row();
     if (copied >= log) return 0;
     this.#seen = 0;
-    return log * ((this.#size.row() as [number])[0] + FRAME_HEADER);
-  }
-
-  /** In bytes; a log that was started anew keeps its size. */
-  size(): number {
-    return walSize(this.#path);
+    return log * ((this.#sql.size.row() as [number])[0] + FRAME_HEADER);
   }
 }
 
-function pages(look: Statement): number {
-  const [, log, copied] = look.row() as [number, number, number];
-  return copied === log ? 0 : log;
-}
-
-/** Of the shared memory beside a log (`-shm`): two copies of its header, then what readers have marked, then their locks. */
+/** Offsets in the `-shm` file: two copies of the log's header, then the marks of readers, then the bytes that readers lock. */
 const LENGTH = 136;
 const LAST_FRAME = 16;
 const MARKS = 100;
-/** How many marks there are; a lock on the byte of one says that a process reads up to it. */
 const READERS = 5;
 const READ_LOCKS = 123;
 
 /**
- * Who reads an earlier state of the database than its newest: as long as he does, the log cannot start anew. Which mark each
- * reader has is in shared memory, who has locked it says Linux; elsewhere it is not known. Another process reads that
- * memory: in this one, to close the file would drop the locks of all that have the database open here.
+ * The processes that read an earlier state of the database, which keeps the log from restarting. Shared memory has the readers'
+ * marks, and Linux lists who has locked which mark. A child process reads the file: closing it here would drop the locks of
+ * this process on the database.
  */
 async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<number, string>): Promise<WalReader[]> {
   const shm = `${path}-shm`;
   if (process.platform !== "linux" || !existsSync(shm)) return [];
-  const memory = await start(shm);
+  const memory = await startOf(shm);
   if (memory === null) return [];
   const at = (offset: number) => (endianness() === "LE" ? memory.readUInt32LE(offset) : memory.readUInt32BE(offset));
   const last = at(LAST_FRAME);
@@ -337,9 +301,9 @@ async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<n
   for (const { pid, from, to } of locksOn(shm)) {
     for (let mark = 0; mark < READERS; mark++) {
       if (from > READ_LOCKS + mark || to < READ_LOCKS + mark) continue;
-      // The first mark is of those who read nothing of the log.
+      // The first mark belongs to readers that use nothing of the log.
       const frames = last - (mark === 0 ? 0 : at(MARKS + 4 * mark));
-      if (frames > 0) behind.set(pid, Math.max(behind.get(pid) ?? 0, frames * (pageSize + 24)));
+      if (frames > 0) behind.set(pid, Math.max(behind.get(pid) ?? 0, frames * (pageSize + FRAME_HEADER)));
     }
   }
   return [...behind]
@@ -347,7 +311,7 @@ async function readersOf(path: string, pageSize: number, programs: ReadonlyMap<n
     .sort((a, b) => b.behind - a.behind);
 }
 
-async function start(file: string): Promise<Buffer | null> {
+async function startOf(file: string): Promise<Buffer | null> {
   try {
     const { stdout } = await promisify(execFile)("head", ["-c", String(LENGTH), "--", file], { encoding: "buffer" });
     return stdout.length === LENGTH ? stdout : null;
@@ -356,7 +320,6 @@ async function start(file: string): Promise<Buffer | null> {
   }
 }
 
-/** What it was started as; a program in another container cannot be told. */
 function programOf(pid: number): string | null {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0").filter(Boolean).slice(0, 3).join(" ") || null;

@@ -2,11 +2,9 @@ import { readdirSync, readFileSync, readlinkSync, type Stats, statSync } from "n
 import { HoldfastError } from "../../../core/text/errors.ts";
 import { connect, type Connection, type DriverName } from "../driver.ts";
 
-/** A regular file that this process has open. */
 interface OpenFile {
   fd: number;
   id: string;
-  /** Opened for reading and writing, as SQLite opens a database; `createReadStream` and `createWriteStream` do not. */
   isReadWrite: boolean;
   locks: LockedBytes[];
 }
@@ -16,12 +14,12 @@ interface LockedBytes {
   to: number;
 }
 
-/** Identifies a file on this host, whatever its name; null on a file system that numbers no files. */
+/** Identifies a file on this host; null on a file system without inode numbers. */
 export function fileId({ dev, ino }: Pick<Stats, "dev" | "ino">): string | null {
   return ino === 0 ? null : `${dev}:${ino}`;
 }
 
-/** The regular files that this process has open, with its POSIX locks, as Linux lists them. Null elsewhere. No file is opened to find out. */
+/** The regular files that this process has open, with its POSIX locks, as Linux lists them; null elsewhere. Opens no file. */
 export function openFiles(): OpenFile[] | null {
   let fds: string[];
   try {
@@ -32,7 +30,7 @@ export function openFiles(): OpenFile[] | null {
   return fds.map((fd) => openFile(Number(fd))).filter((file) => file !== null);
 }
 
-/** Null: the descriptor is closed, or of a socket, a pipe or a folder. */
+/** Null: the descriptor is closed, or not of a regular file. */
 function openFile(fd: number): OpenFile | null {
   try {
     // Not `fstat`: Deno's descriptors are numbers of its own.
@@ -48,9 +46,7 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
   let info = "";
   try {
     info = readFileSync(`/proc/self/fdinfo/${fd}`, "utf8");
-  } catch {
-    // A sandbox may hide it.
-  }
+  } catch {}
   const flags = Number.parseInt(/^flags:\s*(\d+)/m.exec(info)?.[1] ?? "0", 8);
   const locks = [...info.matchAll(/^lock:\s*\d+: POSIX .* (\d+) (\d+|EOF)$/gm)].map(([, from, to]) => ({
     from: Number(from),
@@ -59,29 +55,26 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
   return { isReadWrite: (flags & ACCESS_MODE) === READ_WRITE, locks };
 }
 
-/** Of `flags` in fdinfo. */
 const ACCESS_MODE = 0o3;
 const READ_WRITE = 0o2;
 
-/** A byte that SQLite keeps locked for as long as a connection is open. */
 interface WatchedLock {
   path: string;
   byte: number;
 }
 
-/** SQLite's shared lock on a database in WAL mode, its lock on the `-shm` file, and the lock of an open write transaction. */
+/** SQLite locks these bytes: of a database in WAL mode, of its `-shm` file, and in a write transaction. */
 export const SHARED_BYTE = 0x4000_0002;
 export const SHM_BYTE = 128;
 export const RESERVED_BYTE = 0x4000_0001;
 
 /**
- * The POSIX locks that this process holds on a database. Closing any descriptor of a file drops them all, and SQLite does not
- * notice: other processes then take this one for closed or dead. Linux lists them; elsewhere none is watched.
+ * The POSIX locks of this process on a database. Closing any descriptor of a file drops them all, and SQLite does not notice:
+ * other processes then take this one for dead. Only Linux lists locks.
  */
 export class OwnLocks {
   readonly #held: { path: string; byte: number; id: string; fd: number }[] = [];
 
-  /** Watches those of `wanted` that this process holds now. */
   constructor(wanted: readonly WatchedLock[]) {
     const files = openFiles() ?? [];
     for (const { path, byte } of wanted) {
@@ -92,7 +85,7 @@ export class OwnLocks {
     }
   }
 
-  /** The files on which this process held a lock after opening, and holds none now. */
+  /** The files on which this process has lost its lock since. */
   vanished(): string[] {
     return this.#held.filter((one) => !this.#holds(one)).map(({ path }) => path);
   }
@@ -100,7 +93,6 @@ export class OwnLocks {
   #holds(held: { byte: number; id: string; fd: number }): boolean {
     const isIt = (file: OpenFile | null): file is OpenFile => file?.id === held.id && hasLocked(file, held.byte);
     if (isIt(openFile(held.fd))) return true;
-    // Another connection of this process may have taken it over, through a descriptor of its own.
     const other = (openFiles() ?? []).find(isIt);
     if (other !== undefined) held.fd = other.fd;
     return other !== undefined;
@@ -111,37 +103,26 @@ function hasLocked({ locks }: OpenFile, byte: number): boolean {
   return locks.some(({ from, to }) => from <= byte && byte <= to);
 }
 
-/** A lock on some bytes of a file. */
-interface ByteLock {
-  pid: number;
-  from: number;
-  to: number;
-}
-
-/** Who has locked which bytes of a file, as Linux says; elsewhere it is not known. The file itself is not opened. */
-export function locksOn(path: string): ByteLock[] {
+/** Which processes have locked which bytes of a file, as Linux lists them. Opens no file. */
+export function locksOn(path: string): { pid: number; from: number; to: number }[] {
   const stat = statSync(path, { throwIfNoEntry: false });
   if (stat === undefined) return [];
   const device = deviceOf(stat.dev);
-  // Some file systems say another device here than there; then the file's number has to do.
-  const isSaid = read("/proc/self/mountinfo").includes(` ${device.said} `);
+  // Some file systems report another device in `stat`; then the inode alone decides.
+  const isMounted = read("/proc/self/mountinfo").includes(` ${device.mounted} `);
   return read("/proc/locks")
     .split("\n")
     .flatMap((line) => {
       const match = /^\d+: POSIX +\S+ +\S+ +(\d+) (\w+:\w+):(\d+) (\d+) (\d+|EOF)/.exec(line);
-      if (match === null || match[3] !== String(stat.ino) || (isSaid && match[2] !== device.locked)) return [];
+      if (match === null || match[3] !== String(stat.ino) || (isMounted && match[2] !== device.locked)) return [];
       return [{ pid: Number(match[1]), from: Number(match[4]), to: match[5] === "EOF" ? Infinity : Number(match[5]) }];
     });
 }
 
-/** A device as mounts and as locks spell it. */
-function deviceOf(dev: number): { said: string; locked: string } {
+function deviceOf(dev: number): { mounted: string; locked: string } {
   const [major, minor] = [(dev >>> 8) & 0xfff, (dev & 0xff) | ((dev >>> 12) & 0xfff00)];
-  return { said: `${major}:${minor}`, locked: `${hex(major)}:${hex(minor)}` };
-}
-
-function hex(part: number): string {
-  return part.toString(16).padStart(2, "0");
+  const [majorHex, minorHex] = [major, minor].map((part) => part.toString(16).padStart(2, "0"));
+  return { mounted: `${major}:${minor}`, locked: `${majorHex}:${minorHex}` };
 }
 
 function read(path: string): string {
@@ -152,25 +133,24 @@ function read(path: string): string {
   }
 }
 
-/** The databases that this process has open: what sources look up where the platform does not list open files. */
+/** The databases that this process has open, for platforms that do not list open files. */
 const OPEN = new Set<DatabaseFiles>();
 
 /**
- * The file of an open database and its write-ahead log, by inode. A process whose POSIX locks were dropped, or whose files
- * were removed, would continue to commit into files that no other process can see.
+ * The files of an open database and its log, by inode. A process whose locks were dropped, or whose files were removed, would
+ * commit into files that no other process sees.
  */
 export class DatabaseFiles {
   readonly #path: string;
   readonly #ids: readonly (string | null)[];
   /**
-   * The paths at which Linux says that the open files are; null elsewhere. A file that is removed, replaced or moved has another
-   * one. `stat` asks for the times of a file, after which its next write journals a new one (Linux 6.13): 60 µs of each commit.
+   * The paths of the open files as Linux reports them; null elsewhere. They change when a file is removed, replaced or moved.
+   * `stat` would ask for a file's times, after which its next write journals new ones (Linux 6.13): 60 µs of each commit.
    */
   #links: OpenLink[] | null;
   #checkedAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
 
-  /** Of a database that this process has just opened. Throws `DATABASE_GONE` when its files were replaced meanwhile. */
   constructor(path: string) {
     this.#path = path;
     this.#ids = namesOf(path).map((name) => {
@@ -187,7 +167,7 @@ export class DatabaseFiles {
     OPEN.add(this);
   }
 
-  /** Why others do not see what is committed here; null: they do. Looks no more often than every `maxAgeMs`. */
+  /** Why other processes do not see commits of this one; null: they do. Looks at most every `maxAgeMs`. */
   difference(maxAgeMs: number): HoldfastError | null {
     const now = performance.now();
     if (this.#isClosed || now - this.#checkedAt < maxAgeMs) return null;
@@ -196,7 +176,7 @@ export class DatabaseFiles {
     for (const [i, name] of namesOf(this.#path).entries()) {
       const id = lookUp(name);
       if (id === null) return goneError(this.#path, `${name} was removed`);
-      // A file system that numbers no files can only say whether the name exists.
+      // Without inode numbers, only a missing name shows.
       if (id !== undefined && this.#ids[i] !== null && id !== this.#ids[i]) {
         return goneError(this.#path, `another file is at ${name}`);
       }
@@ -219,7 +199,6 @@ export class DatabaseFiles {
     OPEN.delete(this);
   }
 
-  /** The inodes of all databases that this process has opened through Holdfast. */
   static openIds(): string[] {
     return [...OPEN].flatMap((files) => files.#ids.filter((id) => id !== null));
   }
@@ -230,7 +209,6 @@ interface OpenLink {
   link: string;
 }
 
-/** The path at which an open file is now, as Linux gives it; null: the descriptor is closed, or this is another platform. */
 function linkOf(fd: number): string | null {
   try {
     return readlinkSync(`/proc/self/fd/${fd}`);
@@ -243,7 +221,7 @@ function namesOf(path: string): string[] {
   return [path, `${path}-wal`];
 }
 
-/** Null: there is no such file. Undefined: its inode is not known. */
+/** Null: there is no such file. Undefined: its inode is unknown. */
 function lookUp(name: string): string | null | undefined {
   try {
     const stat = statSync(name, { throwIfNoEntry: false });
@@ -256,8 +234,8 @@ function lookUp(name: string): string | null | undefined {
 
 /**
  * Closes a connection whose log was removed. As the last connection SQLite would copy that log into the file, which other
- * processes have written since, and remove the log at the path, which is theirs. It does neither while another connection of
- * this process holds the shared lock, and a read-only connection never does.
+ * processes have written since, and remove their log. It does neither while another connection of this process holds the shared
+ * lock, and a read-only connection never does.
  */
 export function closeWithoutCheckpoint(db: Connection, path: string, driver: DriverName): void {
   let guard: Connection | null = null;
@@ -266,7 +244,7 @@ export function closeWithoutCheckpoint(db: Connection, path: string, driver: Dri
     guard.exec("begin");
     guard.prepare("select count(*) from sqlite_schema").row();
   } catch {
-    // The path is gone, or another file: SQLite itself does not copy into a file that was moved.
+    // The path is gone, or leads to another file: SQLite does not copy into a file that was moved.
   }
   db.close();
   guard?.close();

@@ -1,32 +1,30 @@
 import { spawn } from "node:child_process";
-import { closeSync, createReadStream, openSync, readSync, statSync } from "node:fs";
+import { createReadStream, readSync } from "node:fs";
 import { endianness } from "node:os";
 import { Readable } from "node:stream";
-import type { Connection } from "../driver.ts";
+import { type Connection } from "../driver.ts";
+import { fileSize, openFile } from "../faults.ts";
 
-/** What a write-ahead log holds, read as SQLite would, and beyond where it would stop. */
 export interface Scanned {
   bytes: number;
-  /** Frames that SQLite replays: whole, up to the last commit. */
+  /** Frames that SQLite replays: intact, up to the last commit. */
   frames: number;
   commits: number;
-  /**
-   * The first frame that is not what was written, counted from 1, 0 for the header; whether it was the end of a commit; and
-   * the commits beyond it that are whole, each following from what stands before it. Null: all is well up to where it ends.
-   */
-  bad: Bad | null;
+  bad: BadFrame | null;
 }
 
-interface Bad {
+interface BadFrame {
+  /** The first damaged frame, counted from 1; 0: the header. */
   frame: number;
   ended: boolean;
+  /** Intact commits beyond it, each of which continues what is before it. */
   beyond: number;
 }
 
 /**
- * Reads a log piece by piece. Each frame's checksum continues that of the frame before, so SQLite silently stops at the
- * first that does not fit: that is how it knows where the last commit ended, and why a flipped bit hides all that follows.
- * Here it continues from what stands in the bad frame. What then fits was written after it, so the bad one was whole once.
+ * Reads a log piece by piece. Each frame's checksum continues that of the frame before. SQLite stops silently at the first frame
+ * that does not fit: that is how it finds the last commit, and why a flipped bit hides all that follows. This class continues
+ * from what the bad frame contains: frames that then fit were written after it, so the bad frame was intact once.
  */
 class Frames {
   #left: Buffer = Buffer.alloc(0);
@@ -36,13 +34,13 @@ class Frames {
   #frame = 0;
   #frames = 0;
   #commits = 0;
-  #bad: Bad | null = null;
+  #bad: BadFrame | null = null;
   #over = false;
 
   add(piece: Buffer): void {
     this.#bytes += piece.length;
     if (this.#over) return;
-    // A copy of its own, so that words lie where they can be read as such.
+    // A copy of its own, aligned for reading words.
     const bytes: Buffer = Buffer.from(new ArrayBuffer(this.#left.length + piece.length));
     this.#left.copy(bytes);
     piece.copy(bytes, this.#left.length);
@@ -69,39 +67,34 @@ class Frames {
     const before = this.#sums;
     const { fits, pages, sums } = frameAt(bytes, at, header, before);
     this.#sums = sums;
-    if (!fits) return this.#stop(() => wasEnd(bytes, at, header, before));
+    if (!fits) return this.#misfit(() => wasEnd(bytes, at, header, before));
     if (pages === 0) return;
     if (this.#bad !== null) return void this.#bad.beyond++;
     this.#frames = this.#frame;
     this.#commits++;
   }
 
-  /** The first that does not fit may be the end, or damage: what follows tells. A second one ends it. */
-  #stop(ended: () => boolean): void {
-    // The frame after a bad header can only be judged by what stands in itself.
+  /** The first frame that does not fit may be the end of the log, or damage: what follows decides. A second one is the end. */
+  #misfit(ended: () => boolean): void {
+    // The frame after a bad header has nothing but itself to be compared with.
     if (this.#bad !== null && !(this.#bad.frame === 0 && this.#frame === 1)) return void (this.#over = true);
     this.#bad ??= { frame: this.#frame, ended: false, beyond: 0 };
     this.#bad.ended = ended();
   }
 }
 
-/** What a write-ahead log begins with, and what each frame in it does: then comes a page. */
 export const LOG_HEADER = 32;
 export const FRAME_HEADER = 24;
 const MAGIC = 0x377f_0682;
 
-/** A checksum; each frame's continues that of the frame before. */
 export type Sum = readonly [number, number];
 
 interface LogHeader {
-  /** False: it is not what was written, and nothing that it says is relied on. */
   whole: boolean;
   pageSize: number;
-  /** Words are read in the byte order of the host that made the log. */
   little: boolean;
-  /** All frames of this log have the same; null: as the first has them. */
+  /** Equal in all frames of this log; null: taken from the first frame. */
   salts: Buffer | null;
-  /** What the first frame may continue. */
   sums: Sum[];
 }
 
@@ -123,17 +116,15 @@ export function headerOf(bytes: Buffer): LogHeader {
 
 interface Frame {
   page: number;
-  /** How many pages the database has after the commit that ends here; 0: none does. */
+  /** The pages of the database after the commit that ends here; 0: no commit ends here. */
   pages: number;
-  /** It has the log's salts: it is of this log, and not of what stood there before. */
+  /** Whether it has the log's salts: older frames in the file have others. */
   salted: boolean;
-  /** It is what was written after what stands before it. */
   fits: boolean;
-  /** What the next may continue: one, or after a frame that does not fit what stands in it and what should. */
+  /** Checksums that the next frame may continue: after a misfit both the stored one and the computed ones. */
   sums: Sum[];
 }
 
-/** The frame at a place, with its page behind it. */
 export function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: LogHeader, sums: readonly Sum[]): Frame {
   const stored: Sum = [bytes.readUInt32BE(at + 16), bytes.readUInt32BE(at + 20)];
   const computed = sums.map((base) => sum(sum(base, bytes, at, 8, little), bytes, at + FRAME_HEADER, pageSize, little));
@@ -148,7 +139,7 @@ export function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: 
   };
 }
 
-/** Whether a frame that does not fit ended a commit: it says so itself, unless a bit of just that is what is wrong with it. */
+/** Whether a misfitting frame ended a commit: by its own field, unless one flipped bit of that field explains the misfit. */
 function wasEnd(bytes: Buffer, at: number, { pageSize, little }: LogHeader, sums: readonly Sum[]): boolean {
   const stored: Sum = [bytes.readUInt32BE(at + 16), bytes.readUInt32BE(at + 20)];
   const says = bytes.readUInt32BE(at + 4);
@@ -162,7 +153,6 @@ function wasEnd(bytes: Buffer, at: number, { pageSize, little }: LogHeader, sums
   return says !== 0;
 }
 
-/** The salts that stand in a frame. */
 function saltsAt(bytes: Buffer, at: number): Buffer {
   return Buffer.from(bytes.subarray(at + 8, at + 16));
 }
@@ -175,7 +165,7 @@ function isSame(a: Sum, b: Sum): boolean {
   return a[0] === b[0] && a[1] === b[1];
 }
 
-/** SQLite's: over words, in pairs. */
+/** SQLite's checksum: over pairs of words. */
 function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boolean): Sum {
   let [s0, s1] = [a | 0, b | 0];
   const start = bytes.byteOffset + at;
@@ -196,43 +186,38 @@ function sum([a, b]: Sum, bytes: Buffer, at: number, length: number, little: boo
 
 const LITTLE = endianness() === "LE";
 
-/** Prints a file, where there is no `cat`. */
 const PRINT = "require('node:fs').createReadStream(process.argv[1]).pipe(process.stdout)";
 
 /**
- * What is in a database's log, as it lies on the disk; null where there is none. Another process reads it: in this one,
- * closing a descriptor of the file would drop the locks of this process on the database.
+ * Scans a database's log; null: there is none. A child process reads it: closing a descriptor of the file would drop the locks
+ * of this process on the database.
  */
 export async function scanLog(path: string): Promise<Scanned | null> {
   const log = `${path}-wal`;
-  if (isEmpty(log)) return null;
+  if (fileSize(log) === 0) return null;
   const scanned = await scan(log);
   if (scanned === null) return null;
   if (scanned.bad === null) return scanned;
-  // Another process may have written while it was read; then it reads otherwise now.
+  // Another process may have written while it was read; then a second scan differs.
   const again = await scan(log);
   if (again === null) return null;
   return again.bad?.frame === scanned.bad.frame ? again : { ...again, bad: null };
 }
 
-/** Null: another process has removed it meanwhile, as the last to close a database does. */
+/** Null: another process has removed the log meanwhile, as the last to close a database does. */
 async function scan(log: string): Promise<Scanned | null> {
   const frames = new Frames();
   try {
     for await (const piece of read(log)) frames.add(piece);
   } catch (error) {
-    if (isEmpty(log)) return null;
+    if (fileSize(log) === 0) return null;
     throw error;
   }
   return frames.end();
 }
 
-function isEmpty(log: string): boolean {
-  return (statSync(log, { throwIfNoEntry: false })?.size ?? 0) === 0;
-}
-
 async function* read(log: string): AsyncGenerator<Buffer> {
-  // There, locks belong to handles and not to processes.
+  // On Windows, locks belong to handles and not to processes.
   if (process.platform === "win32") return yield* createReadStream(log) as AsyncIterable<Buffer>;
   try {
     yield* output("cat", ["--", log]);
@@ -253,56 +238,49 @@ async function* output(command: string, args: readonly string[]): AsyncGenerator
   await ended;
 }
 
-/** The write-ahead log as the process that opened the database found it. */
 export interface LogAtOpening {
   bytes: number;
   frames: number;
 }
 
-/** In bytes. Looking it up opens nothing. */
 export function walSize(path: string): number {
-  return path === ":memory:" ? 0 : (statSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0);
+  return path === ":memory:" ? 0 : fileSize(`${path}-wal`);
 }
 
-/** How many frames of the write-ahead log count. */
 export function framesIn(db: Connection): number {
   const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
   return Math.max(0, frames);
 }
 
-/** What those who have a database open tell each other about its log, in the `-shm` file. */
+/** What processes that have a database open share about its log, in the `-shm` file. */
 export interface WalIndex {
   pageSize: number;
-  /** The last frame of the newest commit. SQLite says so after it has synced the log, where it syncs at every commit. */
+  /** The last frame of the newest commit; with `synchronous=FULL` it is synced. */
   committed: number;
-  /** Frames that are copied into the database. */
   copied: number;
-  /** Frames that a process has begun to copy: before that, it syncs the log. */
+  /** Frames that a process has begun to copy, after it synced the log. */
   copying: number;
-  /** All of it: two that are equal are of the same instant. */
+  /** All of it: equal texts are of the same instant. */
   text: string;
 }
 
 const HEADER = 48;
 const LENGTH = 136;
 
-/** Null: no process has the database open, or none has looked at its log yet. */
+/** Null: no process has the database open, or none has read its log yet. */
 export function readWalIndex(path: string): WalIndex | null {
   const file = `${path}-shm`;
-  if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) < LENGTH) return null;
+  if (fileSize(file) < LENGTH) return null;
   const bytes = Buffer.alloc(LENGTH);
-  const fd = openSync(file, "r");
-  try {
-    readSync(fd, bytes, 0, LENGTH, 0);
-  } finally {
-    closeSync(fd);
+  {
+    using shm = openFile(file, "r");
+    readSync(shm.fd, bytes, 0, LENGTH, 0);
   }
-  // It is written twice, the second copy first: a process that is stopped in between leaves one that is whole.
+  // SQLite writes the header twice, the second copy first: a process that is stopped in between leaves one intact.
   const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
   if (header === undefined) return null;
   const size = LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);
   return {
-    // 65536 does not fit into two bytes.
     pageSize: size === 1 ? 65_536 : size,
     committed: word(header, 16),
     copied: word(bytes, 2 * HEADER),

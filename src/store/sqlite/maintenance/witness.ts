@@ -23,12 +23,11 @@ export interface Slot {
   seen: Seen & { turn: number };
 }
 
-/** The folder beside the database in which each process that has it open says what it has seen committed. */
+/** The folder in which each process that has the database open records what it has seen committed. */
 export function witnessFolder(path: string): string {
   return `${path}-witness`;
 }
 
-/** What they say, the dead and those who have left among them. */
 export function readSlots(path: string): Slot[] {
   const folder = witnessFolder(path);
   let names: string[];
@@ -42,16 +41,14 @@ export function readSlots(path: string): Slot[] {
       const seen = fromRecords(readFileSync(join(folder, token)));
       return seen === null ? [] : [{ token, seen }];
     } catch {
-      // Another process has just taken it over.
       return [];
     }
   });
 }
 
-/** The most that any process has seen of a database: a lower bound of what must be in it. Null: no process has written anything down. */
+/** The most that any process has seen of a database: a lower bound of what must be in it. Null: nothing is recorded. */
 export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | null {
   const all = slots.filter(({ seen }) => databaseId === undefined || seen.databaseId === databaseId).map(({ seen }) => seen);
-  // What is of an earlier epoch was given up.
   const epoch = Math.max(...all.map((seen) => seen.epoch));
   const [first, ...others] = all.filter((seen) => seen.epoch === epoch);
   if (first === undefined) return null;
@@ -63,16 +60,13 @@ export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | nu
   }, first);
 }
 
-/** For code that puts another database into this one's place: what it must go beyond. */
+/** The numbers that a restored or salvaged database must exceed. */
 export function knownOutside(path: string): Known {
   const { epoch, commits, key } = mostSeen(readSlots(path)) ?? { epoch: 0, commits: 0, key: 0 };
   return { epoch, commits, key };
 }
 
-/**
- * A slot for the process of this token: that of one who is gone, with what stands in it, or a new one. So nothing that
- * was written down is lost on the way, and there are never more of them than there were processes at once.
- */
+/** Takes over a dead process's slot with its content, or makes a new one: no record is lost, and slots are never more than processes. */
 function takeSlot(path: string, token: string, alive: Alive): number {
   const folder = witnessFolder(path);
   createFolder(folder, modeLike(path));
@@ -82,14 +76,11 @@ function takeSlot(path: string, token: string, alive: Alive): number {
     try {
       renameSync(join(folder, other), own);
       return openSync(own, "r+");
-    } catch {
-      // Another process was faster.
-    }
+    } catch {}
   }
   return makeSlot(path, token);
 }
 
-/** One with nothing in it. */
 function makeSlot(path: string, token: string): number {
   const folder = witnessFolder(path);
   const mode = modeLike(path);
@@ -101,7 +92,7 @@ function makeSlot(path: string, token: string): number {
   return fd;
 }
 
-/** Those of processes that are gone, now that what they say stands in another, which is on the disk first. */
+/** Removes the slots of dead processes, whose content this process's slot has, once that is synced. */
 function dropSlots(path: string, own: number, token: string, alive: Alive): void {
   const gone = readSlots(path).filter((slot) => slot.token !== token && !alive.isThere(slot.token));
   if (gone.length === 0) return;
@@ -109,37 +100,33 @@ function dropSlots(path: string, own: number, token: string, alive: Alive): void
   for (const slot of gone) rmSync(join(witnessFolder(path), slot.token), { force: true });
 }
 
-/** What a process has seen committed. */
 interface Seen extends Known {
   databaseId: string;
   durability: string;
-  /** The run of the host in which it was written. */
   boot: string;
-  /** The last entry of the audit. */
   audit: AuditHead | null;
-  /** One that was there once, and is not any more: it stays here whatever is written since, or a cut would heal by itself. */
+  /** An entry that has vanished. It stays recorded: otherwise the next entry would hide that the audit was cut off. */
   missed?: AuditHead;
 }
 
-/** One sector: it is written whole, or not. */
-const RECORD = 512;
-/** Two take turns, so that one that is torn leaves the other. */
+/** One sector, which a disk writes whole or not at all. */
+const RECORD_BYTES = 512;
+/** Two records take turns, so that a torn one leaves the other. */
 const RECORDS = 2;
 
-/** As people can read it, too: a checksum, then JSON, then blanks and a line's end. */
+/** A readable line: a checksum, JSON, blanks. */
 export function toRecord(seen: Seen, turn: number): Buffer {
   const text = JSON.stringify({ turn, ...seen });
-  const line = Buffer.alloc(RECORD, " ");
+  const line = Buffer.alloc(RECORD_BYTES, " ");
   line.write(`${crc32(text).toString(16).padStart(8, "0")} ${text}`, "utf8");
-  line[RECORD - 1] = 10;
+  line[RECORD_BYTES - 1] = 10;
   return line;
 }
 
-/** The newest that is whole, with the counts of after it; null: none is. */
 export function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   let newest: (Seen & { turn: number }) | null = null;
   for (let i = 0; i < RECORDS; i++) {
-    const line = bytes.toString("utf8", i * RECORD, (i + 1) * RECORD).trimEnd();
+    const line = bytes.toString("utf8", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).trimEnd();
     const text = line.slice(9);
     if (text === "" || line.slice(0, 8) !== crc32(text).toString(16).padStart(8, "0")) continue;
     const record = JSON.parse(text) as Seen & { turn: number };
@@ -148,15 +135,13 @@ export function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   return newest && { ...newest, ...counted(newest, bytes) };
 }
 
-/** After the records: what changes with every commit, as numbers, because a record costs four times what this does. */
-const COUNTS = RECORD * RECORDS;
-/** Two of these take turns, each in a sector of its own. */
-const COUNTS_APART = RECORD;
-const COUNT = 24;
+/** Behind the records: the numbers that change with every commit. A record costs four times as much to write. */
+const COUNTS_OFFSET = RECORD_BYTES * RECORDS;
+const COUNTS_APART = RECORD_BYTES;
+const COUNTS_BYTES = 24;
 
-/** The counts after a commit; they hold for one database and epoch. */
 class Counts {
-  readonly bytes = Buffer.alloc(COUNT);
+  readonly bytes = Buffer.alloc(COUNTS_BYTES);
   readonly #numbers = new Float64Array(this.bytes.buffer, this.bytes.byteOffset, 2);
   readonly #summed = this.bytes.subarray(0, 16);
   readonly #of: number;
@@ -175,7 +160,7 @@ class Counts {
 
 function counted(seen: Seen, bytes: Buffer): Pick<Seen, "commits" | "key"> {
   let { commits, key } = seen;
-  for (let at = COUNTS; at + COUNT <= bytes.length; at += COUNTS_APART) {
+  for (let at = COUNTS_OFFSET; at + COUNTS_BYTES <= bytes.length; at += COUNTS_APART) {
     if (bytes.readUInt32LE(at + 16) !== crc32(bytes.subarray(at, at + 16), seedOf(seen))) continue;
     commits = Math.max(commits, bytes.readDoubleLE(at));
     key = Math.max(key, bytes.readDoubleLE(at + 8));
@@ -187,13 +172,11 @@ function seedOf({ databaseId, epoch }: Pick<Seen, "databaseId" | "epoch">): numb
   return crc32(`${databaseId} ${epoch}`);
 }
 
-/** It is synced at most this often, in milliseconds. */
-const SYNC = 1_000;
+const SYNC_INTERVAL_MS = 1_000;
 
 /**
- * What this process has seen committed, written down outside the database after each commit of its own, before anybody
- * gets its answer. A process that opens the database later compares: a log that was cut off, a file that was put back, a disk that
- * forgot what it had synced.
+ * Records, before a caller gets its answer, what this process has committed. A process that opens the database later notices a log
+ * that was cut off, a file that was put back, and a disk that lost what it had synced.
  */
 export class Witness {
   readonly #path: string;
@@ -214,7 +197,7 @@ export class Witness {
     this.#turn = turn;
   }
 
-  /** `here` is what is in the database now, as it was found to be all that should be; `has`: whether an entry of the audit is. */
+  /** `here`: the content of the database, found complete; `has`: whether it contains an entry of the audit. */
   static open(
     path: string,
     { token, alive, here, has }: { token: string; alive: Alive; here: Seen; has: (entry: AuditHead) => boolean },
@@ -224,7 +207,6 @@ export class Witness {
     const turn = Math.max(0, ...slots.map(({ seen }) => seen.turn));
     const fd = takeSlot(path, token, alive);
     const seen = { ...here };
-    // Others go on meanwhile: what they have written down since is not less.
     if (most !== null && most.epoch === here.epoch) {
       seen.commits = Math.max(here.commits, most.commits);
       seen.key = Math.max(here.key, most.key);
@@ -233,42 +215,39 @@ export class Witness {
       if (missed !== undefined) seen.missed = missed;
     }
     const witness = new Witness(path, token, fd, seen, turn);
-    witness.#record();
+    witness.#writeRecord();
     dropSlots(path, fd, token, alive);
     return witness;
   }
 
-  /** After a commit of this process's own, not before. */
-  saw(commits: number, key: number): void {
+  record(commits: number, key: number): void {
     const seen = this.#seen;
     if (commits <= seen.commits && key <= seen.key) return;
     if (commits > seen.commits) seen.commits = commits;
     if (key > seen.key) seen.key = key;
-    // It survives the death of the process; no caller waits for the sync.
-    const at = COUNTS + (commits % 2) * COUNTS_APART;
-    this.#write(this.#counts.set(seen.commits, seen.key), COUNT, at);
-    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
+    // The write survives the death of the process; no caller waits for the sync.
+    const at = COUNTS_OFFSET + (commits % 2) * COUNTS_APART;
+    this.#write(this.#counts.set(seen.commits, seen.key), COUNTS_BYTES, at);
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC_INTERVAL_MS).unref();
   }
 
-  sawAudit(head: AuditHead): void {
+  recordAudit(head: AuditHead): void {
     const { audit } = this.#seen;
-    // Numbers only rise: what had this one, or a higher one, was cut off.
+    // Numbers only rise: an entry with this number, or a higher one, was cut off.
     if (audit !== null && head.seq <= audit.seq) this.#seen.missed ??= audit;
     this.#seen.audit = head;
-    this.#record();
-    this.#timer ??= setTimeout(() => this.#sync(), SYNC).unref();
+    this.#writeRecord();
+    this.#timer ??= setTimeout(() => this.#sync(), SYNC_INTERVAL_MS).unref();
   }
 
   close(): void {
     if (this.#closed) return;
-    if (this.#timer !== null) clearTimeout(this.#timer);
-    this.#comeBack();
-    this.#record();
-    this.#closed = true;
-    closeSync(this.#fd);
+    this.#restoreFile();
+    this.#writeRecord();
+    this.abandon();
   }
 
-  /** Leaves the slot as it is, or as it was removed: its database is not the one at the path any more. */
+  /** Closes without a last record: the file at the path is not this database any more. */
   abandon(): void {
     if (this.#closed) return;
     if (this.#timer !== null) clearTimeout(this.#timer);
@@ -279,26 +258,24 @@ export class Witness {
   #sync(): void {
     this.#timer = null;
     if (this.#closed) return;
-    this.#comeBack();
-    this.#record();
+    this.#restoreFile();
+    this.#writeRecord();
     fsync(this.#fd, () => {});
   }
 
-  /** Another process may have removed it: what is written into a file without a name is lost. */
-  #comeBack(): void {
+  /** Another process may have removed the slot: what is written into a file without a name is lost. */
+  #restoreFile(): void {
     try {
       if (fstatSync(this.#fd).nlink > 0) return;
       const fd = makeSlot(this.#path, this.#token);
       closeSync(this.#fd);
       this.#fd = fd;
-    } catch {
-      // Not now; it is tried again.
-    }
+    } catch {}
   }
 
-  #record(): void {
+  #writeRecord(): void {
     this.#turn++;
-    this.#write(toRecord(this.#seen, this.#turn), RECORD, (this.#turn % RECORDS) * RECORD);
+    this.#write(toRecord(this.#seen, this.#turn), RECORD_BYTES, (this.#turn % RECORDS) * RECORD_BYTES);
   }
 
   #write(bytes: Buffer, length: number, at: number): void {
@@ -306,12 +283,11 @@ export class Witness {
     try {
       writeSync(this.#fd, bytes, 0, length, at);
     } catch {
-      // A full disk: the commit itself has happened, and what stands here is only a lower bound.
+      // A full disk: the commit itself has happened, and the record is only a lower bound.
     }
   }
 }
 
-/** The first entry that a process has seen, and that is not there as it was. */
 function missedIn(
   slots: readonly Slot[],
   { databaseId, epoch }: Seen,

@@ -13,7 +13,6 @@ import { salvageInto } from "../salvage/task.ts";
 import { copyDatabase, copyFileSynced, digestFile, survey, type Survey, syncFile, syncFolder } from "./copy.ts";
 import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 
-/** What is done in a thread: each blocks it for as long as a disk takes. */
 export const TASKS = { copy, inspect, restore, check: checkFile, checkpoint, identify, salvage: salvageInto };
 export type TaskName = keyof typeof TASKS;
 type Input<Name extends TaskName> = Parameters<(typeof TASKS)[Name]>[0];
@@ -23,14 +22,12 @@ export interface Copied extends Survey {
   size: number;
   sha256: string;
   whole: boolean;
-  /** How long the copying took, in milliseconds. */
   took: number;
 }
 
-/** `copied`: it is there already, and only looked at. */
 async function copy(
   { driver, from, to, copied }: { driver: DriverName; from: string; to: string; copied: boolean },
-  tell: OnProgress,
+  onProgress: OnProgress,
 ): Promise<Copied> {
   const since = performance.now();
   const { whole } = copied ? { whole: true } : await copyDatabase(driver, from, to);
@@ -38,21 +35,21 @@ async function copy(
   passStep("backup:copied");
   syncFile(to);
   passStep("backup:synced");
-  const looked = inspect({ driver, path: to }, tell);
+  const { survey, size, sha256 } = inspect({ driver, path: to }, onProgress);
   passStep("backup:checked");
-  if (looked.survey === null) throw new Error("the copy is not what was copied");
-  return { ...looked.survey, size: looked.size, sha256: looked.sha256, whole, took };
+  if (survey === null) throw new Error("the copy is not what was copied");
+  return { ...survey, size, sha256, whole, took };
 }
 
-/** The bytes of a file that no process has open, and what SQLite says of them, unless they are others than expected. */
+/** Hashes and surveys a file that no process has open; no survey if the hash is not the expected one. */
 function inspect(
   { driver, path, expected }: { driver: DriverName; path: string; expected?: string | undefined },
-  tell: OnProgress,
+  onProgress: OnProgress,
 ): { size: number; sha256: string; survey: Survey | null } {
   const { size } = statSync(path);
-  const sha256 = digestFile(path, (done) => tell({ step: "hashing", done, total: size }));
+  const sha256 = digestFile(path, (done) => onProgress({ step: "hashing", done, total: size }));
   if (expected !== undefined && expected !== sha256) return { size, sha256, survey: null };
-  tell({ step: "checking", done: 0, total: size });
+  onProgress({ step: "checking", done: 0, total: size });
   try {
     return { size, sha256, survey: survey(driver, path) };
   } catch (error) {
@@ -60,56 +57,47 @@ function inspect(
   }
 }
 
-/** The very bytes that were checked, beside the database, ready to take its place. */
 function restore(
   { from, sha256, mode, ...preparation }: Preparation & { from: string; sha256: string; mode: number },
-  tell: OnProgress,
+  onProgress: OnProgress,
 ): Prepared & { survey: Survey | null } {
   const { driver, path } = preparation;
   const total = statSync(from).size;
   try {
-    const copied = copyFileSynced(from, path, (done) => tell({ step: "copying", done, total }));
+    const copied = copyFileSynced(from, path, (done) => onProgress({ step: "copying", done, total }));
     if (copied !== sha256) throw new Error(`${from} has changed while it was read`);
     chmodSync(path, mode);
     passStep("restore:copied");
-    const prepared = prepare(preparation, tell);
-    // What the journal has made of the backup is another database, and is looked at like one.
-    const looked = prepared.replayed === null ? null : survey(driver, path);
+    const prepared = prepare(preparation, onProgress);
+    // A replay makes another database of the backup, which is checked like one.
+    const surveyed = prepared.replayed === null ? null : survey(driver, path);
     syncFile(path);
     syncFolder(dirname(path));
     passStep("restore:prepared");
-    return { ...prepared, survey: looked };
+    return { ...prepared, survey: surveyed };
   } catch (error) {
     throw explain(error, path);
   }
 }
 
-/**
- * Copies the write-ahead log into the database, as far as no reader needs it. With `waitMs` it also waits that long for readers
- * and writers, and truncates the log when all of it is copied.
- */
+/** Copies the log into the database as far as no reader needs it. With `waitMs` it waits for readers, and truncates the log. */
 function checkpoint({ driver, path, waitMs }: { driver: DriverName; path: string; waitMs?: number }): void {
-  const db = connect(driver, path, { busyTimeout: waitMs ?? 0, mustExist: true });
-  try {
-    db.prepare(`pragma wal_checkpoint(${waitMs === undefined ? "passive" : "truncate"})`).row();
-  } finally {
-    db.close();
-  }
+  using db = connect(driver, path, { busyTimeout: waitMs ?? 0, mustExist: true });
+  db.prepare(`pragma wal_checkpoint(${waitMs === undefined ? "passive" : "truncate"})`).row();
 }
 
 export type ToMain = { progress: Parameters<OnProgress>[0] } | { answer: unknown } | { failure: ReturnType<typeof fromThrown> };
 
-/** Off the main thread, which is not held up by it. */
 export function runTask<Name extends TaskName>(
   task: Name,
   input: Input<Name>,
-  tell: OnProgress = () => {},
+  onProgress: OnProgress = () => {},
 ): Promise<Answer<Name>> {
   return new Promise((resolve, reject) => {
     const { code, options } = ownThread({ here: import.meta.url, name: "./thread", runs: `the thread for "${task}"` });
     const thread = new Worker(code, { workerData: { task, input }, ...options });
     thread.on("message", (message: ToMain) => {
-      if ("progress" in message) tell(message.progress);
+      if ("progress" in message) onProgress(message.progress);
       else if ("answer" in message) resolve(message.answer as Answer<Name>);
       else reject(toThrown(message.failure));
     });
@@ -118,7 +106,7 @@ export function runTask<Name extends TaskName>(
   });
 }
 
-/** An error's class does not come through to another thread. */
+/** The class of an error does not survive the way to another thread. */
 export function fromThrown(thrown: unknown): { code: string | null; message: string; hint: string; stack: string } {
   const error = thrown instanceof Error ? thrown : new Error(String(thrown));
   const [code, hint] = error instanceof HoldfastError ? [error.code, error.hint] : [null, ""];

@@ -2,26 +2,25 @@ import { parentPort, workerData } from "node:worker_threads";
 import type { OnProgress } from "../../../backups.ts";
 import { fromThrown, type TaskName, TASKS, type ToMain } from "./tasks.ts";
 
-/** Runs one task of those that take long, and says how far it is. */
 const port = parentPort as NonNullable<typeof parentPort>;
 const { task, input } = workerData as { task: TaskName; input: never };
-const say = (message: ToMain) => port.postMessage(message);
+const send = (message: ToMain) => port.postMessage(message);
 
-let told = 0;
+let sentAt = 0;
 const onProgress: OnProgress = (progress) => {
   const now = performance.now();
-  if (now - told < 100) return;
-  told = now;
-  say({ progress });
+  if (now - sentAt < 100) return;
+  sentAt = now;
+  send({ progress });
 };
 
-// The build makes a script of this module, which cannot await outside of a function.
+// The build makes a script of this module, where `await` is not possible outside of a function.
 void run();
 
 async function run(): Promise<void> {
   try {
-    say({ answer: await TASKS[task](input, onProgress) });
+    send({ answer: await TASKS[task](input, onProgress) });
   } catch (error) {
-    say({ failure: fromThrown(error) });
+    send({ failure: fromThrown(error) });
   }
 }

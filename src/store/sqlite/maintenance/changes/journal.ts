@@ -7,7 +7,7 @@ import { passStep } from "../../../points.ts";
 import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
 import { DIALECT, txOn } from "../../scripts.ts";
-import { connect, type Connection, type DriverName, type Statement } from "../../driver.ts";
+import { connect, type Connection, type DriverName, inTransaction, scalar } from "../../driver.ts";
 import { createFile, createFolder, explain, isBusy, modeLike } from "../../faults.ts";
 import { Events } from "../../jobs/events.ts";
 import { wasUsed } from "../../migrate.ts";
@@ -16,8 +16,8 @@ import { type Change, changesFolder, SegmentWriter } from "./segments.ts";
 import { dropTriggers, journaled, signatureOf, triggersIn, triggersOf } from "./replay.ts";
 
 const TABLES = `
--- What was done to rows since it was last written to the journal's files. 'put', 'set', 'gone': a row, as SQL writes its
--- values. 'commit': all before it and after the one before is one commit, made then. 'gap': something was done unseen.
+-- Changes that are not in a file of the journal yet. 'put', 'set', 'gone': a row, its values as SQL literals. 'commit': ends
+-- the changes of one commit, made then. 'gap': something was changed unseen.
 create table if not exists holdfast_changes (
   seq   integer primary key autoincrement,
   kind  text not null,
@@ -33,35 +33,32 @@ create table if not exists holdfast_journal (
 );
 `;
 
-/** When it is switched, and by whom; null: that was not said. */
 interface Switching {
   now: number;
   actor: string | null;
 }
 
-/** Switches the journal of a database on or off, or sees to it that it knows the tables as they are now. */
 export function setJournal(db: Connection, wanted: boolean | undefined, by: Switching): boolean {
   const before = stateOf(db);
   const active = wanted ?? before?.active ?? false;
   if (!active && !before?.active) return false;
-  inTransaction(db, () => (active ? keepOn(db, by) : switchOff(db, by)));
+  inTransaction(db, () => (active ? coverTables(db, by) : switchOff(db, by)));
   return active;
 }
 
-/** While it is on: tables, or triggers of others, were made or changed. What no journal can see switches it off. */
+/** After tables, or triggers of the user, were changed. A virtual table switches the journal off: no trigger sees its rows. */
 export function keepUp(db: Connection, now: number): void {
   const by = { now, actor: JOURNAL };
   const uncovered = inTransaction(db, () => {
     if (isCovered(db)) return [];
-    const { uncovered: unseen } = journaled(db);
-    if (unseen.length === 0) keepOn(db, by);
-    else switchOff(db, by, { tables: unseen });
-    return unseen;
+    const { uncovered: virtual } = journaled(db);
+    if (virtual.length === 0) coverTables(db, by);
+    else switchOff(db, by, { tables: virtual });
+    return virtual;
   });
   if (uncovered.length > 0) throw unsuitable(uncovered);
 }
 
-/** Whether all that is done is written down: every table has its triggers, and others' are as they were. */
 export function isCovered(db: Connection): boolean {
   const state = stateOf(db);
   if (!state?.active) return true;
@@ -72,89 +69,66 @@ export function isCovered(db: Connection): boolean {
   return isThere && uncovered.length === 0 && state.signature === signatureOf(tables, others);
 }
 
-function inTransaction<T>(db: Connection, run: () => T): T {
-  db.exec("begin immediate");
-  try {
-    const done = run();
-    db.exec("commit");
-    return done;
-  } catch (error) {
-    if (db.inTransaction) db.exec("rollback");
-    throw error;
-  }
-}
-
-/** Null: there never was one. */
 export function stateOf(db: Connection): { active: boolean; signature: string } | null {
-  if (db.prepare("select 1 from sqlite_schema where type = 'table' and name = 'holdfast_journal'").row() === undefined)
-    return null;
+  if (scalar(db, "select 1 from sqlite_schema where type = 'table' and name = 'holdfast_journal'") === undefined) return null;
   const row = db.prepare("select active, signature from holdfast_journal where id = 1").row() as [number, string] | undefined;
   return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
 }
 
-function keepOn(db: Connection, by: Switching): void {
+function coverTables(db: Connection, by: Switching): void {
   const { tables, uncovered } = journaled(db);
   if (uncovered.length > 0) throw unsuitable(uncovered);
   const wasActive = stateOf(db)?.active ?? false;
   if (wasActive && isCovered(db)) return;
   db.exec(TABLES);
-  // Made anew, they are the newest, and of several on a table SQLite runs the newest first: what others do comes after it.
+  // Of several triggers on a table SQLite runs the newest first: a change of the user's trigger is recorded after this one.
   dropTriggers(db);
-  if (!wasActive) tell(db, by, { active: true });
+  if (!wasActive) audit(db, by, { active: true });
   for (const table of tables) for (const trigger of triggersOf(table)) db.exec(trigger);
   const signature = signatureOf(tables, triggersIn(db).others);
   db.prepare(
     `insert into holdfast_journal (id, active, signature) values (1, 1, ?)
      on conflict (id) do update set active = 1, signature = excluded.signature`,
   ).run(signature);
-  // What was done before, or to a table as it was not known, is in no journal.
+  // Changes before this one, or to a table of another shape, are in no journal.
   db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
 }
 
-/** A database that is made of what was saved of another has a journal if that had one: the process that opens it next sees to it. */
+/** Leaves a salvaged database as one whose journal is on: the next process that opens it creates the triggers. */
 export function leaveOn(db: Connection): void {
   db.exec(TABLES);
   db.exec("insert into holdfast_journal (id, active, signature) values (1, 1, '')");
 }
 
-/** What is done from here on is in no journal, so none leads to an instant after it. */
+/** Changes after this are in no journal, so no journal leads to an instant after it. */
 function switchOff(db: Connection, by: Switching, why: object = {}): void {
   if (!stateOf(db)?.active) return;
   dropTriggers(db);
   db.exec("update holdfast_journal set active = 0");
   db.prepare("insert into holdfast_changes (kind, at) values ('gap', ?)").run(by.now);
-  tell(db, by, { active: false, ...why });
+  audit(db, by, { active: false, ...why });
 }
 
-/** In the audit and as an event, in its transaction; not in the journal itself, which has no triggers then. */
-function tell(db: Connection, { now, actor }: Switching, after: { active: boolean }): void {
-  // That a database was made with one is no news.
+/** Writes audit entry and event in the same transaction. They are in no journal: the triggers do not exist then. */
+function audit(db: Connection, { now, actor }: Switching, after: { active: boolean }): void {
   if (!wasUsed(db)) return;
   const type = after.active ? "journal.switched_on" : "journal.switched_off";
-  const [commit] = db.prepare("select commits from holdfast_counter where id = 1").row() as [Fence];
+  const commit = scalar<Fence>(db, "select commits from holdfast_counter where id = 1");
   let entry = 0;
   const tx = { ...txOn(db, now, commit), audited: ({ seq }: AuditHead) => (entry = seq) };
   const events = new Events(db);
-  const audit = new Audit(DIALECT, { actor, events });
-  runSync(audit.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
-  // The process that opens it is not registered yet, so that this commit has no number; the entry has one.
+  const log = new Audit(DIALECT, { actor, events });
+  runSync(log.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
+  // This commit has no number of its own: the process that opens the database is not registered yet. The entry has one.
   events.add(tx, { type, transition: change(type, "journal", commit, entry), data: after });
 }
 
-/** At the end of each of this store's commits: up to here and no further, or to the next. */
-export class CommitMarks {
-  readonly #mark: Statement;
-
-  constructor(db: Connection) {
-    // Another process may have switched it off since.
-    this.#mark = db.prepare(
-      "insert into holdfast_changes (kind, at) select 'commit', ? from holdfast_journal where id = 1 and active = 1",
-    );
-  }
-
-  add(now: number): void {
-    this.#mark.run(now);
-  }
+/** Marks the end of each commit of this store, unless another process has switched the journal off. */
+export function commitMarker(db: Connection): (now: number) => void {
+  const mark = db.prepare(
+    "insert into holdfast_changes (kind, at) select 'commit', ? from holdfast_journal where id = 1 and active = 1",
+  );
+  return (now) => void mark.run(now);
 }
 
 function unsuitable(tables: readonly string[]): HoldfastError {
@@ -165,15 +139,14 @@ function unsuitable(tables: readonly string[]): HoldfastError {
   );
 }
 
-/** Looked at this often, in milliseconds: what is not in a file yet is lost with the database. */
-const PAUSE = 200;
-/** While another process does it. */
-const ASIDE = 2_000;
-const PAGE = 5_000;
+/** Changes that are not in a file yet are lost with the database. */
+const DRAIN_INTERVAL_MS = 200;
+const STANDBY_INTERVAL_MS = 2_000;
+const PAGE_ROWS = 5_000;
 
 type Row = [seq: number, kind: Change["kind"], name: string | null, key: string | null, row: string | null, at: number | null];
 
-/** Brings what the triggers have written to the journal's files, from a thread; of all processes one does. */
+/** Moves the changes that the triggers recorded to the journal's files, from a thread; one process at a time does. */
 export class Drain {
   readonly #db: Connection;
   readonly #driver: DriverName;
@@ -181,14 +154,10 @@ export class Drain {
   readonly #folder: string;
   readonly #head: { databaseId: string; epoch: number };
   readonly #now: () => number;
-  readonly #page: Statement;
-  readonly #first: Statement;
-  readonly #remove: Statement;
-  readonly #version: Statement;
+  readonly #sql;
   #right: Connection | null = null;
   #writer: SegmentWriter | null = null;
   #next = 0;
-  /** The schema as it was when it was last looked at, and whether the journal sees all that is done to it. */
   #schema = { version: -1, covered: true };
 
   constructor(
@@ -202,38 +171,31 @@ export class Drain {
     this.#folder = changesFolder(path);
     this.#head = { databaseId, epoch };
     this.#now = now;
-    this.#page = db.prepare("select seq, kind, name, key, row, at from holdfast_changes where seq > ? order by seq limit ?");
-    this.#first = db.prepare("select min(seq) from holdfast_changes");
-    this.#remove = db.prepare("delete from holdfast_changes where seq <= ?");
-    this.#version = db.prepare("pragma schema_version");
+    this.#sql = {
+      page: db.prepare("select seq, kind, name, key, row, at from holdfast_changes where seq > ? order by seq limit ?"),
+      first: db.prepare("select min(seq) from holdfast_changes"),
+      remove: db.prepare("delete from holdfast_changes where seq <= ?"),
+      version: db.prepare("pragma schema_version"),
+    };
   }
 
   run(): void {
     if (performance.now() < this.#next) return;
-    this.#next = performance.now() + PAUSE;
+    this.#next = performance.now() + DRAIN_INTERVAL_MS;
     if (!this.#hold()) {
-      this.#next = performance.now() + ASIDE;
+      this.#next = performance.now() + STANDBY_INTERVAL_MS;
       return;
     }
     const writer = this.#open();
     const before = writer.last;
     this.#write(writer);
-    if (writer.last !== before) this.#forget(writer.last);
-    if (!this.#schema.covered) this.#keepUp();
+    if (writer.last !== before) {
+      passStep("drain:written");
+      this.#unlessBusy(() => this.#sql.remove.run(writer.last));
+      passStep("drain:removed");
+    }
+    if (!this.#schema.covered) this.#unlessBusy(() => keepUp(this.#db, this.#now()));
   }
-
-  #forget(upTo: number): void {
-    passStep("drain:written");
-    this.#unlessBusy(() => this.#remove.run(upTo));
-    passStep("drain:removed");
-  }
-
-  /** A program has made or changed a table, or a trigger: from here on it is seen. */
-  #keepUp(): void {
-    this.#unlessBusy(() => keepUp(this.#db, this.#now()));
-  }
-
-  /** It is done with the next round. */
   #unlessBusy(run: () => void): void {
     try {
       run();
@@ -242,34 +204,32 @@ export class Drain {
     }
   }
 
-  /** What is there still is brought along. */
   close(): void {
     this.#next = 0;
     try {
       this.run();
     } catch {
-      // It is in the database, and the next one to open it brings it.
+      // The changes stay in the database, and the next process that opens it moves them.
     }
     this.#right?.close();
     this.#right = null;
   }
 
-  /** One snapshot: so what is read ends with a commit, whatever process made it. */
   #write(writer: SegmentWriter): void {
     this.#db.exec("begin");
     try {
       const before = writer.last;
       for (;;) {
-        const rows = this.#page.rows(writer.last, PAGE) as Row[];
+        const rows = this.#sql.page.rows(writer.last, PAGE_ROWS) as Row[];
         const first = rows[0]?.[0];
         if (first === undefined) break;
         const changes: Change[] = rows.map(([seq, kind, name, key, row, at]) => ({ seq, kind, name, key, row, at }));
         this.#onDisk(() => writer.append(changes, first - 1));
       }
-      const [version] = this.#version.row() as [number];
+      const [version] = this.#sql.version.row() as [number];
       if (version !== this.#schema.version) this.#schema = { version, covered: isCovered(this.#db) };
       if (writer.last === before || !this.#schema.covered) return;
-      // All of it is committed, and up to here nothing was done unseen.
+      // All of it is committed, and nothing was changed unseen up to here.
       const end: Change = { seq: writer.last, kind: "drained", name: null, key: null, row: null, at: this.#now() };
       this.#onDisk(() => writer.append([end], writer.last));
     } finally {
@@ -278,11 +238,11 @@ export class Drain {
   }
 
   #open(): SegmentWriter {
-    const [kept] = this.#first.row() as [number | null];
+    const [kept] = this.#sql.first.row() as [number | null];
     return (this.#writer ??= this.#onDisk(() => new SegmentWriter(this.#folder, this.#head, kept)));
   }
 
-  /** After trouble, how far the files go is found out anew: the last line may be a part of one. */
+  /** After an error a new writer finds out how far the files go: the last line may be incomplete. */
   #onDisk<T>(run: () => T): T {
     try {
       return run();

@@ -1,32 +1,27 @@
 import { hash } from "node:crypto";
 import { HoldfastError } from "../../../../core/text/errors.ts";
-import { type Connection, quoted } from "../../driver.ts";
+import { column, type Connection, quoted } from "../../driver.ts";
 import { type Change, readSegment, segmentsIn } from "./segments.ts";
 
-/** What a database that is there can still say of its journal ends with: `unseen`, that something was done which is not in it. */
+/** The end of a database's own journal; "unseen": something was changed that is not in it. */
 export type TailChange = Change | { seq: number; kind: "unseen"; at: null };
 
 export interface Replay {
-  /** Where the journal's files are, and whose. */
   folder: string;
   databaseId: string;
   epoch: number;
-  /** What the backup holds already. */
   after: number;
-  /** Commits up to this instant are made again. */
   at: number;
-  /** What was not in a file yet: read in the database itself, where that could be read. */
+  /** Changes that are in no file yet, if the database can be read. */
   tail: readonly TailChange[];
-  /** The last that was ever written down, where the database itself can still say so. */
+  /** The number of the last change, if the database can be read. */
   newest: number | null;
-  /** The database was restored or salvaged since: what was done after the end of this journal, was done to another. */
+  /** The database was restored or salvaged since: what happened after the end of this journal happened to another database. */
   over: boolean;
-  /** As far as it leads is good enough. */
   partly?: boolean;
 }
 
 export interface Replayed {
-  /** When the last commit that is in it was made; null: none after the backup. */
   reached: number | null;
   changes: number;
 }
@@ -34,25 +29,23 @@ export interface Replayed {
 interface End {
   seq: number;
   at: number | null;
-  /** Why it is not known how it went on; null: nothing more has happened. */
+  /** Why the journal breaks off; null: nothing more has happened. */
   broken: string | null;
-  /** When the last commit was made before it broke. */
   whole: number | null;
 }
 
-/** Before the transaction is begun: rows are put back as they were, whether or not a rule lets them in, or takes others along. */
+/** Called before the transaction begins: rows are written as they were, whatever constraints say, and without cascades. */
 export function withoutRules(db: Connection): void {
   db.exec("pragma foreign_keys = off");
   db.exec("pragma ignore_check_constraints = on");
 }
 
-/** Makes again what was done after a backup, commit by commit, in the transaction that is open. */
-export function replay(db: Connection, replay: Replay, tell: (done: number, total: number) => void): Replayed {
+export function replay(db: Connection, replay: Replay, onProgress: (done: number, total: number) => void): Replayed {
   const { seq, at, broken, whole } = endOf(replay);
   if (broken !== null && !replay.partly) throw gap(broken, whole);
   const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
   const triggers = db.prepare("select name, sql from sqlite_schema where type = 'trigger'").rows() as [string, string][];
-  // What they did is in the journal, too.
+  // The changes that triggers made are in the journal, too.
   for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
   let done = 0;
   for (const change of changesAfter(replay)) {
@@ -61,16 +54,16 @@ export function replay(db: Connection, replay: Replay, tell: (done: number, tota
     const sql = statementOf(change, tables);
     if (sql === null) continue;
     db.exec(sql);
-    if (++done % 1_000 === 0) tell(change.seq - replay.after, seq - replay.after);
+    if (++done % 1_000 === 0) onProgress(change.seq - replay.after, seq - replay.after);
   }
   for (const [, sql] of triggers) db.exec(sql);
   return { reached: at, changes: done };
 }
 
-/** Up to which change: the last end of a commit that is not later. What is later need not be whole. */
+/** The change to stop at: the end of the last commit that is not later than the given instant. What is later may be broken. */
 function endOf({ at, after, over, ...where }: Replay): End {
   const end: End = { seq: after, at: null, broken: null, whole: null };
-  // Where something was done unseen, it was done after the last of these.
+  // A change that was not seen was made after the last of these.
   let drained: Pick<End, "seq" | "at"> = { seq: after, at: null };
   let [last, damaged] = [after, false];
   const broken = (why: string): End => (at <= (end.whole ?? 0) ? end : { ...end, broken: why });
@@ -82,8 +75,7 @@ function endOf({ at, after, over, ...where }: Replay): End {
     if (change.seq > last + 1) return broken(`changes ${last + 1} to ${change.seq - 1} are missing`);
     [last, damaged] = [change.seq, false];
     if (change.kind === "gap" || change.kind === "unseen") {
-      if (end.seq <= drained.seq) return broken(UNSEEN);
-      return { ...drained, broken: UNSEEN, whole: drained.at };
+      return end.seq <= drained.seq ? broken(UNSEEN) : { ...drained, broken: UNSEEN, whole: drained.at };
     }
     if (change.at === null || (change.kind !== "commit" && change.kind !== "drained")) continue;
     if (change.kind === "drained") drained = { seq: change.seq, at: change.at };
@@ -100,9 +92,9 @@ const UNSEEN = "tables or triggers were changed, or the journal was switched off
 function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Generator<TailChange | "damaged"> {
   let last = after;
   const isNew = ({ seq, kind }: TailChange) => {
-    // A drainer that died wrote some of them twice. What is said of all before it has the number of the last.
-    const isSaid = kind === "drained" || kind === "unseen";
-    const yes = isSaid ? seq >= last && (seq > after || kind === "unseen") : seq > last;
+    // A process that died while draining wrote some changes twice. "drained" and "unseen" carry the number of the last change.
+    const isMark = kind === "drained" || kind === "unseen";
+    const yes = isMark ? seq >= last && (seq > after || kind === "unseen") : seq > last;
     if (yes) last = seq;
     return yes;
   };
@@ -121,7 +113,7 @@ const VALUE = `(?:NULL|cast\\(X'[0-9A-Fa-f]*' as text\\)|-?[0-9]+(?:\\.[0-9]+)?(
 const VALUES = new RegExp(`^${VALUE}(?:,${VALUE})*$`);
 const SETTINGS = new RegExp(`^"[^"]*(?:""[^"]*)*"=${VALUE}(?:,"[^"]*(?:""[^"]*)*"=${VALUE})*$`);
 
-/** Null: nothing is to be done. Nothing but values is taken from the journal's files. */
+/** Null: the change has no statement. Only values are taken from the journal's files. */
 function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<string, Journaled>): string | null {
   if (kind === "commit" || kind === "drained" || kind === "gap") return null;
   const table = tables.get(name ?? "");
@@ -131,7 +123,7 @@ function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<strin
     case "put":
       return `insert or replace into ${quoted(table.name)} (${table.columns.map(quoted).join(", ")}) values (${checked(VALUES, row)})`;
     case "set":
-      // As it was done: what was in its way then went without a word.
+      // The original update replaced conflicting rows, too.
       return `update or replace ${quoted(table.name)} set ${checked(SETTINGS, row)} where ${found}`;
     case "gone":
       return `delete from ${quoted(table.name)} where ${found}`;
@@ -153,22 +145,20 @@ function gap(why: string, whole: number | null): HoldfastError {
   );
 }
 
-/** A table whose rows are journaled: by what a row is found, and what it holds. */
 interface Journaled {
   name: string;
   sql: string;
-  /** Columns, or the rowid where no column is it. */
+  /** Columns, or the rowid if no column is it. */
   key: string[];
   columns: string[];
-  /** Those of them that hold whole numbers, or nothing, and never anything else. */
+  /** Columns that hold integers or null and never anything else. */
   integers: ReadonlySet<string>;
 }
 
-/** What the journal itself is made of. */
 const OWN = new Set(["holdfast_changes", "holdfast_journal"]);
 const PREFIX = "holdfast_change_";
 
-/** Every table, also those of others in the same file; `uncovered` are virtual ones, whose rows no trigger sees. */
+/** Every table, also the user's; `uncovered`: virtual tables, whose rows no trigger sees. */
 export function journaled(db: Connection): { tables: Journaled[]; uncovered: string[] } {
   const rows = db
     .prepare(
@@ -194,35 +184,29 @@ function describe(db: Connection, name: string, sql: string, withoutRowid: boole
   const primary = info.filter(([, , pk]) => pk > 0).toSorted((a, b) => a[2] - b[2]);
   const isAlias = primary.length === 1 && primary[0]?.[1].toUpperCase() === "INTEGER";
   const key = primary.map(([column]) => column);
-  // What a user declares to be one may be anything.
+  // A column that a user declares as an integer may hold anything.
   const declared = isOwn(name) ? info.filter(([, type]) => type.toUpperCase() === "INTEGER").map(([column]) => column) : [];
   if (withoutRowid) return { name, sql, columns, key, integers: new Set(declared) };
   if (isAlias) return { name, sql, columns, key, integers: new Set([...declared, ...key]) };
   const taken = new Set(columns.map((column) => column.toLowerCase()));
   const free = ["rowid", "oid", "_rowid_"].find((one) => !taken.has(one));
   const rowid = free ?? "rowid";
-  return {
-    name,
-    sql,
-    columns: [rowid, ...columns],
-    key: [rowid],
-    integers: new Set(free === undefined ? declared : [...declared, free]),
-  };
+  const integers = new Set(free === undefined ? declared : [...declared, free]);
+  return { name, sql, columns: [rowid, ...columns], key: [rowid], integers };
 }
 
 function isOwn(table: string): boolean {
   return table.startsWith("holdfast_");
 }
 
-/** The same as long as no table has changed its shape, and no other program's trigger was made, changed or removed. */
+/** The same as long as no table changed its shape, and no trigger of the user was added, changed or removed. */
 export function signatureOf(tables: readonly Journaled[], triggers: readonly string[]): string {
   return hash("sha256", JSON.stringify([tables.map(({ name, sql }) => [name, sql]), triggers]));
 }
 
-/** The triggers that there are, by their text: the journal's, and those of others. */
 export function triggersIn(db: Connection): { ours: string[]; others: string[] } {
   const all = db.prepare("select name, sql from sqlite_schema where type = 'trigger' order by rowid").rows() as string[][];
-  // SQLite writes the first words its own way.
+  // SQLite stores the first words in upper case.
   const text = (ours: boolean) =>
     all.flatMap(([name = "", sql = ""]) =>
       name.startsWith(PREFIX) === ours ? [sql.replace(/^create trigger/i, "create trigger")] : [],
@@ -230,13 +214,13 @@ export function triggersIn(db: Connection): { ours: string[]; others: string[] }
   return { ours: text(true), others: text(false) };
 }
 
-/** Each change of a row becomes a row of the journal, in the same commit: values as SQL writes them. */
+/** Each change of a row becomes a row of the journal in the same commit, its values as SQL literals. */
 export function triggersOf({ name, key, columns, integers }: Journaled): string[] {
   const [table, text] = [quoted(name), literal(name)];
-  const write = isOwn(name) ? plainly : exactly;
+  const write = isOwn(name) ? (one: string) => `quote(${one})` : quoteExactly;
   const value = (row: string, column: string) => {
     const one = `${row}.${quoted(column)}`;
-    // `quote` costs most of all this.
+    // `quote` is the most expensive part.
     return integers.has(column) ? `coalesce(${one}, 'NULL')` : write(one);
   };
   const keyOf = (row: string) => joined(key.map((column) => value(row, column)));
@@ -258,7 +242,7 @@ end`,
   ];
 }
 
-/** In one go, and not one by one, which would copy what is there for each. */
+/** Joined by one function: repeated `||` would copy the text for each part. */
 function joined(texts: readonly string[], by = ","): string {
   const [first, ...others] = Array.from({ length: Math.ceil(texts.length / ARGUMENTS) }, (_, i) => {
     return `concat_ws(${literal(by)}, ${texts.slice(i * ARGUMENTS, (i + 1) * ARGUMENTS).join(", ")})`;
@@ -266,27 +250,18 @@ function joined(texts: readonly string[], by = ","): string {
   return [first, ...others].join(` || ${literal(by)} || `);
 }
 
-/** A function takes no more of them everywhere. */
 const ARGUMENTS = 100;
 
-function plainly(value: string): string {
-  return `quote(${value})`;
-}
-
-/**
- * `quote` ends a text at its first NUL, and a text that is none in its encoding would come back as another: but for plain
- * ASCII, texts are written as their bytes. None of Holdfast's own has such.
- */
-function exactly(value: string): string {
+// `quote` ends a text at its first NUL, and does not return a text that is invalid in its encoding unchanged: texts other than
+// plain ASCII are written as their bytes. Holdfast's own tables hold no such text.
+function quoteExactly(value: string): string {
   const odd = `typeof(${value}) = 'text' and (instr(${value}, char(0)) or ${value} glob '*[^' || char(1) || '-' || char(127) || ']*')`;
   return `iif(${odd}, 'cast(' || quote(cast(${value} as blob)) || ' as text)', quote(${value}))`;
 }
 
 export function dropTriggers(db: Connection): void {
-  const names = db
-    .prepare("select name from sqlite_schema where type = 'trigger' and substr(name, 1, ?) = ?")
-    .rows(PREFIX.length, PREFIX);
-  for (const [name] of names) db.exec(`drop trigger ${quoted(name as string)}`);
+  const sql = "select name from sqlite_schema where type = 'trigger' and substr(name, 1, ?) = ?";
+  for (const name of column<string>(db, sql, PREFIX.length, PREFIX)) db.exec(`drop trigger ${quoted(name)}`);
 }
 
 function literal(text: string): string {

@@ -1,23 +1,20 @@
 import {
-  closeSync,
   existsSync,
   fchmodSync,
   fsyncSync,
   ftruncateSync,
-  openSync,
   readdirSync,
   readFileSync,
   readSync,
   rmSync,
-  statSync,
   writeSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
-import { modeLike } from "../../faults.ts";
+import { fileSize, modeLike, openFile } from "../../faults.ts";
 import { syncFolder } from "../backup/copy.ts";
 
-/** One entry of the journal; of `commit`, `gap` and `drained` only the time is given. */
+/** One entry of the journal; `commit`, `gap` and `drained` have only a time. */
 export interface Change {
   seq: number;
   kind: "put" | "set" | "gone" | "commit" | "gap" | "drained";
@@ -27,41 +24,33 @@ export interface Change {
   at: number | null;
 }
 
-/** What a file of the journal belongs to. */
 export interface SegmentHead {
   databaseId: string;
   epoch: number;
-  /** Everything after this number, as far as it goes. */
   after: number;
 }
 
-/** A file is full then, and the next is begun. */
-const FULL = 16 * 1024 * 1024;
-/** A head is shorter than this. */
-const HEAD = 512;
+const FULL_BYTES = 16 * 1024 * 1024;
+const HEAD_BYTES = 512;
 
 export function changesFolder(path: string): string {
   return `${path}-changes`;
 }
 
-/**
- * Appends to the newest file of an epoch, or begins one. Where an append has failed it is of no more use: another one finds
- * out how far the files go.
- */
+/** Appends to the newest segment of an epoch, or begins one. After a failed append, only a new writer knows how far the files go. */
 export class SegmentWriter {
   readonly #folder: string;
   readonly #full: number;
   readonly #head: Omit<SegmentHead, "after">;
   #file: string | null = null;
   #size = 0;
-  /** The number of the last that is in the files. */
   last: number;
 
   /**
-   * `kept` is the first that the database still has: from there on, what is in the newest file may have been cut off by a
-   * crash or a full disk, in any place, so it is written anew.
+   * `kept`: the first change that the database still has. From there on the newest segment may have been cut off by a crash or a
+   * full disk, in any place, so it is written again.
    */
-  constructor(folder: string, head: Omit<SegmentHead, "after">, kept: number | null, full = FULL) {
+  constructor(folder: string, head: Omit<SegmentHead, "after">, kept: number | null, full = FULL_BYTES) {
     this.#full = full;
     this.#folder = folder;
     this.#head = head;
@@ -75,10 +64,10 @@ export class SegmentWriter {
     const good = first === -1 ? changes.length : first;
     this.last = changes[good - 1]?.seq ?? newest.head.after;
     this.#size = first === -1 ? whole : (ends[good - 1] ?? headLength(newest.path));
-    if (this.#size < statSync(newest.path).size) cut(newest.path, this.#size);
+    if (this.#size < fileSize(newest.path)) cut(newest.path, this.#size);
   }
 
-  /** On the disk when it returns. */
+  /** Synced when it returns. */
   append(changes: readonly Change[], after: number): void {
     if (this.#file === null || this.#size > this.#full) this.#begin(after);
     const text = changes.map((change) => line(change)).join("");
@@ -88,7 +77,7 @@ export class SegmentWriter {
 
   #begin(after: number): void {
     const { databaseId, epoch } = this.#head;
-    // Beside what another database of the same name has left.
+    // The id keeps it apart from the segments of another database of the same name.
     const name = `${String(epoch).padStart(5, "0")}-${String(after).padStart(16, "0")}-${databaseId.slice(0, 8)}.changes`;
     const file = join(this.#folder, name);
     this.#size = write(file, "wx", line({ ...this.#head, after } satisfies SegmentHead));
@@ -97,12 +86,11 @@ export class SegmentWriter {
   }
 }
 
-/** The files of one database's epoch, in their order. */
 export function segmentsIn(folder: string, databaseId: string, epoch: number): { path: string; head: SegmentHead }[] {
   return segmentsOf(folder, databaseId).filter(({ head }) => head.epoch === epoch);
 }
 
-/** The highest epoch of a database that there are files of; -1: there are none. */
+/** The highest epoch that there are segments of; -1: there are none. */
 export function lastEpochIn(folder: string, databaseId: string): number {
   return Math.max(-1, ...segmentsOf(folder, databaseId).map(({ head }) => head.epoch));
 }
@@ -110,7 +98,7 @@ export function lastEpochIn(folder: string, databaseId: string): number {
 function segmentsOf(folder: string, databaseId: string): { path: string; head: SegmentHead }[] {
   return namesIn(folder).flatMap((name) => {
     const path = join(folder, name);
-    // Where the head is damaged, its name says as much.
+    // A damaged head is replaced by the name.
     const head = headOf(path) ?? fromName(name, databaseId);
     return head?.databaseId === databaseId ? [{ path, head }] : [];
   });
@@ -128,34 +116,30 @@ function namesIn(folder: string): string[] {
     .toSorted();
 }
 
-/** A crash or a full disk has left less than a head: nothing was ever in it. */
+/** A crash or a full disk has left less than a head: the segment is empty. */
 function removeUnbegun(folder: string): void {
-  for (const name of namesIn(folder)) if (!start(join(folder, name)).includes(10)) rmSync(join(folder, name));
+  for (const name of namesIn(folder)) if (!startOf(join(folder, name)).includes(10)) rmSync(join(folder, name));
 }
 
 function headOf(path: string): SegmentHead | null {
-  const bytes = start(path);
+  const bytes = startOf(path);
   const end = bytes.indexOf(10);
   return end === -1 ? null : (parse(bytes.toString("utf8", 0, end)) as SegmentHead | null);
 }
 
 function headLength(path: string): number {
-  return start(path).indexOf(10) + 1;
+  return startOf(path).indexOf(10) + 1;
 }
 
-function start(path: string): Buffer {
-  const bytes = Buffer.alloc(HEAD);
-  const fd = openSync(path, "r");
-  try {
-    return bytes.subarray(0, readSync(fd, bytes, 0, HEAD, 0));
-  } finally {
-    closeSync(fd);
-  }
+function startOf(path: string): Buffer {
+  const bytes = Buffer.alloc(HEAD_BYTES);
+  using file = openFile(path, "r");
+  return bytes.subarray(0, readSync(file.fd, bytes, 0, HEAD_BYTES, 0));
 }
 
 /**
- * The changes in a file, and where each ends. Lines that are not what was written are left out: what they were is missing
- * among the numbers. `whole` is how far it goes in lines that have an end; `damaged`, whether the last of those is none.
+ * The changes in a segment, and where each ends. Damaged lines are left out, which leaves a gap in the numbers. `whole`: the
+ * length of all complete lines; `damaged`: whether the last complete line is.
  */
 export function readSegment(path: string): { changes: Change[]; ends: number[]; whole: number; damaged: boolean } {
   const bytes = readFileSync(path);
@@ -174,7 +158,7 @@ export function readSegment(path: string): { changes: Change[]; ends: number[]; 
   return { changes, ends, whole, damaged };
 }
 
-/** Those that no backup needs any more go. A backup needs what comes after it; without one, all of it may be needed. */
+/** Removes the segments that no backup needs. A backup needs what follows it; without backups all may be needed. */
 export function trimSegments(
   folder: string,
   now: { databaseId: string; epoch: number },
@@ -185,7 +169,7 @@ export function trimSegments(
       .filter((one) => one.epoch === epoch && typeof one.changes === "number")
       .map(({ changes }) => changes as number);
     if (from.length === 0 && epoch === now.epoch) continue;
-    // Of a time to which no backup leads any more, nothing.
+    // Of an epoch that no backup leads to any more, everything is removed.
     const upTo = from.length === 0 ? Number.POSITIVE_INFINITY : Math.min(...from);
     const segments = segmentsIn(folder, now.databaseId, epoch);
     for (const [i, { path }] of segments.entries()) {
@@ -207,27 +191,19 @@ function parse(text: string): unknown {
     : null;
 }
 
-/** Synced; the answer is how many bytes it was. */
+/** Writes and syncs; returns the number of bytes. */
 function write(path: string, flags: "a" | "wx", text: string): number {
   const bytes = Buffer.from(text);
   const mode = modeLike(dirname(path));
-  const fd = openSync(path, flags, mode);
-  try {
-    if (flags === "wx") fchmodSync(fd, mode);
-    for (let at = 0; at < bytes.length;) at += writeSync(fd, bytes, at);
-    fsyncSync(fd);
-    return bytes.length;
-  } finally {
-    closeSync(fd);
-  }
+  using file = openFile(path, flags, mode);
+  if (flags === "wx") fchmodSync(file.fd, mode);
+  for (let at = 0; at < bytes.length;) at += writeSync(file.fd, bytes, at);
+  fsyncSync(file.fd);
+  return bytes.length;
 }
 
 function cut(path: string, size: number): void {
-  const fd = openSync(path, "r+");
-  try {
-    ftruncateSync(fd, size);
-    fsyncSync(fd);
-  } finally {
-    closeSync(fd);
-  }
+  using file = openFile(path, "r+");
+  ftruncateSync(file.fd, size);
+  fsyncSync(file.fd);
 }

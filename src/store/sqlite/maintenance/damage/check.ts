@@ -3,19 +3,17 @@ import type { JobKey } from "../../../../core/text/ids.ts";
 import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
-import { connect, type Connection, type DriverName, type Value } from "../../driver.ts";
+import { column, connect, type Connection, type DriverName, scalar, type Value } from "../../driver.ts";
 import { explain, faultOf } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
 
-/** How many findings of SQLite's own are told; a page that is torn makes thousands. */
-const MOST = 20;
-/** On a thread of its own it may wait for a process that is just opening the file. */
-const PATIENCE = 5_000;
+const MOST_FINDINGS = 20;
+const BUSY_TIMEOUT_MS = 5_000;
 
 export interface CheckedPages extends Checked {
-  /** Some of it is more than a row: pages, indexes, the schema. */
+  /** A finding concerns more than a row: pages, indexes, the schema. */
   structural: boolean;
-  /** Every page, row and constraint was looked at. A quick check is not complete, nor one on a connection that may only read. */
+  /** Every page, row and constraint was checked. A quick check, or one on a read-only connection, is not complete. */
   isComplete: boolean;
 }
 
@@ -23,22 +21,17 @@ export interface CheckRequest {
   driver: DriverName;
   path: string;
   how: Thoroughness;
-  /** It is known to be, so it is only read; default false. */
   damaged?: boolean;
 }
 
-/** In a thread: it blocks for as long as a disk takes. */
 export function checkFile({ driver, path, how, damaged }: CheckRequest): CheckedPages {
   try {
-    // On a connection that may only read, SQLite passes over every CHECK. One that may write would, as the last to leave,
-    // copy the log of a damaged database back.
-    const db = connect(driver, path, { busyTimeout: PATIENCE, ...(damaged ? { readOnly: true } : { mustExist: true }) });
-    try {
-      const checked = checkDatabase(db, driver, how);
-      return damaged ? { ...checked, isComplete: false } : checked;
-    } finally {
-      db.close();
-    }
+    // On a read-only connection SQLite skips every CHECK. One that may write would, as the last to close, copy the log of a
+    // damaged database into it.
+    const access = damaged ? { readOnly: true } : { mustExist: true };
+    using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS, ...access });
+    const checked = checkDatabase(db, driver, how);
+    return damaged ? { ...checked, isComplete: false } : checked;
   } catch (error) {
     const fault = faultOf(error);
     if (fault !== "CORRUPT" && fault !== "NOTADB") throw explain(error, path);
@@ -46,7 +39,6 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
   }
 }
 
-/** On whatever is open: the live file for a quick look, a copy of it for all. */
 export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
   const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
   const others = { references: checkReferences(db), artifacts: artifactsOf(db) };
@@ -58,46 +50,41 @@ export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughn
 }
 
 function pragma(db: Connection, name: string): string[] {
-  const lines = db.prepare(`pragma ${name}(${MOST})`).rows();
-  // One answer may have many lines, the first of which only says which database it is about.
-  const said = lines.flatMap(([line]) => String(line).split("\n"));
-  return said.filter((line) => line !== "ok" && !line.startsWith("*** in database")).slice(0, MOST);
+  const lines = db.prepare(`pragma ${name}(${MOST_FINDINGS})`).rows();
+  // One answer may have many lines, the first of which only names the database.
+  const findings = lines.flatMap(([line]) => String(line).split("\n"));
+  return findings.filter((line) => line !== "ok" && !line.startsWith("*** in database")).slice(0, MOST_FINDINGS);
 }
 
-function readable(look: () => string[]): string[] {
+function readable(check: () => string[]): string[] {
   try {
-    return look();
+    return check();
   } catch (error) {
     if (faultOf(error) !== "CORRUPT") throw error;
     return [(error as Error).message];
   }
 }
 
-/** An older schema, as it is before a migration, knows nothing of them. */
 function artifactsOf(db: Connection): string[] {
-  if (db.prepare("select 1 from pragma_table_info('holdfast_artifacts')").row() === undefined) return [];
-  const referred = db.prepare(
-    `select hash from holdfast_artifacts
-     union select output_file from holdfast_results where output_file is not null
-     union select value_file from holdfast_targets where value_file is not null`,
-  );
+  if (scalar(db, "select 1 from pragma_table_info('holdfast_artifacts')") === undefined) return [];
   try {
-    return referred.rows().map(([hash]) => hash as string);
+    return column(
+      db,
+      `select hash from holdfast_artifacts
+       union select output_file from holdfast_results where output_file is not null
+       union select value_file from holdfast_targets where value_file is not null`,
+    );
   } catch (error) {
-    // What the pages have to do with it was found with them.
+    // The check of the pages reports the damage.
     if (faultOf(error) !== "CORRUPT") throw error;
     return [];
   }
 }
 
-/** How many pairs of tables, and rows of each, are named. */
 const MOST_TABLES = 20;
 const MOST_ROWS = 5;
 
-/**
- * Rows of the user's tables whose foreign keys lead nowhere; Holdfast's own tables have no foreign keys. SQLite enforces them
- * only on connections that switch them on. A schema without foreign keys costs one look at its tables.
- */
+/** Rows of the user's tables whose foreign keys lead nowhere: SQLite enforces them only on connections that switch them on. */
 function checkReferences(db: Connection): string[] {
   try {
     const violated = db
@@ -105,15 +92,16 @@ function checkReferences(db: Connection): string[] {
       .rows() as [string, string, number][];
     const some = db.prepare(`select rowid from pragma_foreign_key_check(?) where parent = ? limit ${MOST_ROWS}`);
     return violated.map(([table, parent, count]) => {
-      // A table without rowids has none to name.
       const rows = some.rows(table, parent).flatMap(([rowid]) => (rowid === null ? [] : [String(rowid)]));
       const named = rows.length === 0 ? "" : ` (rowid ${rows.join(", ")}${rows.length < count ? ", …" : ""})`;
-      const said = count === 1 ? "1 row" : `${count} rows`;
-      const [refer, what] = count === 1 ? ["refers", "a row"] : ["refer", "rows"];
-      return `${said} of table "${table}" ${refer} to ${what} of "${parent}" that ${count === 1 ? "does" : "do"} not exist${named}.`;
+      const what =
+        count === 1
+          ? `1 row of table "${table}" refers to a row of "${parent}" that does not exist`
+          : `${count} rows of table "${table}" refer to rows of "${parent}" that do not exist`;
+      return `${what}${named}.`;
     });
   } catch (error) {
-    // A parent table without the unique column that a foreign key names, say. Damaged pages are found by the other checks.
+    // For example, a parent table lacks the unique column that a foreign key names. The other checks report damaged pages.
     const fault = faultOf(error);
     if (fault === "CORRUPT") return [];
     if (fault !== "OTHER") throw error;
@@ -121,7 +109,7 @@ function checkReferences(db: Connection): string[] {
   }
 }
 
-/** Tables, indexes and triggers whose text is another than this Holdfast has written. Others' own are no concern. */
+/** Compares Holdfast's tables, indexes and triggers with a fresh schema. The user's own are not checked. */
 function checkSchema(db: Connection, driver: DriverName): string[] {
   const there = textsOf(db);
   const found: string[] = [];
@@ -133,13 +121,9 @@ function checkSchema(db: Connection, driver: DriverName): string[] {
 }
 
 function fresh(driver: DriverName): Map<string, string | null> {
-  const db = connect(driver, ":memory:", { busyTimeout: 0 });
-  try {
-    migrate(db, { path: ":memory:", now: 0, actor: null, whenNew: () => {} });
-    return textsOf(db);
-  } finally {
-    db.close();
-  }
+  using db = connect(driver, ":memory:", { busyTimeout: 0 });
+  migrate(db, { path: ":memory:", now: 0, actor: null, whenNew: () => {} });
+  return textsOf(db);
 }
 
 function textsOf(db: Connection): Map<string, string | null> {
@@ -147,39 +131,30 @@ function textsOf(db: Connection): Map<string, string | null> {
   return new Map(rows as [string, string | null][]);
 }
 
-/** How many of a kind are named; the others are counted. */
-const NAMED = 5;
+const MOST_NAMED = 5;
 
-/** A row that is not what was written there. */
 export interface BadRow {
   table: string;
-  /** The values of its key. */
   key: (string | number)[];
-  /** What people know it by. */
   name: string;
   kind: string;
 }
 
-/** Rows that are not what was written there, by what they hold. */
+/** Damaged rows, and rows of two tables that contradict each other. */
 export function checkRows(db: Connection): string[] {
-  const found = Map.groupBy(badRows(db), ({ kind }) => kind);
-  return [...[...found].flatMap(([kind, rows]) => said(kind, rows)), ...strays(db)];
+  const damaged = [...Map.groupBy(badRows(db), ({ kind }) => kind)].map(([kind, rows]) => {
+    const names = rows.slice(0, MOST_NAMED).map(({ name }) => name);
+    const more = rows.length > MOST_NAMED ? ` and ${rows.length - MOST_NAMED} more` : "";
+    return `Not what was written: ${kind} ${names.join(", ")}${more}.`;
+  });
+  return [...damaged, ...strays(db)];
 }
 
 export function badRows(db: Connection): BadRow[] {
   return CHECKED_TABLES.flatMap((table) => badRowsOf(db, table));
 }
 
-function said(kind: string, found: readonly BadRow[]): string[] {
-  const named = found
-    .slice(0, NAMED)
-    .map(({ name }) => name)
-    .join(", ");
-  const more = found.length > NAMED ? ` and ${found.length - NAMED} more` : "";
-  return [`Not what was written: ${kind} ${named}${more}.`];
-}
-
-/** What stages have made and are given has a hash of its own, too. */
+/** Values of pipelines have a hash of their own, too. */
 function badRowsOf(db: Connection, checked: CheckedRows): BadRow[] {
   const { table, kind, key, checksumOf, value } = checked;
   const found: BadRow[] = [];
@@ -202,103 +177,87 @@ function nameOf({ table, key }: CheckedRows, row: Row): string {
   return publicId(row["id"] as string | null, row["created_at"] as number, row["key"] as JobKey);
 }
 
-/** Rows of two tables that belong together, and one of them is not there. */
-function strays(db: Connection): string[] {
-  const count = (sql: string) => (db.prepare(sql).row() as [number])[0];
-  const found: string[] = [];
-  const stray = (n: number, what: string) => {
-    if (n > 0) found.push(`${n} ${what}.`);
-  };
-  stray(
-    count(
-      `select count(*) from holdfast_jobs as job where id is not null
-         and not exists (select 1 from holdfast_ids where holdfast_ids.id = job.id and holdfast_ids.job = job.key)`,
-    ),
+const CONTRADICTIONS: readonly [what: string, count: string][] = [
+  [
     "jobs have an id that is not in the list of ids",
-  );
-  stray(
-    count(
-      `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job
-       where job.id is not named.id`,
-    ),
+    `select count(*) from holdfast_jobs as job where id is not null
+       and not exists (select 1 from holdfast_ids where holdfast_ids.id = job.id and holdfast_ids.job = job.key)`,
+  ],
+  [
     "ids in the list lead to a job that has another",
-  );
-  stray(
-    count("select count(*) from holdfast_jobs where lane not in (select id from holdfast_lanes)"),
+    `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job where job.id is not named.id`,
+  ],
+  [
     "jobs are in a lane that is not there",
-  );
-  stray(
-    count("select count(*) from holdfast_jobs where policy not in (select id from holdfast_policies)"),
+    "select count(*) from holdfast_jobs where lane not in (select id from holdfast_lanes)",
+  ],
+  [
     "jobs have a policy that is not there",
-  );
-  stray(
-    count("select count(*) from holdfast_notes where job not in (select key from holdfast_jobs)"),
+    "select count(*) from holdfast_jobs where policy not in (select id from holdfast_policies)",
+  ],
+  [
     "checkpoints are of a job that is not there",
-  );
-  stray(
-    count("select count(*) from holdfast_events where seq > (select seq from sqlite_sequence where name = 'holdfast_events')"),
+    "select count(*) from holdfast_notes where job not in (select key from holdfast_jobs)",
+  ],
+  [
     "events have a number that was never given out",
-  );
-  stray(count("select count(*) from holdfast_work where job not in (select key from holdfast_jobs)"), "work items have no job");
-  stray(
-    count(
-      `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job
-       join holdfast_lanes as lane on lane.id = job.lane where lane.name <> named.name`,
-    ),
+    "select count(*) from holdfast_events where seq > (select seq from sqlite_sequence where name = 'holdfast_events')",
+  ],
+  ["work items have no job", "select count(*) from holdfast_work where job not in (select key from holdfast_jobs)"],
+  [
     "ids in the list say another name than their job has",
-  );
-  stray(
-    count(
-      `select count(*) from holdfast_expiring as listed left join holdfast_jobs as job on job.key = listed.job
-       where job.key is null or job.lane <> listed.lane or job.state <> listed.state or job.finished_at <> listed.finished_at`,
-    ),
+    `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job
+     join holdfast_lanes as lane on lane.id = job.lane where lane.name <> named.name`,
+  ],
+  [
     "jobs are listed to be forgotten otherwise than they ended",
-  );
-  stray(
-    count(
-      `select count(*) from holdfast_parked as listed left join holdfast_jobs as job on job.key = listed.job
-       left join holdfast_counters as counter on counter.id = listed.counter
-       where job.key is null or counter.id is null or job.gate is not 'limit' or job.priority <> listed.priority
-         or counter.lane <> job.lane or not json_valid(job.limits)
-         or listed.more <> iif(json_valid(job.limits), json_array_length(job.limits) > 1, 0)`,
-    ),
+    `select count(*) from holdfast_expiring as listed left join holdfast_jobs as job on job.key = listed.job
+     where job.key is null or job.lane <> listed.lane or job.state <> listed.state or job.finished_at <> listed.finished_at`,
+  ],
+  [
     "jobs are listed before a limit otherwise than they stand there",
-  );
-  stray(
-    count("select count(*) from holdfast_jobs where gate = 'limit' and key not in (select job from holdfast_parked)"),
+    `select count(*) from holdfast_parked as listed left join holdfast_jobs as job on job.key = listed.job
+     left join holdfast_counters as counter on counter.id = listed.counter
+     where job.key is null or counter.id is null or job.gate is not 'limit' or job.priority <> listed.priority
+       or counter.lane <> job.lane or not json_valid(job.limits)
+       or listed.more <> iif(json_valid(job.limits), json_array_length(job.limits) > 1, 0)`,
+  ],
+  [
     "jobs stand before a limit and are not in its list",
-  );
-  // Read in one statement, so in one instant.
-  stray(
-    count(
-      `with counted as (
-         select lane, state, count(*) as n from holdfast_jobs
-         where state = 'succeeded' or state = 'failed' or state = 'cancelled' or state = 'quarantined' group by lane, state)
-       select count(*) from (
-         select lane, state, n from counted except select lane, state, n from holdfast_tally
-         union all
-         select * from (select lane, state, n from holdfast_tally where n <> 0 except select lane, state, n from counted))`,
-    ),
+    "select count(*) from holdfast_jobs where gate = 'limit' and key not in (select job from holdfast_parked)",
+  ],
+  [
     "counts of finished jobs are not those of the jobs",
-  );
-  return found;
+    // One statement reads one snapshot.
+    `with counted as (
+       select lane, state, count(*) as n from holdfast_jobs
+       where state = 'succeeded' or state = 'failed' or state = 'cancelled' or state = 'quarantined' group by lane, state)
+     select count(*) from (
+       select lane, state, n from counted except select lane, state, n from holdfast_tally
+       union all
+       select * from (select lane, state, n from holdfast_tally where n <> 0 except select lane, state, n from counted))`,
+  ],
+];
+
+function strays(db: Connection): string[] {
+  return CONTRADICTIONS.flatMap(([what, sql]) => {
+    const count = scalar<number>(db, sql);
+    return count > 0 ? [`${count} ${what}.`] : [];
+  });
 }
 
-/** So many rows are read at once, so that a check neither holds up writers nor pins the log for long. */
-const STEP = 5_000;
+/** Rows read at once, so that a check neither delays writers nor pins the log for long. */
+const STEP_ROWS = 5_000;
 
 type Row = Record<string, Value>;
 
-/** A table whose rows carry a checksum. */
 interface CheckedRows {
   table: string;
-  /** What people call its rows. */
   kind: string;
   key: readonly string[];
-  /** What the checksum is made of, the key and the checksum; with `from`. */
   select: string;
   checksumOf: (row: Row) => number | null;
-  /** The first part of the names of a value's columns, which stands beside its hash. */
+  /** The prefix of the columns that hold a value and its hash. */
   value?: string;
 }
 
@@ -329,23 +288,21 @@ function checked(table: CheckedTable, kind: string, key: readonly string[]): Che
   return { table, kind, key, select, checksumOf: (row) => rowChecksum(table, row as never) };
 }
 
-/** All rows of a table, in the order of its key. */
 function eachPage(db: Connection, { table, key, select }: CheckedRows, call: (rows: Row[]) => void): void {
   const names = key.map((name) => `${table}.${name}`).join(", ");
-  const order = `order by ${names} limit ${STEP}`;
+  const order = `order by ${names} limit ${STEP_ROWS}`;
   let rows = db.prepare(`select ${select} ${order}`).all<Row>();
   const next = db.prepare(`select ${select} where (${names}) > (${key.map((name) => `:${name}`).join(", ")}) ${order}`);
   for (let last: string | null = null; rows.length > 0;) {
     call(rows);
     const end = Object.fromEntries(key.map((name) => [name, (rows.at(-1) as Row)[name] as Value]));
-    // Where pages are damaged, the order may be, too.
+    // On damaged pages the order may be wrong.
     if (JSON.stringify(end) === last) return;
     last = JSON.stringify(end);
     rows = next.all<Row>(end);
   }
 }
 
-/** Gives each row without a checksum the one that fits what is there. */
 export function fillChecksums(db: Connection): void {
   for (const one of CHECKED_TABLES) {
     const set = db.prepare(`update ${one.table} set checksum = ? where ${one.key.map((name) => `${name} = ?`).join(" and ")}`);

@@ -5,7 +5,7 @@ import type { Finding, NewFinding } from "../../../maintenance.ts";
 import { createFolder, modeLike } from "../../faults.ts";
 import { syncFolder, writeSynced } from "../backup/copy.ts";
 
-/** The end of the name of a file that says which finding was cleared, until that stands in the audit. */
+/** The suffix of a file that says who cleared a finding, until the audit records it. */
 const CLEARED = ".cleared";
 
 export interface Cleared extends Finding {
@@ -13,13 +13,9 @@ export interface Cleared extends Finding {
   clearedAt: number;
 }
 
-/**
- * What was found wrong, beside the database, because a damaged database is not written to. Each finding is a file of its
- * own: processes that find something at the same time need not know of each other.
- */
+/** Files beside the database, because a damaged database is not written; one a finding, so that processes need not coordinate. */
 export class Findings {
   readonly #path: string;
-  /** Null: of a database in memory, which no other process has. */
   readonly #folder: string | null;
   readonly #kept: Finding[] = [];
   readonly #cleared: Cleared[] = [];
@@ -29,12 +25,11 @@ export class Findings {
     this.#folder = path === ":memory:" ? null : findingsFolder(path);
   }
 
-  /** The oldest first. */
   all(): Finding[] {
     return this.#folder === null ? [...this.#kept] : readAll(this.#folder);
   }
 
-  /** On the disk when it returns. The same again, as long as the first is there, is one. */
+  /** Synced when it returns. An equal finding is stored once. */
   add(finding: NewFinding, at: number): Finding {
     const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
     if (same !== undefined) return same;
@@ -44,7 +39,7 @@ export class Findings {
     return made;
   }
 
-  /** Damage stays until a clean check clears it, or another database is put into this one's place. */
+  /** Damage stays until a clean check clears it, or the database is replaced. */
   remove(ids: readonly string[]): void {
     const removable = new Set(ids);
     for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) this.#drop(id);
@@ -60,8 +55,8 @@ export class Findings {
   }
 
   /**
-   * Ends damage that a complete check has not found again. What was cleared, and by whom, is on the disk before the finding
-   * is removed: a process that dies in between leaves the finding, and the audit entry is written by the next that opens.
+   * Clears damage that a complete check has not found again. The record of the clearing is synced before the finding is removed:
+   * if the process dies in between, the finding stays, and the next process that opens the database writes the audit entry.
    */
   clear(ids: readonly string[], by: string, at: number): void {
     const clearable = new Set(ids);
@@ -74,26 +69,22 @@ export class Findings {
     if (this.#folder !== null && ids.length > 0) syncFolder(this.#folder);
   }
 
-  /** Cleared findings that may not stand in the audit yet. */
   cleared(): Cleared[] {
     if (this.#folder === null) return [...this.#cleared];
     const standing = new Set(this.all().map(({ id }) => id));
     return clearedIn(this.#folder).filter(({ id }) => !standing.has(id));
   }
 
-  /** A cleared finding stands in the audit. */
   recorded(id: string): void {
     if (this.#folder !== null) rmSync(join(this.#folder, `${id}${CLEARED}`), { force: true });
     else this.#cleared.length = 0;
   }
 }
 
-/** Beside the database. */
-export function findingsFolder(path: string): string {
+function findingsFolder(path: string): string {
   return `${path}-findings`;
 }
 
-/** For code that puts another database into its place: restore and salvage. */
 export function clearFindings(path: string): void {
   rmSync(findingsFolder(path), { recursive: true, force: true });
   syncFolder(dirname(path));
@@ -110,7 +101,6 @@ function clearedIn(folder: string): Cleared[] {
     const names = readdirSync(folder).filter((name) => name.endsWith(CLEARED));
     return names.map((name) => JSON.parse(readFileSync(join(folder, name), "utf8")) as Cleared);
   } catch {
-    // Another process has just recorded it.
     return [];
   }
 }
@@ -126,7 +116,7 @@ function readAll(folder: string): Finding[] {
   return found.filter((finding) => finding !== null).sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
 }
 
-/** One that another process has just removed is none. One that cannot be read is one all the same. */
+/** Null: another process has just removed it. A finding that cannot be parsed still counts as damage. */
 function read(file: string): Finding | null {
   let text: string;
   try {

@@ -1,15 +1,15 @@
-import { closeSync, existsSync, fstatSync, ftruncateSync, mkdirSync, openSync, readSync, statSync, writeSync } from "node:fs";
+import { existsSync, fstatSync, ftruncateSync, mkdirSync, readSync, statSync, writeSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { BackupFacts, OnProgress } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
-import { connect, type Connection, type DriverName } from "../../driver.ts";
-import { createFile, explain, isOfDamage, modeLike } from "../../faults.ts";
+import { connect, type Connection, type DriverName, inTransaction } from "../../driver.ts";
+import { createFile, explain, fileSize, isOfDamage, modeLike, openFile } from "../../faults.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { copyFileSynced, writeSynced } from "../backup/copy.ts";
 import { refuseNewer, type VerifiedBackup } from "../backup/prepare.ts";
-import { decide, keptName, refuseLiving, settleWith, switchOver, underWay } from "../backup/restore.ts";
-import { living, reportPath, restoreFolder, Right, stagedPath } from "../backup/right.ts";
+import { openProcesses, reportPath, restoreFolder, RestoreLock, stagedPath } from "../backup/restore-lock.ts";
+import { decide, finishPlan, nameForKept, refuseInUse, replaceFiles, underWay } from "../backup/restore.ts";
 import { runTask } from "../backup/tasks.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, withoutRules } from "../changes/replay.ts";
@@ -21,60 +21,65 @@ import type { JournalStart, Salvaged } from "./task.ts";
 export interface SalvageRequest {
   path: string;
   driver: DriverName;
-  /** For the audit. */
   by: string;
   now: number;
-  /** The backup that fills what cannot be read, whole and of this database; null: there is none. */
+  /** Finds the verified backup that fills what cannot be read; null: there is none. */
   backup: (identity: Identity) => Promise<VerifiedBackup | null>;
   onProgress?: OnProgress;
 }
 
 export interface SalvagedDatabase extends Salvaged {
   path: string;
-  /** What the damaged database is called now; its log is beside it, and so is the report. */
   kept: string;
   reportFile: string;
 }
 
 /**
- * Makes a new database of what SQLite can still read of a copy of a damaged one, and puts it into its place. The damaged one
- * is kept as it was. Like a restore: killed before it is decided, everything is as before; after it, the process that opens
- * the database next brings it to its end.
+ * Makes a new database of what SQLite can read of a copy of a damaged one, and puts it into its place. The damaged one is kept
+ * unchanged. Killed before `decide`, everything is as before; after it, the next process that opens the database completes it.
  */
 export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase> {
   const path = canonicalPath(request.path);
   const { driver } = request;
   refuseNetwork(dirname(path));
-  if (!existsSync(path) || statSync(path).size === 0) throw nothing(path);
-  refuseLiving(path, living(path, driver));
-  using right = Right.take(path, driver);
-  if (right === null) throw underWay(path);
-  settleWith(right, path);
+  if (fileSize(path) === 0)
+    throw new HoldfastError(
+      "NO_DATABASE",
+      `There is nothing to salvage at ${path}.`,
+      "Give the path of the damaged database with --db.",
+    );
+  refuseInUse(path, openProcesses(path, driver));
+  using lock = RestoreLock.take(path, driver);
+  if (lock === null) throw underWay(path);
+  finishPlan(lock, path);
   const log = await scanLog(path);
   mkdirSync(restoreFolder(path), { mode: 0o700 });
   try {
-    return await salvageBy(right, { ...request, path }, log?.bad?.beyond ?? 0);
+    return await salvageWith(lock, { ...request, path }, log?.bad?.beyond ?? 0);
   } catch (error) {
-    // What was decided is not taken back: it is as good as done.
-    if (right.plan()?.phase !== "switching") right.clear();
+    // A decided plan is not undone: the next process completes it.
+    if (lock.plan()?.phase !== "switching") lock.clear();
     throw explain(error, path);
   }
 }
 
-async function salvageBy(right: Right, request: SalvageRequest, commitsBeyond: number): Promise<SalvagedDatabase> {
+async function salvageWith(lock: RestoreLock, request: SalvageRequest, commitsBeyond: number): Promise<SalvagedDatabase> {
   const { path, driver, onProgress, now } = request;
   const damaged = join(restoreFolder(path), "damaged");
   const read = await runTask("identify", { driver, from: path, to: damaged });
-  // The processes that had it open have written down beside it which it is.
   const identity = { ...read, databaseId: read.databaseId ?? mostSeen(readSlots(path))?.databaseId ?? null };
   if (identity.schema !== null) refuseNewer(path, identity.schema);
   const backup = await request.backup(identity);
-  if (backup === null && !identity.isReadable) throw unreadable(path);
-  const kept = keptName(path, now, "damaged");
-  // The epoch of what is there may be unreadable: this is beyond all that were given out here, and beyond the backup's.
+  if (backup === null && !identity.isReadable)
+    throw new HoldfastError(
+      "NOTHING_TO_SALVAGE",
+      `SQLite can read nothing of ${path}, and there is no backup. Nothing was changed.`,
+      "Give a backup with --from. `sqlite3 FILE .recover` may find rows of your own tables.",
+    );
+  const kept = nameForKept(path, now, "damaged");
   const seen = knownOutside(path);
-  const epoch = Math.max(right.epoch, identity.epoch, seen.epoch, backup?.facts.epoch ?? 0) + 1;
-  right.remember(epoch);
+  const epoch = Math.max(lock.epoch, identity.epoch, seen.epoch, backup?.facts.epoch ?? 0) + 1;
+  lock.remember(epoch);
   const known = {
     epoch: epoch - 1,
     commits: Math.max(seen.commits, backup?.facts.commits ?? 0),
@@ -113,73 +118,45 @@ async function salvageBy(right: Right, request: SalvageRequest, commitsBeyond: n
   );
   const { report, findings } = salvaged;
   writeSynced(reportPath(path), `${JSON.stringify({ ...report, findings }, null, 2)}\n`, modeLike(path));
-  await decide(right, path, driver, { kept, act: "salvage" });
-  switchOver(path, { kept, act: "salvage" });
-  right.clear();
+  await decide(lock, path, driver, { kept, act: "salvage" });
+  replaceFiles(path, { kept, act: "salvage" });
+  lock.clear();
   passStep("salvage:kept");
   return { ...salvaged, path, kept, reportFile: `${kept}.report.json` };
 }
 
-/** Null: there was none when the backup was made; or the database was restored since, and that one's leads elsewhere. */
+/** Null: the journal was off when the backup was made, or the database was restored since and its journal leads elsewhere. */
 function journalFrom(path: string, { databaseId, epoch, changes }: BackupFacts, now: number): JournalStart | null {
   return changes === null || epoch < now ? null : { folder: changesFolder(path), databaseId, epoch, after: changes };
 }
 
-function unreadable(path: string): HoldfastError {
-  return new HoldfastError(
-    "NOTHING_TO_SALVAGE",
-    `SQLite can read nothing of ${path}, and there is no backup. Nothing was changed.`,
-    "Give a backup with --from. `sqlite3 FILE .recover` may find rows of your own tables.",
-  );
-}
+const CHUNK_BYTES = 2 ** 20;
+/** A disk loses at least a sector at once. */
+const SECTOR_BYTES = 4_096;
 
-function nothing(path: string): HoldfastError {
-  return new HoldfastError(
-    "NO_DATABASE",
-    `There is nothing to salvage at ${path}.`,
-    "Give the path of the damaged database with --db.",
-  );
-}
-
-const CHUNK = 2 ** 20;
-/** What a disk loses at once is at least a sector. */
-const SECTOR = 4_096;
-
-/** Copies a database and its log, and puts zeros where the disk gives back nothing. The copy is SQLite's to change. */
-function copyDamaged(from: string, to: string): void {
-  for (const end of ["", "-wal"]) if (existsSync(from + end)) copyFile(from + end, to + end);
-  extend(to);
-}
-
-/** SQLite reads nothing of a file that is shorter than its first page says: what was cut off becomes zeros. */
+/** SQLite reads nothing of a file that is shorter than its first page says: the missing end becomes zeros. */
 function extend(path: string): void {
-  const file = openSync(path, "r+");
-  try {
-    const header = Buffer.alloc(100);
-    readSync(file, header, 0, header.length, 0);
-    const pageSize = header.readUInt16BE(16) === 1 ? 65_536 : header.readUInt16BE(16);
-    const size = header.readUInt32BE(28) * pageSize;
-    if (header.toString("latin1", 0, 15) === "SQLite format 3" && size > fstatSync(file).size) ftruncateSync(file, size);
-  } finally {
-    closeSync(file);
-  }
+  using file = openFile(path, "r+");
+  const header = Buffer.alloc(100);
+  readSync(file.fd, header, 0, header.length, 0);
+  const pageSize = header.readUInt16BE(16) === 1 ? 65_536 : header.readUInt16BE(16);
+  const size = header.readUInt32BE(28) * pageSize;
+  if (header.toString("latin1", 0, 15) === "SQLite format 3" && size > fstatSync(file.fd).size) ftruncateSync(file.fd, size);
 }
 
-function copyFile(from: string, to: string): void {
+function copyReadable(from: string, to: string): void {
   createFile(to, 0o600);
-  const [source, target] = [openSync(from, "r"), openSync(to, "r+")];
-  try {
-    const { size } = fstatSync(source);
-    for (let at = 0; at < size; at += CHUNK) {
-      const bytes = Buffer.alloc(Math.min(CHUNK, size - at));
-      if (!read(source, bytes, at))
-        for (let within = 0; within < bytes.length; within += SECTOR)
-          if (!read(source, bytes.subarray(within, within + SECTOR), at + within)) bytes.fill(0, within, within + SECTOR);
-      writeSync(target, bytes, 0, bytes.length, at);
-    }
-  } finally {
-    closeSync(source);
-    closeSync(target);
+  using source = openFile(from, "r");
+  using target = openFile(to, "r+");
+  const { size } = fstatSync(source.fd);
+  for (let at = 0; at < size; at += CHUNK_BYTES) {
+    const bytes = Buffer.alloc(Math.min(CHUNK_BYTES, size - at));
+    if (!read(source.fd, bytes, at))
+      for (let offset = 0; offset < bytes.length; offset += SECTOR_BYTES) {
+        const sector = bytes.subarray(offset, offset + SECTOR_BYTES);
+        if (!read(source.fd, sector, at + offset)) sector.fill(0);
+      }
+    writeSync(target.fd, bytes, 0, bytes.length, at);
   }
 }
 
@@ -194,51 +171,38 @@ function read(file: number, bytes: Uint8Array, at: number): boolean {
 }
 
 interface Identity {
-  /** Whether SQLite can read the definitions of its tables. */
   isReadable: boolean;
   databaseId: string | null;
-  /** Null: it cannot be read. */
   schema: number | null;
-  /** 0: it cannot be read. */
   epoch: number;
 }
 
-/** Copies a damaged database, and says which it is as far as that can be read. */
 export function identify({ driver, from, to }: { driver: DriverName; from: string; to: string }): Identity {
-  copyDamaged(from, to);
-  const [row] = readDamaged(driver, to, (db) => db.prepare("select database_id, epoch from holdfast_database").rows()) ?? [];
-  const [found] = readDamaged(driver, to, (db) => db.prepare("select max(version) from holdfast_migrations").rows()) ?? [];
+  for (const end of ["", "-wal"]) if (existsSync(from + end)) copyReadable(from + end, to + end);
+  extend(to);
+  const readRow = (sql: string) => readDamaged(driver, to, (db) => db.prepare(sql).row() ?? []);
+  const [databaseId = null, epoch = 0] = readRow("select database_id, epoch from holdfast_database") ?? [];
+  const [schema = null] = readRow("select max(version) from holdfast_migrations") ?? [];
   return {
-    isReadable: readDamaged(driver, to, (db) => db.prepare("select count(*) from sqlite_schema").row()) !== null,
-    databaseId: (row?.[0] ?? null) as string | null,
-    schema: (found?.[0] ?? null) as number | null,
-    epoch: Number(row?.[1] ?? 0),
+    isReadable: readRow("select count(*) from sqlite_schema") !== null,
+    databaseId: databaseId as string | null,
+    schema: schema as number | null,
+    epoch: Number(epoch),
   };
 }
 
-/** Null: what it asks for cannot be read. */
 export function readDamaged<T>(driver: DriverName, path: string, read: (db: Connection) => T): T | null {
-  let db: Connection | null = null;
   try {
-    db = connect(driver, path, { busyTimeout: 0 });
+    using db = connect(driver, path, { busyTimeout: 0 });
     return read(db);
   } catch (error) {
     if (!isOfDamage(error)) throw error;
     return null;
-  } finally {
-    db?.close();
   }
 }
 
-/** What a damaged database knows of its journal of changes. */
-interface FoundJournal {
-  /** Null: that cannot be read. */
-  active: boolean | null;
-  /** What was not in a file yet. */
-  tail: Change[];
-}
-
-export function readJournal(driver: DriverName, damaged: string): FoundJournal {
+/** The journal of a damaged database; `active` is null if it cannot be read, `tail` has the changes that are in no file yet. */
+export function readJournal(driver: DriverName, damaged: string): { active: boolean | null; tail: Change[] } {
   const state = readDamaged(driver, damaged, (db) => ({ active: stateOf(db)?.active ?? false }));
   const tail = state?.active
     ? readDamaged(driver, damaged, (db) =>
@@ -248,8 +212,7 @@ export function readJournal(driver: DriverName, damaged: string): FoundJournal {
   return { active: state?.active ?? null, tail: tail ?? [] };
 }
 
-/** The backup, and what was done after it as far as the journal leads: a copy of it, beside the new database. */
-export function goOn(
+export function replayBackup(
   driver: DriverName,
   backup: string,
   beside: string,
@@ -257,22 +220,15 @@ export function goOn(
 ): { path: string; reached: number | null } {
   const path = join(dirname(beside), "source");
   copyFileSynced(backup, path);
-  const db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  using db = connect(driver, path, { busyTimeout: 0, mustExist: true });
+  withoutRules(db);
   try {
-    withoutRules(db);
-    db.exec("begin immediate");
-    const { reached } = replay(
-      db,
-      { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true },
-      () => {},
-    );
-    db.exec("commit");
+    const whole = { ...journal, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true };
+    const { reached } = inTransaction(db, () => replay(db, whole, () => {}));
     return { path, reached };
   } catch (error) {
-    // A change that is not written as changes are: the backup alone has to do.
+    // The journal holds a change in an unknown form: the backup alone is used.
     if (error instanceof HoldfastError && error.code === "JOURNAL_GAP") return { path: backup, reached: null };
     throw error;
-  } finally {
-    db.close();
   }
 }

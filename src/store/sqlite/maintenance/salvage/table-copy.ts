@@ -1,16 +1,25 @@
-import { connect, type Connection, type DriverName, quoted, tablesOf, type Value, withoutGuard } from "../../driver.ts";
+import {
+  column,
+  connect,
+  type Connection,
+  type DriverName,
+  quoted,
+  scalar,
+  tablesOf,
+  type Value,
+  withoutGuard,
+} from "../../driver.ts";
 import { isOfDamage, isOfDisk } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
 import { readDamaged } from "./salvage.ts";
 
-/** The names under which the damaged database and the backup are attached to the new one. */
 const DAMAGED = "damaged";
 export const BACKUP = "backup";
 
-/** A row's key: of a table without rowids the values of its primary key, of any other its rowid. */
+/** The rowid, or, in a table without rowids, the values of the primary key. */
 export type Key = readonly (Value | bigint)[];
 
-/** Rows between these keys could not be read; null: from the beginning, or to the end. */
+/** Unreadable rows lie between these keys; null: from the start, or to the end. */
 export interface Gap {
   after: Key | null;
   before: Key | null;
@@ -18,18 +27,16 @@ export interface Gap {
 
 type Direction = ">" | "<";
 
-const CHUNK = 1_000;
+const CHUNK_ROWS = 1_000;
 const HIGHEST_ROWID = 2n ** 63n - 1n;
 
-/**
- * Copies one table of the damaged database into the new one with SQLite's own statements, a thousand rows at a time. Where a
- * statement fails because a page is damaged, it is tried with fewer rows, and a row that cannot be read alone is skipped.
- */
+// Copies a thousand rows at a time. Where a statement fails because of a damaged page, it is repeated with fewer rows; a row
+// that cannot be read alone is skipped.
 export class TableCopy {
   readonly table: string;
   readonly hasRowids: boolean;
   readonly gaps: Gap[] = [];
-  /** Keys of rows that break a rule of their table, or of which no more than the key could be read. */
+  /** Keys of rows that break a constraint, or of which only the key could be read. */
   readonly refused: Key[] = [];
   saved = 0;
   readonly #db: Connection;
@@ -45,16 +52,13 @@ export class TableCopy {
       hidden: number,
       type: string,
     ][];
-    const [withoutRowid] = db.prepare("select wr from pragma_table_list where schema = 'main' and name = ?").row(table) as [
-      number,
-    ];
+    const withoutRowid = scalar<number>(db, "select wr from pragma_table_list where schema = 'main' and name = ?", table);
     const names = new Set(columns.map(([name]) => name.toLowerCase()));
     const rowid = ["rowid", "_rowid_", "oid"].find((name) => !names.has(name));
     this.hasRowids = withoutRowid === 0 && rowid !== undefined;
     const primary = columns.filter(([, pk]) => pk > 0).sort(([, a], [, b]) => a - b);
     this.#key = this.hasRowids ? [rowid as string] : primary.map(([name]) => quoted(name));
     const own = columns.filter(([, , hidden]) => hidden === 0).map(([name]) => quoted(name));
-    // A rowid that has no column of its own is copied, too.
     const isAlias = primary.length === 1 && primary[0]?.[3] === "INTEGER";
     this.#columns = this.hasRowids && !isAlias ? [rowid as string, ...own] : own;
   }
@@ -64,15 +68,14 @@ export class TableCopy {
     if (end !== null && !this.hasRowids) this.#backward(end);
   }
 
-  /** The answer is the key behind which nothing could be read any more; null: it has come to the end. */
   #forward(): { after: Key | null } | null {
     let after: Key | null = null;
-    for (let size = CHUNK; ;) {
+    for (let size = CHUNK_ROWS; ;) {
       const last = this.#lastOf(">", after, size);
       if (last === "done") return null;
       if (last !== "damaged" && this.#copy(">", after, last.rows)) {
         after = last.key;
-        size = Math.min(CHUNK, size * 2);
+        size = Math.min(CHUNK_ROWS, size * 2);
       } else if (size > 1) {
         size = Math.floor(size / 8) || 1;
       } else if (this.hasRowids) {
@@ -81,7 +84,6 @@ export class TableCopy {
         if (next === null) return null;
         after = [next - 1n];
       } else if (last !== "damaged") {
-        // Its key can be read, the rest of the row cannot.
         this.refused.push(last.key);
         after = last.key;
       } else {
@@ -90,12 +92,11 @@ export class TableCopy {
     }
   }
 
-  /** From the end towards the gap: keys that are no numbers cannot be guessed, so what lies between two damaged pages is lost. */
+  /** From the end towards the gap. Keys that are no numbers cannot be guessed: what lies between two damaged pages is lost. */
   #backward({ after }: { after: Key | null }): void {
     let before: Key | null = null;
-    for (let size = CHUNK; ;) {
+    for (let size = CHUNK_ROWS; ;) {
       const first = this.#lastOf("<", before, size);
-      // Every row could be read from this side.
       if (first === "done") return;
       if (first !== "damaged" && this.#copy("<", before, first.rows)) before = first.key;
       else if (size > 1) size = Math.floor(size / 8) || 1;
@@ -104,10 +105,9 @@ export class TableCopy {
     this.gaps.push({ after, before });
   }
 
-  /** The last key of the next so many rows in this direction. */
   #lastOf(direction: Direction, from: Key | null, size: number): { key: Key; rows: number } | "done" | "damaged" {
     const { text, values } = this.#next(direction, from, size);
-    const rows = this.#reading(
+    const rows = this.#rows(
       `select ${this.#read()}, count(*) over () from (select ${this.#key.join(", ")} ${text})
        order by ${this.#order(direction === ">" ? "desc" : "asc")} limit 1`,
       values,
@@ -116,12 +116,11 @@ export class TableCopy {
     const [row] = rows;
     if (row === undefined) return "done";
     const key = this.#toKey(row.slice(0, -1));
-    // A damaged page may lead back to rows that came before.
+    // A damaged page may lead back to earlier rows.
     if (this.hasRowids && from !== null && (key[0] as bigint) <= (from[0] as bigint)) return "damaged";
     return { key, rows: row.at(-1) as number };
   }
 
-  /** False when a page of these rows is damaged; then none is copied. */
   #copy(direction: Direction, from: Key | null, rows: number): boolean {
     const { text, values } = this.#next(direction, from, rows);
     const copied = this.#reading(() => this.#insert(DAMAGED, text, values));
@@ -135,10 +134,10 @@ export class TableCopy {
     const same = this.#key.map((name) => `one.${name} is own.${name}`).join(" and ");
     const missing = `select ${this.#read()} from (select ${this.#key.join(", ")} ${text}) as one
       where not exists (select 1 from main.${quoted(this.table)} as own where ${same})`;
-    for (const row of this.#reading(missing, values) ?? []) this.refused.push(this.#toKey(row));
+    for (const row of this.#rows(missing, values) ?? []) this.refused.push(this.#toKey(row));
   }
 
-  /** So many rows in this direction, without a step onto the page behind the last of them, nor back to the one before. */
+  /** The next `size` rows in this direction, without a step onto the page behind the last of them or before the first. */
   #next(direction: Direction, from: Key | null, size: number): { text: string; values: Value[] } {
     const source = `from ${DAMAGED}.${quoted(this.table)}${this.hasRowids ? " not indexed" : ""}`;
     const order = `order by ${this.#order(direction === ">" ? "asc" : "desc")} limit ${size}`;
@@ -153,14 +152,13 @@ export class TableCopy {
     return this.#key.map((name) => `${name} ${how}`).join(", ");
   }
 
-  /** The first rowid behind this one whose row can be read; null: there is none. */
   #nextReadable(after: bigint): bigint | null {
-    // Each column is read: a page of garbage may still give back a rowid.
+    // Every column is read: a page of garbage may still give back a rowid.
     const columns = this.#columns.map((name) => `quote(${name})`).join(" || ");
     const [rowid] = this.#key;
     const sql = `select cast(${rowid} as text), ${columns} from ${DAMAGED}.${quoted(this.table)} not indexed
       where ${rowid} >= ? order by ${rowid} limit 1`;
-    const first = (from: bigint) => this.#reading(sql, [from]);
+    const first = (from: bigint) => this.#rows(sql, [from]);
     let unreadable = after;
     let step = 1n;
     while (after + step < HIGHEST_ROWID && first(after + step) === null) {
@@ -178,7 +176,6 @@ export class TableCopy {
     return found === undefined ? null : (this.#toKey(found)[0] as bigint);
   }
 
-  /** Takes rows of the gaps from the backup, or the rows with these keys; the answer is how many. */
   restore(keys: readonly Key[] = this.refused, gaps: readonly Gap[] = this.gaps): number {
     const isThere = this.#db.prepare(`select 1 from ${BACKUP}.sqlite_schema where type = 'table' and name = ?`);
     if (isThere.row(this.table) === undefined) return 0;
@@ -205,46 +202,40 @@ export class TableCopy {
     this.#db.prepare(`delete from main.${quoted(this.table)} where ${this.#tuple()} = ${marks(key)}`).run(...(key as Value[]));
   }
 
-  /** Rowids of the new database inside a gap, in order. */
   rowidsIn({ after, before }: Gap): bigint[] {
     const [from, to] = [after?.[0] ?? 0n, before?.[0] ?? HIGHEST_ROWID];
     const [name] = this.#key;
-    return this.#db
-      .prepare(`select cast(${name} as text) from main.${quoted(this.table)} where ${name} > ? and ${name} < ? order by ${name}`)
-      .rows(from as Value, to as Value)
-      .map(([rowid]) => BigInt(rowid as string));
+    const sql = `select cast(${name} as text) from main.${quoted(this.table)} where ${name} > ? and ${name} < ? order by ${name}`;
+    return column<string>(this.#db, sql, from as Value, to as Value).map(BigInt);
   }
 
-  /** `text`: from which database, and which rows. */
   #insert(from: string, text: string, values: Value[]): number {
-    const there = new Set(
-      this.#db
-        .prepare(`select name from pragma_table_xinfo(?, '${from}')`)
-        .rows(this.table)
-        .map(([name]) => quoted(name as string)),
-    );
+    const names = column<string>(this.#db, `select name from pragma_table_xinfo(?, '${from}')`, this.table);
+    const there = new Set(names.map(quoted));
     const columns = this.#columns.filter((name) => name === this.#key[0] || there.has(name)).join(", ");
     const into = `insert or ignore into main.${quoted(this.table)} (${columns})`;
     return this.#db.prepare(`${into} select ${columns} ${text}`).run(...values);
   }
 
-  /** Null: a page that it needs is damaged. */
-  #reading(what: string, values: Key): Value[][] | null;
-  #reading(what: () => number): number | null;
-  #reading(what: string | (() => number), values: Key = []): Value[][] | number | null {
+  /** Null: a page that the statement needs is damaged. */
+  #reading<T>(read: () => T): T | null {
     try {
-      return typeof what === "string" ? this.#db.prepare(what).rows(...(values as Value[])) : what();
+      return read();
     } catch (error) {
       if (!isOfDamage(error)) throw error;
       return null;
     }
   }
 
+  #rows(sql: string, values: Key): Value[][] | null {
+    return this.#reading(() => this.#db.prepare(sql).rows(...(values as Value[])));
+  }
+
   #tuple(): string {
     return this.#key.length === 1 ? (this.#key[0] as string) : `(${this.#key.join(", ")})`;
   }
 
-  /** Rowids may be beyond what a number can hold. */
+  /** As text: rowids may be too large for a number. */
   #read(): string {
     return this.hasRowids ? `cast(${this.#key[0]} as text)` : this.#key.join(", ");
   }
@@ -258,8 +249,7 @@ function marks(key: Key): string {
   return key.length === 1 ? "?" : `(${key.map(() => "?").join(", ")})`;
 }
 
-/** How long it waits for others that read the same backup, in milliseconds. */
-const PATIENCE = 5_000;
+const BUSY_TIMEOUT_MS = 5_000;
 
 interface Definition {
   type: string;
@@ -268,32 +258,26 @@ interface Definition {
 }
 
 const DEFINITIONS = "select type, name, sql from sqlite_schema where sql is not null";
-/** What a new database takes over from the damaged one, before anything is in it. */
 const SETTINGS = ["page_size", "encoding", "user_version", "application_id"];
 
-/** The database that is made of what was saved. No other process knows of it, and it is removed if it is not finished. */
 export class NewDatabase implements Disposable {
   readonly db: Connection;
   /** Whether the schema of the damaged database can be read; otherwise everything comes from the backup. */
   readonly hasDamaged: boolean;
-  /** Made last: they would act on rows that were there already. */
+  /** Created last: triggers would act on rows that were there already. */
   readonly #triggers: Definition[];
   #later: Definition[] = [];
 
   constructor(driver: DriverName, paths: { path: string; damaged: string; backup: string | null }, schema: number, now: number) {
     const { path, damaged, backup } = paths;
-    this.db = connect(driver, path, { busyTimeout: PATIENCE });
+    this.db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS });
     withoutGuard(driver, this.db);
     for (const name of SETTINGS) {
-      const [[value]] = readDamaged(driver, damaged, (db) => db.prepare(`pragma ${name}`).rows() as [[string | number]]) ?? [
-        [null],
-      ];
+      const value = readDamaged(driver, damaged, (db) => scalar<string | number>(db, `pragma ${name}`));
       if (value !== null) this.db.exec(`pragma ${name} = ${typeof value === "string" ? quoted(value) : value}`);
     }
-    // It is synced as a whole when it is done.
-    this.db.exec("pragma journal_mode = memory");
-    this.db.exec("pragma synchronous = off");
-    this.db.exec("pragma foreign_keys = off");
+    // It is synced as a whole when it is complete.
+    this.db.exec("pragma journal_mode = memory; pragma synchronous = off; pragma foreign_keys = off");
     migrate(this.db, { path, now, actor: null, whenNew: () => {}, upTo: schema });
     this.#triggers = this.db.prepare("select type, name, sql from sqlite_schema where type = 'trigger'").all();
     for (const { name } of this.#triggers) this.db.exec(`drop trigger ${quoted(name)}`);
@@ -303,7 +287,7 @@ export class NewDatabase implements Disposable {
   }
 
   #attach(damaged: string): boolean {
-    // Lets SQLite pass over a definition that it cannot read.
+    // Lets SQLite skip a definition that it cannot read.
     this.db.exec("pragma writable_schema = on");
     try {
       return this.#try(() => {
@@ -315,7 +299,6 @@ export class NewDatabase implements Disposable {
     }
   }
 
-  /** Makes the tables that are not Holdfast's; the names of those that cannot be made. */
   define(hasBackup: boolean): string[] {
     const from = [...(this.hasDamaged ? [DAMAGED] : []), ...(hasBackup ? [BACKUP] : [])];
     const found = new Map<string, Definition>();
@@ -324,26 +307,24 @@ export class NewDatabase implements Disposable {
     ))
       if (!one.name.startsWith("holdfast_") && !one.name.startsWith("sqlite_") && !found.has(one.name)) found.set(one.name, one);
     const all = [...found.values()];
-    // A virtual table makes its own tables, which must not be made before.
+    // A virtual table creates its shadow tables itself.
     const tables = all.filter(({ type }) => type === "table").toSorted((a, b) => Number(isVirtual(b)) - Number(isVirtual(a)));
     this.#later = all.filter(({ type }) => type !== "table");
-    const failed = tables.filter((one) => !this.#make(one)).map(({ name }) => name);
-    const shadows = this.db.prepare("select name from pragma_table_list where schema = 'main' and type = 'shadow'").rows();
-    for (const [name] of shadows) this.db.exec(`delete from ${quoted(name as string)}`);
+    const failed = tables.filter((one) => !this.#create(one)).map(({ name }) => name);
+    const shadows = column<string>(this.db, "select name from pragma_table_list where schema = 'main' and type = 'shadow'");
+    for (const name of shadows) this.db.exec(`delete from ${quoted(name)}`);
     return failed;
   }
 
-  /** Whether the damaged database has a table of this name. */
   has(table: string): boolean {
     if (!this.hasDamaged) return false;
-    return this.db.prepare(`select 1 from ${DAMAGED}.sqlite_schema where type = 'table' and name = ?`).row(table) !== undefined;
+    return scalar(this.db, `select 1 from ${DAMAGED}.sqlite_schema where type = 'table' and name = ?`, table) !== undefined;
   }
 
   detachDamaged(): void {
     this.#try(() => this.db.exec(`detach database ${DAMAGED}`));
   }
 
-  /** The highest number that each table with `autoincrement` has given out. */
   sequences(): Map<string, number> {
     const read = () => this.db.prepare(`select name, seq from ${DAMAGED}.sqlite_sequence`).rows() as [string, number][];
     let rows: [string, number][] = [];
@@ -351,12 +332,11 @@ export class NewDatabase implements Disposable {
     return new Map(rows);
   }
 
-  /** Makes indexes, views and triggers; the names of those that cannot be made. */
   finish(sequences: ReadonlyMap<string, number>): string[] {
     const order = ["index", "view", "trigger"];
     const failed = this.#later
       .toSorted((a, b) => order.indexOf(a.type) - order.indexOf(b.type))
-      .filter((one) => !this.#make(one))
+      .filter((one) => !this.#create(one))
       .map(({ name }) => name);
     for (const { sql } of this.#triggers) this.db.exec(sql as string);
     for (const [table, given] of sequences) {
@@ -367,8 +347,8 @@ export class NewDatabase implements Disposable {
     return failed;
   }
 
-  #make({ name, sql }: Definition): boolean {
-    if (this.db.prepare("select 1 from main.sqlite_schema where name = ?").row(name) !== undefined) return true;
+  #create({ name, sql }: Definition): boolean {
+    if (scalar(this.db, "select 1 from main.sqlite_schema where name = ?", name) !== undefined) return true;
     return this.#try(() => this.db.exec(sql as string));
   }
 
@@ -388,8 +368,8 @@ export class NewDatabase implements Disposable {
 }
 
 function isAutoincrement(db: Connection, table: string): boolean {
-  const sql = (db.prepare("select sql from main.sqlite_schema where name = ?").row(table)?.[0] ?? "") as string;
-  return /\bautoincrement\b/i.test(sql);
+  const sql = scalar<string | undefined>(db, "select sql from main.sqlite_schema where name = ?", table);
+  return /\bautoincrement\b/i.test(sql ?? "");
 }
 
 function isVirtual({ sql }: Definition): boolean {

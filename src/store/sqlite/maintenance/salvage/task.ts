@@ -4,7 +4,7 @@ import type { JobKey } from "../../../../core/text/ids.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { publicId } from "../../../job-row.ts";
 import { passStep } from "../../../points.ts";
-import { type Connection, type DriverName, tablesOf } from "../../driver.ts";
+import { column, type Connection, type DriverName, tablesOf } from "../../driver.ts";
 import { explain, isBusy } from "../../faults.ts";
 import { migrate, schemaVersion } from "../../migrate.ts";
 import { syncFile, syncFolder } from "../backup/copy.ts";
@@ -12,40 +12,37 @@ import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
 import { leaveOn } from "../changes/journal.ts";
 import type { Replay } from "../changes/replay.ts";
 import { type BadRow, badRows, checkFile } from "../damage/check.ts";
-import { mend, type Mended } from "./mend.ts";
+import { type Adjustments, makeConsistent } from "./make-consistent.ts";
 import { BACKUP, type Gap, type Key, NewDatabase, TableCopy } from "./table-copy.ts";
-import { goOn, readJournal } from "./salvage.ts";
+import { readJournal, replayBackup } from "./salvage.ts";
 
 interface SalvageInput {
   driver: DriverName;
-  /** A copy of the damaged database, which is SQLite's to change. */
+  /** A copy of the damaged database, which SQLite may change. */
   damaged: string;
   mode: number;
   backup: { path: string; takenAt: number | null; schema: number; journal: JournalStart | null } | null;
   schema: number | null;
   databaseId: string | null;
-  /** The highest key that a job is known to have had; null: it is not known. */
   highestJob: number | null;
-  /** Commits that the log holds behind a damaged frame; SQLite does not read them. */
+  /** Commits of the log behind a damaged frame, which SQLite does not read. */
   commitsBeyond: number;
   preparation: Preparation;
 }
 
-/** Where the journal continues the backup; its tail is in the database itself. */
+/** Where the journal continues the backup; its last changes are in the database itself. */
 export type JournalStart = Omit<Replay, "at" | "tail" | "newest" | "over" | "partly">;
 
 export interface Salvaged extends Prepared {
   report: SalvageReport;
-  /** What a check of the new database says. */
   findings: string[];
 }
 
-/** Makes a new database of what can be read of a damaged one, and of its backup; ready to take its place. */
 export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvaged {
   try {
     return make(input, onProgress);
   } catch (error) {
-    // No other process knows of the new database: what is locked is the backup.
+    // No other process knows of the new database: a busy error is about the backup.
     throw explain(error, (isBusy(error) && input.backup?.path) || input.preparation.path);
   }
 }
@@ -54,14 +51,19 @@ function make(input: SalvageInput, onProgress: OnProgress): Salvaged {
   const { driver, damaged, mode, backup, preparation } = input;
   const { path, now } = preparation;
   const journal = readJournal(driver, damaged);
-  const source = backup && sourceOf(driver, backup, path, journal.tail);
-  const report = blank(backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null });
+  // The backup fills the gaps, or, with a journal, what the changes after it made of it.
+  const source =
+    backup &&
+    (backup.journal === null
+      ? { path: backup.path, reached: null }
+      : replayBackup(driver, backup.path, path, { ...backup.journal, tail: journal.tail }));
+  const report = emptyReport(backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null });
   {
     const schema = input.schema ?? backup?.schema ?? schemaVersion();
     using made = new NewDatabase(driver, { path, damaged, backup: source?.path ?? null }, schema, now);
     report.undefined.push(...made.define(source !== null));
     const { db } = made;
-    // Without a transaction: SQLite refuses every write of one in which it has met a damaged page.
+    // Without a transaction: SQLite rejects every write of a transaction in which it has met a damaged page.
     const sequences = made.sequences();
     if (input.highestJob !== null) sequences.set("holdfast_jobs", input.highestJob);
     const copies = copyTables(made, onProgress);
@@ -70,12 +72,12 @@ function make(input: SalvageInput, onProgress: OnProgress): Salvaged {
     passStep("salvage:filled");
     made.detachDamaged();
     migrate(db, { path, now, actor: preparation.by, whenNew: () => {} });
-    // An immediate transaction would lock the backup beside it, too.
+    // Not `immediate`: that would lock the attached backup, too.
     db.exec("begin");
-    complete(db, copies, { input, report, sequences, hasBackup: source !== null });
+    fillGaps(db, copies, input, report, { sequences, hasBackup: source !== null });
     if (journal.active ?? (backup !== null && backup.journal !== null)) leaveOn(db);
     db.exec("commit");
-    // Its own alone: the backup beside it stays as it is.
+    // Of `main` only: the backup stays as it is.
     db.exec("pragma main.journal_mode = delete");
     if (!made.hasDamaged) report.notes.push("The schema could not be read: everything comes from the backup.");
   }
@@ -93,19 +95,9 @@ function make(input: SalvageInput, onProgress: OnProgress): Salvaged {
   return { ...prepared, report, findings };
 }
 
-function blank(backup: SalvageReport["backup"]): SalvageReport {
+function emptyReport(backup: SalvageReport["backup"]): SalvageReport {
   const jobs = { saved: 0, restored: [], damaged: [], lost: [], lostIds: [], bereft: [], nameless: [] };
   return { backup, tables: [], jobs, abandonedBuilds: [], undefined: [], notes: [] };
-}
-
-/** What fills the gaps: the backup, or where there is a journal, what became of it. */
-function sourceOf(
-  driver: DriverName,
-  { path, journal }: NonNullable<SalvageInput["backup"]>,
-  beside: string,
-  tail: Replay["tail"],
-): { path: string; reached: number | null } {
-  return journal === null ? { path, reached: null } : goOn(driver, path, beside, { ...journal, tail });
 }
 
 function copyTables(made: NewDatabase, onProgress: OnProgress): TableCopy[] {
@@ -119,15 +111,14 @@ function copyTables(made: NewDatabase, onProgress: OnProgress): TableCopy[] {
   });
 }
 
-interface Completion {
-  input: SalvageInput;
-  report: SalvageReport;
-  sequences: ReadonlyMap<string, number>;
-  hasBackup: boolean;
-}
-
-/** Fills from the backup what is missing or not what was written, makes the tables agree, and lists what is lost. */
-function complete(db: Connection, copies: readonly TableCopy[], { input, report, sequences, hasBackup }: Completion): void {
+/** Takes from the backup what is missing or has a wrong checksum, makes the tables agree, and lists what is lost. */
+function fillGaps(
+  db: Connection,
+  copies: readonly TableCopy[],
+  input: SalvageInput,
+  report: SalvageReport,
+  { sequences, hasBackup }: { sequences: ReadonlyMap<string, number>; hasBackup: boolean },
+): void {
   const before = new Set(keysOf(db));
   const restored = new Map(copies.map((copy) => [copy.table, hasBackup ? copy.restore() : 0]));
   const byTable = new Map(copies.map((copy) => [copy.table, copy]));
@@ -143,30 +134,23 @@ function complete(db: Connection, copies: readonly TableCopy[], { input, report,
     if (hasBackup) restored.set(table, (restored.get(table) ?? 0) + copy.restore([one], []));
   }
   for (const copy of copies) {
-    const lost = lostOf(copy, copy.refused, sequences.get(copy.table));
-    report.tables.push({
-      table: copy.table,
-      saved: copy.saved,
-      restored: restored.get(copy.table) ?? 0,
-      refused: copy.refused.length,
-      lost,
-    });
+    const { table, saved, refused } = copy;
+    const lost = lostOf(copy, sequences.get(table));
+    report.tables.push({ table, saved, restored: restored.get(table) ?? 0, refused: refused.length, lost });
   }
-  const isHurt = copies.some(({ table, gaps, refused }) => table.startsWith("holdfast_") && gaps.length + refused.length > 0);
+  const hasLosses = copies.some(({ table, gaps, refused }) => table.startsWith("holdfast_") && gaps.length + refused.length > 0);
   const waitsLost = report.tables.some(({ table, lost }) => table === "holdfast_waits" && lost.length > 0);
-  const mended = isHurt ? mend(db, { now: input.preparation.now, databaseId: input.databaseId, waitsLost }) : null;
+  const { databaseId, preparation } = input;
+  const adjusted = hasLosses ? makeConsistent(db, { now: preparation.now, databaseId, waitsLost }) : null;
   const added = keysOf(db).filter((key) => !before.has(key));
-  reportJobs(db, report, { bad, restored: hasBackup ? added : [], mended });
+  reportJobs(db, report, { bad, restored: hasBackup ? added : [], adjusted });
 }
 
 function keysOf(db: Connection): number[] {
-  return db
-    .prepare("select key from holdfast_jobs order by key")
-    .rows()
-    .map(([key]) => key as number);
+  return column(db, "select key from holdfast_jobs order by key");
 }
 
-/** A large input stands apart from its job and never changes: where it alone is damaged, the backup's is as good. */
+/** A large input has its own row and never changes: if it alone is damaged, the backup's input is as good. */
 function replaceInputs(db: Connection, bad: readonly BadRow[]): number {
   const replace = db.prepare(
     `insert or replace into main.holdfast_inputs (job, body) select job, body from ${BACKUP}.holdfast_inputs
@@ -178,7 +162,7 @@ function replaceInputs(db: Connection, bad: readonly BadRow[]): number {
 function reportJobs(
   db: Connection,
   report: SalvageReport,
-  { bad, restored, mended }: { bad: readonly BadRow[]; restored: readonly number[]; mended: Mended | null },
+  { bad, restored, adjusted }: { bad: readonly BadRow[]; restored: readonly number[]; adjusted: Adjustments | null },
 ): void {
   const idOf = db.prepare("select id, created_at from holdfast_jobs where key = ?");
   const name = (key: number) => {
@@ -196,11 +180,11 @@ function reportJobs(
     damaged: bad.filter((row) => row.table === "holdfast_jobs").map((row) => row.name),
     lost,
     lostIds: lost.flatMap(({ from, to }) => known.rows(from, to ?? Number.MAX_SAFE_INTEGER).map(([id]) => id as string)),
-    bereft: mended?.bereft.map(name) ?? [],
-    nameless: mended?.nameless ?? [],
+    bereft: adjusted?.bereft.map(name) ?? [],
+    nameless: adjusted?.nameless ?? [],
   };
-  report.abandonedBuilds = mended?.abandoned ?? [];
-  report.notes.push(...(mended?.notes ?? []));
+  report.abandonedBuilds = adjusted?.abandoned ?? [];
+  report.notes.push(...(adjusted?.notes ?? []));
 }
 
 function auditOf({ audit }: Preparation, { tables }: SalvageReport): Preparation["audit"] {
@@ -209,34 +193,30 @@ function auditOf({ audit }: Preparation, { tables }: SalvageReport): Preparation
   return { ...audit, after: { ...audit.after, saved: sum("saved"), restored: sum("restored"), lostRanges } };
 }
 
-/** What a salvage has brought, to the row. Numbers of rows are text where they are beyond what a number can hold. */
+/** The result of a salvage, by row. Numbers beyond `Number.MAX_SAFE_INTEGER` are texts. */
 export interface SalvageReport {
-  /** Null: there is no backup that could be used. */
   backup: {
     path: string;
     takenAt: number | null;
-    /** Up to when the journal has led from there; null: there is none, or nothing in it. */
+    /** The instant up to which the journal continued the backup; null: no journal, or nothing in it. */
     reached: number | null;
   } | null;
   tables: SalvagedTable[];
   jobs: {
     saved: number;
-    /** As they were when the backup was made: those that had not ended then run again. */
+    /** As of the backup: those that had not ended then run again. */
     restored: string[];
-    /** Read, and not what was written: they are not in the new database, unless the backup had them. */
+    /** Read with a wrong checksum; they are not in the new database unless the backup had them. */
     damaged: string[];
-    /** Keys of jobs that may have been there, from and to; null: the end is not known. */
+    /** Ranges of keys that jobs may have had; `to` is null if the end is unknown. */
     lost: { from: number; to: number | null }[];
-    /** Ids that lost jobs are known to have had; those ids stay taken. */
+    /** Ids of lost jobs; they stay taken. */
     lostIds: string[];
-    /** They waited for others that are lost, and are in quarantine. */
+    /** Quarantined, because jobs that they waited for are lost. */
     bereft: string[];
-    /** Their names are lost, so no worker could run them. */
     nameless: number[];
   };
-  /** Builds that had not ended: what they have finished is reused by the next. */
   abandonedBuilds: string[];
-  /** Tables, indexes, views and triggers of others that could not be made anew. */
   undefined: string[];
   notes: string[];
 }
@@ -245,7 +225,7 @@ export interface SalvagedTable {
   table: string;
   saved: number;
   restored: number;
-  /** Rows that were read, and break a rule of their table or are not what was written. */
+  /** Rows that were read, but break a constraint or have a wrong checksum. */
   refused: number;
   /** Where rows were that could neither be read nor found in the backup. */
   lost: (LostRange | { after: unknown[] | null; before: unknown[] | null })[];
@@ -256,16 +236,13 @@ interface LostRange {
   to: number | string | null;
 }
 
-/** What the new database still lacks of the gaps and of these rows. `highest`: no rowid beyond it was ever given out. */
-function lostOf(copy: TableCopy, keys: readonly Key[], highest: number | undefined): SalvagedTable["lost"] {
-  const missing = keys.filter((key) => !copy.has(key));
-  if (!copy.hasRowids) return [...copy.gaps, ...missing.map((key) => ({ after: key, before: key }))].map(plainGap);
-  const gaps = [...copy.gaps, ...missing.map(([rowid]) => around(rowid as bigint))];
-  return merged(gaps.flatMap((gap) => open(gap, copy.rowidsIn(gap), highest === undefined ? null : BigInt(highest))));
-}
-
-function around(rowid: bigint): Gap {
-  return { after: [rowid - 1n], before: [rowid + 1n] };
+/** What the new database lacks of the gaps and of the refused rows. `highest`: the highest rowid that was given out. */
+function lostOf(copy: TableCopy, highest: number | undefined): SalvagedTable["lost"] {
+  const missing = copy.refused.filter((key) => !copy.has(key));
+  if (!copy.hasRowids) return [...copy.gaps, ...missing.map((key) => ({ after: key, before: key }))].map(toPlainGap);
+  const single = missing.map(([rowid]) => ({ after: [(rowid as bigint) - 1n], before: [(rowid as bigint) + 1n] }));
+  const gaps: Gap[] = [...copy.gaps, ...single];
+  return merged(gaps.flatMap((gap) => rangesIn(gap, copy.rowidsIn(gap), highest === undefined ? null : BigInt(highest))));
 }
 
 interface Range {
@@ -273,8 +250,7 @@ interface Range {
   to: bigint | null;
 }
 
-/** What is left of a gap when these rows are there. */
-function open({ after, before }: Gap, present: readonly bigint[], highest: bigint | null): Range[] {
+function rangesIn({ after, before }: Gap, present: readonly bigint[], highest: bigint | null): Range[] {
   const left: Range[] = [];
   let from = ((after?.[0] ?? 0n) as bigint) + 1n;
   for (const rowid of present) {
@@ -296,7 +272,7 @@ function merged(ranges: Range[]): LostRange[] {
   return all.map(({ from, to }) => ({ from: plain(from), to: to === null ? null : plain(to) }));
 }
 
-function plainGap({ after, before }: Gap): { after: unknown[] | null; before: unknown[] | null } {
+function toPlainGap({ after, before }: Gap): { after: unknown[] | null; before: unknown[] | null } {
   return { after: after && after.map(toPlain), before: before && before.map(toPlain) };
 }
 

@@ -1,11 +1,10 @@
 import { randomUUID } from "node:crypto";
 import { NO_ENTRY } from "../../../../core/recovery/audit.ts";
 import type { Policy } from "../../../../core/jobs/retry.ts";
-import type { Connection } from "../../driver.ts";
+import { column, type Connection } from "../../driver.ts";
 import { fillChecksums } from "../damage/check.ts";
 
-/** Where a job's own is lost. */
-const POLICY: Policy = {
+const DEFAULT_POLICY: Policy = {
   attempts: 3,
   backoff: "exponential",
   delay: 1_000,
@@ -15,67 +14,55 @@ const POLICY: Policy = {
   timeout: 3_600_000,
 };
 
-export interface Mended {
-  /** Jobs that cannot be run, since it is not known what they are: their names are lost. They are not in the new database. */
+export interface Adjustments {
+  /** Keys of jobs whose names are lost, so that no worker could run them. They are removed. */
   nameless: number[];
-  /** Jobs that wait for others which are lost; they are in quarantine. */
+  /** Keys of jobs that wait for lost jobs; they are quarantined. */
   bereft: number[];
-  /** Builds that had not ended. Their finished work is reused by the next one. */
   abandoned: string[];
-  /** Other words for people. */
   notes: string[];
 }
 
-interface Circumstances {
+interface Options {
   now: number;
-  /** As it stands beside the database; null: it is not known. */
   databaseId: string | null;
-  /** What jobs wait for is not all there. */
   waitsLost: boolean;
 }
 
-/**
- * Makes rows of several tables agree again where some of them are lost, or older than the others. Nothing is made up: what
- * can be worked out from the rest is, and what cannot is put aside for an operator.
- */
-export function mend(db: Connection, { now, databaseId, waitsLost }: Circumstances): Mended {
+/** Makes the tables agree where rows are lost, or older than others: it derives what it can, and leaves the rest to an operator. */
+export function makeConsistent(db: Connection, { now, databaseId, waitsLost }: Options): Adjustments {
   const run = (sql: string) => db.prepare(sql).run();
   const notes: string[] = [];
-  single(db, now, databaseId, notes);
-  const nameless = keys(db, "select key from holdfast_jobs where lane not in (select id from holdfast_lanes)");
+  restoreSingleRows(db, now, databaseId, notes);
+  const nameless = column<number>(db, "select key from holdfast_jobs where lane not in (select id from holdfast_lanes)");
   run("delete from holdfast_jobs where lane not in (select id from holdfast_lanes)");
-  givePolicies(db, notes);
+  replaceLostPolicies(db, notes);
   run(
     "insert or ignore into holdfast_ids (id, job, name, chosen) select job.id, job.key, lane.name, 1 from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane where job.id is not null",
   );
-  // One id leads to one job; a row that is older than the list knows less.
+  // An id belongs to one job; a row that disagrees with the list of ids is older.
   run(
     "delete from holdfast_jobs where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id)",
   );
   run(
     "delete from holdfast_ids where exists (select 1 from holdfast_jobs as job where job.key = holdfast_ids.job and job.id is not holdfast_ids.id)",
   );
-  for (const [table, column] of [
-    ["holdfast_inputs", "job"],
-    ["holdfast_notes", "job"],
-    ["holdfast_waits", "job"],
-  ] as const) {
-    const gone = run(`delete from ${table} where ${column} not in (select key from holdfast_jobs)`);
+  for (const table of ["holdfast_inputs", "holdfast_notes", "holdfast_waits"]) {
+    const gone = run(`delete from ${table} where job not in (select key from holdfast_jobs)`);
     if (gone > 0) notes.push(`${gone} rows of ${table} were of jobs that are not there, and went with them.`);
   }
   const abandoned = abandonBuilds(db, now);
   resetLimits(db, now);
-  const bereft = freeWaiting(db, now, waitsLost);
+  const bereft = releaseWaiting(db, now, waitsLost);
   run("delete from holdfast_expiring");
   run("update holdfast_queues set backfill = 0 where keep is not null");
   recount(db);
-  closeAudit(db);
+  resetAuditHead(db);
   fillChecksums(db);
   return { nameless, bereft, abandoned, notes };
 }
 
-/** Rows that there is one of. */
-function single(db: Connection, now: number, databaseId: string | null, notes: string[]): void {
+function restoreSingleRows(db: Connection, now: number, databaseId: string | null, notes: string[]): void {
   if (db.prepare("select 1 from holdfast_database where id = 1").row() === undefined) {
     db.prepare("insert into holdfast_database (id, database_id, durability, created_at, epoch) values (1, ?, 'power', ?, 0)").run(
       databaseId ?? randomUUID(),
@@ -85,36 +72,34 @@ function single(db: Connection, now: number, databaseId: string | null, notes: s
     notes.push(`${id}, and durability "power".`);
   }
   db.exec("insert or ignore into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0)");
-  // The counter is beyond all that was given out, as far as rows tell.
+  // Higher than every number in a row that was read.
   db.exec(`update holdfast_counter set lanes = (select count(*) from holdfast_lanes), settings = settings + 1,
     commits = max(commits, coalesce((select max(fence) from holdfast_jobs), 0)),
     jobs = max(jobs, coalesce((select max(job) from holdfast_ids), 0))`);
   db.exec("insert or ignore into holdfast_recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0)");
 }
 
-function givePolicies(db: Connection, notes: string[]): void {
-  const missing = keys(db, "select distinct policy from holdfast_jobs where policy not in (select id from holdfast_policies)");
+function replaceLostPolicies(db: Connection, notes: string[]): void {
+  const missing = column<number>(
+    db,
+    "select distinct policy from holdfast_jobs where policy not in (select id from holdfast_policies)",
+  );
   for (const [i, id] of missing.entries()) {
-    // No two have the same text.
-    db.prepare("insert into holdfast_policies (id, body) values (?, ?)").run(id, JSON.stringify(POLICY) + " ".repeat(i + 1));
+    const body = JSON.stringify(DEFAULT_POLICY) + " ".repeat(i + 1);
+    db.prepare("insert into holdfast_policies (id, body) values (?, ?)").run(id, body);
   }
   if (missing.length > 0) notes.push("How often some jobs are tried again is lost: they have the defaults (3 attempts, 1 h).");
 }
 
-/** Their targets and work items may be from different times; what they have finished is reused by context. */
+/** Targets and work items may be from different times; results are found by context, so the next build reuses them. */
 function abandonBuilds(db: Connection, now: number): string[] {
   const open = "state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
-  const builds = db
-    .prepare(`select id from holdfast_builds where ${open}`)
-    .rows()
-    .map(([id]) => id as string);
+  const builds = column<string>(db, `select id from holdfast_builds where ${open}`);
   db.prepare(
     `update holdfast_jobs set state = 'cancelled', gate = null, holder = null, worker = null, lease = null, expires_at = null, finished_at = ?
      where state in ('waiting', 'pending', 'running') and key in (select job from holdfast_work)`,
   ).run(now);
-  db.exec("delete from holdfast_work");
-  db.exec("delete from holdfast_leads");
-  db.exec("update holdfast_build_stages set open = 0");
+  db.exec("delete from holdfast_work; delete from holdfast_leads; update holdfast_build_stages set open = 0");
   db.prepare(
     `update holdfast_builds set state = 'ABANDONED', reason = 'abandoned', note = 'salvaged', seq = seq + 1, open = 0,
        reserved_micros = 0, reserved_tokens = 0, blocked = null, finished_at = ? where ${open}`,
@@ -122,10 +107,9 @@ function abandonBuilds(db: Connection, now: number): string[] {
   return builds;
 }
 
-/** Counters are made anew by the jobs themselves: each passes its limits again, when it is claimed next. */
+/** Jobs pass their limits again when they are claimed next, which makes the counters anew. */
 function resetLimits(db: Connection, now: number): void {
-  db.exec("delete from holdfast_counters");
-  db.exec("delete from holdfast_parked");
+  db.exec("delete from holdfast_counters; delete from holdfast_parked");
   db.prepare(
     `update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?), holder = null, worker = null,
        lease = null, expires_at = null
@@ -133,37 +117,32 @@ function resetLimits(db: Connection, now: number): void {
   ).run(now);
 }
 
-/**
- * A job waits for those that are there and have not ended. When all that it is known to wait for has succeeded, it is ready;
- * but for one that is lost, it is not known how it ended, or whether there was another.
- */
-function freeWaiting(db: Connection, now: number, waitsLost: boolean): number[] {
-  const unknown = "select key from holdfast_jobs where state = 'waiting' and key not in (select job from holdfast_waits)";
-  const bereft = new Set(keys(db, unknown));
-  db.exec("delete from holdfast_waits where job not in (select key from holdfast_jobs where state = 'waiting')");
-  db.exec("delete from holdfast_waits where upstream in (select key from holdfast_jobs where state = 'succeeded')");
-  db.exec("delete from holdfast_waits where upstream in (select job from holdfast_ids where ended = 'succeeded')");
-  const ready = keys(db, unknown).filter((key) => !bereft.has(key));
-  if (waitsLost) for (const key of ready) bereft.add(key);
-  else
-    for (const key of ready)
-      db.prepare("update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where key = ?").run(
-        now,
-        key,
-      );
+/** Starts jobs all of whose upstream jobs have succeeded; quarantines jobs of which an upstream job may be lost. */
+function releaseWaiting(db: Connection, now: number, waitsLost: boolean): number[] {
+  const unblocked = "select key from holdfast_jobs where state = 'waiting' and key not in (select job from holdfast_waits)";
+  const bereft = new Set(column<number>(db, unblocked));
+  db.exec(`delete from holdfast_waits where job not in (select key from holdfast_jobs where state = 'waiting');
+    delete from holdfast_waits where upstream in (select key from holdfast_jobs where state = 'succeeded');
+    delete from holdfast_waits where upstream in (select job from holdfast_ids where ended = 'succeeded')`);
+  const start = db.prepare("update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where key = ?");
+  for (const key of column<number>(db, unblocked)) {
+    if (bereft.has(key)) continue;
+    if (waitsLost) bereft.add(key);
+    else start.run(now, key);
+  }
   const gone = `select distinct job from holdfast_waits
     where upstream not in (select key from holdfast_jobs where state in ('waiting', 'pending', 'running'))`;
-  for (const key of keys(db, gone)) bereft.add(key);
+  for (const key of column<number>(db, gone)) bereft.add(key);
   const error = JSON.stringify({
     name: "SalvagedError",
     code: "UPSTREAM_LOST",
     message: "What it waited for was lost when the database was salvaged, or ended meanwhile. Retry it if it may run.",
   });
-  const put = db.prepare("update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ? where key = ?");
-  const drop = db.prepare("delete from holdfast_waits where job = ?");
+  const quarantine = db.prepare("update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ? where key = ?");
+  const unwait = db.prepare("delete from holdfast_waits where job = ?");
   for (const key of bereft) {
-    put.run(error, now, key);
-    drop.run(key);
+    quarantine.run(error, now, key);
+    unwait.run(key);
   }
   return [...bereft];
 }
@@ -176,16 +155,9 @@ function recount(db: Connection): void {
     on conflict (lane, state) do update set n = excluded.n, ended = max(ended, excluded.n)`);
 }
 
-/** The next entry continues the last that is there. A gap before it stays one, and shows. */
-function closeAudit(db: Connection): void {
+/** The next entry is chained to the last one that was read; a gap before it stays visible. */
+function resetAuditHead(db: Connection): void {
   const last = db.prepare("select seq, hash from holdfast_audit where hash is not null order by seq desc limit 1").row();
   const [seq, hash] = (last as [number, string] | undefined) ?? [NO_ENTRY.seq, NO_ENTRY.hash];
   db.prepare("insert or replace into holdfast_audit_head (id, seq, hash) values (1, ?, ?)").run(seq, hash);
-}
-
-function keys(db: Connection, sql: string): number[] {
-  return db
-    .prepare(sql)
-    .rows()
-    .map(([key]) => key as number);
 }
