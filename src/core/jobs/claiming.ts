@@ -1,32 +1,29 @@
 import type { JobKey } from "../text/ids.ts";
 import { byTurn, type FinishedState } from "./job.ts";
 
-/** Delayed jobs that become claimable in one transaction; the rest follows with the next claim. */
+/** Delayed jobs promoted in one transaction; the next claim promotes the others. */
 export const PROMOTED = 1_000;
-/** How often one claim reads on behind jobs that their limits hold back, each time further; the rest is left to the next. */
+/** Reads of one claim behind jobs that their limits hold back; the next claim continues. */
 export const ROUNDS = 20;
-/** And how many times more than is wanted is read then. */
 const MOST_AHEAD = 128;
 
-/** Jobs of a queue, or of a name in some version. */
 export interface ClaimSource {
   queue?: string;
   name?: string;
   version?: number;
-  /** At most this many of it, e.g. because of the definition's own `concurrency`. */
+  /** At most this many jobs, e.g. because of the definition's `concurrency`. */
   max?: number;
   lease: number;
 }
 
-/** A lane that may be claimed from. */
 export interface LaneShare {
   lane: Lane;
   lease: number;
-  /** How many more of its source may be taken; lanes of one source share it. */
+  /** Shared by all lanes of one source. */
   budget: { left: number };
 }
 
-/** A job that may be next; `suspect`: it was running when a worker died. */
+/** `suspect`: the job was running when a worker died. */
 export interface Candidate {
   key: JobKey;
   priority: number;
@@ -35,12 +32,12 @@ export interface Candidate {
 }
 
 /**
- * What becomes of one whose turn it is. "held": a limit holds it back. "last": it starts, and was the last of its key
- * that stood ready, while more of them could start.
+ * "held": a limit holds the job back. "last": the job starts as the last ready one of its key, while more of the key could
+ * start.
  */
 export type Start = "started" | "last" | "held";
 
-/** The shares of one claim: lanes of one source share its budget; a queue that is paused, or whose lock is held, has none. */
+/** The lanes of one claim that may be claimed from; a paused or locked queue has none. */
 export class Shares {
   readonly #isPaused: (queue: string) => boolean;
   readonly #locked: ReadonlySet<string>;
@@ -51,7 +48,6 @@ export class Shares {
     this.#locked = new Set(locked);
   }
 
-  /** Null where nothing may be claimed. */
   of({ lane, source }: MatchedLane): LaneShare | null {
     if (source.max === 0 || this.#locked.has(lane.queue) || this.#isPaused(lane.queue)) return null;
     let budget = this.#budgets.get(source);
@@ -59,7 +55,6 @@ export class Shares {
     return { lane, lease: source.lease, budget };
   }
 
-  /** Queue by queue. */
   byQueue(lanes: Iterable<MatchedLane>): LaneShare[][] {
     const queues = new Map<string, LaneShare[]>();
     for (const matched of lanes) {
@@ -73,7 +68,6 @@ export class Shares {
   }
 }
 
-/** The only queue that may be claimed from; null: there are several, or none. */
 export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (queue: string) => boolean }): string | null {
   let only: string | null = null;
   for (const { lane, source } of lanes) {
@@ -84,12 +78,11 @@ export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (q
   return only;
 }
 
-/** Which queue is served first: the one that has waited longest for it, so that a worker of one job at a time serves all of them. */
+/** Serves the queue first that has waited longest, so that a worker with one slot serves all queues. */
 export class Turns {
-  /** When each queue was last the first, in claims. */
+  /** Number of the claim in which each queue was last served first. */
   readonly #served = new Map<string, number>();
 
-  /** `random` is in [0, 1): among those that have waited equally long, each may be the first. */
   order(queues: LaneShare[][], random: () => number): LaneShare[][] {
     if (queues.length < 2) return queues;
     const start = Math.floor(random() * queues.length);
@@ -97,37 +90,34 @@ export class Turns {
     return [...queues.slice(start), ...queues.slice(0, start)].sort((a, b) => turn(a) - turn(b));
   }
 
-  /** The claim of this number has taken from this queue first. */
   served(lanes: LaneShare[], claim: number): void {
     this.#served.set(queueOf(lanes), claim);
   }
 }
 
-/** The queue of these lanes. */
 export function queueOf(lanes: readonly LaneShare[]): string {
   return (lanes[0] as LaneShare).lane.queue;
 }
 
 /**
- * How many jobs a claim takes from each queue, pass by pass: an equal share first, so that a long queue does not shut out
- * the others; then the rest from queues that have more.
+ * Jobs that a claim takes from each queue, per pass: first an equal part, so that a long queue does not starve the others;
+ * then the rest from queues that have more.
  */
 export function quotas(max: number, queues: number): number[] {
   return queues === 1 ? [max] : [Math.max(1, Math.ceil(max / queues)), max];
 }
 
 /**
- * Whether a claim may take a job that was running when a worker died. A process holds one such at a time, or one poison
- * job would take its neighbours along into quarantine; a claim by hand is a process by itself.
+ * Whether a claim may take a suspect. A process holds one at a time, or one poison job would take its neighbours into
+ * quarantine; a claim by hand counts as a process.
  */
 export function maySuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
   return holder === null || !holdsOne(holder);
 }
 
 /**
- * The next jobs of a queue over its lanes, at most one of them a suspect. Of a lane the first were read, in turn;
- * `ends` has the last of those that may have more. `start` is asked of each whose turn it is, in turn, and what it
- * answers has happened.
+ * Chooses the next jobs of a queue over its lanes, at most one of them a suspect. `ends` has the last candidate of each lane
+ * that may have more. `start` is called for each job in claim order and takes effect.
  */
 export function choose<C extends Candidate>(
   candidates: C[],
@@ -142,7 +132,7 @@ export function choose<C extends Candidate>(
   let end: C | undefined;
   for (const candidate of candidates) {
     if (chosen.length === max) break;
-    // What a lane has behind those that are held was not read yet, and may come before this one.
+    // The lane may have unread jobs behind the held ones that come before this candidate.
     if (end !== undefined && byTurn(end, candidate) < 0) break;
     if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
     const verdict = start(candidate);
@@ -155,25 +145,22 @@ export function choose<C extends Candidate>(
     candidate.share.budget.left -= 1;
     suspected ||= candidate.suspect;
     chosen.push(candidate);
-    // Those of its key that pass now may come before the ones that were read.
+    // Jobs of its key that pass now may come before the candidates that were read.
     if (verdict === "last") break;
   }
   return { chosen, held };
 }
 
-/** How many times more than is wanted is read in the next round: further each time, as long as most are held back. */
 export function readAhead(ahead: number, { chosen, held }: { chosen: readonly unknown[]; held: number }): number {
   return held > chosen.length ? Math.min(MOST_AHEAD, ahead * 2) : 1;
 }
 
-/** What there is to claim. */
 export interface Outlook {
   ready: boolean;
-  /** Milliseconds until there may be more, by the store's clock; null: unknown. */
+  /** Milliseconds by the store's clock until there may be more; null: unknown. */
   nextIn: number | null;
 }
 
-/** If there is nothing now, there is at the soonest of these instants. */
 export function outlookOf(ready: boolean, instants: Iterable<number | null>, now: number): Outlook {
   let soonest: number | null = null;
   for (const at of instants) if (at !== null && (soonest === null || at < soonest)) soonest = at;
@@ -181,18 +168,15 @@ export function outlookOf(ready: boolean, instants: Iterable<number | null>, now
   return { ready: ready || nextIn === 0, nextIn };
 }
 
-/** A lane with the first of the sources that names it. */
 export interface MatchedLane {
   lane: Lane;
   source: ClaimSource;
 }
 
-/** The lanes that a list of sources names. */
 export class MatchedLanes {
   readonly all: MatchedLane[] = [];
   readonly byId = new Map<number, MatchedLane>();
   readonly byQueue = new Map<string, MatchedLane[]>();
-  /** How many of the index's lanes were compared with the sources. */
   compared = 0;
 
   add(matched: MatchedLane): void {
@@ -205,10 +189,10 @@ export class MatchedLanes {
   }
 }
 
-/** A queue with more lanes than this is claimed from only by those of its lanes that have jobs. */
+/** A queue with more lanes than this is claimed from only by its lanes that have jobs. */
 const WIDE_QUEUE_LANES = 8;
 
-/** The lanes of the next `max` queues that have jobs: what a claim of `max` jobs reads when it may take from many lanes. */
+/** The lanes of the next `max` queues that have jobs: what a claim of `max` jobs reads if it may take from many lanes. */
 export class LaneBatch {
   readonly queues = new Set<string>();
   readonly #lanes = new Set<MatchedLane>();
@@ -225,7 +209,7 @@ export class LaneBatch {
     return [...this.#lanes];
   }
 
-  /** Adds the queue of a lane that has jobs. Returns whether the batch has all queues that it needs. */
+  /** Adds the queue of a lane that has jobs. Returns whether the batch is complete. */
   add(one: MatchedLane): boolean {
     const { queue } = one.lane;
     const siblings = this.#matched.byQueue.get(queue) as MatchedLane[];
@@ -239,9 +223,8 @@ export class LaneBatch {
 }
 
 /**
- * All lanes, by name and by queue. A worker claims with the same list of sources each time, so what the list matches is
- * kept, and a claim compares only the lanes that are new since the claim before. Sources are compared by their queue,
- * name and version, which must not change.
+ * All lanes by name and by queue. A worker claims with the same list of sources each time: matches are cached per list, and a
+ * claim compares only lanes that are new. The queue, name and version of a source must not change.
  */
 export class LaneIndex {
   readonly #lanes: Lane[] = [];
@@ -266,7 +249,6 @@ export class LaneIndex {
     return matched;
   }
 
-  /** Looks the lanes of each source up, so that neither the other lanes nor the other sources count. */
   #match(from: readonly ClaimSource[]): MatchedLanes {
     const found = new Map<Lane, ClaimSource>();
     for (const source of from) {
@@ -306,18 +288,16 @@ export interface Lane {
   version: number;
 }
 
-/** What the number of a lane is looked up by: lanes are few, and job rows hold only their numbers. */
 export function laneText({ name, version, queue }: Omit<Lane, "id">): string {
   return `${name}\n${version}\n${queue}`;
 }
 
-/** How many finished jobs of a state are kept, and how long; what neither names is kept for ever. */
+/** How many finished jobs of a state are kept, and how long; an absent part is unlimited. */
 export interface Keep {
   age?: number;
   count?: number;
 }
 
-/** What a definition says about its queue. */
 export interface QueueSettings {
   events: boolean;
   keep: Partial<Record<FinishedState, Keep>>;

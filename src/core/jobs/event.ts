@@ -21,7 +21,7 @@ export interface Event {
   data: unknown;
 }
 
-/** Every type of event. Audit entries have the same types as their events. */
+/** Audit entries have the same types as their events. */
 export const EVENT_TYPES = [
   "job.enqueued",
   "job.started",
@@ -68,7 +68,7 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
-/** Rejects types that no event has, which a subscriber would wait for without end; `job.*` stands for all that begin so. */
+/** Rejects types that no event has, which a subscriber would wait for without end. */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {
     if (EVENT_TYPES.some((known) => isAskedFor(known, [type]))) continue;
@@ -81,12 +81,11 @@ export function checkEventTypes(types: readonly string[]): void {
 }
 
 /**
- * What can happen to a job. `job.started` to `job.quarantined` only where the job's queue asks for events. `job.returned`: it
- * will run again, after an error, a crash, or because its worker stopped. `job.retried`: by an operator.
+ * `job.started` to `job.quarantined` only where the job's queue records events. `job.returned`: the job will run again.
+ * `job.retried`: by an operator.
  */
 export type JobEventType = Extract<EventType, `job.${string}`>;
 
-/** The event of each outcome of an attempt. */
 export const EVENT_OF: Record<Next["state"], JobEventType> = {
   succeeded: "job.succeeded",
   pending: "job.returned",
@@ -94,19 +93,16 @@ export const EVENT_OF: Record<Next["state"], JobEventType> = {
   quarantined: "job.quarantined",
 };
 
-/** An event as it is written. */
 export interface NewEvent {
   type: string;
-  /** What makes it one of its kind in this database: no two events have the same. */
+  /** Unique in this database; the dedupe key is its hash. */
   transition: string;
-  /** The job's id. */
   job?: string;
-  /** The build's id. */
   build?: string;
   data: object;
 }
 
-/** The job of an event, as its row is after the change; `error` is JSON. */
+/** The job's row after the change; `error` is JSON. */
 interface ToldJob {
   key: JobKey;
   fence: Fence | 0;
@@ -115,7 +111,7 @@ interface ToldJob {
   error: string | null;
 }
 
-/** An event about a job, without input and output: they may be large, and secret. */
+/** Without input and output: they may be large, and secret. */
 export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, version }: Lane): NewEvent {
   const { key, fence, attempt, id, error } = job;
   const data: Record<string, unknown> = { id, name, queue, version, attempt };
@@ -123,35 +119,30 @@ export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, versio
   return { type, transition: jobTransition(type, key, fence), job: id, data };
 }
 
-/** Events that leave out the job's error, which is of an earlier attempt. */
+/** Events without the job's error, which is that of an earlier attempt. */
 const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
 
-/** Without the stack. */
 function brief({ name, message, code }: JobError): JobError {
   return code === undefined ? { name, message } : { name, message, code };
 }
 
-/** What the dedupe key is the hash of, for one transition of one job: an attempt is (job, fence). */
 function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
   return `${type}|${job}:${fence}`;
 }
 
-/** The dedupe key of other events: the subject, the commit, and the event's number in that commit. */
 export function change(type: string, subject: string, commit: Fence, number: number): string {
   return `${type}|${subject}|${commit}:${number}`;
 }
 
-/** The data of an event about one thing: `lock.broken` names the lock. */
 export function about(type: string, subject: string): object {
   return { [type.slice(0, type.indexOf("."))]: subject };
 }
 
-/** The data of the event about jobs that an operator has removed. */
 export function removedJobs(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
   return { state, jobs, ...(queue === undefined ? {} : { queue }) };
 }
 
-/** Whether a subscriber who asked for these types gets this one: `job.failed` as it is written, `job.*` all that begin so. */
+/** `job.failed` matches itself, `job.*` all types that begin so. */
 export function isAskedFor(type: string, types: readonly string[] | undefined): boolean {
   if (types === undefined) return true;
   return types.some((asked) => (asked.endsWith("*") ? type.startsWith(asked.slice(0, -1)) : type === asked));
@@ -161,12 +152,11 @@ const FIRST_PAUSE = 1_000;
 const FIRST_RETRY_MS = 100;
 const LONGEST_PAUSE = 300_000;
 
-/** How long a sink is left alone after so many failures in a row; with jitter, or all sinks of a host come back at once. */
+/** With jitter, or all sinks of a host would come back at once. */
 export function redeliverAfter(failures: number, random: number): number {
   return backOff(FIRST_PAUSE, failures, random);
 }
 
-/** The same for one event that a sink refused while it accepts others. */
 function retryRefusedAfter(refusals: number, random: number): number {
   return backOff(FIRST_RETRY_MS, refusals, random);
 }
@@ -177,36 +167,33 @@ function backOff(first: number, failures: number, random: number): number {
 }
 
 /**
- * The same for every delivery of an event, and for no other event. Several databases may deliver to one place, and count
- * from one each: their events must not be taken for each other.
+ * The same for every delivery of an event. Several databases may deliver to one place and count from one each: their events
+ * must differ.
  */
 export function dedupeKey(databaseId: string, transition: string): string {
   return hash("sha256", `${databaseId}|${transition}`);
 }
 
-/**
- * What makes an event of a build one of its kind: its type, the build, the number of the transition that it tells, and the
- * target's hash where it is about one. Only the last may hold a bar, so no two of them spell the same.
- */
+/** Only the target's hash may hold a bar, so no two transitions have the same text. */
 export function buildTransition(type: string, build: string, seq: number, target = ""): string {
   return `${type}|${build}|${seq}|${target}`;
 }
 
-/** At most so many events are held back in memory; past that, nothing more is read until some are delivered. */
+/** Events held back in memory; beyond that, none is read until some are delivered. */
 const MAX_HELD = 1_000;
-/** A crash delivers again what was delivered after the oldest event held back: at most so many events. */
+/** A crash delivers the events after the oldest held one again: at most this many. */
 const MAX_AHEAD = 10_000;
 
 interface HeldSubject {
-  /** In order; the first was refused, the others wait behind it. */
+  /** In order; the sink refused the first, the others wait behind it. */
   events: Event[];
   refusals: number;
   retryAt: number;
 }
 
 /**
- * Events that a sink refused, and those behind them that are about the same job or build. Events of other jobs and builds
- * pass by. Times are of the monotonic clock.
+ * Events that a sink refused, and those behind them about the same job or build. Events of other jobs and builds pass by.
+ * Times are of the monotonic clock.
  */
 export class HeldEvents {
   readonly #subjects = new Map<string, HeldSubject>();
@@ -222,7 +209,6 @@ export class HeldEvents {
     return this.#size === 0;
   }
 
-  /** Where to read on. */
   get readTo(): number {
     return this.#readTo;
   }
@@ -234,12 +220,11 @@ export class HeldEvents {
     return oldest - 1;
   }
 
-  /** Whether more events may be read. */
   get hasRoom(): boolean {
     return this.#size < MAX_HELD && this.#readTo - this.delivered < MAX_AHEAD;
   }
 
-  /** True: this event waits behind one that is held back. False: it is to be offered to the sink, or passed over. */
+  /** True: the event waits behind a held one. False: the caller offers it to the sink, or skips it. */
   holdsBack(event: Event): boolean {
     const subject = this.#subjects.get(subjectOf(event));
     if (subject === undefined) return false;
@@ -249,24 +234,22 @@ export class HeldEvents {
     return true;
   }
 
-  /** The event is delivered, held back, or not asked for. Until then it is read again. */
+  /** The event is delivered, held back, or filtered out. Until then it is read again. */
   passed({ seq }: Event): void {
     this.#readTo = Math.max(this.#readTo, seq);
   }
 
-  /** The refused events whose turn has come again. */
   due(now: number): Event[] {
     const due = [...this.#subjects.values()].filter(({ retryAt }) => retryAt <= now);
     return due.map(({ events }) => events[0] as Event).toSorted((a, b) => a.seq - b.seq);
   }
 
-  /** How long until the next is due; undefined: nothing is held back. */
   nextIn(now: number): number | undefined {
     if (this.isEmpty) return undefined;
     return Math.max(0, Math.min(...[...this.#subjects.values()].map(({ retryAt }) => retryAt)) - now);
   }
 
-  /** The sink refused this event. `atLeast`: the pause before a third delivery, or a later one. Returns the number of refusals. */
+  /** `atLeast`: the pause before a third or later delivery. Returns the number of refusals. */
   refused(event: Event, now: number, random: number, atLeast = 0): number {
     this.passed(event);
     const name = subjectOf(event);
@@ -281,7 +264,7 @@ export class HeldEvents {
     return subject.refusals;
   }
 
-  /** The sink accepted an event. Those that it held back are due at once. */
+  /** Events held back behind the accepted one are due at once. */
   accepted(event: Event): void {
     this.passed(event);
     const name = subjectOf(event);
@@ -295,7 +278,6 @@ export class HeldEvents {
   }
 }
 
-/** Events about the same job or build are delivered in order; so are those about neither. */
 function subjectOf({ job, build }: Event): string {
   return job === undefined ? (build === undefined ? "" : `build ${build}`) : `job ${job}`;
 }

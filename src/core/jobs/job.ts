@@ -2,12 +2,11 @@ import type { JobKey } from "../text/ids.ts";
 
 export type JobState = "waiting" | "pending" | "running" | "succeeded" | "failed" | "cancelled" | "quarantined";
 
-/** Why a job moves. */
 export type JobMove = "unblock" | "claim" | "succeed" | "fail" | "give-back" | "quarantine" | "cancel" | "retry";
 
 /**
- * The job's state machine. Nothing else decides a transition: the stores guard each write by the states listed here,
- * the SQL CHECK and the picture in docs/state-machine.md are compared with it by a test.
+ * The job's state machine. Stores guard each write by the states listed here; a test compares it with the SQL CHECK and with
+ * docs/state-machine.md.
  */
 export const JOB_MOVES: Record<JobMove, { from: readonly JobState[]; to: JobState }> = {
   unblock: { from: ["waiting"], to: "pending" },
@@ -80,18 +79,17 @@ export interface Job<In = unknown, Out = unknown> {
 export type Finished<Out = unknown> = Job<unknown, Out> &
   ({ state: "succeeded"; output: Out } | { state: "failed" | "cancelled" | "quarantined" });
 
-/** Higher priority first, then first in, first out. */
 export function byTurn(a: { priority: number; key: JobKey }, b: { priority: number; key: JobKey }): number {
   return b.priority - a.priority || a.key - b.key;
 }
 
-/** The most that is stored of an error: its name, code, message and stack together, in bytes of UTF-8. */
+/** UTF-8 bytes of an error's name, code, message and stack together. */
 export const MAX_ERROR_BYTES = 64 * 1024;
 const MAX_NAME_BYTES = 1024;
 const MAX_MESSAGE_BYTES = 24 * 1024;
 const MAX_STACK_BYTES = MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 2 * MAX_NAME_BYTES;
 
-/** Whatever was thrown, as it is stored. Handlers throw anything: no getter or proxy of theirs may take the worker down. */
+/** Handlers throw anything: no getter or proxy of theirs may crash the worker. */
 export function toJobError(thrown: unknown): JobError {
   try {
     return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) });
@@ -173,25 +171,23 @@ export interface CommitTx {
 export type CommitRows = (tx: CommitTx) => void | Promise<void>;
 
 /**
- * How a target's bytes have changed under its work, in one build. Each time the new bytes get work of their own, later than
- * the time before; what never holds still is given up, since each time may have been paid for.
+ * How often a target's bytes changed while it was processed, in one build. Each time the new bytes are processed after a
+ * longer wait; a file that keeps changing is given up, since each time may have been paid for.
  */
 export interface FileChurn {
-  /** How often. */
   times: number;
-  /** The target's work has waited since, and continues with its current bytes. */
+  /** The target's work has waited since the last change. */
   waited: boolean;
 }
 
-/** The last of so many changes is one too many. */
 const MOST_CHANGES = 5;
 
-/** After the first change; after each further one four times as long: 250 ms, 1 s, 4 s, 16 s. */
+/** Each further wait is four times as long: 250 ms, 1 s, 4 s, 16 s. */
 const FIRST_WAIT = 250;
 
 export const CALM: FileChurn = { times: 0, waited: false };
 
-/** How long the new bytes are left alone; null: it is given up. */
+/** Wait before the new bytes are processed; null: give up. */
 export function waitAfter(times: number): number | null {
   return times >= MOST_CHANGES ? null : FIRST_WAIT * 4 ** (times - 1);
 }

@@ -12,35 +12,30 @@ export interface Policy {
   timeout: number;
 }
 
-/**
- * What a job has been through: `attempt` counts starts that were not given back, `errors` and `crashes` what ended them. A
- * stall counts as a crash.
- */
+/** `attempt` counts starts that were not given back; a stall counts as a crash. */
 export interface History {
   attempt: number;
   errors: number;
   crashes: number;
 }
 
-/** How an attempt ended. */
 export type Outcome =
   | { kind: "succeeded"; output: string | null }
   /** The handler threw, or exceeded its timeout. `retry: false` fails now; `delay` overrides the backoff. */
   | { kind: "error"; error: JobError; retry?: boolean; delay?: number }
-  /** The handler asked to come back later; nothing is charged. */
+  /** The handler asked to run again later; no attempt is charged. */
   | { kind: "later"; delay: number; error: JobError }
-  /** Its payload cannot be read by this code: nothing to retry. */
+  /** This code cannot read the payload: a retry would not help. */
   | { kind: "unreadable"; error: JobError }
-  /** Given back before its handler was called, or by the holder's own wish; nothing is charged. */
+  /** Given back before its handler was called, or on the holder's request; no attempt is charged. */
   | { kind: "released" }
-  /** The worker stopped, or the host restarted, in the middle of it; nothing is charged. */
+  /** The worker stopped, or the host restarted, during the attempt; no attempt is charged. */
   | { kind: "interrupted" }
-  /** The lease ran out under a holder that is alive: its process was stopped or suspended, or could not renew. */
+  /** The lease expired under a live holder: its process was suspended, or could not renew. */
   | { kind: "stalled" }
-  /** The holder died. */
   | { kind: "crashed" };
 
-/** Where the job goes and what it is charged. The store writes exactly this, `delay` from its own now. */
+/** What the store writes; `delay` counts from its own now. */
 export interface Next {
   state: Exclude<JobState, "waiting" | "running" | "cancelled">;
   delay: number;
@@ -51,7 +46,7 @@ export interface Next {
   dropCheckpoint: boolean;
 }
 
-/** The one place that decides what becomes of an attempt. `random` is in [0, 1). */
+/** `random` is in [0, 1). */
 export function decide(history: History, policy: Policy, outcome: Outcome, random: number): Next {
   switch (outcome.kind) {
     case "succeeded":
@@ -77,17 +72,15 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
   }
 }
 
-/** Whether the job has to wait for its time before it can be claimed again. */
 export function isDelayed({ state, delay }: Next): boolean {
   return state === "pending" && delay > 0;
 }
 
-/** Whether its handler was called: what never began gives back what it took of a rate. */
+/** A job whose handler was not called returns its token to the rate. */
 export function hasBegun({ kind }: Outcome): boolean {
   return kind !== "released";
 }
 
-/** How many attempts were taken back, and what became of their jobs. */
 export interface Reclaimed {
   entries: number;
   quarantined: number;
@@ -115,7 +108,6 @@ function stallError(crashes: number): JobError {
   };
 }
 
-/** How many crashes quarantine the job, and with which error. */
 interface Quarantine {
   limit: number;
   error: (crashes: number) => JobError;
@@ -125,7 +117,7 @@ interface Quarantine {
 function leftBehind(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
   const crashes = history.crashes + 1;
   if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes) });
-  // The first crash may well be a neighbour's fault, so it costs no time; from the second on the job waits.
+  // The first crash may be a neighbour's fault, so it costs no time; from the second on the job waits.
   return interrupted({ ...history, crashes }, policy, crashes === 1 ? 0 : backoff(policy, crashes - 1, random));
 }
 

@@ -22,10 +22,10 @@ export interface RunOptions<In = unknown> {
   limit?: Limit<In> | Limit<In>[];
 }
 
-/** Renewed after a third of it, by a keeper that may be asleep for a tenth of a second. In milliseconds. */
+/** The keeper renews after a third of the lease and may sleep for a tenth of a second. */
 const SHORTEST_LEASE = 300;
 
-/** How many leases one process can renew at once, and so how many attempts it can run. */
+/** Leases that one process can renew at once, so also its attempts. */
 export const MAX_CONCURRENCY = 8_192;
 
 export function checkConcurrency(value: unknown, what: string): number {
@@ -38,7 +38,6 @@ export function checkConcurrency(value: unknown, what: string): number {
   );
 }
 
-/** The same with its defaults, in numbers; limits are apart, because they are declared for a queue. */
 export interface RunSettings {
   readonly version: number;
   readonly policy: Policy;
@@ -46,7 +45,6 @@ export interface RunSettings {
   readonly concurrency: number | undefined;
 }
 
-/** `where` names the job or stage in errors. */
 export function checkRunOptions(options: RunOptions & Interruptible, where: string): RunSettings {
   const { version = 1, lease = "30s", concurrency } = options;
   return {
@@ -92,7 +90,7 @@ interface Issue {
 }
 type Result = { value: unknown; issues?: undefined } | { issues: readonly Issue[] };
 
-/** What the schema makes of the value; a promise only where the schema itself is asynchronous. */
+/** Returns a promise only if the schema is asynchronous. */
 export function parse(schema: StandardSchema, value: unknown, what: string): unknown {
   const result = schema["~standard"].validate(value);
   if (result instanceof Promise) return result.then((late) => accepted(late as Result, what));

@@ -22,31 +22,28 @@ export interface ScheduleRule {
   cron: string;
   timezone: string;
   missed: Missed;
-  /** How late a missed tick may still run; null: as late as it likes, or a day for "all". */
+  /** How late a missed tick may still run; null: no bound, or a day for "all". */
   within: number | null;
-  /** The first tick that was not dealt with yet. */
   nextAt: number;
 }
 
 export interface Due {
-  /** The ticks that become a job now, the oldest first. */
   fire: number[];
   nextAt: number;
 }
 
 /** A tick is on time for this long: a busy process, or the second in which a worker is restarted, misses nothing. */
 export const ON_TIME = 10_000;
-/** At most this many ticks at once: each costs some dozen microseconds on the main thread. */
+/** Each tick costs some dozen microseconds on the main thread. */
 export const CHUNK = 250;
 const DAY = 86_400_000;
 const SECOND = 1_000;
-/** No pattern reaches further. */
 const NEVER = 8.64e15;
 
 /**
- * The ticks of a schedule that are due: those on time always, and of the older ones ("missed") none for "skip", each for
- * "all", and for "once" the newest of all that are due, so that a tick on time stands in for what was missed before it.
- * Null when nothing is due. What is left when there are more than a chunk of them is due again at once.
+ * The due ticks of a schedule, at most MAX_TICKS of them; null: none. Ticks on time always run. Of older ones ("missed") none
+ * runs for "skip", each for "all", and for "once" the newest due tick, so that a tick on time stands in for those missed
+ * before it.
  */
 export function ticksOf(rule: ScheduleRule, now: number): Due | null {
   if (rule.nextAt > now) return null;
@@ -65,13 +62,13 @@ export function ticksOf(rule: ScheduleRule, now: number): Due | null {
   return { fire, nextAt: tick };
 }
 
-/** The ticks of those that are due that become a job: without `overlap` none while its last job is unfinished, and never more than one. */
+/** Without `overlap`, no tick becomes a job while the last one is unfinished, and never more than one does. */
 export function firing(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
   if (overlap) return fire;
   return isUnfinished() ? [] : fire.slice(0, 1);
 }
 
-/** The first tick after an instant. Refuses what is no pattern, no time zone, or never comes. */
+/** Rejects invalid patterns, unknown time zones, and patterns that match no date. */
 export function nextTick(cron: string, timezone: string, after: number): number {
   const tick = pattern(checkCron(cron), checkTimezone(timezone))(after);
   if (tick < NEVER) return tick;
@@ -83,7 +80,7 @@ type Next = (after: number) => number;
 function checkCron(cron: unknown): string {
   const fields = typeof cron === "string" ? cron.trim().split(/\s+/) : [];
   if (typeof cron !== "string" || cron.length > 1_000) throw notCron(cron, "A pattern is a text of at most 1,000 characters.");
-  // A seventh would be the year. What comes once is no schedule: `runAt` of a job says it.
+  // A seventh field would be the year: use `runAt` of a job for something that happens once.
   if (!cron.startsWith("@") && fields.length !== 5 && fields.length !== 6) throw notCron(cron, `It has ${fields.length} fields.`);
   try {
     pattern(cron, "UTC");
@@ -119,9 +116,8 @@ function isZone(name: string): boolean {
 }
 
 /**
- * The tick after an instant, which is always given: croner is not to read the clock. Times of day that are listed
- * ("0 2,14 * * *") are taken one by one: as one pattern croner would take them for an interval, which follows the hours
- * as they pass, and on the night the clocks go back 2:00 would come twice.
+ * The tick after an instant. Listed times of day ("0 2,14 * * *") become one pattern each: croner would treat the list as an
+ * interval in elapsed hours, so that 2:00 would come twice on the night the clocks go back.
  */
 function pattern(cron: string, timezone: string): Next {
   const crons = timesOfDay(cron).map((one) => new Cron(one, { timezone }));
@@ -133,7 +129,7 @@ function pattern(cron: string, timezone: string): Next {
   };
 }
 
-/** "0 2,14 * * *" → "0 2 * * *", "0 14 * * *". Only where a few plain numbers are listed. */
+/** "0 2,14 * * *" → "0 2 * * *", "0 14 * * *". Only for short lists of plain numbers. */
 function timesOfDay(cron: string): string[] {
   const fields = cron.trim().split(/\s+/);
   const times = fields.length === 6 ? 3 : 2;
@@ -145,14 +141,13 @@ function timesOfDay(cron: string): string[] {
   return heads.map((head) => head + fields.slice(times).join(" "));
 }
 
-/** Ticks are whole seconds. */
 function atOrAfter(next: Next, instant: number): number {
   return next(Math.ceil(instant / SECOND) * SECOND - SECOND);
 }
 
 /**
- * The last tick up to `now`, when `first` is one. Bisects, because a schedule of every second that had no worker for a year
- * has thirty million ticks. It asks only for next ticks, so it finds the same ticks as the rest of this file.
+ * The last tick up to `now`, when `first` is one. Bisects: a schedule of every second without a worker for a year has thirty
+ * million ticks.
  */
 function newestDue(next: Next, first: number, now: number): number {
   if (next(first) > now) return first;

@@ -3,56 +3,52 @@ import { byTurn } from "../jobs/job.ts";
 import type { LimitRule, Usage } from "./limit.ts";
 import type { Changes } from "./limit-gate.ts";
 
-/** So many parked jobs of a usage are remembered from one operation to the next. */
 const REMEMBERED = 32;
 
-/** Where a job stands in the order. */
 export interface Turn {
   priority: number;
   key: JobKey;
 }
 
-/** A job that waits at a counter; `more`: it has other limits, too. `limits` is what stands in its row, where that is known. */
+/** A job parked at a counter. `more`: it has other limits too. `limits`: its row's text, where known. */
 export interface Parked extends Turn {
   more: boolean;
   limits?: string;
 }
 
-/** Parked jobs of a usage, the first ones in turn; `whole`: there are no more. */
+/** The first parked jobs of a usage in claim order; `whole`: there are no others. */
 interface Heads {
   readonly jobs: readonly Parked[];
   readonly whole: boolean;
 }
 
-/** What one lane has of a counter. */
+/** One lane's part of a counter. */
 export interface LaneUsageState {
   readonly lane: number;
   running: number;
   passed: number;
-  /** Of those that have passed, so many are parked before a later limit; the others stand ready. */
+  /** Passed jobs that are parked at a later limit; the other passed jobs are ready. */
   beyond: number;
   parked: number;
-  /** Of those that have passed, none has a lower priority than this, and none a higher key than the next. */
+  /** Bounds of the passed jobs: none has a lower priority than `lowest` or a higher key than `last`. */
   lowest: number;
   last: number;
   bucket: number;
-  /** When it wants to be looked at. */
+  /** When the gate must recheck this usage. */
   dueAt: number | null;
 }
 
-/** As it is stored. */
 export type Stored = Readonly<LaneUsageState> & { readonly id: number };
 
-/** As it is worked with. */
 export interface LaneUsage extends LaneUsageState {
   readonly counter: Counter;
-  /** What the store calls it; null until it is stored. */
+  /** Null until the usage is stored. */
   id: number | null;
   changed: boolean;
-  /** Of its parked jobs those whose turn is not after `upTo`, in turn. */
+  /** The parked jobs up to `knownUpTo`, in claim order. */
   ahead: Parked[];
   upTo: Turn;
-  /** Parked, and no longer parked, since it was stored. */
+  /** Changes since the usage was stored. */
   joined: Map<JobKey, Parked> | null;
   left: Map<JobKey, Turn> | null;
 }
@@ -96,7 +92,6 @@ export function laneUsageOf(counter: Counter, lane: number): LaneUsage {
   return usage;
 }
 
-/** Nothing runs, and nothing waits. */
 export function isIdle({ running, passed, parked }: LaneUsageState): boolean {
   return running + passed + parked === 0;
 }
@@ -105,7 +100,7 @@ export function readyOf({ passed, beyond }: LaneUsageState): number {
   return passed - beyond;
 }
 
-/** Whether its turn is before that of the last of those that have passed. */
+/** Whether the job comes before the last of the passed jobs in claim order. */
 export function precedes({ key, priority }: Turn, { lowest, last }: LaneUsageState): boolean {
   return priority > lowest || (priority === lowest && key < last);
 }
@@ -125,7 +120,6 @@ export function park(usage: LaneUsage, job: Parked): void {
   usage.changed = true;
   if (byTurn(job, usage.upTo) > 0) return;
   const { ahead } = usage;
-  // Most come last.
   let at = ahead.length;
   while (at > 0 && byTurn(job, ahead[at - 1] as Parked) < 0) at--;
   if (at === ahead.length) ahead.push(job);
@@ -142,7 +136,7 @@ export function unpark(usage: LaneUsage, { key, priority }: Turn): void {
   if (at !== -1) ahead.splice(at, 1);
 }
 
-/** Reads on after `upTo`: the store gives some of the parked jobs, or none if there are no more. */
+/** Reads the parked jobs after `knownUpTo` from the store. */
 export function readOn(usage: LaneUsage, read: (after: Turn | null) => readonly Parked[]): void {
   const { left, upTo } = usage;
   const late = usage.joined === null ? [] : [...usage.joined.values()].filter((job) => byTurn(job, upTo) > 0);
@@ -161,12 +155,11 @@ export function lowerBuckets(counter: Counter): void {
   }
 }
 
-/** Those of its parked jobs that it knows, once all is stored; null when it has not looked. */
+/** Null: no parked job was read. */
 function headsOf({ ahead, upTo }: LaneUsage): Heads | null {
   return upTo === BEFORE_ALL ? null : { jobs: ahead, whole: upTo === AFTER_ALL };
 }
 
-/** From now on its parked jobs are in the store, and only the first of them here. */
 export function stored(usage: LaneUsage): void {
   usage.changed = false;
   usage.joined = null;
@@ -178,25 +171,23 @@ export function stored(usage: LaneUsage): void {
   usage.upTo = ahead.at(-1) as Parked;
 }
 
-/** What a store knows, as it was when changes were last stored. Each may throw `RowMissing`. */
+/** The rows of a store as of the last stored change. Each method may throw `RowMissing`. */
 export interface LimitRows {
   rule(id: number): LimitRule;
   usages(rule: number, key: string): readonly Stored[];
-  /** The next jobs that are parked at a usage, in turn, after that one: some of them, and none only when there are none. */
+  /** The next parked jobs after a position. Empty only if there are none. */
   parked(usage: number, after: Turn | null): readonly Parked[];
   isParked(usage: number, job: Turn): boolean;
-  /** What stands in the row of a parked job. */
   limitsOf(job: JobKey): string;
 }
 
-/** What a store may have to fetch first. */
 export type MissingRow =
   | { what: "usages"; rule: number; key: string }
   | { what: "parked"; usage: number; after: Turn | null }
   | { what: "isParked"; usage: number; job: Turn }
   | { what: "limitsOf"; job: JobKey };
 
-/** Thrown by a store that has to fetch a row first: it does, and has everything decided anew, by another limitGate. */
+/** Thrown when a row was not fetched yet. The store fetches it and starts the whole decision again with a new LimitGate. */
 export class RowMissing extends Error {
   override readonly name = "RowMissing";
   readonly missing: MissingRow;
@@ -206,7 +197,7 @@ export class RowMissing extends Error {
   }
 }
 
-/** The limitRows that were fetched so far; any other is missing. Reading does not change them. */
+/** The rows fetched so far; reading does not change them. */
 export class FetchedRows implements LimitRows {
   readonly #ruleOf: (id: number) => LimitRule;
   readonly #usages = new Map<string, readonly Stored[]>();
@@ -222,7 +213,6 @@ export class FetchedRows implements LimitRows {
     this.#usages.set(`${rule}:${key}`, usages);
   }
 
-  /** All that was known of a counter when changes were last stored. */
   recall(rule: number, key: string, known: readonly KnownUsage[]): void {
     this.addUsages(
       rule,
@@ -236,24 +226,22 @@ export class FetchedRows implements LimitRows {
     return this.#usages.has(`${rule}:${key}`);
   }
 
-  /** Of the known usages at which jobs are parked, those of whose jobs none is known. */
+  /** Usages with parked jobs of which none was fetched. */
   unread(): number[] {
     const usages = [...this.#usages.values()].flat();
     return usages.filter(({ id, parked }) => parked > 0 && !this.#parked.has(id)).map(({ id }) => id);
   }
 
-  /** The next ones, after those that were added before; `whole`: there are no more. */
+  /** Appends jobs behind those added before. */
   addParked(usage: number, jobs: readonly Parked[], whole: boolean): void {
     const known = this.#parked.get(usage);
     this.#parked.set(usage, { jobs: [...(known?.jobs ?? []), ...jobs], whole });
   }
 
-  /** The first ones, whatever was known before. */
   setParked(usage: number, heads: Heads): void {
     this.#parked.set(usage, heads);
   }
 
-  /** Null: none of them is known. */
   heads(usage: number): Heads | null {
     return this.#parked.get(usage) ?? null;
   }
@@ -299,30 +287,23 @@ export class FetchedRows implements LimitRows {
   }
 }
 
-/** Beyond this many counters, what is known of them is forgotten. */
 const MOST = 20_000;
 
-/** What one lane has of a counter; null: none of what is parked there is known. */
 export interface KnownUsage {
   usage: Stored;
   heads: Heads | null;
 }
 
-/**
- * Counters as they were when changes were last stored, for the next decision: right as long as no other process has
- * changed them. LimitRows that are needed once are not in it.
- */
+/** Counters as of the last stored change, for the next decision. Valid until another process changes them. */
 export class CounterCache {
-  /** Another process decides about these counters, too: what is known now will soon be outdated. */
+  /** Another process writes these counters too, so that cached ones are soon outdated. */
   isShared = false;
   readonly #counters = new Map<string, readonly KnownUsage[]>();
 
-  /** Undefined: nothing is known of it. */
   counter(rule: number, key: string): readonly KnownUsage[] | undefined {
     return this.#counters.get(`${rule}:${key}`);
   }
 
-  /** As a limit gate has left them, with these changes, which were all stored; `limitRows`: what it knew before. */
   keep(counters: Iterable<Counter>, changes: Changes, limitRows: FetchedRows): void {
     if (this.#counters.size > MOST) this.#counters.clear();
     const moved = new Set([...changes.parked, ...changes.unparked].map(({ usage }) => usage));
@@ -337,9 +318,9 @@ export class CounterCache {
     const known: KnownUsage[] = [];
     for (const usage of usages) {
       const { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt } = usage;
-      // Only the store knows what it is called.
+      // The store has not assigned the id yet.
       if (id === null) return void this.#counters.delete(`${rule}:${key}`);
-      // Those that it did not need to look at are as they were, if none came or went.
+      // Parked jobs that the gate did not read are unchanged if no job came or went.
       const heads = headsOf(usage) ?? (moved.has(usage) ? null : limitRows.heads(id));
       known.push({ usage: { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt }, heads });
     }

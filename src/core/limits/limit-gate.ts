@@ -22,45 +22,40 @@ import type { Start } from "../jobs/claiming.ts";
 import { byTurn } from "../jobs/job.ts";
 import { capped, end, type LimitRule, mayJoin, opensAt, room, start, WINDOW, windowOf } from "./limit.ts";
 
-/** A job as its limits see it: `limits` is what stands in its row. */
+/** `limits` is the text in the job's row. */
 export interface LimitedJob extends Turn {
   lane: number;
   limits: string;
 }
 
-/** What a store writes down: in this order nothing refers to what is not there yet. */
+/** What a store writes, in this order: then no row refers to a missing one. */
 export interface Changes {
   unparked: { usage: LaneUsage; job: Turn }[];
-  /** Counters that say nothing any more. */
+  /** Idle usages, which are deleted. */
   removed: LaneUsage[];
-  /** All they say; those without an id are new, and are given one. */
+  /** Usages to insert (those without an id) or update. */
   saved: LaneUsage[];
-  /** Of those that were stored before, when they want to be looked at. */
+  /** Stored usages with a new due time. */
   due: LaneUsage[];
   parked: { usage: LaneUsage; job: Parked }[];
-  /** Jobs that stood ready and may not start. */
+  /** Jobs that were ready and may not start. */
   shut: JobKey[];
-  /** Jobs that stand ready now. */
   opened: { key: JobKey; lane: number }[];
 }
 
-/** The gate that a job stands before. */
 export type Gate = "limit" | null;
 
 /**
- * Limits over all workers. A pending job has to pass each of its limits, in the order in which they stand in its row;
- * where it cannot, it is parked there, out of the index that claims walk. Only as many jobs of a lane have passed a
- * limit as could start now, at most a window full: so a million jobs of one key neither block nor slow the others.
- * What ends, and what the rate allows again, lets the next ones pass.
- *
- * It decides, and writes nothing: after each operation a store asks for the changes. What it knows stays right as long as
- * all changes were stored, and no other process has made any.
+ * Limits over all workers. A pending job passes its limits in the order of its row; where it cannot, it is parked there,
+ * outside the index that claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit: so a million jobs of one key
+ * neither block nor slow the others. Jobs that finish, and tokens of a rate that return, let the next ones pass. The gate
+ * decides and writes nothing: after each operation the store asks for the changes. Its state is valid as long as all changes
+ * were stored and no other process made any.
  */
 export class LimitGate {
   readonly #limitRows: LimitRows;
   #now: number;
   readonly #counters = new Map<string, Counter>();
-  /** By what stands in a job's row. */
   readonly #byText = new Map<string, readonly Counter[]>();
   readonly #touched = new Set<Counter>();
   readonly #freed = new Set<Counter>();
@@ -71,12 +66,10 @@ export class LimitGate {
     this.#now = now;
   }
 
-  /** How many counters it knows. */
   get size(): number {
     return this.#counters.size;
   }
 
-  /** Those it has looked at, as they are by now. */
   get counters(): Iterable<Counter> {
     return this.#counters.values();
   }
@@ -86,12 +79,12 @@ export class LimitGate {
     return this;
   }
 
-  /** A job becomes pending: the gate it stands before, which the caller writes into its row. */
+  /** Admits a job that becomes pending. The caller writes the returned gate into the job's row. */
   admit(job: LimitedJob): Gate {
     return this.#pass(job, this.#countersOf(job.limits), 0) ? null : "limit";
   }
 
-  /** A pending job that stands ready wants to start. If it may not after all, it is parked. */
+  /** Starts a ready job, or parks it if a limit has no free slot. */
   take(job: LimitedJob): Start {
     const counters = this.#countersOf(job.limits);
     const blocked = counters.findIndex((counter) => room(this.#rule(counter), counter, this.#now) < 1);
@@ -111,7 +104,7 @@ export class LimitGate {
     return "held";
   }
 
-  /** A job is running no more. One that never began gives back what it took of the rate. */
+  /** `began`: false returns the job's token to the rate. */
   end(lane: number, limits: string, began: boolean): void {
     for (const counter of this.#countersOf(limits)) {
       end(this.#rule(counter), counter, began);
@@ -122,13 +115,13 @@ export class LimitGate {
     }
   }
 
-  /** A pending job is pending no more, and was never started. `gate` is where it stood. */
+  /** Removes a pending job that was never started. `gate`: the gate in its row. */
   withdraw(job: LimitedJob, gate: string | null): void {
     if (gate === "time") return;
     const counters = this.#countersOf(job.limits);
     for (const counter of counters) {
       const usage = laneUsageOf(counter, job.lane);
-      // One that has passed all others is parked at the last.
+      // A job that has passed all other limits is parked at the last.
       if (gate === "limit" && (counter === counters.at(-1) || this.#isParked(usage, job))) return unpark(usage, job);
       usage.passed -= 1;
       if (gate === "limit") usage.beyond -= 1;
@@ -136,18 +129,18 @@ export class LimitGate {
     }
   }
 
-  /** It is looked at again, because of its rate or because the limit is another one now. */
+  /** Rechecks a counter: its rate has tokens again, or its rule changed. */
   look(rule: number, key: string): void {
     this.#touch(this.#counter(rule, key));
   }
 
-  /** The last act of each operation: lets the next ones pass where there is room, and says what is to be stored. */
+  /** Ends each operation: lets parked jobs pass where slots are free, and returns what the store must write. */
   changes(): Changes | null {
     if (this.#touched.size === 0) return null;
     const changes: Changes = { unparked: [], removed: [], saved: [], due: [], parked: [], shut: [], opened: [] };
-    // Letting one pass here may bring it before another limit, which is touched in turn; the set grows as it is walked.
+    // A job that passes here may be parked at a later limit, whose counter is then touched: the set grows while it is read.
     for (const counter of this.#touched) this.#refill(counter, changes);
-    // One that was full of those that wait elsewhere, until a moment ago.
+    // These counters were full of jobs parked at later limits, which have passed since.
     for (const counter of this.#freed) this.#refill(counter, changes);
     for (const counter of this.#touched) this.#sum(counter, changes);
     changes.shut.push(...this.#shut);
@@ -157,7 +150,6 @@ export class LimitGate {
     return changes;
   }
 
-  /** After something was undone, or others have written. */
   forget(): void {
     this.#counters.clear();
     this.#byText.clear();
@@ -184,14 +176,15 @@ export class LimitGate {
     const window = windowOf(room(this.#rule(counter), counter, this.#now));
     if (usage.beyond >= WINDOW) return false;
     if (usage.parked === 0 && readyOf(usage) < window) return true;
-    // One whose turn is before that of what stands ready must not wait behind it: it ranks higher, or has come back.
+    // A job that comes before the ready ones in claim order must not wait behind them: it has a higher priority, or was
+    // returned.
     if (window === 0 || usage.passed === 0 || !mayJoin(readyOf(usage), window)) return false;
     if (!precedes(job, usage)) return false;
     const next = this.#nextOf(usage);
     return next === undefined || byTurn(job, next) < 0;
   }
 
-  /** True when nothing of it stands ready any more, although more could start. */
+  /** Returns true if no job of the counter is ready any more although more could start. */
   #start(counter: Counter, lane: number): boolean {
     const rule = this.#rule(counter);
     start(rule, counter, this.#now);
@@ -210,7 +203,7 @@ export class LimitGate {
         const full = readyOf(usage) >= window;
         if (full && (joined >= window || !mayJoin(readyOf(usage), window))) break;
         const job = this.#nextOf(usage);
-        // While there was no room, it may have been parked behind others that stand ready.
+        // The job may have been parked behind ready jobs while no slot was free.
         if (job === undefined || (full && !precedes(job, usage))) break;
         if (full) joined++;
         unpark(usage, job);
@@ -222,7 +215,6 @@ export class LimitGate {
     }
   }
 
-  /** It has passed this one; on to the next. */
   #goOn(passed: Counter, job: Parked, lane: number): boolean {
     const { key, priority, limits = this.#limitRows.limitsOf(key) } = job;
     const counters = this.#countersOf(limits);
@@ -242,9 +234,8 @@ export class LimitGate {
     if (by === -1 && usage.beyond === WINDOW - 1) this.#freed.add(counter);
   }
 
-  /** What has become of a counter, for the store. */
   #sum(counter: Counter, changes: Changes): void {
-    // A usage that says nothing is forgotten, or every key that was ever used would stay.
+    // Idle usages are deleted, or every key ever used would stay.
     const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.#now;
     let over = 0;
     for (const usage of counter.usages) {
@@ -266,11 +257,11 @@ export class LimitGate {
     }
     if (over === 0) return;
     counter.usages = over === counter.usages.length ? [] : counter.usages.filter((usage) => !isOver(usage));
-    // What it knew of the rate is over, too, also when the clock is set back to before that.
+    // The rate's state is deleted too, also if the clock is then set back.
     counter.bucket = counter.usages.reduce((latest, { bucket }) => Math.max(latest, bucket), 0);
   }
 
-  /** When the rate has room for one more to pass; or to join those that have passed already, where its turn is before theirs. */
+  /** When the rate has a token for one more job to pass, or to join the passed jobs if it comes before them in claim order. */
   #opensAt(counter: Counter, usage: LaneUsage): number | null {
     const rule = this.#rule(counter);
     if (rule.rate === null) return null;
@@ -280,7 +271,6 @@ export class LimitGate {
     return opensAt(rule, counter, this.#now, joins ? Math.min(ready, room(rule, counter, this.#now)) : ready);
   }
 
-  /** The first of those that are parked there. */
   #nextOf(usage: LaneUsage): Parked | undefined {
     const { id } = usage;
     while (usage.ahead.length === 0 && usage.upTo !== AFTER_ALL) {
@@ -296,7 +286,7 @@ export class LimitGate {
     return this.#limitRows.isParked(usage.id, job);
   }
 
-  /** The counters of a job, narrow to wide. They are looked at again at the end of the operation. */
+  /** The counters of a job, narrow to wide; marks them for the recheck at the end of the operation. */
   #countersOf(limits: string): readonly Counter[] {
     let counters = this.#byText.get(limits);
     if (counters === undefined) {
@@ -310,7 +300,7 @@ export class LimitGate {
   #touch(counter: Counter): void {
     this.#touched.add(counter);
     if (counter.bucket <= this.#now) return;
-    // Written down, or after a clock was set back it would be found too full again and again.
+    // Stored, or the bucket would be too full again and again after the clock was set back.
     counter.bucket = capped(this.#rule(counter), counter.bucket, this.#now);
     lowerBuckets(counter);
   }
@@ -330,7 +320,7 @@ export class LimitGate {
   }
 }
 
-/** What stands in the job's row: the limit's number and the job's key for it, for each of its limits. */
+/** The text in the job's row: for each limit its rule's number and the job's key. */
 export function limitsText(rules: readonly number[], keys: readonly string[]): string | null {
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
 }

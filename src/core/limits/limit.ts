@@ -4,37 +4,30 @@ import { HoldfastError } from "../text/errors.ts";
 import { checkCount, describeValue, refuseUnknown } from "../text/options.ts";
 import { Secret } from "../pipelines/budget.ts";
 
-/** So many starts in so many milliseconds. */
 export interface Rate {
   starts: number;
   per: number;
 }
 
-/** A limit over all workers, as its definition says it. */
 export interface LimitRule {
-  /** Of the whole queue, or of one job's name in it. */
   of: "queue" | "job";
-  /** Among the limits of that queue or job. */
   position: number;
-  /** Each key has its own count. */
   keyed: boolean;
   concurrency: number | null;
   rate: Rate | null;
 }
 
-/** How much of a limit is used, for one key. */
 export interface Usage {
   running: number;
-  /** The rate is used up until then; what is in the past is not used at all. Wall time in milliseconds, with fractions. */
+  /** Wall time in milliseconds, with fractions, until which the rate is used up; the past means unused. */
   bucket: number;
 }
 
-/** No more pending jobs of one key stand ready than this, however many could start. */
+/** At most this many jobs of one key are ready per lane, however many could start. */
 export const WINDOW = 100;
 
 const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
-/** `"50/m"`: fifty starts a minute. */
 export function parseRate(text: unknown, what: string): Rate {
   const match = typeof text === "string" ? /^(\d+(?:\.\d+)?)\/(s|m|h|d)$/.exec(text) : null;
   const number = match === null ? Number.NaN : Number(match[1]);
@@ -50,35 +43,32 @@ export function parseRate(text: unknown, what: string): Rate {
   return { starts, per: Math.round((unit * starts) / number) };
 }
 
-/** How many more may start now. */
 export function room(rule: LimitRule, usage: Usage, now: number): number {
   const slots = rule.concurrency === null ? Number.MAX_SAFE_INTEGER : Math.max(0, rule.concurrency - usage.running);
   return rule.rate === null ? slots : Math.min(slots, tokens(rule.rate, usage.bucket, now));
 }
 
-/** How many pending jobs of a lane may stand ready, when so many may start. */
 export function windowOf(room: number): number {
   return Math.min(WINDOW, room);
 }
 
-/** Whether one that outranks what stands ready may join it although the window is full. */
+/** Whether a job that comes before the ready ones may join them although the window is full. */
 export function mayJoin(passed: number, window: number): boolean {
   return passed < window + WINDOW;
 }
 
-/** After a start. */
 export function start(rule: LimitRule, usage: Usage, now: number): void {
   usage.running += 1;
   if (rule.rate !== null) usage.bucket = used(rule.rate, usage.bucket, now) + each(rule.rate);
 }
 
-/** After an end; one that never began gives its start back. */
+/** A job that never began returns its token. */
 export function end(rule: LimitRule, usage: Usage, began: boolean): void {
   usage.running -= 1;
   if (rule.rate !== null && !began) usage.bucket -= each(rule.rate);
 }
 
-/** When the rate has room for one more than stand ready; null when it is not the rate that holds it. */
+/** When the rate has a token for one more than the ready jobs; null: something else holds the job. */
 export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): number | null {
   if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > ready) return null;
   const { starts } = rule.rate;
@@ -86,12 +76,11 @@ export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): 
   return Math.ceil(used(rule.rate, usage.bucket, now) - lasts(rule.rate) + (ready + 1) * each(rule.rate));
 }
 
-/** The bucket as it is after a clock was set back: no fuller than full. */
+/** After the clock was set back, a bucket must not be fuller than full. */
 export function capped(rule: LimitRule, bucket: number, now: number): number {
   return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + lasts(rule.rate));
 }
 
-/** How long a bucket that is used up takes to be whole again. */
 export function lasts(rate: Rate): number {
   return rate.starts * each(rate);
 }
@@ -100,14 +89,14 @@ function tokens(rate: Rate, bucket: number, now: number): number {
   return Math.floor((now + lasts(rate) - used(rate, bucket, now)) / each(rate));
 }
 
-/** A bucket is never emptier than empty: a clock that was set back must not hold up starts for longer than the rate does. */
+/** Clamps the bucket: a clock that was set back must not delay starts for longer than the rate does. */
 function used(rate: Rate, bucket: number, now: number): number {
   return Math.min(Math.max(bucket, now), now + lasts(rate));
 }
 
 /**
- * What one start uses, in 1,024ths of a millisecond: numbers hold these exactly, so that no fractions add up. Cut, so that
- * all its starts are back when its time is over; rounded up where a start uses so little that the rate would grow by it.
+ * Milliseconds of the bucket that one start uses, in 1,024ths, which doubles hold exactly. Rounded down, so that all starts
+ * are back when the period is over; rounded up below one millisecond, where rounding down would raise the rate.
  */
 function each({ starts, per }: Rate): number {
   const exact = (per * 1_024) / starts;
@@ -124,13 +113,11 @@ export interface Limit<In = unknown> {
   rate?: `${number}/${"s" | "m" | "h" | "d"}`;
 }
 
-/** A limit as it is decided by, and what makes a key of an input. */
 export interface CheckedLimit {
   rule: LimitRule;
   key: ((input: unknown) => string) | undefined;
 }
 
-/** One limit, many or none, as they are written. */
 export function checkLimits(given: unknown, of: LimitRule["of"], where: string): CheckedLimit[] {
   return list(given).map((one, i) => checkLimit(one, of, i, `limit ${i + 1} of ${where}`));
 }
@@ -170,7 +157,7 @@ function list(given: unknown): unknown[] {
 /** What a stage's result depends on besides its inputs: a model's name, a prompt, settings. */
 export type Key = string | number | object;
 
-/** The canonical text of a key; null: there is none. `what` names it in errors. */
+/** Canonical text of a key; null: no key. `what` names it in errors. */
 export function keyText(key: unknown, what: string): string | null {
   if (key === undefined) return null;
   if (typeof key === "string" || typeof key === "number" || (typeof key === "object" && key !== null)) {
@@ -196,10 +183,8 @@ export function secret<T>(value: T): T {
   return new Secret(hash("sha256", `holdfast.secret.1\n${canonical(value, "secret")}`)) as T;
 }
 
-/** Enough of a hash to see that it is another. */
 const TELLING = 12;
 
-/** A key as it was read from its text, for people to see. */
 export function hideSecrets(value: unknown): unknown {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) return value.map(hideSecrets);

@@ -2,25 +2,24 @@ import type { Keep, QueueSettings } from "../jobs/claiming.ts";
 import { FINISHED_STATES, type FinishedState } from "../jobs/job.ts";
 import { lasts, type LimitRule } from "./limit.ts";
 
-/** What a definition asks for beyond its own jobs: the newest word counts. */
+/** Settings and limits that a definition declares for its queue; the last declaration wins. */
 export interface Declaration {
   queue: string;
   name: string;
-  /** From an older process: it applies only where no newer process has declared anything. */
+  /** From an older process: applies only where no newer process has declared anything. */
   old?: boolean;
-  /** Left out: whatever is set stays. */
+  /** Absent: current settings stay. */
   settings?: QueueSettings;
-  /** The narrow ones first: a job passes them in this order. */
+  /** In the order in which a job passes them: narrow to wide. */
   limits: readonly LimitRule[];
 }
 
-/** What is set for a queue. */
 export interface SetQueue extends QueueSettings {
   name: string;
   paused: boolean;
 }
 
-/** A limit by its number; `job` is "" where it is one of the whole queue. */
+/** `job` is "" for a limit of the whole queue. */
 export interface SetRule {
   id: number;
   queue: string;
@@ -28,21 +27,15 @@ export interface SetRule {
   rule: LimitRule;
 }
 
-/** What is set for queues, and which limits there are. */
 export class SettingsView {
-  /** Queues with something set, by name. */
   readonly queues: ReadonlyMap<string, SetQueue>;
-  /** By number. */
   readonly rules: ReadonlyMap<number, SetRule>;
-  /** Whether there are any limits at all. */
   readonly limited: boolean;
-  /** Of all limits by rate, the longest time that one lasts. */
+  /** The longest refill time of all rates, in milliseconds. */
   readonly longest: number;
-  /** Whether some queue asks for events. */
   readonly telling: boolean;
-  /** Whether some queue does not keep its finished jobs for ever. */
   readonly forgetting: boolean;
-  /** Limits without a key that hold for every job of a queue, whatever its own definition says. */
+  /** Limits without a key, which hold for every job of the queue, whatever its definition says. */
   readonly #ofQueue = new Map<string, number[]>();
 
   constructor(queues: Iterable<SetQueue>, rules: Iterable<SetRule>) {
@@ -80,41 +73,39 @@ export class SettingsView {
     return this.#ofQueue.get(queue) ?? NONE;
   }
 
-  /** What a new job has to pass: the limits of its definition, and those that hold for everything in its queue. */
+  /** The limits of a new job: those of its definition and those of its queue. */
   rulesFor(queue: string, own: readonly number[] = NONE): readonly number[] {
     const ofQueue = this.limited ? this.ofQueue(queue) : NONE;
     return ofQueue.length === 0 ? own : [...own, ...ofQueue.filter((rule) => !own.includes(rule))];
   }
 }
 
-/** Nothing is known yet, or nothing is set. */
 export const NOTHING_SET = new SettingsView([], []);
 
 const NONE: readonly number[] = [];
 const UNLIMITED: LimitRule = { of: "job", position: 0, keyed: false, concurrency: null, rate: null };
 
-/** One that its definition does not have any more limits nothing. */
+/** False for a rule that its definition no longer has. */
 function limits({ concurrency, rate }: LimitRule): boolean {
   return concurrency !== null || rate !== null;
 }
 
-/** What a store does so that a declaration is heard. What waits at a limit that has changed, or is no more, is looked at again. */
+/** What a store writes for a declaration. It then rechecks the counters of changed and dropped rules. */
 export type SettingsChange =
-  /** Jobs that ended before anything was said about keeping them are looked up from the first on. Null: all are kept for ever. */
+  /** Jobs that finished before are backfilled from the first on. `keep` null: all are kept. */
   | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null }
-  /** Its number comes in `rules` at this place. */
+  /** `at`: index in the declared rules. */
   | { kind: "add-rule"; at: number; queue: string; job: string; rule: LimitRule }
   | { kind: "set-rule"; id: number; rule: LimitRule }
-  /** Its definition has fewer limits than before: what is left of it limits nothing. */
   | { kind: "drop-rule"; id: number };
 
 export interface Declared {
-  /** The numbers of the declared limits, in their order; 0 where one is still to be added. */
+  /** Numbers of the declared limits, in their order; 0: not added yet. */
   rules: number[];
   changes: SettingsChange[];
 }
 
-/** What a declaration changes; `old`: it applies only where no newer process has declared anything. */
+/** `old`: the declaration applies only where no newer process has declared anything. */
 export function declared(view: SettingsView, { queue, name, settings, limits }: Declaration, old: boolean): Declared {
   const changes: SettingsChange[] = [];
   const set = view.queues.get(queue);
@@ -165,8 +156,8 @@ function drop(view: SettingsView, changes: SettingsChange[], queue: string, job:
 }
 
 /**
- * Which declarations were written, and which still apply. A process's first declaration of a definition is written; after
- * its commit it is not written again, since a newer process may have declared something else.
+ * Which declarations this process has written. The first declaration of a definition is written; after its commit it is not
+ * written again, since a newer process may have declared something else.
  */
 export class DeclarationCache {
   /** False for a user's transaction: whether it commits is never known. */

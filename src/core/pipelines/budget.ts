@@ -4,7 +4,6 @@ import { HoldfastError } from "../text/errors.ts";
 import type { Outcome } from "../jobs/retry.ts";
 import { type BuildState, hasEnded } from "./build.ts";
 
-/** How much may be spent; null: as much as it takes. */
 export interface Budget {
   micros: number | null;
   tokens: number | null;
@@ -12,14 +11,14 @@ export interface Budget {
 
 export const UNLIMITED: Budget = { micros: null, tokens: null };
 
-/** A build's money: what may be spent, what was, and what is reserved for attempts in flight. */
+/** A build's money; `reserved` is for attempts in flight. */
 export interface Ledger {
   budget: Budget;
   spent: Amount;
   reserved: Amount;
 }
 
-/** Rounds down, where costs round up: a limit is never more than was said. */
+/** Rounds down, where costs round up. */
 export function toBudget(cost: unknown, what: string): Budget {
   const { usd, tokens } = checkCost(cost, what);
   return {
@@ -28,21 +27,16 @@ export function toBudget(cost: unknown, what: string): Budget {
   };
 }
 
-/** As people write it. */
 export function fromBudget({ micros, tokens }: Budget): Cost {
   return { ...(micros === null ? {} : { usd: micros / 1_000_000 }), ...(tokens === null ? {} : { tokens }) };
 }
 
-/** What past attempts of a stage cost, all told. */
 export interface CostHistory {
   attempts: number;
   spent: Amount;
 }
 
-/**
- * What an attempt is expected to cost: what the stage says; else the mean of what its attempts have cost so far, rounded
- * up; else nothing, because nothing is known.
- */
+/** The stage's own estimate; else the mean cost of its past attempts, rounded up; else nothing. */
 export function estimate(said: Amount | null, { attempts, spent }: CostHistory): Amount {
   if (said !== null) return said;
   if (attempts === 0) return NOTHING;
@@ -51,14 +45,14 @@ export function estimate(said: Amount | null, { attempts, spent }: CostHistory):
 
 type Verdict =
   | { kind: "start" }
-  /** There is no room as long as so much is reserved, but there may be when what runs has cost less. */
+  /** No room beside the reservations, but attempts in flight may cost less than estimated. */
   | { kind: "wait" }
-  /** There is no room, and there will be none. */
+  /** No room, and there will be none. */
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
 
 /**
- * Whether an attempt of this estimate may start. Nothing starts that would not fit beside all that is spent and set
- * aside. What only has to wait for others does not pause the build: their estimates may have been too high.
+ * An attempt starts only if it fits beside all that is spent and reserved. One that only waits for reservations does not
+ * pause the build: their estimates may be too high.
  */
 export function mayStart(ledger: Ledger, estimate: Amount): Verdict {
   const { budget, spent, reserved } = ledger;
@@ -70,7 +64,6 @@ export function mayStart(ledger: Ledger, estimate: Amount): Verdict {
   return fits ? { kind: "start" } : { kind: "wait" };
 }
 
-/** How many of a batch may start, in its order; what the first of them take is gone for the next. */
 export function howMany(ledger: Ledger, estimates: readonly Amount[]): { start: number; ledger: Ledger; next: Verdict } {
   let taken = ledger;
   for (const [start, estimate] of estimates.entries()) {
@@ -85,31 +78,31 @@ export function reserve(ledger: Ledger, estimate: Amount): Ledger {
   return { ...ledger, reserved: plus(ledger.reserved, estimate) };
 }
 
-/** An attempt has left `running`, in whichever way: what was reserved for it is free, what it is charged is spent. */
+/** The attempt has left `running`: frees its reservation and spends its charge. */
 export function settle(ledger: Ledger, reserved: Amount, charge: Amount): Ledger {
   return { ...ledger, reserved: minus(ledger.reserved, reserved), spent: plus(ledger.spent, charge) };
 }
 
-/** Who says how an attempt ended. */
+/** Which process reports the cost of an attempt. */
 type Teller =
-  /** The holder, well or badly: it knows what it has paid. */
+  /** The holder knows what it has paid. */
   | "holder"
-  /** A process that reclaimed it from a dead or stalled holder; what was paid since is unknown. */
+  /** A process that reclaimed the attempt; what was paid since the last report is unknown. */
   | "reclaimer"
-  /** Its handler was never called. */
+  /** The handler was never called. */
   | "unstarted";
 
-/** Who can tell what an attempt has cost that ended so. A holder who says that it crashed (a process of its own did) does not know, either. */
+/** A holder that reports a crash (of its child process) does not know the cost either. */
 export function tellerOf(outcome: Outcome, by: "holder" | "reclaimer"): Teller {
   if (outcome.kind === "released") return "unstarted";
-  // Past its timeout it was given up in the middle: what it has begun to pay for may not have been said yet.
+  // The attempt was given up at its timeout and may not have reported a cost that it caused.
   if (outcome.kind === "error" && outcome.error.code === "TIMEOUT") return "reclaimer";
   return outcome.kind === "crashed" || outcome.kind === "stalled" ? "reclaimer" : by;
 }
 
 /**
- * Whether what an attempt has cost says what one costs: it has come to its end, and who ran it says what that took. One that was
- * left behind, given up, interrupted, or has failed before it had paid anything, says nothing.
+ * Whether an attempt's cost counts for the mean: it ended, and its holder reports the cost. Attempts that were reclaimed,
+ * interrupted, or failed before they cost anything do not count.
  */
 export function isTelling(outcome: Outcome, teller: Teller, reported: Amount): boolean {
   if (teller !== "holder") return false;
@@ -117,7 +110,7 @@ export function isTelling(outcome: Outcome, teller: Teller, reported: Amount): b
   return (outcome.kind === "error" || outcome.kind === "later") && reported.micros + reported.tokens > 0;
 }
 
-/** What an attempt is charged. Failed ones cost too; a crash costs no less than its estimate, or crash loops were free. */
+/** Failed attempts cost too; a crash costs at least its estimate, or crash loops would be free. */
 export function charge(teller: Teller, attempt: { reported: Amount; estimate: Amount }): Amount {
   switch (teller) {
     case "holder":
@@ -130,8 +123,8 @@ export function charge(teller: Teller, attempt: { reported: Amount; estimate: Am
 }
 
 /**
- * The budget that an operator approves: a new total, not an addition. What it does not name stays as it was. It must leave
- * room for the work that was refused, or the build would pause again at once.
+ * The budget that an operator approves: a new total; an absent part stays. It must have room for the refused work, or the
+ * build would pause again at once.
  */
 export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
   const said = toBudget(cost, "The new budget");
@@ -160,28 +153,25 @@ function exceeds(amount: number, limit: number | null): boolean {
   return limit !== null && amount > limit;
 }
 
-/** How long a token can be used. */
 export const TOKEN_LIFE = 60 * 60_000;
-/** Of randomness in a token. */
 export const TOKEN_BYTES = 32;
 
 const PREFIX = "hft_";
 const WRITTEN = new RegExp(`^${PREFIX}[A-Za-z0-9_-]{${Math.ceil((TOKEN_BYTES * 4) / 3)}}$`);
 
-/** What is kept of a token: enough to know it again, and nothing that could be used. */
+/** Enough to recognize a token, and nothing that could be used as one. */
 export interface StoredToken {
   hash: string;
   build: string;
-  /** The number of the transition that paused the build: a token is for that pause, and for no later one. */
+  /** Number of the transition that paused the build: the token is for that pause only. */
   pause: number;
   mintedAt: number;
   expiresAt: number;
   usedAt: number | null;
-  /** Another was minted since: only the newest counts. */
+  /** A newer token was minted: only the newest is valid. */
   replacedAt: number | null;
 }
 
-/** A new token, and what is stored of it. The bytes are random, and come from outside. */
 export function mint(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
   if (bytes.length !== TOKEN_BYTES) throw new Error(`a token is made of ${TOKEN_BYTES} bytes, not of ${bytes.length}`);
   if (build.state !== "BUDGET_PAUSE") throw refusedToken({ code: "BUILD_NOT_PAUSED" }, build);
@@ -190,12 +180,10 @@ export function mint(bytes: Uint8Array, build: PausedBuild, now: number): { toke
   return { token, stored: { ...stored, usedAt: null, replacedAt: null } };
 }
 
-/** As it is handed out. */
 export function tokenOf(bytes: Uint8Array): string {
   return PREFIX + Buffer.from(bytes).toString("base64url");
 }
 
-/** By which a token is stored and looked up. */
 export function hashToken(token: string): string {
   return hash("sha256", `holdfast.token.1\n${token}`);
 }
@@ -203,14 +191,11 @@ export function hashToken(token: string): string {
 export interface PausedBuild {
   id: string;
   state: BuildState;
-  /** The number of its last transition. */
   seq: number;
 }
 
 export interface Presented {
-  /** What the caller passed as a token; may be anything. */
   presented: unknown;
-  /** What is stored under its hash. */
   stored: StoredToken | null;
   build: PausedBuild;
   now: number;
@@ -229,8 +214,8 @@ export type TokenRefusal =
 type TokenVerdict = { ok: true; used: StoredToken } | { ok: false; code: TokenRefusal };
 
 /**
- * Whether this token allows this build to resume. If so, the store writes `used` in the transaction of the approval, if it
- * is still unused: no token is used twice, and a use that is rejected for another reason does not use it up.
+ * If the token is valid, the store writes `used` in the transaction of the approval if it is still unused: no token is used
+ * twice, and an approval rejected for another reason does not use it up.
  */
 export function judgeToken({ presented, stored, build, now }: Presented): TokenVerdict {
   if (build.state !== "BUDGET_PAUSE") return refuse("BUILD_NOT_PAUSED");
@@ -248,13 +233,13 @@ function refuse(code: TokenRefusal): TokenVerdict {
   return { ok: false, code };
 }
 
-/** The refusal as the caller that presented the token gets it; the token itself is not in it. */
+/** The message does not contain the token. */
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
   const [, message, hint] = explain(code, build);
   return new HoldfastError(code, `${message} Build ${build.id} is ${build.state}.`, hint);
 }
 
-/** Whether this error is a rejected use of a token: the token or the requested budget is invalid. */
+/** Whether the error rejects a token or its budget. */
 export function isRefusedUse(code: string): boolean {
   return (
     code === "BUILD_NOT_PAUSED" || /^TOKEN_(?!NEEDED$)/.test(code) || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID"
@@ -312,10 +297,7 @@ function explain(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusa
   }
 }
 
-/**
- * Stands for a value of which only the hash is known. The value itself is not kept, so that nothing can print it: not a
- * log, not an error, not a database.
- */
+/** Stands for a value of which only the hash is known, so that no log, error or database can show the value. */
 export class Secret {
   readonly hash: string;
 

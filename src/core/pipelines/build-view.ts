@@ -15,7 +15,7 @@ export interface Build {
   reason: string;
   budget: Cost;
   spent: Required<Cost>;
-  /** Of a build that has just paused: lets it go on, once. It is not kept anywhere. */
+  /** Of a build that has just paused: resumes it, once. It is not stored. */
   token?: string;
   createdAt: number;
   finishedAt?: number;
@@ -24,10 +24,8 @@ export interface Build {
   errors: { stage: string; target: string; message: string }[];
 }
 
-/** What is counted of a stage. */
 export interface CountedStage {
   stage: string;
-  /** The segment that it is in. */
   segment: number;
   /** The round in which its targets are listed. */
   round: number;
@@ -73,7 +71,7 @@ export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors
   };
 }
 
-/** Those that are at this stage or before it in its segment; a gather that is still to come is one. What has ended does no more. */
+/** Targets at this stage or before it in its segment; a gather of a later round counts as one. Ended builds have none left. */
 function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], index: number): number {
   if (hasEnded(state)) return 0;
   const stage = stages[index] as CountedStage;
@@ -84,10 +82,9 @@ function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], in
   return stage.round > round ? Math.max(1, open) : open;
 }
 
-/** What can happen to a build. `build.approved` and `build.token_minted`: by an operator, without a transition. */
+/** `build.approved` and `build.token_minted`: by an operator, without a transition. */
 export type BuildEventType = Exclude<Extract<EventType, `build.${string}`>, "build.token_refused">;
 
-/** The event and audit action of each move. */
 export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
   start: "build.started",
   succeed: "build.succeeded",
@@ -98,24 +95,21 @@ export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
   abandon: "build.abandoned",
 };
 
-/** The build of an event, as its row is after the change. */
 interface ToldBuild {
   id: string;
   pipeline: string;
-  /** The number of its last transition. */
   seq: number;
   budget: Budget;
   spent: Amount;
 }
 
-/** The event of a transition. */
 export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: BuildTransition): NewEvent {
   const type = EVENT_OF_MOVE[move];
   const transition = buildTransition(type, build.id, build.seq);
   return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
 }
 
-/** The event of an action that is no transition. Several may occur between two transitions; `unique` tells them apart. */
+/** An action without a transition. Several may occur between two transitions; `unique` tells them apart. */
 export function buildAct(type: BuildEventType, build: ToldBuild, unique: string): NewEvent {
   return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: told(build) };
 }
@@ -124,7 +118,7 @@ function told({ pipeline, seq, budget, spent }: ToldBuild): object {
   return { pipeline, seq, spent: toCost(spent), budget: fromBudget(budget) };
 }
 
-/** What differs between two JSON values; `undefined` where one of them has nothing there. */
+/** `undefined` where one of them has nothing there. */
 export interface Difference {
   part: string;
   before: unknown;
@@ -161,22 +155,19 @@ export interface Why {
 
 interface WhyFacts {
   ran: boolean;
-  /** What its last result was made of; null: there is none. */
+  /** Parts of the last result; null: none. */
   before: ContextParts | null;
   after: ContextParts;
-  /** Of a gather: which members came, went, or are others, where that is known. */
   members?: readonly Difference[];
-  /** The build was started with `rerun`. */
   forced?: boolean;
-  /** The last time it failed. */
   failedBefore?: boolean;
-  /** The function's text is not what it was, and the version is. */
+  /** The handler's text changed and the version did not. */
   edited?: boolean;
 }
 
 export function why({ ran, before, after, members = [], forced, failedBefore, edited }: WhyFacts): Why {
   const changed = before === null ? [] : changedParts(before, after);
-  // A hash over all of them says no more than that.
+  // The members say more than the hash over all of them.
   const parts = members.length === 0 ? changed : [...changed.filter(({ part }) => part !== "target.hash"), ...members];
   const warning = edited === true ? " Its code was edited, and its version was not raised." : "";
   return { ran, reason: say() + warning, parts };
@@ -191,7 +182,6 @@ export function why({ ran, before, after, members = [], forced, failedBefore, ed
   }
 }
 
-/** Which parts differ, from what to what; a key in its innermost parts. */
 export function changedParts(before: ContextParts, after: ContextParts): Difference[] {
   return difference(shown(before), shown(after), "").map(({ part, before, after }) => ({
     part: part.slice(1),

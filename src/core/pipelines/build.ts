@@ -2,35 +2,32 @@ import { HoldfastError } from "../text/errors.ts";
 
 export type BuildState = "PENDING" | "ACTIVE" | "SUCCESS" | "FAILED" | "CRASHED" | "BUDGET_PAUSE" | "ABANDONED";
 
-/** Why a build moves. */
 export type BuildMove = "start" | "succeed" | "fail" | "crash" | "pause" | "resume" | "abandon";
 
-/** What is written down of a move, for programs to read. */
 export type BuildReason =
   | "started"
   | "all_targets_done"
-  /** Targets failed after their retries, and what could still run has run. */
+  /** Targets failed after their retries, and everything that could run has run. */
   | "targets_failed"
   /** The listing failed after its retries, so the targets are unknown. */
   | "source_failed"
-  /** An operator does not want to pay more. */
+  /** An operator refused to pay more. */
   | "budget_refused"
-  /** Found at `open`: its orchestrator is dead. */
+  /** Found at `open`: the orchestrator is dead. */
   | "orphaned_at_startup"
-  /** Found by a live process: its orchestrator died, or let its lock expire. */
+  /** Found by a live process: the orchestrator died, or its lock expired. */
   | "orchestrator_lost"
-  /** Its orchestrator was told to stop; nothing went wrong. */
+  /** The orchestrator was asked to stop. */
   | "stopped"
-  /** The next piece of work would not fit into the budget. */
+  /** The next attempt would not fit into the budget. */
   | "budget_precheck_block"
-  /** More is spent than the budget, because something cost more than was estimated. */
+  /** An attempt cost more than estimated. */
   | "budget_exceeded"
   | "resumed"
   | "budget_approved"
-  /** An operator's word; his own are in the note. */
+  /** By an operator, whose words are in the note. */
   | "abandoned";
 
-/** What must be so for a move to be made. */
 export type BuildNeed =
   | "lock"
   | "same-pipeline"
@@ -43,15 +40,11 @@ export type BuildNeed =
   | "token"
   | "note";
 
-/** The reasons for which it may be made, and what it needs then. */
 type Ways = Partial<Record<BuildReason, readonly BuildNeed[]>>;
 
 const ABANDON: Ways = { abandoned: ["note"] };
 
-/**
- * The build's state machine. Nothing else decides a transition; the picture and the table in docs/build-states.md are
- * compared with it by a test.
- */
+/** The build's state machine. A test compares it with the picture and the table in docs/build-states.md. */
 export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, Ways>>; to: BuildState }> = {
   start: { from: { PENDING: { started: ["lock"] } }, to: "ACTIVE" },
   succeed: {
@@ -61,7 +54,7 @@ export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, W
   fail: {
     from: {
       ACTIVE: { targets_failed: ["lock", "nothing-running", "something-failed"], source_failed: ["lock", "nothing-running"] },
-      // The lock was let go with the pause, and what was in flight then may have ended since.
+      // The orchestrator released the lock with the pause, and attempts in flight may have ended since.
       BUDGET_PAUSE: { targets_failed: ["nothing-running", "something-failed"], budget_refused: ["note"] },
     },
     to: "FAILED",
@@ -106,33 +99,30 @@ export function mayMoveBuild(move: BuildMove, from: BuildState): boolean {
   return BUILD_MOVES[move].from[from] !== undefined;
 }
 
-/** A build as far as a move is concerned; `seq` is the number of its last transition, 0 for one that was just made. */
+/** `seq`: number of the last transition, 0 for a new build. */
 export interface MovingBuild {
   id: string;
   state: BuildState;
   seq: number;
 }
 
-/** What the caller knows of a build that it wants to move; an absent fact is false or unknown. */
+/** What the caller knows of the build; absent: false or unknown. */
 export interface BuildFacts {
-  /** The writer holds the orchestrator's lock of this pipeline, with a token that lives. */
+  /** The writer holds the pipeline's orchestrator lock, with a valid token. */
   holdsLock?: boolean;
-  /** Stages, versions, keys and source are as they were. */
+  /** Stages, versions, keys and source are unchanged. */
   samePipeline?: boolean;
-  /** A confirmation token is used up for it, now or by an earlier approval, and the budget has room. */
+  /** A confirmation token was used for it, now or by an earlier approval, and the budget has room. */
   approved?: boolean;
-  /** The orchestrator is proven dead, or has let its lock expire. */
+  /** The orchestrator is proven dead, or its lock expired. */
   holderGone?: boolean;
-  /** Attempts that are in flight. */
   running?: number;
-  /** Targets and stages that have yet to run; what can never run because something before it failed is not among them. */
+  /** Work that has yet to run, without what can never run because something before it failed. */
   left?: number;
   failed?: number;
-  /** A confirmation token was created. */
   tokenMinted?: boolean;
 }
 
-/** One line of a build's history. */
 export interface BuildTransition {
   build: string;
   seq: number;
@@ -146,11 +136,10 @@ export interface BuildTransition {
 export interface WantedMove {
   move: BuildMove;
   reason: BuildReason;
-  /** An operator's own words. */
   note?: string;
 }
 
-/** The transition that the store writes, guarded by state and number; or an error that says what is in its way. */
+/** The store guards the transition by state and number. */
 export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildFacts): BuildTransition {
   const { from, to } = BUILD_MOVES[move];
   const ways = from[build.state];
@@ -171,7 +160,6 @@ export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove
   return { build: build.id, seq: build.seq + 1, move, from: build.state, to, reason, note: note ?? null };
 }
 
-/** The reason as a reader sees it: the operator's own words for an abandoned build; the code, then the words, for a refused budget. */
 export function sayReason({ reason, note }: { reason: string; note: string | null }): string {
   if (note === null) return reason;
   return reason === "budget_refused" ? `${reason}: ${note}` : note;
@@ -236,27 +224,23 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined
   },
 };
 
-/** How far a build is. */
 export interface BuildProgress {
-  /** The listing: still under way, over, or failed for good. */
   listing: "running" | "done" | "failed";
   running: number;
   left: number;
   failed: number;
-  /** So many failures are let pass before nothing new is started; null: any number. */
+  /** Null: any number of failures. */
   maxFailures: number | null;
-  /** Why the budget lets nothing more start, when something wants to. */
+  /** Why the budget refuses what wants to start. */
   blocked: "budget_precheck_block" | "budget_exceeded" | null;
 }
 
-/** Past its limit of failures nothing new is started; what runs is left to end. */
 export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress): boolean {
   return listing === "failed" || (maxFailures !== null && failed > maxFailures);
 }
 
 /**
- * The move that an ACTIVE build makes now; null: none yet. A build that is going to fail does not pause: more money would
- * not help.
+ * The next move of an ACTIVE build; null: none yet. A build that is going to fail does not pause: more money would not help.
  */
 export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed, blocked } = progress;
@@ -269,10 +253,7 @@ export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   return failed > 0 ? { move: "fail", reason: "targets_failed" } : { move: "succeed", reason: "all_targets_done" };
 }
 
-/**
- * The same for a build in BUDGET_PAUSE, when the last attempt in flight has ended: if nothing is left that money could
- * pay for, no approval is needed.
- */
+/** The move of a paused build whose last attempt in flight has ended: if nothing is left to pay for, no approval is needed. */
 export function nextPausedMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed } = progress;
   if (running > 0 || failed === 0) return null;

@@ -4,13 +4,13 @@ import { compareIds } from "../text/ids.ts";
 import { sayPath } from "./work.ts";
 
 /**
- * The hash of a value that goes from stage to stage: `json:` and `bytes:` with a sha-256, so that a text is never taken for
- * the bytes that spell it; `none` for `undefined`; `members:` for all that a gather reads, or an
- * expand yields; `item:` for an item of a source, with the hash of its version, or of what is in it however it is written.
+ * Hash of a value between stages: `json:` and `bytes:` with a sha-256, so that a text never equals its bytes; `none` for
+ * `undefined`; `members:` for the input of a gather or the children of an expand; `item:` for an item of a source, by its
+ * version or its content.
  */
 export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
-/** Of a value as it is stored: JSON text, bytes, or null for `undefined`. It is that of the artifact, if it is kept in one. */
+/** `stored`: JSON text, bytes, or null for `undefined`. */
 export function valueHash(stored: string | Uint8Array | null): ValueHash {
   if (stored === null) return "none";
   return `${typeof stored === "string" ? "json" : "bytes"}:${hash("sha256", stored)}`;
@@ -20,19 +20,18 @@ export function valueHash(stored: string | Uint8Array | null): ValueHash {
 export interface ContextParts {
   stage: string;
   version: number;
-  /** Canonical text; null: no key. */
   key: string | null;
   input: ValueHash;
-  /** By stage; null: that stage let the target pass, so there is no output of it. */
+  /** By stage; null: the target skipped that stage. */
   uses: Readonly<Record<string, ValueHash | null>>;
   target: { id: string; hash: string };
-  /** `"bytes"`: the target's id is no part of it, so a renamed or copied file is free. */
+  /** `"bytes"`: the target's id does not count, so a renamed or copied file is free. */
   reuse: "target" | "bytes";
 }
 
 /**
- * The content key of a checkpoint. Each part is an element of one JSON array, so that no two sets of parts spell the same
- * text, and the first one says what is hashed, so that it is the hash of nothing else.
+ * Content key of a result. Each part is an element of one JSON array, so that no two sets of parts have the same text; the
+ * first one makes it differ from every other hash.
  */
 export function contextHash({ stage, version, key, input, uses, target, reuse }: ContextParts): string {
   const used = Object.keys(uses)
@@ -43,8 +42,8 @@ export function contextHash({ stage, version, key, input, uses, target, reuse }:
 }
 
 /**
- * All that a gather can see of one member: its target, its output, and the earlier outputs by name. Those are in it too:
- * a stage that comes out the same from other inputs would else hide from the gather that they are others.
+ * Everything a gather can see of one member. Earlier outputs count too: else a stage with the same output from other inputs
+ * would hide their change from the gather.
  */
 export function memberHash(member: {
   target: string;
@@ -57,7 +56,6 @@ export function memberHash(member: {
   return hash("sha256", JSON.stringify(["holdfast.member.1", member.target, member.output, outputs]));
 }
 
-/** The input of a gather: its members in the order of their ids, one after the other, however many there are. */
 export class MembersHash {
   readonly #hash = createHash("sha256").update("holdfast.members.1\n");
   #last: Buffer | null = null;
@@ -73,23 +71,21 @@ export class MembersHash {
     this.#hash.update(`${JSON.stringify([id, member])}\n`);
   }
 
-  /** `failed`: how many members are missing; a gather with `partial` gets that number. */
+  /** `failed`: number of missing members, which a gather with `partial` gets. */
   end(failed: number): ValueHash {
     return `members:${this.#hash.update(String(failed)).digest("hex")}`;
   }
 }
 
-/** What a gather was made of, as far as it takes to say later what has changed: short hashes, by the members' paths. */
+/** Short hashes of a gather's members, by path: enough to say later what has changed. */
 export interface Members {
-  /** How many members were missing; a gather with `partial` gets that number. */
   failed: number;
   members: Member[];
 }
 
-/** `output`: what the gather gets of it. `all`: that, and its earlier outputs. */
+/** `output`: what the gather gets. `all`: with earlier outputs. */
 export type Member = readonly [path: string, output: string, all: string];
 
-/** Enough of a hash to see that it is another. */
 const TELLING = 12;
 
 export function toMember(path: string, output: ValueHash, all: string): Member {
@@ -97,7 +93,6 @@ export function toMember(path: string, output: ValueHash, all: string): Member {
   return [path, hash === undefined ? kind : `${kind}:${hash.slice(0, TELLING)}`, all.slice(0, TELLING)];
 }
 
-/** Which members came, went, or are others, in the order of their paths. */
 export function changedMembers(before: Members, after: Members): Difference[] {
   const changes: (Difference & { path: string })[] = [];
   const were = new Map(before.members.map((member) => [member[0], member]));
@@ -116,7 +111,7 @@ export function changedMembers(before: Members, after: Members): Difference[] {
   return [...changes.map(({ part, before: was, after: is }) => ({ part, before: was, after: is })), ...failed];
 }
 
-/** What the system says of a file, without its bytes. Times are nanoseconds, which a number cannot hold; so they are text. */
+/** Times are nanoseconds as text: a number cannot hold them. */
 export interface FileStat {
   size: number;
   mtime: string;
@@ -124,26 +119,22 @@ export interface FileStat {
   inode: string;
 }
 
-/** Which bytes a file had, and how to see cheaply that it still has them. Plain JSON: it is kept in the target's row. */
+/** Which bytes a file had. Plain JSON: it is stored in the target's row. */
 export interface Fingerprint extends FileStat {
-  /** The sha-256 of its bytes, in hexadecimal. */
   hash: string;
-  /** Milliseconds on the clock just before they were read. */
+  /** Wall time just before the bytes were read. */
   hashedAt: number;
 }
 
-/** How coarse the times of a file system can be: two writes within it may leave the same time. */
+/** Coarsest clock of file systems: two writes within it may leave the same time. */
 const TICK = 2_000;
 
-/** For a listing: whether the bytes have to be read to know what they are. A new time alone is no change, but a reason to look. */
+/** For a listing: a new time alone is no change, but a reason to read the bytes. */
 export function needsHash(before: Fingerprint | null, now: FileStat): boolean {
   return before === null || before.size !== now.size || before.mtime !== now.mtime || isRacy(before);
 }
 
-/**
- * For the last look before a commit: whether the bytes may be others than those of the fingerprint. It sees what a listing
- * passes over: a time that was set back, and a file that was put in the place of another.
- */
+/** For the check before a commit, which also sees a time that was set back, and a file that replaced another. */
 export function mayHaveChanged(before: Fingerprint, now: FileStat): boolean {
   return !isSameStat(before, now) || isRacy(before);
 }
@@ -152,32 +143,28 @@ export function isSameStat(a: FileStat, b: FileStat): boolean {
   return a.size === b.size && a.mtime === b.mtime && a.ctime === b.ctime && a.inode === b.inode;
 }
 
-/** The fingerprint alone, of an object that may have more than that. */
 export function toFingerprint({ size, mtime, ctime, inode }: FileStat, hash: string, hashedAt: number): Fingerprint {
   return { size, mtime, ctime, inode, hash, hashedAt };
 }
 
-/** Written so shortly before it was hashed that one more write may have left the same time. So is one from the future. */
+/** Written so shortly before it was hashed, or in the future, that a later write may have left the same time. */
 function isRacy({ mtime, hashedAt }: Fingerprint): boolean {
   return BigInt(mtime) >= BigInt(hashedAt - TICK) * 1_000_000n;
 }
 
-/** A value that goes from stage to stage, as it is kept: in the row, or, where it is large or bytes, in an artifact. */
+/** A value between stages as it is stored: in the row, or, if large or bytes, in an artifact. */
 export interface KeptValue {
   hash: ValueHash;
-  /** JSON, where it is in the row. */
   text: string | null;
-  /** The artifact's sha-256, where it is in one. */
   artifact: string | null;
   size: number;
 }
 
 export const NO_VALUE: KeptValue = { hash: "none", text: null, artifact: null, size: 0 };
 
-/** JSON up to here is kept in the row; what is larger goes to an artifact. In UTF-16 units. */
+/** Longer JSON goes to an artifact. In UTF-16 units. */
 export const INLINE = 16_384;
 
-/** A small JSON value. */
 export function inlineValue(text: string): KeptValue {
   return { hash: valueHash(text), text, artifact: null, size: Buffer.byteLength(text) };
 }

@@ -8,7 +8,7 @@ export interface Cost {
   tokens?: number;
 }
 
-/** The same as it is reckoned and stored: whole millionths of a dollar, and whole tokens. */
+/** Whole millionths of a dollar, and whole tokens. */
 export interface Amount {
   micros: number;
   tokens: number;
@@ -16,29 +16,24 @@ export interface Amount {
 
 export const NOTHING: Amount = { micros: 0, tokens: 0 };
 
-/** The parts of an amount. */
 export const UNITS = ["micros", "tokens"] as const;
 export type Unit = (typeof UNITS)[number];
 
 const MICROS = 1_000_000;
-/** A thousand million dollars, or a million thousand million tokens: up to here a dollar's double names each millionth. */
+/** Up to here a double in dollars holds each millionth. */
 export const MOST = 1_000_000_000_000_000;
 
-/**
- * Rounds up: what costs a tenth of a millionth is charged a millionth. Rounded down, a million such calls would cost
- * nothing.
- */
+/** Rounds up: rounded down, a million calls of a tenth of a millionth would be free. */
 export function toAmount(cost: unknown, what: string): Amount {
   const { usd = 0, tokens = 0 } = checkCost(cost, what);
   return { micros: up(usd, MICROS), tokens: Math.ceil(tokens) };
 }
 
-/** As people write it; `toAmount` makes the same amount of it. */
 export function toCost({ micros, tokens }: Amount): Required<Cost> {
   return { usd: micros / MICROS, tokens };
 }
 
-/** For people: `$1.25 and 300 tokens`. */
+/** `$1.25 and 300 tokens`. */
 export function sayAmount({ micros, tokens }: Amount): string {
   const said: string[] = [];
   if (micros !== 0 || tokens === 0) said.push(sayUnit("micros", micros));
@@ -52,12 +47,11 @@ export function sayUnit(unit: Unit, amount: number): string {
   return `$${digits}`;
 }
 
-/** `$1.25 and 300 tokens`. */
 export function sayCost(cost: Cost): string {
   return sayAmount(toAmount(cost, "A cost"));
 }
 
-/** `$1.20 of $5.00`, `300 of 1,000 tokens`, and what has no limit alone; empty where nothing is spent and nothing is limited. */
+/** `$1.20 of $5.00`, `300 of 1,000 tokens`; empty if nothing is spent and nothing is limited. */
 export function saySpent(spent: Required<Cost>, budget: Cost): string {
   const said: string[] = [];
   const usd = sayUnit("micros", toAmount({ usd: spent.usd }, "A cost").micros);
@@ -68,22 +62,19 @@ export function saySpent(spent: Required<Cost>, budget: Cost): string {
   return said.join(", ");
 }
 
-/** Never throws: what was spent has been spent, and a sum too large to count is still larger than every budget. */
+/** Saturates: what was spent is spent, and a sum too large to count is still larger than every budget. */
 export function plus(a: Amount, b: Amount): Amount {
   return { micros: sum(a.micros, b.micros), tokens: sum(a.tokens, b.tokens) };
 }
 
-/** Never less than nothing. */
 export function minus(a: Amount, b: Amount): Amount {
   return { micros: Math.max(0, a.micros - b.micros), tokens: Math.max(0, a.tokens - b.tokens) };
 }
 
-/** Of each part the larger. */
 export function larger(a: Amount, b: Amount): Amount {
   return { micros: Math.max(a.micros, b.micros), tokens: Math.max(a.tokens, b.tokens) };
 }
 
-/** What a user wrote, with numbers that can be counted. */
 export function checkCost(cost: unknown, what: string): Cost {
   if (cost instanceof Promise) {
     cost.catch(() => {});
@@ -108,7 +99,7 @@ export function checkCost(cost: unknown, what: string): Cost {
 }
 
 function checkNumber(value: unknown, most: number, what: string): number {
-  // The sum makes 0 of -0.
+  // Adding 0 turns -0 into 0.
   if (typeof value === "number" && value >= 0 && value <= most) return value + 0;
   throw new HoldfastError(
     "COST_INVALID",
@@ -117,16 +108,13 @@ function checkNumber(value: unknown, most: number, what: string): number {
   );
 }
 
-/**
- * The least whole number of parts that is not less than the value, as the shortest decimals of both are read: a product
- * alone would make 1,100,001 of 1.1 × 1,000,000.
- */
+/** Rounds up in the shortest decimals of both: a product alone would make 1,100,001 of 1.1 × 1,000,000. */
 function up(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts >= value ? near : near + 1;
 }
 
-/** The same downwards, for limits: a budget is never more than was said. */
+/** Rounds down: a budget is never more than was given. */
 export function down(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts <= value ? near : near - 1;

@@ -70,7 +70,6 @@ export interface PipelineOptions {
   module?: string;
 }
 
-/** A pipeline as the engine reads it. */
 export interface PipelineDefinition {
   readonly name: string;
   readonly budget: Budget;
@@ -119,7 +118,6 @@ export function isPipeline(given: unknown): given is Pipeline {
   );
 }
 
-/** The engine's view of what a user passed. */
 export function pipelineOf(given: unknown): PipelineDefinition {
   const { definition } = (typeof given === "object" && given !== null ? given : {}) as { definition?: PipelineDefinition };
   if (typeof definition === "object" && Array.isArray(definition.stages)) return definition;
@@ -144,7 +142,6 @@ function value(definition: PipelineDefinition): Pipeline {
   }) as unknown as Pipeline;
 }
 
-/** Whether a stage can follow those that are there. */
 function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDefinition): void {
   if (stages.some((other) => other.name === stage.name)) {
     throw new HoldfastError(
@@ -171,7 +168,7 @@ function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDe
   }
 }
 
-/** The stages whose outputs one that comes next may use: those of the same targets. */
+/** The stages whose outputs the next one may use: those of the same targets. */
 function outputsAfter(stages: readonly StageDefinition[]): string[] {
   const last = stages.findLastIndex(({ kind }) => kind === "gather");
   return stages
@@ -180,7 +177,7 @@ function outputsAfter(stages: readonly StageDefinition[]): string[] {
     .map(({ name }) => name);
 }
 
-/** Whether everything has become one target, and nothing has made many of it since. */
+/** Whether all targets have become one, and no expand has followed. */
 function isOneTarget(stages: readonly StageDefinition[]): boolean {
   const last = stages.findLast(({ kind }) => kind !== "stage");
   return last?.kind === "gather" && last.by === null;
@@ -228,7 +225,6 @@ export interface StageDescription {
   name: string;
   kind: StageKind;
   version: number;
-  /** Canonical text of a static key. */
   key: string | AFunction | null;
   uses: readonly string[];
   match: string | AFunction | null;
@@ -241,12 +237,12 @@ export type SourceDescription =
   | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
   | { kind: "items"; version: AFunction | null; cursor: AFunction | null };
 
-/** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) is not in it. */
+/** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) may change. */
 export interface PipelineDescription {
   name: string;
   source: SourceDescription;
   stages: readonly StageDescription[];
-  /** Hashes of the handlers' texts, by stage: no part of what counts, but of what is warned of. */
+  /** Hashes of the handlers' texts, by stage: a difference is only worth a warning. */
   code: Readonly<Record<string, string>>;
 }
 
@@ -261,12 +257,12 @@ export function describePipeline({ name, source, stages }: PipelineDefinition): 
   };
 }
 
-/** The same for two pipelines between which a build can go on. */
+/** A build can be resumed with every pipeline of the same hash. */
 export function pipelineHash({ name, source, stages }: PipelineDescription): string {
   return hash("sha256", canonical(["holdfast.pipeline.1", name, source, stages], "pipeline"));
 }
 
-/** What is not as it was, in plain words; empty exactly when the hashes are the same. */
+/** Empty exactly when the hashes are the same. */
 export function pipelineDifferences(before: PipelineDescription, after: PipelineDescription): string[] {
   const found: string[] = [];
   if (before.name !== after.name) found.push(`The pipeline is called "${after.name}", it was "${before.name}".`);
@@ -285,19 +281,18 @@ export function pipelineDifferences(before: PipelineDescription, after: Pipeline
   return found;
 }
 
-/** Why a build cannot go on with the pipeline that was given. */
 export function pipelineChanged(build: string, before: PipelineDescription, after: PipelineDescription): HoldfastError {
   const found = pipelineDifferences(before, after);
   return new HoldfastError(
     "PIPELINE_CHANGED",
     `The pipeline of build ${build} changed after the build was started. ` +
-      // The same, and another hash: hashes were made in another way then.
+      // An older version of Holdfast computed the hash differently.
       (found.length === 0 ? "It was started by another version of Holdfast." : found.join(" ")),
     "Abandon the build and start a new one, which reuses every result that did not change.",
   );
 }
 
-/** Stages whose code is not what it was, under the version that it had. */
+/** Stages whose code changed while their version did not. */
 export function editedStages(before: PipelineDescription, after: PipelineDescription): string[] {
   const old = byName(before);
   return after.stages
@@ -311,7 +306,6 @@ function stageDifferences(before: StageDescription, after: StageDescription): st
   );
 }
 
-/** A key in its parts; a function has none, and neither has what is not there. */
 function shown({ key, match, by, ...stage }: StageDescription): object {
   return { ...stage, key: typeof key === "string" ? hideSecrets(JSON.parse(key)) : leaf(key), match: leaf(match), by: leaf(by) };
 }

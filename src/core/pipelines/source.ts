@@ -25,17 +25,15 @@ export interface Source<T extends Target, In> {
   readonly types?: { target: T; input: In };
 }
 
-/** A source as the engine reads it. */
 export type SourceDefinition = FilesSource | ItemsSource;
 
 export interface FilesSource {
   readonly kind: "files";
   readonly globs: readonly string[];
-  /** Null: the folder in which the program runs. */
+  /** Null: the working directory. */
   readonly root: string | null;
   readonly ignore: readonly string[];
   readonly snapshot: boolean;
-  /** Whether `*` and `**` match names that begin with a dot. */
   readonly dot: boolean;
 }
 
@@ -123,7 +121,6 @@ export function items<V>(list: (cursor?: string) => Iterable<V> | AsyncIterable<
   return source as Source<Target, V>;
 }
 
-/** The engine's view of what a user passed. */
 export function sourceOf(source: unknown): SourceDefinition {
   const { kind } = (typeof source === "object" && source !== null ? source : {}) as { kind?: unknown };
   if (kind === "files" || kind === "items") return source as SourceDefinition;
@@ -143,19 +140,18 @@ interface Wanted {
   given: string;
   glob: Glob;
   isMet: boolean;
-  /** What it was most like of all that was seen; of the first few only: to look for it takes time. */
+  /** Of the first few only: the search takes time. */
   nearest: Nearest | null;
 }
 
-/** For so many it is said what may have been meant. */
 const HINTED = 10;
 
-/** The targets that a build was told to look at, by their ids or by globs: each has to be there, or something was mistyped. */
+/** The targets named in `only`, by ids or globs. Each must exist, or it was mistyped. */
 export class Only {
   readonly #wanted: Wanted[];
   #missing: number;
 
-  /** `stages`: what else could have been meant. */
+  /** `stages`: other names that could have been meant. */
   constructor(given: readonly string[], stages: readonly string[] = []) {
     this.#wanted = given.map((one, i) => ({
       given: one,
@@ -167,17 +163,15 @@ export class Only {
     for (const { nearest } of this.#wanted) for (const stage of stages) nearest?.look(stage);
   }
 
-  /** Nothing was said: all targets are looked at. */
   get isAll(): boolean {
     return this.#wanted.length === 0;
   }
 
-  /** All that was named has been seen. */
+  /** Everything named was seen. */
   get isMet(): boolean {
     return this.#missing === 0;
   }
 
-  /** Whether a target is to be looked at. */
   takes(id: string): boolean {
     let taken = this.isAll;
     for (const wanted of this.#wanted) {
@@ -193,12 +187,11 @@ export class Only {
     return taken;
   }
 
-  /** All of it was seen by an earlier attempt. */
+  /** An earlier attempt has seen everything. */
   meet(): void {
     for (const wanted of this.#wanted) this.#meet(wanted);
   }
 
-  /** At the end of a listing. */
   refuseMissing(): void {
     const missing = this.#wanted.filter(({ isMet }) => !isMet);
     if (missing.length === 0) return;

@@ -40,12 +40,10 @@ export interface StageContext<T, In, Outs> extends JobContext<In> {
 
 export type StageKind = "stage" | "expand" | "gather";
 
-/** A stage as the engine reads it. */
 export interface StageDefinition extends RunSettings {
   readonly name: string;
   readonly kind: StageKind;
   readonly limits: readonly CheckedLimit[];
-  /** Canonical text, a function that answers a key, or null. */
   readonly key: string | ((c: { target: unknown; input: unknown }) => unknown) | null;
   readonly estimate: ((c: { target: unknown; input: unknown }) => unknown) | null;
   readonly reuse: "target" | "bytes";
@@ -53,13 +51,12 @@ export interface StageDefinition extends RunSettings {
   readonly remove: NonNullable<StageOptions<unknown, unknown>["remove"]> | null;
   /** Earlier stages whose outputs it gets, sorted. */
   readonly uses: readonly string[];
-  /** A glob, a predicate, or null: every target. */
   readonly match: string | ((target: unknown, input: unknown) => unknown) | null;
-  /** Of a gather: the group of a target; null: all are one. */
+  /** Of a gather: the group of a target; null: one group. */
   readonly by: ((target: unknown, output: unknown) => unknown) | null;
   readonly partial: boolean;
   readonly run: (context: never) => unknown;
-  /** Of the handler's text: edited code under an unchanged version is worth a warning. */
+  /** Hash of the handler's text: edited code under an unchanged version is worth a warning. */
   readonly code: string;
 }
 
@@ -110,7 +107,6 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
   });
 }
 
-/** The canonical text of a stage's key for a target; null: it has none. */
 export function stageKey({ name, key }: StageDefinition, context: { target: unknown; input: unknown }): string | null {
   if (typeof key !== "function") return key;
   return keyText(
@@ -119,7 +115,6 @@ export function stageKey({ name, key }: StageDefinition, context: { target: unkn
   );
 }
 
-/** What a stage says that it will cost; null: it says nothing. */
 export function stageEstimate({ name, estimate }: StageDefinition, context: { target: unknown; input: unknown }): Amount | null {
   if (estimate === null) return null;
   return toAmount(
@@ -129,8 +124,8 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
 }
 
 /**
- * An estimate that is the same for every target: a constant, or of a function that looks at nothing. Null: there is none, or
- * it depends on the target. Throws if it is no amount: that shows before there is a target.
+ * An estimate that is the same for every target; null: there is none, or it depends on the target. Throws for an invalid
+ * amount, before there is a target.
  */
 export function fixedEstimate({ name, estimate }: StageDefinition): Amount | null {
   if (estimate === null) return null;
@@ -153,7 +148,7 @@ const UNKNOWN = {
   },
 };
 
-/** The group of a target in a gather, which is the id of a target itself; null: all targets are one group. */
+/** Null: all targets are one group. */
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
   if (by === null) return null;
   const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
@@ -208,7 +203,6 @@ function checkMatch(match: unknown, where: string): StageDefinition["match"] {
   );
 }
 
-/** A constant becomes a function that looks at nothing. */
 function checkEstimate(given: unknown, name: string): StageDefinition["estimate"] {
   if (given === undefined) return null;
   if (typeof given === "function") return given as NonNullable<StageDefinition["estimate"]>;

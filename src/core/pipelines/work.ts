@@ -7,33 +7,30 @@ import { checkStorable } from "../text/text.ts";
 import type { ValueHash } from "./context-hash.ts";
 import type { StageDefinition } from "./stage.ts";
 
-/** What begins so is a pipeline's: queues, and names of jobs. */
+/** Begins the queues and job names of pipelines. */
 const PREFIX = "pipeline/";
 
 /**
- * The queue of a pipeline's work items. If targets are files that only one host has, the queue belongs to that host: no
- * other host claims from it.
+ * The queue of a pipeline's work items. If only one host has the targets' files, the queue names that host: no other host
+ * claims from it.
  */
 export function pipelineQueue(pipeline: string, host: string | null): string {
   return host === null ? PREFIX + pipeline : `${PREFIX}${pipeline}@${host}`;
 }
 
-/** Whether its jobs are work items of builds. */
 export function isPipelineQueue(queue: string): boolean {
   return queue.startsWith(PREFIX);
 }
 
-/** The name of the jobs of a stage, whose name holds no slash. */
 export function stageJobName(pipeline: string, stage: string): string {
   return `${PREFIX}${pipeline}/${stage}`;
 }
 
-/** The name of the jobs that list targets; no stage has an empty name. */
+/** No stage has an empty name. */
 export function listingJobName(pipeline: string): string {
   return stageJobName(pipeline, "");
 }
 
-/** Of a queue or a job that a user names. */
 export function refusePipelineName(name: string, what: string): string {
   if (!name.startsWith(PREFIX)) return name;
   throw new HoldfastError(
@@ -43,7 +40,7 @@ export function refusePipelineName(name: string, what: string): string {
   );
 }
 
-/** A success and what it names are one. An artifact that is not there may be made anew, by another attempt. */
+/** Another attempt may store the artifact again. */
 export function artifactMissing(hashes: readonly string[]): HoldfastError {
   const [first, ...others] = hashes;
   return new HoldfastError(
@@ -57,7 +54,7 @@ export function withoutArtifacts(hashes: readonly string[]): Outcome {
   return { kind: "error", error: toJobError(artifactMissing(hashes)) };
 }
 
-/** The success of a stage that does not say what it made: its caller is not a worker of the pipeline. */
+/** The caller that settled it is not a worker of the pipeline. */
 export function withoutResult(): Outcome {
   const error = new HoldfastError(
     "RESULT_MISSING",
@@ -67,24 +64,21 @@ export function withoutResult(): Outcome {
   return { kind: "error", error: toJobError(error), retry: false };
 }
 
-/** The error in the record of a cancelled work item. */
 export function cancelledItem(): JobError {
   return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }
 
 /**
- * The stages that the same targets go through: what lies between the source, the expands and the gathers. An expand is the
- * last of its segment, and makes the targets of the next; a gather is the first of its own, and works on groups.
+ * Stages that the same targets go through. An expand is the last of its segment and makes the targets of the next; a gather
+ * is the first of its own and works on groups.
  */
 export interface Segment {
   index: number;
   from: "source" | "expand" | "gather";
   stages: readonly StageDefinition[];
-  /** What comes behind it. */
   ends: "expand" | "gather" | "nothing";
-  /** The gather that comes behind it. */
   gather: StageDefinition | null;
-  /** 0 for what comes of the source, then one more behind each gather. */
+  /** 0 for the source's targets, then one more behind each gather. */
   round: number;
 }
 
@@ -104,17 +98,16 @@ export function segmentsOf(stages: readonly StageDefinition[]): Segment[] {
   });
 }
 
-/** The segment that a gather of this round works on; undefined: there is no such round. */
 export function gatherSegment(segments: readonly Segment[], round: number): Segment | undefined {
   return segments.find((segment) => segment.from === "gather" && segment.round === round);
 }
 
-/** Stands for that mark where a target is gone, and is kept until what was made of it is removed. */
+/** Mark of a target that is gone, kept until its results are removed. */
 export const GONE = "gone";
 
 /**
- * Names all that a target's way through its segment depends on, besides its own content: the definitions, and what its
- * parent brought along. Null where that cannot be told without asking a function.
+ * Hash of everything but its content that a target's result in a segment depends on: the definitions, and what its parent
+ * completed. Null if that needs a call of a user's function.
  */
 export function doneMark({ stages, gather }: Segment, inherited: CompletedStages): string | null {
   const asks = stages.some(({ key, match }) => typeof key === "function" || typeof match === "function");
@@ -124,30 +117,28 @@ export function doneMark({ stages, gather }: Segment, inherited: CompletedStages
   return hash("sha256", JSON.stringify(["holdfast.done.1", parts, gather?.name ?? null, before]));
 }
 
-/** One stage that a target has gone through in its segment. What let it pass by is not in its completed stages. */
 export interface Step {
   stage: string;
-  /** Where the output is. Null: it is written in the same commit. */
+  /** Null: the result is written in the same commit. */
   result: ResultKey | null;
-  /** Of an expand: `childrenOf` what they were made from, or `none` as soon as others are being made. */
+  /** Of an expand: `childrenOf` its context, or `none` while other children are being made. */
   output: ValueHash;
-  /** The target was gone: what the stage has done outside is removed, or is being removed. */
+  /** The target is gone: its effects outside are removed, or being removed. */
   undone?: true;
 }
 
-/** What stands in the completed stages for the children that an expand has made in this context. They are there once, whatever was before. */
+/** Stands for the children that an expand has made in this context. */
 export function childrenOf(context: string): ValueHash {
   return `members:${context}`;
 }
 
-/** The stages that a target has gone through, in their order; those of its parent come first. */
+/** In order; those of its parent come first. */
 export type CompletedStages = readonly Step[];
 
 export function stepOf(completed: CompletedStages, stage: string): Step | undefined {
   return completed.find((step) => step.stage === stage);
 }
 
-/** As it is stored. */
 export function completedStagesText(completed: CompletedStages): string {
   return JSON.stringify(completed.map(({ stage, result, output, undone }) => [stage, result, output, ...(undone ? [1] : [])]));
 }
@@ -159,18 +150,17 @@ export function parseCompletedStages(text: string): CompletedStages {
   );
 }
 
-/** With the key of what was written in the same commit. */
 export function withResult(completed: CompletedStages, result: ResultKey): CompletedStages {
   return completed.map((step) => (step.result === null ? { ...step, result } : step));
 }
 
-/** So many bytes an id may have, since it is indexed. */
+/** Ids are indexed. */
 export const ID_BYTES = 2_000;
 
-/** Between a target's id and those of its parents. No id holds it. */
+/** Separates a target's id from those of its parents. No id contains it. */
 const BETWEEN = "\u001f";
 
-/** What names a target in its segment: its id, behind those of its parents. */
+/** Names a target in its segment: the ids of its parents, then its own. */
 export function pathOf(parent: string | null, id: string): string {
   if (parent === null) return id;
   const path = parent + BETWEEN + id;
@@ -182,17 +172,14 @@ export function pathOf(parent: string | null, id: string): string {
   );
 }
 
-/** For people: the ids one behind the other. */
 export function sayPath(path: string): string {
   return path.replaceAll(BETWEEN, "/");
 }
 
-/** A target's id, behind those of its parents. */
 export function idsOf(path: string): string[] {
   return path.split(BETWEEN);
 }
 
-/** The id of a target as a user's function answers it; `what` names that function. */
 export function checkTargetId(id: unknown, what: string): string {
   const wrong = wrongWith(id);
   if (wrong === null) return checkStorable(id as string, what);
@@ -203,7 +190,7 @@ export function checkTargetId(id: unknown, what: string): string {
   );
 }
 
-/** What it is and why that is no id: a build keeps the message of an error, not its hint. */
+/** A build stores the message of an error, not its hint, so the reason is in the message. */
 function wrongWith(id: unknown): string | null {
   if (typeof id !== "string") return `${JSON.stringify(id) ?? String(id)}, and an id is a text`;
   if (id === "") return '"", and an id has at least one character';
@@ -213,8 +200,7 @@ function wrongWith(id: unknown): string | null {
   return id.includes(BETWEEN) ? `${given}, and an id does not hold U+001F` : null;
 }
 
-/** Whether an id is short enough. */
 export function fits(id: string): boolean {
-  // No character has more than three bytes for each of its halves.
+  // No UTF-16 unit has more than three bytes.
   return id.length * 3 <= ID_BYTES || Buffer.byteLength(id) <= ID_BYTES;
 }

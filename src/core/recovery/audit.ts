@@ -5,12 +5,12 @@ import type { BuildReason, BuildState } from "../pipelines/build.ts";
 
 /** Actor recorded for changes made by automatic recovery. */
 export const RECOVERY = "recovery";
-/** The same, where the journal of changes cannot go on. */
+/** Actor recorded when the journal of changes cannot continue. */
 export const JOURNAL = "journal";
 /** Actor recorded where none is known. */
 export const UNNAMED = "unknown";
 
-/** The actor of a handle: the process, and the user who started it by hand, if one did. */
+/** The process of a handle, and the user who started it by hand, if one did. */
 export interface Actor {
   program: string;
   pid: number;
@@ -18,17 +18,17 @@ export interface Actor {
   user?: string;
 }
 
-/** For the audit: `holdfast unlock (pid 4711 on here, by alice)`. */
+/** `holdfast unlock (pid 4711 on here, by alice)`. */
 export function actorText({ program, pid, host, user }: Actor): string {
   return `${program} (pid ${pid} on ${host}${user === undefined ? "" : `, by ${user}`})`;
 }
 
-/** What an act is about: that of `lock.broken` is `lock:NAME`. Builds are their ids, as they are. */
+/** `lock.broken` has the subject `lock:NAME`; builds are their ids. */
 export function subjectOf(action: string, name: string): string {
   return `${action.slice(0, action.indexOf("."))}:${name}`;
 }
 
-/** What is kept of a build, before an act and after it: what may be different, and nothing that is secret. */
+/** What the audit keeps of a build: what an action may change, and no secret. */
 export function auditedBuild(build: AuditedBuild): object {
   const { state, reason, note, seq, budget, approved } = build;
   return { state, reason, note, seq, budget: fromBudget(budget), approved };
@@ -43,12 +43,12 @@ export interface AuditedBuild {
   approved: boolean;
 }
 
-/** The same of a job: its input, its output and its errors are its own business. */
+/** Without input, output and errors, which belong to the user. */
 export function auditedJob({ name, queue }: { name: string; queue: string }, state: JobState): object {
   return { name, queue, state };
 }
 
-/** An entry as it is stored: `before` and `after` are JSON, letter by letter as they were written. */
+/** `before` and `after` are JSON, byte for byte as written. */
 export interface AuditRecord {
   seq: number;
   at: number;
@@ -59,50 +59,44 @@ export interface AuditRecord {
   after: string | null;
 }
 
-/** The end of the chain: its last entry's number and hash, which show whether any entry before was changed. */
+/** The last entry's number and hash, which prove all entries before it. */
 export interface AuditHead {
   seq: number;
   hash: string;
 }
 
-/** Before the first entry. */
 export const NO_ENTRY: AuditHead = { seq: 0, hash: "0".repeat(64) };
 
 /**
- * The hash of an entry, which covers all of it and the hash of the one before: so it covers everything that was ever
- * written before it. Each part is an element of one JSON array, so that no two entries spell the same text.
+ * Covers the entry and the hash before it, so everything ever written before. Each part is an element of one JSON array, so
+ * that no two entries have the same text.
  */
 export function auditHash(previous: string, record: AuditRecord): string {
   const { seq, at, by, action, subject, before, after } = record;
   return hash("sha256", JSON.stringify(["holdfast.audit.1", previous, seq, at, by, action, subject, before, after]));
 }
 
-/** The head with this entry behind it. */
 export function linked(head: AuditHead, record: AuditRecord): AuditHead {
   return { seq: record.seq, hash: auditHash(head.hash, record) };
 }
 
-/** What was found wrong, and at which entry first. */
 export interface AuditFault {
   kind: "altered" | "removed" | "added" | "cut" | "unguarded";
   seq: number;
   message: string;
 }
 
-/** Some entries in their order, and what is known of how it should go on. */
 export interface AuditPage {
-  /** Up to here it was found whole. */
+  /** Up to here the chain is verified. */
   from: AuditHead;
   rows: readonly (AuditRecord & { hash: string | null })[];
-  /** Nothing comes after them. */
   isLast: boolean;
-  /** What the database itself has for the head; null: nothing. */
+  /** The head stored in the database. */
   head: AuditHead | null;
-  /** Heads that were seen earlier, and kept elsewhere. */
+  /** Heads that were seen earlier and stored elsewhere. */
   known: readonly AuditHead[];
 }
 
-/** Follows the chain from `from` as far as it holds. */
 export function followAudit({ from, rows, isLast, head, known }: AuditPage): { head: AuditHead; fault: AuditFault | null } {
   let last = from;
   const stopped = (fault: AuditFault) => ({ head: last, fault });
@@ -110,7 +104,7 @@ export function followAudit({ from, rows, isLast, head, known }: AuditPage): { h
     const next = linked(last, row);
     if (row.seq <= last.seq) return stopped(added(row.seq));
     if (row.hash !== next.hash) return stopped(row.seq > last.seq + 1 ? removed(last.seq + 1, row.seq - 1) : altered(row.seq));
-    // A known head that no entry has may lie between two entries, if those between them were removed.
+    // If entries were removed, a known head may lie between two remaining ones.
     const passed = known.find(({ seq }) => seq > last.seq && seq < row.seq);
     if (passed !== undefined) return stopped(removed(last.seq + 1, row.seq - 1));
     if (known.some(({ seq, hash }) => seq === row.seq && hash !== row.hash)) return stopped(rewritten(row.seq));
@@ -150,7 +144,7 @@ function headless(seq: number): AuditFault {
   return { kind: "removed", seq, message: "The head of the audit was removed." };
 }
 
-/** The fault of triggers that protect the entries and are missing or changed. */
+/** Triggers that protect the entries are missing or changed. */
 export function unguarded(seq: number, guards: readonly string[]): AuditFault {
   const message = `The entries follow each other, but nothing keeps them from being changed: without ${guards.join(", ")}.`;
   return { kind: "unguarded", seq, message };

@@ -22,7 +22,6 @@ export interface BackupPlan {
   artifacts: boolean;
 }
 
-/** Null: no schedule was asked for. */
 export function checkBackups(options: BackupsOptions | undefined, beside: string | null): BackupPlan | null {
   if (options === undefined) return null;
   refuseUnknown(options, ["folder", "every", "keep", "artifacts", "beforeMigration"], "backups");
@@ -41,36 +40,34 @@ export function checkBackups(options: BackupsOptions | undefined, beside: string
   };
 }
 
-/** What is known of a backup in the folder. */
 export interface KnownBackup {
   file: string;
   takenAt: number;
-  /** By these two, and not by clocks, it is known which of two is newer. */
+  /** Epoch and commits, not clocks, tell which of two backups is newer. */
   epoch: number;
   commits: number;
   scheduled: boolean;
   whole: boolean;
 }
 
-/** How long until the next is due; 0: now. Only whole ones count, or a damaged database would look well kept. */
+/** Milliseconds until the next backup; 0: now. Only whole ones count, or a damaged database would look well kept. */
 export function dueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
   const [newest] = newestFirst(backups.filter(({ whole }) => whole));
   if (newest === undefined) return 0;
   const left = newest.takenAt + every - now;
-  // One from the future says nothing: the clock was set, by less or by more.
+  // A backup from the future says nothing: the clock was set.
   return left > 2 * every ? 0 : Math.min(every, Math.max(0, left));
 }
 
 /**
- * Those that need not be kept: scheduled ones beyond the newest so many that are whole, and damaged ones but for the newest.
- * As long as new ones are damaged, no whole one goes.
+ * Scheduled backups beyond the newest `keep` whole ones, and damaged ones but for the newest. As long as new backups are
+ * damaged, no whole one is removed.
  */
 export function retired(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
   const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
   return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);
 }
 
-/** Of those that were made by the plan. */
 function newestFirst(backups: readonly KnownBackup[]): KnownBackup[] {
   return backups
     .filter(({ scheduled }) => scheduled)

@@ -3,16 +3,14 @@ import { sayMillis } from "../text/duration.ts";
 import { bytes, plural } from "../text/text.ts";
 import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./loss.ts";
 
-/** "damage": what was written is not there as it was. "error": something does not work. "warning": it will not, or not well. */
+/** "damage": stored data changed. "error": something does not work. "warning": it will not, or not well. */
 export type Grade = "damage" | "error" | "warning" | "note";
 
-/** Something that an operator should know, and what to do about it. */
 export interface Diagnosis {
   grade: Grade;
-  /** What it is about, in a word. */
   area: Area;
   message: string;
-  /** The command that mends it, or what to do; null: nothing, or it mends itself. */
+  /** The command that fixes it; null: nothing to do. */
   mend: string | null;
 }
 
@@ -31,11 +29,10 @@ export type Area =
   | "settings"
   | "wal";
 
-/** What was seen. Null, everywhere: it could not be looked at, or there is no such thing here. */
+/** What the doctor collected. Null: unreadable, or not applicable. */
 export interface Circumstance {
   now: number;
   disk: { folder: string; network: string | null; free: number } | null;
-  /** Of a database file, where there are such modes. */
   file: { path: string; mode: number } | null;
   size: { bytes: number; unused: number } | null;
   schema: { version: number; known: number } | null;
@@ -47,11 +44,10 @@ export interface Circumstance {
   artifacts: { there: number; orphaned: number; missing: readonly string[] } | null;
   audit: { entries: number; fault: string | null } | null;
   backups: { folder: string; count: number; newest: number | null; every: number | null } | null;
-  /** Changes that are in no file of the journal yet, and since when. */
+  /** Changes that no file of the journal has yet, and since when. */
   journal: { changes: number; since: number | null } | null;
   clock: { latest: number; store: number; stepsBack: readonly { at: number; by: number }[] } | null;
   reports: readonly { state: string; errors: readonly string[]; begunAt: number }[];
-  /** What was found wrong so far, and by a check just now. */
   findings: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string }[];
   checked: readonly string[];
   transactions: readonly { pid: number; program: string; since: number }[];
@@ -59,18 +55,14 @@ export interface Circumstance {
 
 const MIB = 1024 * 1024;
 const DAY = 86_400_000;
-/** A disk with less than this is as good as full. */
+/** A disk with less free space counts as full. */
 const NO_ROOM = 64 * MIB;
-/** A newest backup that is older than this is an old one, where no plan says otherwise. */
 const OLD_BACKUP = 7 * DAY;
-/** What is committed is in a file of the journal within a second or two. */
+/** A commit reaches a file of the journal within a second or two. */
 const LATE = 60_000;
-/** Clocks of two processes are never the same. */
 const SKEW = 2_000;
-/** How many of a kind are named. */
 const NAMED = 3;
 
-/** What stands out, the worst first. */
 export function diagnose(seen: Circumstance): Diagnosis[] {
   const found = [
     ...ofDamage(seen),

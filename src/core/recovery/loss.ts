@@ -1,49 +1,44 @@
-/** How far a database goes, in one copy of it or as a process has seen it. */
 interface Extent {
   databaseId: string;
   epoch: number;
   commits: number;
-  /** The highest key of a job. */
   key: number;
 }
 
-/** What is known of a database when it is opened, beside itself. */
 export interface Circumstances {
   durability: "power" | "process";
-  /** The host was started anew since it was written down what must be there. */
+  /** The host was rebooted since the witness was written. */
   rebooted: boolean;
-  /** It was not there, and was made just now. */
   isNew: boolean;
   /**
-   * The host has been up since what must be there was written down: that is all there was. Otherwise the last second of it
-   * may have gone down with the host.
+   * The host has been up since the witness was written, so the witness is complete. Otherwise its last second may be missing.
    */
   isExact: boolean;
-  /** Its write-ahead log, before anybody opened it. */
+  /** State of the write-ahead log before this process opened it. */
   log: "there" | "missing" | "cut";
 }
 
-/** What was acknowledged, and is not there. */
+/** Acknowledged commits that are missing. */
 export interface Loss {
   severity: "loss" | "expected";
   what: string;
-  /** Of those that are known: there may be more, where `what` says "at least". */
+  /** A lower bound where `what` says "at least". */
   commitsMissing: number;
 }
 
-/** A database against what was once seen in it: null when all of that is there. */
+/** Compares a database with what a process once saw in it. */
 export function lossOf(seen: Extent | null, here: Extent, circumstances: Circumstances): Loss | null {
   if (seen === null) return null;
-  // A restore puts an earlier state into its place on purpose, and starts a new epoch.
+  // A restore puts an earlier state in place on purpose, and starts a new epoch.
   if (here.epoch > seen.epoch) return null;
   if (seen.databaseId !== here.databaseId) return replaced(seen, circumstances.isNew);
   const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
   const fewer = seen.key - here.key;
   if (missing <= 0 && fewer <= 0) return null;
-  // A database of before commits that only add jobs had numbers: the jobs tell that there was one.
+  // Jobs may be missing although the commit numbers agree: then at least one commit is.
   const commitsMissing = Math.max(missing, 1);
   const both = fewer > 0 ? `${commits(commitsMissing)}, with ${jobs(fewer)},` : commits(commitsMissing);
-  // Numbers of an epoch that is not there any more say nothing of what came before it.
+  // Numbers of a missing epoch say nothing about what came before it.
   const exactly = circumstances.isExact && missing > 0 && here.epoch === seen.epoch;
   const isExpected = circumstances.durability === "process" && circumstances.rebooted;
   const why = isExpected
@@ -69,22 +64,21 @@ function replaced(seen: Extent, isNew: boolean): Loss {
   return { severity: "loss", what: `${what}: the one that was here had ${extentOf(seen)}.`, commitsMissing: commitsOf(seen) };
 }
 
-/** In words. */
 export function extentOf(seen: Extent): string {
   return `${commits(commitsOf(seen))} and ${jobs(seen.key)}`;
 }
 
-/** Those of its last epoch; what came before was given up when it was restored. */
+/** Commits of the last epoch; a restore gave up those before it. */
 function commitsOf({ epoch, commits }: Extent): number {
   return Math.max(1, commits - epoch * EPOCH);
 }
 
-/** Commits of one epoch: no database makes a million a second for twelve days. */
+/** Commits of one epoch: a million a second for twelve days. */
 export const EPOCH = 2 ** 40;
 
 /**
- * A write-ahead log in which a frame is not what was written. Null: it ends there, as one may that was being written. At
- * "power" each commit is on the disk before the next is begun, so two whole ones beyond mean that the bad one was whole.
+ * Null: the log just ends there, as after a crash during a write. At "power" each commit is synced before the next begins, so
+ * two whole commits behind the bad frame prove that it was whole once.
  */
 export function logDamage(
   bad: { frame: number; ended: boolean; beyond: number } | null,
@@ -109,26 +103,23 @@ function jobs(n: number): string {
   return `${n} job${n === 1 ? "" : "s"}`;
 }
 
-/** The write-ahead log of a file, as it stands. */
 export interface WalView {
-  /** What of it is in use; the file itself may be longer, from before. */
+  /** Bytes in use; the file itself may be longer. */
   bytes: number;
-  /** So much of that is in the database, too. */
+  /** Bytes that are already checkpointed into the database. */
   copied: number;
-  /** Who reads an earlier state, so that the log cannot start anew; those that can be told. */
+  /** Known readers of an earlier state, which keep the log from restarting. */
   readers: WalReader[];
 }
 
 export interface WalReader {
   pid: number;
   program: string | null;
-  /** How much of the log came after what it reads. */
   behind: number;
 }
 
-/** From this size in bytes on, the operator is warned: every reader gets slower, and the disk fills up. */
+/** From this size on the operator is warned: every reader gets slower, and the disk fills up. */
 export const LONG_WAL = 64 * 1024 * 1024;
-/** From here on something is wrong. */
 export const VERY_LONG_WAL = 1024 * 1024 * 1024;
 
 export function isLong({ bytes }: Pick<WalView, "bytes">): boolean {

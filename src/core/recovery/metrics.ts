@@ -2,29 +2,24 @@ import { JOB_STATES, type JobState } from "../jobs/job.ts";
 import { BUILD_STATES, type BuildState } from "../pipelines/build.ts";
 import type { RecoveryCounts } from "./recovery-report.ts";
 
-/** What was seen of a database at one moment. Instants and durations are in milliseconds; null: it could not be read, or there is none. */
+/** A database at one moment. Instants and durations in milliseconds; null: unreadable, or there is none. */
 export interface Facts {
   at: number;
-  /** Null: it could not even be opened. */
   database: { id: string; store: string; durability: string } | null;
   isDamaged: boolean;
-  /** What a crash has left waits for an operator's word. */
+  /** Crash recovery waits for an operator's approval. */
   isPending: boolean;
-  /** How many of each code; all of them. */
   alarms: Readonly<Record<string, number>> | null;
-  /** `health` would say ok. */
   isHealthy: boolean;
   queues: readonly QueueFacts[] | null;
   expiredLeases: number | null;
-  /** What a recovery would take back now. */
   stale: { entries: number; locks: number } | null;
   processes: Readonly<Record<string, number>> | null;
   workers: number | null;
-  /** The newest of each pipeline. */
   builds: readonly { pipeline: string; state: BuildState }[] | null;
   schedules: readonly { paused: boolean; nextAt: number }[] | null;
   sinks: readonly { name: string; kind: string; behind: number; oldestAt: number | null; failures: number }[] | null;
-  /** All that was ever taken back, crash or not. */
+  /** All reclaimed leases and locks, crash or not. */
   healed: { leases: number; locks: number } | null;
   reports: (RecoveryCounts & { reports: number; open: number; failed: number; commitsMissing: number }) | null;
   lastReport: LastReport | null;
@@ -49,7 +44,6 @@ interface LastReport extends Omit<RecoveryCounts, "jobsRunningBeforeCrash"> {
   commitsMissing: number | null;
 }
 
-/** How a family is made of what was seen. */
 interface Metric {
   type: Family["type"];
   help: string;
@@ -57,10 +51,8 @@ interface Metric {
   samples: (facts: Facts) => Sample[];
 }
 
-/** What all names begin with. */
 const PREFIX = "holdfast";
 
-/** All families, in the order in which they are told. */
 export const METRICS: Readonly<Record<string, Metric>> = {
   up: gauge("Whether the database could be opened and read.", ({ database }) => flag(database !== null)),
   database_info: gauge("Always 1; what it is called.", ({ database }) => database && [{ labels: { ...database }, value: 1 }], [
@@ -218,7 +210,6 @@ export function familiesOf(facts: Facts): Family[] {
   }));
 }
 
-/** Null: it is not known. */
 type Samples = (facts: Facts) => Sample[] | null;
 
 function gauge(help: string, samples: Samples, labels: readonly string[] = []): Metric {
@@ -233,7 +224,7 @@ function one(value: number, labels: Sample["labels"] = {}): Sample {
   return { labels, value };
 }
 
-/** What is not known is not said: a zero would be a claim. */
+/** An unknown value is left out: a zero would be a claim. */
 function figure(value: number | null | undefined): Sample[] | null {
   return value === null || value === undefined ? null : [one(value)];
 }
@@ -246,12 +237,11 @@ function by(label: string, values: Readonly<Record<string, number>>): Sample[] {
   return Object.entries(values).map(([name, value]) => one(value, { [label]: name }));
 }
 
-/** A clock that was set back makes nothing younger than it is. */
 function seconds(millis: number): number {
   return Math.max(0, millis) / 1_000;
 }
 
-/** Samples of one name, as Prometheus knows them. A counter never falls, but where the database is another. */
+/** Samples of one name. A counter never falls within one database. */
 export interface Family {
   name: string;
   type: "gauge" | "counter";
@@ -264,7 +254,7 @@ interface Sample {
   value: number;
 }
 
-/** Prometheus' text format: each family in one piece, and the last line ended, too. One without samples is left out. */
+/** Prometheus' text format. A family without samples is left out. */
 export function exposition(families: readonly Family[]): string {
   return families.map(sayFamily).join("");
 }
@@ -280,7 +270,7 @@ function sayLabels(labels: Sample["labels"]): string {
   return said.length === 0 ? "" : `{${said.join(",")}}`;
 }
 
-/** Escapes line breaks, which would end a sample, in users' queue names. */
+/** Escapes line breaks in users' queue names, which would end a sample. */
 function escape(text: string): string {
   return text.replaceAll("\\", "\\\\").replaceAll("\n", "\\n");
 }

@@ -2,32 +2,32 @@ import type { Reclaimed } from "../jobs/retry.ts";
 
 /** What was found after a crash, and what was done about it. */
 export interface CrashRecoveryReport {
-  /** When the last of it was given back. */
+  /** When everything was reclaimed. */
   recoveredAt: number;
-  /** Processes that ended without a goodbye. */
+  /** Processes that ended without unregistering. */
   crashed: CrashedProcess[];
-  /** How long it took until everything was reclaimed, without the checks after that, which block no worker. */
+  /** Time until everything was reclaimed, without the checks after that, which block no worker. */
   recoveryDurationMs: number;
-  /** What was found to be wrong, in words. */
+  /** What is wrong, in words. */
   errors: string[];
-  /** Nothing was. */
+  /** True: no errors. */
   wasSuccessful: boolean;
-  /** Jobs that were taken back from the crashed processes, whatever became of them. */
+  /** Jobs reclaimed from the crashed processes, whatever became of them. */
   jobsRecovered: number;
-  /** All that were pending once everything was given back. */
+  /** All pending jobs once everything was reclaimed. */
   jobsPending: number;
-  /** What the crashed processes had in hand. */
+  /** Jobs that the crashed processes were running. */
   jobsRunningBeforeCrash: number;
   jobsResetToPending: number;
   jobsQuarantined: number;
   buildsCrashed: number;
   /** Named locks, locks of exclusive claims, and those of orchestrators. */
   locksReleased: number;
-  /** Of the write-ahead log; 0 on a server, which has its own. */
+  /** Size of the write-ahead log; 0 on PostgreSQL, which has its own. */
   walSizeBeforeRecoveryBytes: number;
-  /** Frames of that log which the first to open the database has read back. */
+  /** Frames of that log that the first process to open the database has read back. */
   walFramesReplayed: number;
-  /** Acknowledged commits that are not there any more, as far as anything tells; null: nothing does. */
+  /** Acknowledged commits that are missing; null: unknown. */
   commitsMissing: number | null;
 }
 
@@ -39,8 +39,8 @@ export interface CrashedProcess {
 }
 
 /**
- * A report is `running` from its first transaction until its last, over as many processes as it takes; one with errors then
- * stands open as `failed` until an operator has acknowledged it.
+ * `running` from the first transaction to the last, over as many processes as it takes; a report with errors stays `failed`
+ * until an operator acknowledges it.
  */
 export type ReportState = "running" | "completed" | "failed" | "acknowledged";
 
@@ -51,7 +51,6 @@ export const REPORT_MOVES: Record<ReportState, readonly ReportState[]> = {
   acknowledged: [],
 };
 
-/** What one transaction of a recovery adds to its report. */
 export interface RecoveryCounts {
   jobsRunningBeforeCrash: number;
   jobsRecovered: number;
@@ -78,22 +77,19 @@ export function addCounts(counts: RecoveryCounts, more: Partial<RecoveryCounts>)
   return sum;
 }
 
-/** Jobs that were taken back are pending again, or over: too many crashes, or no second try wanted. */
 export function jobCounts({ entries, quarantined, failed }: Reclaimed): Partial<RecoveryCounts> {
   return { jobsRecovered: entries, jobsQuarantined: quarantined, jobsResetToPending: entries - quarantined - failed };
 }
 
-/** What looking closer, after everything was given back, has found. */
 export interface Findings {
   errors: string[];
-  /** Null: nothing tells. */
   commitsMissing: number | null;
   walFramesReplayed: number;
 }
 
 export const NO_FINDINGS: Findings = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
-/** Of several looks: all that is wrong, each thing once, and the most that any of them says is missing. */
+/** Each error once, and the largest number of missing commits. */
 export function addFindings(found: Findings, more: Partial<Findings>): Findings {
   const missing = [found.commitsMissing, more.commitsMissing ?? null].filter((one) => one !== null);
   return {
@@ -103,10 +99,7 @@ export function addFindings(found: Findings, more: Partial<Findings>): Findings 
   };
 }
 
-/**
- * What was met before, as a report says it: what the chosen durability allows to be lost is counted, and is no error. How much
- * is missing is the sum of what is known.
- */
+/** Losses that the chosen durability allows are counted, and are no error. */
 export function findingsOf(
   met: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string; commitsMissing: number | null }[],
 ): Partial<Findings> {
@@ -117,10 +110,7 @@ export function findingsOf(
   };
 }
 
-/**
- * A report of what was found and could not be recorded, because the database is only read. Null: nothing was, or nothing but
- * what the chosen durability allows.
- */
+/** A report of findings that could not be recorded because the database is read-only. Null: nothing worth reporting. */
 export function unrecordedReport(
   met: readonly (Parameters<typeof findingsOf>[0][number] & { at: number })[],
 ): CrashRecoveryReport | null {
@@ -139,7 +129,6 @@ export function unrecordedReport(
   };
 }
 
-/** Whether findings are worth a report, also if no process has died. */
 export function isWorthReporting(findings: Partial<Findings> | undefined): boolean {
   return (findings?.errors ?? []).length > 0 || (findings?.commitsMissing ?? 0) > 0;
 }
@@ -148,20 +137,15 @@ export function wasSuccessful(errors: readonly string[]): boolean {
   return errors.length === 0;
 }
 
-/** What a report becomes with its last transaction. */
 export function endedAs(errors: readonly string[]): "completed" | "failed" {
   return wasSuccessful(errors) ? "completed" : "failed";
 }
 
-/**
- * The process that continues an open report: the one that began it, as long as it is there. `isGone`: it is dead, or has
- * exited without finishing the report.
- */
+/** The process that continues an open report: the one that began it, unless it is dead or has exited (`isGone`). */
 export function ownerOf(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
   return open.owner === null || isGone(open.owner) ? by : open.owner;
 }
 
-/** What a recovery, or an act upon its report, is about. */
 export function recoverySubject(id: number): string {
   return `recovery:${id}`;
 }

@@ -6,7 +6,6 @@ export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
 
 const UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
-/** Whole milliseconds; `what` names the option in the error. */
 export function toMillis(duration: Duration, what: string): number {
   const millis = typeof duration === "number" ? duration : parse(duration);
   if (!Number.isFinite(millis) || millis < 0 || millis > Number.MAX_SAFE_INTEGER / 4) {
@@ -19,7 +18,7 @@ export function toMillis(duration: Duration, what: string): number {
   return Math.round(millis);
 }
 
-/** The longest unit that says it without a remainder worth mentioning: `1.5s`, `12m`, `3h`. */
+/** The largest unit with at most one decimal: `1.5s`, `12m`, `3h`. */
 export function sayMillis(millis: number): string {
   for (const unit of ["d", "h", "m", "s"] as const) {
     if (millis >= UNITS[unit]) return `${Number((millis / UNITS[unit]).toFixed(1))}${unit}`;
@@ -46,7 +45,7 @@ export function age(millis: number): string {
   return "0s";
 }
 
-/** How long until then, to the nearest unit: what is due in 1h59m is due in `2h`. */
+/** Time until then, to the nearest unit: 1h59m is `2h`. */
 export function ahead(millis: number): string {
   const unit = STEPS.find(([size, , least]) => millis >= size * least)?.[0] ?? 1_000;
   return age(millis + unit / 2);
@@ -68,14 +67,14 @@ function two(value: number): string {
   return String(value).padStart(2, "0");
 }
 
-/** Time as the engine reads it. A test passes its own, and then no real time passes anywhere. */
+/** Time as the engine reads it. With a test's own clock no real time passes anywhere. */
 export interface Clock {
   /** Wall time in whole milliseconds. */
   now(): number;
-  /** Milliseconds that never jump; only differences mean anything. */
+  /** Milliseconds that never jump; only differences have a meaning. */
   monotonic(): number;
-  /** Calls back once after `millis`; the returned function cancels. It does not keep the process alive. */
+  /** Calls back once after `millis`; the returned function cancels. The timer does not keep the process alive. */
   after(millis: number, call: () => void): () => void;
-  /** Said of what a server has to answer: a clock that is moved by hand stays where it is until then. */
+  /** A server's answer is pending: a fake clock does not advance until then. */
   during?(work: Promise<unknown>): void;
 }

@@ -19,12 +19,12 @@ export class HoldfastError extends Error {
 }
 
 /**
- * Whether the same call may succeed later. A value that is rejected stays rejected. Every other error, known or unknown, is
- * one of the disk, the file or the server, and says nothing about the job that met it.
+ * Whether the same call may succeed later. A rejected value stays rejected. Every other error comes from the disk, the file
+ * or the server, and says nothing about the job that met it.
  */
 export function isPassing(error: unknown): boolean {
   if (error instanceof HoldfastError) return !LASTING.has(error.code);
-  // More than a text of JavaScript's can hold.
+  // A string longer than JavaScript allows.
   return !(error instanceof RangeError);
 }
 
@@ -52,7 +52,6 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-/** An id is one job ever, over all names. */
 export function idTaken(id: string, owner: string, name: string): HoldfastError {
   return new HoldfastError(
     "ID_TAKEN",
@@ -61,7 +60,6 @@ export function idTaken(id: string, owner: string, name: string): HoldfastError 
   );
 }
 
-/** A job cannot depend on an unknown job: it would wait for ever. */
 export function noUpstream(id: string, name: string): HoldfastError {
   return new HoldfastError(
     "NO_SUCH_JOB",
@@ -70,7 +68,6 @@ export function noUpstream(id: string, name: string): HoldfastError {
   );
 }
 
-/** What was read is not what was written; it is not returned. */
 export function damagedRow(what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
@@ -79,7 +76,7 @@ export function damagedRow(what: string): HoldfastError {
   );
 }
 
-/** Of a whole database: what is there may be all that can be saved. */
+/** The readable rest may be all that can be saved. */
 export function onlyRead(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
@@ -88,7 +85,7 @@ export function onlyRead(path: string, what: string): HoldfastError {
   );
 }
 
-/** A handle that was opened while its database was read-only for damage that a check has not found again. */
+/** A check has cleared the damage since this handle was opened read-only. */
 export function reopenCleared(path: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

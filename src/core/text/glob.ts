@@ -3,36 +3,30 @@ import { describeValue } from "./options.ts";
 import { checkStorable } from "./text.ts";
 import { HoldfastError } from "./errors.ts";
 
-/** Globs, compiled once. Ids are paths from the root with "/" between names, or whatever a source calls its items. */
+/** Compiled globs. Ids are paths from the root with "/" between names, or whatever a source calls its items. */
 export interface Glob {
   matches(id: string): boolean;
-  /** Whether anything below a folder (its path from the root, without a slash at its end) can match. */
+  /** Whether anything below a folder (its path from the root, without a trailing slash) can match. */
   mayMatchBelow(folder: string): boolean;
 }
 
 export interface GlobOptions {
-  /** Names the glob in errors: "A glob of files()". */
   what: string;
   /**
-   * Whether `*` and `**` match names that begin with a dot. A source leaves such files alone unless its glob spells the dot;
-   * what is to be ignored, and what a stage takes of the targets that there are, is meant as it is written.
+   * Whether `*` and `**` match names that begin with a dot. A source skips such files unless its glob spells the dot; globs
+   * of `ignore`, `match` and `only` match them.
    */
   hidden: boolean;
-  /** Where ids are paths of a root: no glob may lead out of it. */
+  /** Ids are paths below a root: no glob may lead out of it. */
   paths: boolean;
-  /** Of the errors. */
   code: string;
 }
 
-/** Globs of `files()`. `dot`: whether `*` and `**` match names that begin with a dot. */
 export function fileGlobs(globs: readonly string[], dot = false): Glob {
   return compile(globs, { what: "A glob of files()", hidden: dot, paths: true, code: "SOURCE_INVALID" });
 }
 
-/**
- * The folders that globs of `files()` begin with, from the root, each once: what stands before a glob's first wildcard, or the
- * folder of what is spelled out. An empty text is the root itself.
- */
+/** The folders before each glob's first wildcard, each once; "" is the root. */
 export function leadingFolders(globs: readonly string[]): string[] {
   return [...new Set(globs.map((glob) => leadingFolder(normalPath(glob))))];
 }
@@ -43,22 +37,18 @@ function leadingFolder(glob: string): string {
   return names.slice(0, wild === -1 ? -1 : wild).join("/");
 }
 
-/** What `files()` is to ignore. A folder that matches is ignored with all that is in it. */
 export function ignoreGlobs(globs: readonly string[]): Glob {
   return compile(globs, { what: "A glob in `ignore` of files()", hidden: true, paths: true, code: "SOURCE_INVALID" });
 }
 
-/** A stage's `match`; `where` names the stage. */
 export function matchGlob(glob: string, where: string): Glob {
   return compile([glob], { what: `\`match\` of ${where}`, hidden: true, paths: false, code: "OPTION_INVALID" });
 }
 
-/** One of a build's `only`. */
 export function onlyGlob(glob: string): Glob {
   return compile([glob], { what: "A glob in `only`", hidden: true, paths: false, code: "OPTION_INVALID" });
 }
 
-/** What one of the globs matches. */
 function compile(globs: readonly string[], options: GlobOptions): Glob {
   const each = globs.map((glob) => compileOne(glob, options));
   return {
@@ -69,7 +59,7 @@ function compile(globs: readonly string[], options: GlobOptions): Glob {
 
 function compileOne(given: string, options: GlobOptions): Glob {
   const glob = normal(check(given, options), options);
-  // Without wildcards it is a file, or a folder with all that is in it.
+  // Without wildcards it is a file, or a folder with all its content.
   const spelled = isPlain(glob) ? [glob, `${glob}/**`] : [glob];
   const tests = spelled.map((one) => toTest(one, given, options));
   const matches = (id: string) => tests.some((test) => test(id));
@@ -80,7 +70,7 @@ type Test = (text: string) => boolean;
 
 function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions): Test {
   try {
-    // The same on every platform; "." in patterns is any character, since a name may hold a line break; "!" does not negate.
+    // The same on every platform; "." matches line breaks, which names may hold; "!" does not negate.
     return picomatch(glob, { windows: false, dot: hidden, nonegate: true, strictBrackets: true, flags: "s" });
   } catch (cause) {
     const message = `${what} is ${JSON.stringify(given)}, which cannot be read: ${(cause as Error).message}.`;
@@ -89,11 +79,10 @@ function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions
 }
 
 /**
- * The names up to the first that is more than `*`, `?` and letters decide; below that, anything may match but what is
- * hidden. So a walk for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
+ * Names up to the first complex pattern must match; below that, anything may match except hidden names. So a scan for
+ * "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
  */
 function belowOf(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
-  // Ids that are not paths have no folders.
   if (!options.paths) return () => true;
   const names = glob.split("/");
   const odd = names.findIndex((name) => name.includes("**") || !isSimple(name));
@@ -107,22 +96,19 @@ function belowOf(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
   };
 }
 
-/** Only letters, `*` and `?`: it can be looked at apart from the names around it. */
 function isSimple(name: string): boolean {
   return /^[^\\[\](){}!+@|]*$/.test(name);
 }
 
-/** Whether it has no wildcard: it matches what it spells. */
 function isPlain(glob: string): boolean {
   return isSimple(glob) && !/[*?]/.test(glob);
 }
 
-/** Whether it may match hidden names: a dot begins a name, or it is not seen at once what does. */
+/** A dot begins a name, or the pattern is too complex to tell. */
 function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }
 
-/** Normalizes the glob of paths; others stay as they are. */
 function normal(glob: string, { paths }: GlobOptions): string {
   return paths ? normalPath(glob) : glob;
 }

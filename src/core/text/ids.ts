@@ -1,15 +1,15 @@
 declare const brand: unique symbol;
 type Branded<T, Name extends string> = T & { readonly [brand]: Name };
 
-/** The store's own number for a job: rises with each job, never reused. */
+/** The store's number of a job: rises with each job, never reused. */
 export type JobKey = Branded<number, "JobKey">;
-/** Rises with each claim in a database and never falls; (job, fence) names one attempt for ever. */
+/** Rises with each claim in a database and never falls; (job, fence) names one attempt. */
 export type Fence = Branded<number, "Fence">;
 /** One registered process (or thread) that has the database open; never reused. */
 export type ProcessId = Branded<number, "ProcessId">;
-/** The store's own number for a build: rises with each build, never reused. */
+/** The store's number of a build; never reused. */
 export type BuildKey = Branded<number, "BuildKey">;
-/** The same for a result of a stage. */
+/** The store's number of a stage's result. */
 export type ResultKey = Branded<number, "ResultKey">;
 
 const TIME = 9;
@@ -17,8 +17,8 @@ const KEY = 8;
 const GENERATED = new RegExp(`^[0-9a-v]{${TIME + KEY}}$`);
 
 /**
- * The public id of a job that was given none: when it was made, then its key. So ids sort by creation, and the store
- * finds the job without an index over ids (which would cost 40 % of the rate of bulk enqueues).
+ * Id of a job without a chosen one: creation time, then key. Ids sort by creation, and the store finds the job without an
+ * index over ids (which would cost 40 % of the rate of bulk enqueues).
  */
 export function generatedId(createdAt: number, key: JobKey): string {
   return timeDigits(createdAt) + digits(key, KEY);
@@ -29,7 +29,7 @@ export function parseGeneratedId(id: string): { createdAt: number; key: JobKey }
   return { createdAt: number(id.slice(0, TIME)), key: number(id.slice(TIME)) as JobKey };
 }
 
-/** The public id of a build: sorts by creation too, and is not taken for a job's. */
+/** Sorts by creation too, and cannot be taken for a job's id. */
 export function buildId(createdAt: number, key: BuildKey): string {
   return `b${digits(createdAt, TIME)}${digits(key, KEY)}`;
 }
@@ -40,8 +40,8 @@ export function parseBuildId(id: string): { createdAt: number; key: BuildKey } |
 }
 
 /**
- * The id of a job that a handler enqueues: the handler learns it before it is committed, so it is made from what is
- * unique already, the attempt that makes it. It sorts by creation among the generated ones.
+ * Id of a job that a handler enqueues. The handler gets it before the commit, so it is made from the attempt. It sorts by
+ * creation among the generated ones.
  */
 export function followUpId(createdAt: number, parent: JobKey, fence: Fence, index: number): string {
   return `${digits(createdAt, TIME)}${digits(parent, KEY)}-${fence.toString(32)}-${index}`;
@@ -55,7 +55,7 @@ function digits(value: number, width: number): string {
 
 const ZEROS = "0".repeat(TIME);
 
-/** Jobs of one batch are made at one time, and their ids are asked for together. */
+/** Jobs of one batch have the same creation time. */
 function timeDigits(createdAt: number): string {
   if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME) };
   return last.digits;
@@ -68,8 +68,8 @@ function number(text: string): number {
 }
 
 /**
- * The order of ids' UTF-8 bytes: that of both databases, of listings and of a gather's members. The order of JavaScript's
- * texts is the same but for the characters beyond U+FFFF, whose halves have smaller numbers than U+E000 to U+FFFF.
+ * The order of ids' UTF-8 bytes: that of both databases, of listings and of a gather's members. JavaScript's order differs
+ * for characters beyond U+FFFF, whose surrogates are smaller than U+E000 to U+FFFF.
  */
 export function compareIds(a: string, b: string): number {
   const length = Math.min(a.length, b.length);

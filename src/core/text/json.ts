@@ -2,9 +2,9 @@ import { HoldfastError } from "./errors.ts";
 import { Secret } from "../pipelines/budget.ts";
 
 /**
- * Text of a JSON value; anything that would not come back as it was (Date, Map, bigint, NaN, holes, class instances, cycles)
- * is refused, because a handler must get what the caller gave. A property whose value is `undefined` is absent, as in JSON;
- * `undefined` itself has no text.
+ * Text of a JSON value; null for `undefined`. Rejects what would not come back unchanged (Date, Map, bigint, NaN, holes,
+ * class instances, cycles): a handler must get what the caller gave. A property whose value is `undefined` is absent, as in
+ * JSON.
  */
 export function toJson(value: unknown, what: string): string | null {
   if (value === undefined) return null;
@@ -34,12 +34,12 @@ export function fromJson(text: string | null): unknown {
   return text === null ? undefined : JSON.parse(text);
 }
 
-/** One name more of a path: `.model`, or `["odd name"]`. */
+/** `.model`, or `["odd name"]`. */
 export function step(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
 }
 
-/** JSON can say `-0`, and reads it as that; only `JSON.stringify` does not write it. */
+/** JSON has `-0` and parses it; only `JSON.stringify` does not write it. */
 const MINUS_ZERO = "-0";
 
 // Node 20 has no `rawJSON`. It must get as far as `open`, which says that it is not supported.
@@ -50,12 +50,11 @@ function keepMinusZero(_name: string, value: unknown): unknown {
 }
 
 interface Walk {
-  /** The objects that this is in. */
   above: object[];
   hasMinusZero: boolean;
 }
 
-/** Where a value would not come back from JSON as it was; the path is put together on the way out, so that good values pay nothing for it. */
+/** A value that JSON would change. The path is built on the way out, so that good values pay nothing for it. */
 interface Bent {
   path: string;
   is: string;
@@ -94,7 +93,7 @@ function visitArray(array: unknown[], walk: Walk): Bent | null {
     const bent = visit(array[i], walk);
     if (bent !== null) return { path: `[${i}]${bent.path}`, is: bent.is };
   }
-  // What `match` of a text answers, say.
+  // For example the result of `"text".match(pattern)`.
   if (Object.keys(array).length > array.length) return { path: "", is: "an array with properties of its own" };
   above.pop();
   return null;
@@ -117,24 +116,24 @@ function visitObject(object: object, walk: Walk): Bent | null {
   return null;
 }
 
-/** Those that are to be seen: libraries mark objects of theirs with others. */
+/** Enumerable ones only: libraries mark their objects with hidden ones. */
 function hasSymbols(object: object): boolean {
   return Object.getOwnPropertySymbols(object).some((symbol) => Object.prototype.propertyIsEnumerable.call(object, symbol));
 }
 
-/** True for objects of another realm too (a vm context has an `Object.prototype` of its own). */
+/** True for objects of another realm too (a vm context has its own `Object.prototype`). */
 function isPlain(object: object): boolean {
   const prototype: unknown = Object.getPrototypeOf(object);
   return prototype === Object.prototype || prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
-/** Stands for a secret in canonical text, with its hash; nothing else may have a property of this name. */
+/** Stands for a secret in canonical text, with its hash; no other object may have this property. */
 export const SECRET = "$secret";
 
 /**
- * The one text of a JSON value, for hashing: keys sorted, no spaces. Equal values have the same text, others another. What
- * JSON would drop or bend is refused, also a property that is `undefined`: a key with a part that is silently not in it
- * would reuse results of other settings. `what` names the value in the error: `key.model.temperature`.
+ * Canonical text of a JSON value, for hashing: keys sorted, no spaces. Rejects what JSON would drop or change, also a
+ * property that is `undefined`: a key that silently lacks a part would reuse results of other settings. `what` names the
+ * value in errors: `key.model.temperature`.
  */
 export function canonical(value: unknown, what: string): string {
   try {

@@ -12,7 +12,7 @@ export function checkName(name: unknown, what: string): string {
   );
 }
 
-/** Rejects an option that is not in `known`: a misspelled option would be ignored without a word. */
+/** A misspelled option would be ignored silently. */
 export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
   if (typeof options !== "object" || options === null || Array.isArray(options)) {
     throw invalidOption(`${what} must be an object, got ${describeValue(options)}.`, "Give an object, or leave it out.");
@@ -50,7 +50,7 @@ export function checkOneOf<T extends string>(value: T, allowed: readonly T[], wh
   );
 }
 
-/** The beginning of a hint: the known text that is most like the given one; empty when none is. */
+/** Begins a hint; empty if nothing is similar. */
 export function didYouMean(given: unknown, known: readonly string[]): string {
   if (typeof given !== "string") return "";
   const nearest = new Nearest(given, 1);
@@ -69,7 +69,7 @@ export function checkFunction<F>(value: F, what: string): F {
   throw invalidOption(`${what} must be a function, got ${describeValue(value)}.`, "Give a function, or leave it out.");
 }
 
-/** A string with at least one character, without a length limit. */
+/** Without a length limit. */
 export function checkText(value: unknown, what: string): string {
   if (typeof value === "string" && value !== "") return value;
   throw invalidOption(
@@ -89,7 +89,7 @@ export function invalidOption(message: string, hint: string): HoldfastError {
 
 const LONGEST_DESCRIPTION = 100;
 
-/** Describes a value in an error message. It never throws, whatever the value is. */
+/** Never throws, whatever the value is. */
 export function describeValue(value: unknown): string {
   switch (typeof value) {
     case "string":
@@ -106,12 +106,11 @@ export function describeValue(value: unknown): string {
   }
 }
 
-/** The known texts that are most like an unknown one, for "did you mean". */
+/** The known texts most like an unknown one, nearest first. */
 export class Nearest {
   readonly #text: string;
   readonly #folded: string;
   readonly #most: number;
-  /** The nearest first. */
   #best: { text: string; distance: number }[] = [];
 
   constructor(text: string, most = 3) {
@@ -133,7 +132,6 @@ export class Nearest {
     this.#best.splice(this.#most);
   }
 
-  /** Null: they are not alike. */
   #distance(text: string, limit: number): number | null {
     const folded = text.toLowerCase();
     if (folded === this.#folded) return 0;
@@ -143,7 +141,7 @@ export class Nearest {
   }
 }
 
-/** How many letters have to be put in, taken out or changed to make one of the other; null: more than `limit`. */
+/** Edit distance; null: more than `limit`. */
 function edits(one: string, other: string, limit: number): number | null {
   if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
   // Most names in a folder begin alike, and end alike.

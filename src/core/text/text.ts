@@ -3,10 +3,7 @@ import { describeValue, invalidOption } from "./options.ts";
 
 const ZERO = "\0";
 
-/**
- * A text that every database can store. PostgreSQL takes anything but the character with the number zero, and some of
- * SQLite's functions take that for the end; so it is refused everywhere, before anything is written.
- */
+/** Rejects U+0000 before anything is written: PostgreSQL cannot store it, and some of SQLite's functions end a text there. */
 export function checkStorable(text: string, what: string): string {
   if (typeof text !== "string") throw invalidOption(`${what} must be a string, got ${describeValue(text)}.`, "Give a string.");
   if (!text.includes(ZERO)) return text;
@@ -17,7 +14,7 @@ export function checkStorable(text: string, what: string): string {
   );
 }
 
-/** The same text, or one as much like it as can be stored: where losing a character is better than losing it all. */
+/** Replaces what cannot be stored, where losing a character is better than losing the text. */
 export function storable(text: string): string {
   return text.toWellFormed().replaceAll(ZERO, "\u{fffd}");
 }
@@ -28,7 +25,7 @@ export function plural(count: number, one: string, many = `${one}s`): string {
 }
 
 export function number(value: number): string {
-  // Most are small, and the first that is not costs a short command ten milliseconds.
+  // `toLocaleString` costs a short command ten milliseconds.
   return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");
 }
 
@@ -41,29 +38,27 @@ export function bytes(value: number): string {
   return `${amount < 10 ? amount.toFixed(1) : Math.round(amount)} ${units[power - 1]}`;
 }
 
-/** Whether a value is a promise, or a foreign object that behaves like one. */
 export function isThenable(value: unknown): value is PromiseLike<unknown> {
   if (value === null || (typeof value !== "object" && typeof value !== "function")) return false;
   return typeof (value as { then?: unknown }).then === "function";
 }
 
-/** Whether a call of this function certainly returns a promise: an `async` function that no build step has rewritten. */
+/** Whether a call certainly returns a promise: an `async` function that no build step has rewritten. */
 export function isAsyncFunction(run: unknown): boolean {
   return Object.prototype.toString.call(run) === "[object AsyncFunction]";
 }
 
-/** What Holdfast creates beside a database is for its owner alone, unless `open({ mode })` or the database's own mode says otherwise. */
+/** Mode of files beside a database, unless `open({ mode })` or the database's own mode says otherwise. */
 export const DEFAULT_FILE_MODE = 0o600;
 
 const PERMISSIONS = 0o666;
 const READ = 0o444;
 
-/** The mode of files like one with this mode; execute bits of a folder do not count. */
 export function fileModeOf(mode: number): number {
   return mode & PERMISSIONS;
 }
 
-/** The mode of a folder with such files: who may read a file may enter its folder. */
+/** A user who may read a file may enter its folder. */
 export function folderModeOf(fileMode: number): number {
   return fileModeOf(fileMode) | ((fileMode & READ) >> 2);
 }
