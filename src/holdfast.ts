@@ -1,6 +1,6 @@
 import type { TransactionHandle } from "./core/jobs/job.ts";
 import { type Duration, toMillis } from "./core/text/duration.ts";
-import { HoldfastError, idTaken, noUpstream } from "./core/text/errors.ts";
+import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
 import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
 import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
@@ -379,6 +379,6 @@ function closed(): HoldfastError {
 
 function accepted<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {
   if ("taken" in answer) throw idTaken(answer.id, answer.taken, job.name);
-  if ("missing" in answer) throw noUpstream(answer.id, job.name);
+  if ("missing" in answer) throw upstreamMissing(answer.id, job.name);
   return answer;
 }

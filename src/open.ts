@@ -2,7 +2,7 @@ import { dirname } from "node:path";
 import type { BackupPlan } from "./core/recovery/backup-plan.ts";
 import { toMillis } from "./core/text/duration.ts";
 import { HoldfastError } from "./core/text/errors.ts";
-import { checkStorable, DEFAULT_FILE_MODE, storable } from "./core/text/text.ts";
+import { checkStorable, DEFAULT_FILE_MODE, toStorable } from "./core/text/text.ts";
 import { describeValue, invalidOption } from "./core/text/options.ts";
 import { Engine } from "./engine/engine.ts";
 import { checkSinks } from "./engine/events/relays.ts";
@@ -44,7 +44,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   const sinks = checkSinks(options.sinks);
   const location = locate(path, options);
   const backups = planOf(location, options);
-  const program = storable(options.program ?? process.argv[1] ?? process.title);
+  const program = toStorable(options.program ?? process.argv[1] ?? process.title);
   const log = logOf(options);
   const start = () =>
     Engine.open(location, {
@@ -52,7 +52,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       log,
       program,
       recovery,
-      ...(options.user === undefined ? {} : { user: storable(options.user) }),
+      ...(options.user === undefined ? {} : { user: toStorable(options.user) }),
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
       ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
       backsUp: options.backups?.beforeMigration !== false,
@@ -84,7 +84,7 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
   const engine = await Engine.open(locate(where, located), {
     clock: clockFrom(options.clock),
     log: logOf(options),
-    program: storable(options.program ?? process.title),
+    program: toStorable(options.program ?? process.title),
     onlyReads: true,
     backsUp: options.backups?.beforeMigration !== false,
     ...(artifacts === undefined ? {} : { artifacts }),

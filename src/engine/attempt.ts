@@ -7,7 +7,7 @@ import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError, idTaken, LeaseLostError, NonRetryableError } from "../core/text/errors.ts";
 import { followUpId } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
-import { isThenable, storable } from "../core/text/text.ts";
+import { isThenable, toStorable } from "../core/text/text.ts";
 import type { ClaimSource, Claimed, NewJob, ProgressReport, Settlement, Store } from "../store/store.ts";
 import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
@@ -400,7 +400,7 @@ export class ProgressWriter {
   report(lease: LeaseRef, fraction: number, message?: string): void {
     checkFraction(fraction);
     // It is for people to read, and no reason to fail.
-    const said = message === undefined ? null : storable(String(message));
+    const said = message === undefined ? null : toStorable(String(message));
     this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: said });
     this.#cancel ??= this.#clock.after(INTERVAL, () => this.flush());
   }

@@ -14,7 +14,7 @@ import type { Engine } from "./engine.ts";
 import type { LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadable } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
-import type { ClaimSource, Claimed, Fate } from "../store/store.ts";
+import type { ClaimSource, Claimed, LeaseState } from "../store/store.ts";
 
 const LEASE = 30_000;
 /** How long between looks while waiting, when nothing is heard. */
@@ -348,7 +348,7 @@ export function heldBy(engine: Engine, token: string): HeldClaim {
   };
 }
 
-function refuseLost(fate: Fate | undefined, id: string, what: string): void {
+function refuseLost(fate: LeaseState | undefined, id: string, what: string): void {
   if (fate !== "held") throw new LeaseLostError(id, what);
 }
 

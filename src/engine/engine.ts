@@ -5,7 +5,7 @@ import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { ProcessId } from "../core/text/ids.ts";
-import { sayReaders } from "../core/recovery/loss.ts";
+import { readersText } from "../core/recovery/loss.ts";
 import { ArtifactFolder } from "./maintenance/artifact-folder.ts";
 import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
@@ -377,7 +377,7 @@ export class Engine {
         case "long-wal":
           return this.log.warn("the write-ahead log is long: a reader of an old state keeps it from starting anew", {
             bytes: message.wal.bytes,
-            readers: sayReaders(message.wal.readers) ?? "not known from here",
+            readers: readersText(message.wal.readers) ?? "not known from here",
             hint: "Look for a program that keeps a transaction open, and end it; until then the log grows.",
           });
         case "trouble":

@@ -7,7 +7,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import type { Fence, JobKey } from "../core/text/ids.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { fileMissing, findPackage, isModuleMissing, type OwnThread, ownThread } from "../store/own-file.ts";
-import type { Fate, Settlement, Store } from "../store/store.ts";
+import type { LeaseState, Settlement, Store } from "../store/store.ts";
 import { THREAD_CODE } from "../store/thread-code.ts";
 import type { Log } from "./log.ts";
 
@@ -367,7 +367,7 @@ export class Keeper {
     }
   }
 
-  #notice(held: Holding[], fates: Fate[]): void {
+  #notice(held: Holding[], fates: LeaseState[]): void {
     for (const [i, one] of held.entries()) {
       const fate = fates[i];
       if (fate === "held" || !this.#leaseTable.revoke(one)) continue;

@@ -1,6 +1,6 @@
 import type { JobError } from "../core/jobs/job.ts";
 import type { Next, Outcome } from "../core/jobs/retry.ts";
-import { sayMillis } from "../core/text/duration.ts";
+import { durationText } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Log } from "../core/text/text.ts";
 import type { Claimed } from "../store/store.ts";
@@ -62,9 +62,9 @@ export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided
   const { id: job, name, attempt, policy } = claimed;
   const hint = `hf.jobs.get("${job}") has the stack.`;
   const about = { job, name, attempt, ...summarizeError(decided.error) };
-  const failed = decided.error.code === "TIMEOUT" ? `timed out after ${sayMillis(policy.timeout)}` : "failed";
+  const failed = decided.error.code === "TIMEOUT" ? `timed out after ${durationText(policy.timeout)}` : "failed";
   if (decided.state === "pending") {
-    const when = decided.delay === 0 ? "now" : `in ${sayMillis(decided.delay)}`;
+    const when = decided.delay === 0 ? "now" : `in ${durationText(decided.delay)}`;
     return log.warn(`job "${name}" ${failed}; it is retried ${when}`, { ...about, hint });
   }
   log.error(`job "${name}" ${failed}${decided.state === "quarantined" ? ", and is quarantined" : ""}`, { ...about, hint });

@@ -1,7 +1,7 @@
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
-import { type Missed, nextTick, type Schedule, ticksOf } from "../core/jobs/schedule.ts";
+import { type Missed, nextTick, type Schedule, dueTicks } from "../core/jobs/schedule.ts";
 import type { ScheduleDraft, StoredSchedule } from "../store/queues.ts";
 import type { Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
@@ -234,7 +234,7 @@ export class Scheduler {
   async #tick(schedule: StoredSchedule, now: number): Promise<boolean> {
     const { key, revision, nextAt: from } = schedule;
     try {
-      const due = ticksOf(schedule, now);
+      const due = dueTicks(schedule, now);
       // When it is refused, another process was quicker.
       if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
       this.#troubles.delete(key);

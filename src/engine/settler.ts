@@ -1,4 +1,4 @@
-import { isPassing } from "../core/text/errors.ts";
+import { isTransient } from "../core/text/errors.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
@@ -106,7 +106,7 @@ export class Settler {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
     if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);
     this.#complain(batch.length, error);
-    const lasting = !isPassing(error);
+    const lasting = !isTransient(error);
     for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
     if (lasting) void this.#retry();
     else this.#retryLater();
@@ -158,7 +158,7 @@ export class Settler {
       return this.#giveUp(batch.filter((_, i) => failures[i] !== null));
     if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
     for (const [i, failure] of failures.entries())
-      if (failure !== null) this.#refuse(batch[i] as Attempt, isPassing(failure.error) ? null : failure.error);
+      if (failure !== null) this.#refuse(batch[i] as Attempt, isTransient(failure.error) ? null : failure.error);
     if (this.#refused.length === 0) this.#retries = 0;
     this.#retryLater();
     this.#options.onRest();

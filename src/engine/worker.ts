@@ -3,7 +3,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
-import type { Change, ClaimSource, Claimed, Declaration, Outlook } from "../store/store.ts";
+import type { Change, ClaimSource, Claimed, Declaration, ClaimOutlook } from "../store/store.ts";
 import { Attempt, Executor, type ProgressWriter, Runnables } from "./attempt.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
@@ -208,7 +208,7 @@ export class WorkerLoop implements Worker {
 
   async #claim(max: number): Promise<void> {
     this.#claiming = true;
-    let left: Outlook | null = null;
+    let left: ClaimOutlook | null = null;
     try {
       this.#engine.requireKeeper();
       if (this.#brief) await this.#engine.kept();
@@ -271,7 +271,11 @@ export class WorkerLoop implements Worker {
   }
 
   /** Nothing to claim: sleep until jobs are enqueued, or the next delayed job is due. */
-  async #rest(from: ClaimSource[], { wakes, commits }: { wakes: number; commits: number }, left: Outlook | null): Promise<void> {
+  async #rest(
+    from: ClaimSource[],
+    { wakes, commits }: { wakes: number; commits: number },
+    left: ClaimOutlook | null,
+  ): Promise<void> {
     const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
     // What may not be taken now may have been freed while a server was asked.
     if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;

@@ -1,8 +1,8 @@
 import { existsSync, statfsSync, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { countOrphans } from "../artifacts/sweep.ts";
-import { type Circumstance, diagnose, type Diagnosis } from "../core/recovery/diagnosis.ts";
-import { isProven } from "../core/jobs/lease.ts";
+import { type Inspection, diagnose, type Diagnosis } from "../core/recovery/diagnosis.ts";
+import { isProvenDead } from "../core/jobs/lease.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import { bootId } from "../engine/host.ts";
 import { verifyAudit } from "../engine/maintenance/check.ts";
@@ -26,7 +26,7 @@ const ENTRIES = 500;
 const BACK = 1_000;
 
 export interface Examination {
-  seen: Circumstance;
+  seen: Inspection;
   /** The newest report of a crash; null: there was none. */
   lastReport: CrashRecoveryReport | null;
   /** Name and version of the database, for example "SQLite 3.51.3". */
@@ -51,7 +51,7 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
   const checked = store && (await readable(() => store.damage.check("quick")));
   const folder = engine?.artifactFolder.path ?? null;
   const audit = store && (await readable(() => verifyAudit(store)));
-  const seen: Circumstance = {
+  const seen: Inspection = {
     now,
     disk: diskOf(location),
     file: fileOf(location),
@@ -85,16 +85,16 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
   };
 }
 
-function fileOf(location: StoreLocation): Circumstance["file"] {
+function fileOf(location: StoreLocation): Inspection["file"] {
   if (location.kind !== "sqlite" || process.platform === "win32") return null;
   const mode = statSync(location.path, { throwIfNoEntry: false })?.mode;
   return mode === undefined ? null : { path: location.path, mode };
 }
 
-async function processesOf(store: Store): Promise<Circumstance["processes"]> {
+async function processesOf(store: Store): Promise<Inspection["processes"]> {
   const running = await store.processes.running();
   return (await store.processes.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
-    return { pid, host, program, dead: isProven(life), running: running.get(id) ?? 0 };
+    return { pid, host, program, dead: isProvenDead(life), running: running.get(id) ?? 0 };
   });
 }
 
@@ -108,7 +108,7 @@ async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]
 }
 
 /** The disk that a file is on; null: it is none. */
-export function diskOf(location: StoreLocation): Circumstance["disk"] {
+export function diskOf(location: StoreLocation): Inspection["disk"] {
   if (location.kind !== "sqlite" || location.path === ":memory:") return null;
   const folder = dirname(location.path);
   const { bavail, bsize } = statfsSync(folder);
@@ -120,7 +120,7 @@ export function backupsOf(
   location: StoreLocation,
   databaseId: string | null,
   { folder, every }: { folder?: string; every?: number },
-): Circumstance["backups"] {
+): Inspection["backups"] {
   // A server's own tools make them, and only they know.
   if (location.kind !== "sqlite" || location.path === ":memory:") return null;
   const where = resolve(folder ?? backupsFolder(location.path));
@@ -130,7 +130,7 @@ export function backupsOf(
 }
 
 /** Of a file, whether or not it can be opened. */
-export function schemaOf(location: StoreLocation): Circumstance["schema"] {
+export function schemaOf(location: StoreLocation): Inspection["schema"] {
   if (location.kind !== "sqlite" || !existsSync(location.path)) return null;
   return schemaAt(location.path, location.driver);
 }

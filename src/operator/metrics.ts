@@ -1,4 +1,4 @@
-import type { Facts } from "../core/recovery/metrics.ts";
+import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import { readable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Life } from "../store/processes.ts";
@@ -11,7 +11,7 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
  * What is measured. It is gathered by reads that cost what is there and unfinished, and nothing for what was. Of a damaged
  * database it is what can be read.
  */
-export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<Facts> {
+export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<MetricsSnapshot> {
   const { store, location, clock, isSealed } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
   const counted = store.queries.queues();
@@ -43,7 +43,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     builds,
     schedules,
     sinks,
-    healed: stats && { leases: stats.entriesReclaimed, locks: stats.locksCleaned },
+    reclaimed: stats && { leases: stats.entriesReclaimed, locks: stats.locksCleaned },
     stale: stats && { entries: stats.staleEntries, locks: stats.staleLocks },
     reports,
     lastReport: last?.[0] ?? null,
@@ -55,7 +55,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
 }
 
 /** The same of one that cannot be opened: that it cannot. */
-export function unopened({ at, isDamaged }: Pick<Facts, "at" | "isDamaged">): Facts {
+export function unopened({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDamaged">): MetricsSnapshot {
   return {
     at,
     isDamaged,
@@ -71,7 +71,7 @@ export function unopened({ at, isDamaged }: Pick<Facts, "at" | "isDamaged">): Fa
     builds: null,
     schedules: null,
     sinks: null,
-    healed: null,
+    reclaimed: null,
     reports: null,
     lastReport: null,
     size: null,

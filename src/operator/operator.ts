@@ -3,7 +3,7 @@ import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { ProcessId } from "../core/text/ids.ts";
-import type { Facts } from "../core/recovery/metrics.ts";
+import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
@@ -133,7 +133,7 @@ export class Operator {
     return openBuilds(this.#hf);
   }
 
-  metrics(options: { backups?: { folder?: string } }): Promise<Facts> {
+  metrics(options: { backups?: { folder?: string } }): Promise<MetricsSnapshot> {
     return factsOf(this.#hf, options);
   }
 

@@ -1,14 +1,14 @@
-import { age } from "../core/text/duration.ts";
+import { ageText } from "../core/text/duration.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
 import { hasEnded } from "../core/pipelines/build.ts";
-import { saySpent } from "../core/pipelines/cost.ts";
+import { spentText } from "../core/pipelines/cost.ts";
 import { JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import type { Schedule } from "../core/jobs/schedule.ts";
-import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "../core/recovery/loss.ts";
-import { bytes, number, plural } from "../core/text/text.ts";
+import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "../core/recovery/loss.ts";
+import { bytesText, numberText, plural } from "../core/text/text.ts";
 import { bootId } from "../engine/host.ts";
-import { countPlan, isOfCrash, RECOVER, type RecoveryPlan } from "../core/recovery/recovery-plan.ts";
+import { countPlan, isOfCrash, RECOVER_COMMAND, type RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import { isDamage } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
@@ -293,7 +293,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor --recheck" });
   }
   for (const what of overview.lost) {
-    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: RECOVER });
+    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: RECOVER_COMMAND });
   }
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -310,7 +310,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (left > 0) {
     const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
     // Any worker takes them back within a second, so this stands only while there is none.
-    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: RECOVER });
+    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: RECOVER_COMMAND });
   }
   alarms.push(...ofRecoveries(overview));
   if (counts.quarantined > 0) {
@@ -319,13 +319,13 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   }
   const waited = overview.at - Math.min(...open.map(({ oldestAt }) => oldestAt ?? Number.POSITIVE_INFINITY));
   if (limits.oldest !== undefined && waited > limits.oldest) {
-    const message = `the oldest job has waited for ${age(waited)}`;
+    const message = `the oldest job has waited for ${ageText(waited)}`;
     alarms.push({ code: "WAITING_LONG", grave: true, message, hint: "holdfast jobs list --state pending" });
   }
   for (const { name, behind, oldestAt, failures } of overview.sinks) {
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < LAG) continue;
-    const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${age(lag)}`;
+    const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
     // It holds up only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
@@ -344,7 +344,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
     const { jobs, locks } = countPlan(pending);
     const held = [plural(jobs, "job"), plural(pending.builds.length, "build"), plural(locks, "lock")].join(", ");
     const message = `a crash left something to recover, which waits for your approval: ${held}`;
-    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: RECOVER });
+    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: RECOVER_COMMAND });
   }
   for (const { state, errors, begunAt } of crashes.open) {
     if (state === "failed") {
@@ -357,8 +357,8 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
         hint: "holdfast recover --last && holdfast recover --acknowledge",
       });
     } else if (at - begunAt > STUCK) {
-      const message = `a recovery is under way for ${age(at - begunAt)}`;
-      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: RECOVER });
+      const message = `a recovery is under way for ${ageText(at - begunAt)}`;
+      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: RECOVER_COMMAND });
     }
   }
   return alarms;
@@ -366,10 +366,10 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
 
 /** The log grows for as long as a reader keeps an old state open; or because no process copies it into the database. */
 function ofWal({ bytes: size, readers }: WalView): Alarm {
-  const who = sayReaders(readers);
-  const message = `the write-ahead log has ${bytes(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
+  const who = readersText(readers);
+  const message = `the write-ahead log has ${bytesText(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
   const hint = who === null ? "holdfast doctor" : "end that transaction, or that program";
-  return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL, message, hint };
+  return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL_BYTES, message, hint };
 }
 
 /** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */
@@ -381,7 +381,7 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
       return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
     }
     if (state !== "BUDGET_PAUSE") return [];
-    const message = `a build of ${pipeline} is paused at its budget: ${saySpent(spent, budget)} spent`;
+    const message = `a build of ${pipeline} is paused at its budget: ${spentText(spent, budget)} spent`;
     return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
   });
 }
@@ -395,11 +395,11 @@ function notWorked(unworked: readonly Unworked[]): Alarm[] {
   const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {
-    return `no worker runs ${name}${version === 1 ? "" : ` v${version}`} (${number(pending)} pending)`;
+    return `no worker runs ${name}${version === 1 ? "" : ` v${version}`} (${numberText(pending)} pending)`;
   });
   if (others.length > 0) {
     const pending = others.reduce((total, one) => total + one.pending, 0);
-    messages.push(`no worker runs ${others.length} other names (${number(pending)} pending)`);
+    messages.push(`no worker runs ${others.length} other names (${numberText(pending)} pending)`);
   }
   const hint = "holdfast work FILES…";
   return messages.map((message) => ({ code: "NAME_NOT_WORKED", grave: false, message, hint }));

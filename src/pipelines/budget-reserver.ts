@@ -1,10 +1,10 @@
 import { toJobError } from "../core/jobs/job.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
-import { type CostHistory, estimate } from "../core/pipelines/budget.ts";
-import { type Amount, type Cost, NOTHING, plus, toAmount } from "../core/pipelines/cost.ts";
+import { type CostHistory, estimateCost } from "../core/pipelines/budget.ts";
+import { type Amount, type Cost, NO_COST, plus, toAmount } from "../core/pipelines/cost.ts";
 import { stageEstimate } from "../core/pipelines/stage.ts";
 import type { Clock } from "../core/text/duration.ts";
-import { LeaseLostError, isPassing } from "../core/text/errors.ts";
+import { LeaseLostError, isTransient } from "../core/text/errors.ts";
 import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
 import type { LeaseTable } from "../engine/leases.ts";
 import { type Log, describeError } from "../engine/log.ts";
@@ -52,7 +52,7 @@ export class CostRecorder {
 }
 
 export class AttemptCost {
-  total: Amount = NOTHING;
+  total: Amount = NO_COST;
   closed = false;
   readonly #what: string;
   readonly #onChange: (cost: AttemptCost) => void;
@@ -98,7 +98,7 @@ export class BudgetReserver {
     if (!isLimited && place.stage.estimate === null) return;
     const amount = await this.estimate(place, context).catch((error: unknown) => {
       // A retry would get the same error.
-      throw isPassing(error) ? error : new SettleAs(failForGood(toJobError(error)));
+      throw isTransient(error) ? error : new SettleAs(failForGood(toJobError(error)));
     });
     const { job, fence, claimed } = attempt;
     for (;;) {
@@ -114,7 +114,7 @@ export class BudgetReserver {
   }
 
   async estimate(place: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount> {
-    return (await this.knownEstimate(place, context)) ?? NOTHING;
+    return (await this.knownEstimate(place, context)) ?? NO_COST;
   }
 
   async knownEstimate({ stage }: StagePosition, context: { target: unknown; input: unknown }): Promise<Amount | null> {
@@ -124,7 +124,7 @@ export class BudgetReserver {
   /** The mean cost of past attempts; null while there are none. */
   async mean(stage: string): Promise<Amount | null> {
     const history = (await this.#history())[stage];
-    return history === undefined || history.attempts === 0 ? null : estimate(null, history);
+    return history === undefined || history.attempts === 0 ? null : estimateCost(null, history);
   }
 
   #history(): Promise<Record<string, CostHistory>> {

@@ -6,7 +6,7 @@ import { toCost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { idsOf, sayPath } from "../core/pipelines/work.ts";
+import { idsOf, pathText } from "../core/pipelines/work.ts";
 import { viewBuild } from "./outputs.ts";
 import { isChildList } from "./values.ts";
 import type { BuildRow } from "../store/builds.ts";
@@ -79,7 +79,7 @@ async function foundOf(store: Store, result: StoredResult): Promise<Found> {
     path,
     ending: isNone ? null : output.hash.startsWith("bytes:") ? ".bin" : ".json",
     names: artifacts.map(({ name }) => name),
-    result: { stage, target: sayPath(path), ids: idsOf(path), build, hash, cost: toCost(cost) },
+    result: { stage, target: pathText(path), ids: idsOf(path), build, hash, cost: toCost(cost) },
     output: isNone ? null : { hash: output.artifact ?? digest("sha256", text), size: output.size, kept },
     artifacts,
   };
@@ -177,7 +177,7 @@ export class ExportPlaces {
   stage<T extends ToPlace>(stage: string, results: readonly T[]): Map<T, Placed> {
     const folder = this.#folders.get(stage) ?? stage;
     const placed = new Map<T, Placed>();
-    for (const one of plainFirst(results, ({ path }) => sayPath(path))) placed.set(one, this.#place(folder, one));
+    for (const one of plainFirst(results, ({ path }) => pathText(path))) placed.set(one, this.#place(folder, one));
     return placed;
   }
 
@@ -191,7 +191,7 @@ export class ExportPlaces {
       const { output, artifacts } = at(place);
       return output === null ? artifacts : [output, ...artifacts];
     };
-    return at(choose(sayPath(path), path, (place) => this.#files.takeAll(filesAt(place))));
+    return at(choose(pathText(path), path, (place) => this.#files.takeAll(filesAt(place))));
   }
 }
 

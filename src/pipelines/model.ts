@@ -6,7 +6,7 @@ import type { Policy } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
 import { type Budget, toBudget } from "../core/pipelines/budget.ts";
 import type { Cost } from "../core/pipelines/cost.ts";
-import { Only } from "../core/pipelines/source.ts";
+import { OnlyTargets } from "../core/pipelines/source.ts";
 import {
   describePipeline,
   type Pipeline,
@@ -237,7 +237,7 @@ export function checkBuildOptions(model: Model, options: BuildOptions & { token?
   const chosen = checkNames(only, "only");
   const targets = chosen.filter((name) => !names.has(name));
   // Rejects invalid globs.
-  void new Only(targets);
+  void new OnlyTargets(targets);
   if (signal !== undefined) checkSignal(signal, "signal");
   return {
     settings: {

@@ -1,9 +1,9 @@
-import { type Build, type CountedStage, type Difference, viewOf, type Why, why } from "../core/pipelines/build-view.ts";
+import { type Build, type CountedStage, type Difference, viewOf, type Why, explainRun } from "../core/pipelines/build-view.ts";
 import { changedMembers, type ContextParts } from "../core/pipelines/context-hash.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { GONE, sayPath } from "../core/pipelines/work.ts";
+import { GONE_MARK, pathText } from "../core/pipelines/work.ts";
 import { readMembers } from "./stage-input.ts";
 import type { Values } from "./values.ts";
 import { buildById, type BuildRow } from "../store/builds.ts";
@@ -36,7 +36,7 @@ export class Outputs {
     }
     const found: (() => Promise<unknown>)[] = [];
     for await (const { path, id, load } of this.#each(build, stage, kind)) {
-      if (target === undefined || id === target || sayPath(path) === target) found.push(load);
+      if (target === undefined || id === target || pathText(path) === target) found.push(load);
       if (found.length > 1) break;
     }
     const [only] = found;
@@ -64,7 +64,8 @@ export class Outputs {
           segment: childSegment(build, stage),
           ...page,
         });
-        for (const { path, id, value, done } of rows) if (done !== GONE) yield { path, id, load: () => this.#values.load(value) };
+        for (const { path, id, value, done } of rows)
+          if (done !== GONE_MARK) yield { path, id, load: () => this.#values.load(value) };
         after = rows.at(-1)?.path;
       } else {
         const results = await this.#store.work.results({ build: build.id, stage, ...page });
@@ -79,7 +80,7 @@ export class Outputs {
     if (result.state !== "FAILED") return this.#values.load(result.output);
     throw new HoldfastError(
       "TARGET_FAILED",
-      `Stage "${stage}" failed for ${JSON.stringify(sayPath(result.path))}: ${result.error?.message ?? "unknown"}`,
+      `Stage "${stage}" failed for ${JSON.stringify(pathText(result.path))}: ${result.error?.message ?? "unknown"}`,
       "Correct the cause and start a new build, which reuses all results.",
     );
   }
@@ -133,7 +134,7 @@ export async function explainBuild(store: Store, build: BuildRow, stage: string,
   if (after === null) throw noResult(build, stage, target, nearest.found);
   const ran = after.build === build.id && after.state !== "REUSED";
   const before = ran ? await resultOf(store.work, build.id, stage, after.path, { before: true }) : after;
-  return why({
+  return explainRun({
     ran,
     before: partsOf(before),
     after: partsOf(after) ?? NO_PARTS,
@@ -149,7 +150,7 @@ function noResult(build: BuildRow, stage: string, target: string, near: readonly
   const message = `Build ${build.id} has no result of stage "${stage}" for ${JSON.stringify(target)}.`;
   if (!stages.includes(stage)) {
     const nearest = new Nearest(stage, 1);
-    for (const name of stages) nearest.look(name);
+    for (const name of stages) nearest.offer(name);
     const [meant] = nearest.found;
     const hint = `${meant === undefined ? "" : `Did you mean stage "${meant}"? `}Stages: ${stages.join(", ")}.`;
     return new HoldfastError("NO_SUCH_OUTPUT", message, hint);
@@ -169,12 +170,12 @@ async function resultNamed(
   target: string,
   nearest: Nearest,
 ): Promise<StoredResult | null> {
-  const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || sayPath(one.path) === target);
+  const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || pathText(one.path) === target);
   const found = (await store.work.results({ build: build.id, failed: true, limit: FAILURES })).filter(isIt);
   for (let after: string | undefined; ;) {
     const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
     found.push(...page.filter(isIt));
-    for (const { path } of page) nearest.look(sayPath(path));
+    for (const { path } of page) nearest.offer(pathText(path));
     after = page.at(-1)?.path;
     if (after === undefined || found.length > 1) break;
   }
@@ -223,7 +224,7 @@ export async function viewBuild(store: Store, row: BuildRow, token?: string): Pr
   const errors = failures.map(({ stage, path, error }) => ({
     stage,
     // Children of different targets may have the same id.
-    target: sayPath(path),
+    target: pathText(path),
     message: error?.message ?? "It failed.",
   }));
   return viewOf(row, countedStages(row), errors, token);

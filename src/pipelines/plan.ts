@@ -1,9 +1,9 @@
-import { type Amount, type Cost, NOTHING, plus, toCost } from "../core/pipelines/cost.ts";
+import { type Amount, type Cost, NO_COST, plus, toCost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { gatherSegment, GONE, type Segment } from "../core/pipelines/work.ts";
+import { gatherSegment, GONE_MARK, type Segment } from "../core/pipelines/work.ts";
 import { fixedEstimate } from "../core/pipelines/stage.ts";
-import { inlineValue, type KeptValue } from "../core/pipelines/context-hash.ts";
+import { inlineValue, type StoredValue } from "../core/pipelines/context-hash.ts";
 import { BudgetReserver } from "./budget-reserver.ts";
 import { Values } from "./values.ts";
 import { StagePlanner } from "./stage-planner.ts";
@@ -106,7 +106,7 @@ function dryRun(
 
 /** Keeps large values in memory, since a plan stores nothing. */
 class DryValues extends Values {
-  override async keepText(text: string): Promise<KeptValue> {
+  override async keepText(text: string): Promise<StoredValue> {
     return inlineValue(text);
   }
 }
@@ -140,7 +140,7 @@ class Counter implements TargetRegister {
     this.#stages = new Map(
       [...runtime.model.places].map(({ stage }) => [
         stage.name,
-        { run: 0, cached: 0, unknown: 0, estimate: NOTHING, priced: 0, unpriced: 0 },
+        { run: 0, cached: 0, unknown: 0, estimate: NO_COST, priced: 0, unpriced: 0 },
       ]),
     );
     this.#fixed = new Map(
@@ -192,7 +192,7 @@ class Counter implements TargetRegister {
   }
 
   plan(warnings: string[]): Plan {
-    const total = { estimate: NOTHING, priced: 0, unpriced: 0 };
+    const total = { estimate: NO_COST, priced: 0, unpriced: 0 };
     let isBound = false;
     const stages: Plan["stages"] = {};
     for (const [name, counted] of this.#stages) {
@@ -220,7 +220,7 @@ class Counter implements TargetRegister {
     const counted = this.#of(place.stage.name);
     counted.run++;
     // Awaited before the addition, because other targets are counted concurrently.
-    const amount = flow.to === "work" ? await this.#estimate(place, live, flow.completed) : NOTHING;
+    const amount = flow.to === "work" ? await this.#estimate(place, live, flow.completed) : NO_COST;
     price(counted, amount, 1);
     await this.#unknown(segment.stages.slice(place.index + 1), 1);
     await this.#unknownChildren(segment, live.path);
@@ -259,7 +259,7 @@ class Counter implements TargetRegister {
     if (known === 0) await this.#unknownChildren(below, parent);
   }
 
-  async #children(parent: Parent, list: KeptValue | undefined): Promise<void> {
+  async #children(parent: Parent, list: StoredValue | undefined): Promise<void> {
     const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
     if (list !== undefined) {
       const values = new DryValues(this.#runtime.artifacts);
@@ -285,7 +285,7 @@ class Counter implements TargetRegister {
       const page = { pipeline: this.#runtime.model.name, segment: segment.index, parent, limit: PAGE };
       const rows = await this.#runtime.engine.store.work.targets({ ...page, ...(after === undefined ? {} : { after }) });
       if (rows.length === 0) return;
-      yield rows.filter(({ done }) => done !== GONE);
+      yield rows.filter(({ done }) => done !== GONE_MARK);
       after = rows.at(-1)?.path;
     }
   }

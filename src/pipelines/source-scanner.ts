@@ -1,7 +1,7 @@
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import { toJobError } from "../core/jobs/job.ts";
-import { type Fingerprint, type KeptValue, MembersHash, needsHash, NO_VALUE } from "../core/pipelines/context-hash.ts";
-import { type FilesSource, type ItemsSource, Only } from "../core/pipelines/source.ts";
+import { type Fingerprint, type StoredValue, MembersHash, needsHash, NO_VALUE } from "../core/pipelines/context-hash.ts";
+import { type FilesSource, type ItemsSource, OnlyTargets } from "../core/pipelines/source.ts";
 import { checkTargetId, gatherSegment, type Segment } from "../core/pipelines/work.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { compareIds } from "../core/text/ids.ts";
@@ -57,13 +57,13 @@ export interface ListerParts {
  */
 export class SourceScanner {
   readonly #parts: ListerParts;
-  readonly #only: Only;
+  readonly #only: OnlyTargets;
   #listed = 0;
 
   constructor(parts: ListerParts) {
     this.#parts = parts;
     const { settings, model } = parts.buildContext;
-    this.#only = new Only(
+    this.#only = new OnlyTargets(
       settings.only.targets,
       model.definition.stages.map(({ name }) => name),
     );
@@ -74,7 +74,7 @@ export class SourceScanner {
     const { source } = buildContext.model.definition;
     const segment = buildContext.model.segments[0] as Segment;
     // A cursor is written only after every target named by `only` was found.
-    if (cursor !== undefined) this.#only.meet();
+    if (cursor !== undefined) this.#only.markAllMet();
     if (source.kind === "files") {
       await this.#files(source, segment, cursor ?? undefined);
       if (typeof cursor === "string") await this.#filesAgain(source, segment, cursor);
@@ -109,7 +109,7 @@ export class SourceScanner {
     let looked = 0;
     for await (const one of listed) {
       this.refuseLeaving();
-      if (this.#only.takes(one.id)) yield one;
+      if (this.#only.includes(one.id)) yield one;
       if (++looked >= TARGET_BATCH_SIZE) return;
     }
   }
@@ -179,10 +179,10 @@ export class SourceScanner {
     const { folders, onSkipped = () => {} } = this.#parts;
     let batch: ListedFile[] = [];
     for await (const file of listFiles(source, { ...folders, onSkipped, ...(after === undefined ? {} : { after }) })) {
-      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#only.includes(file.id)) batch.push(file);
       if (this.#isFull(batch)) batch = await this.#filesListed(source, segment, batch);
     }
-    this.#only.refuseMissing();
+    this.#only.rejectMissing();
     await this.#filesListed(source, segment, batch);
   }
 
@@ -209,7 +209,7 @@ export class SourceScanner {
     };
     for await (const file of listFiles(source, folders)) {
       if (compareIds(file.id, cursor) > 0) break;
-      if (this.#only.takes(file.id)) batch.push(file);
+      if (this.#only.includes(file.id)) batch.push(file);
       if (this.#isFull(batch)) await look(file.id);
     }
     await look(cursor);
@@ -253,10 +253,10 @@ export class SourceScanner {
     const there = cursor === null && this.#only.isAll ? new Set<string>() : null;
     for await (const item of listItems(source, cursor ?? undefined)) {
       there?.add(item.id);
-      if (this.#only.takes(item.id)) batch.push({ found: await this.#item(segment, item), cursor: item.cursor });
+      if (this.#only.includes(item.id)) batch.push({ found: await this.#item(segment, item), cursor: item.cursor });
       if (this.#isFull(batch)) batch = await this.#itemsListed(segment, batch);
     }
-    this.#only.refuseMissing();
+    this.#only.rejectMissing();
     await this.#itemsListed(segment, batch);
     if (there !== null) await this.#parts.register.goneSince(segment, there);
   }
@@ -264,7 +264,7 @@ export class SourceScanner {
   async #item(segment: Segment, { id, hash, value: text }: ListedItem): Promise<Found> {
     const { values, targets } = this.#parts;
     // Only the item's version, or its content, counts for reuse.
-    const value: KeptValue = { ...(await values.keepText(text)), hash: `item:${hash}` };
+    const value: StoredValue = { ...(await values.keepText(text)), hash: `item:${hash}` };
     const plain = targets.plain(segment, checkTargetId(id, "The id of an item"), hash, value);
     return value.artifact === null ? plain : { ...plain, artifacts: [{ name: "value", hash: value.artifact, size: value.size }] };
   }

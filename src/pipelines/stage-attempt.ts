@@ -1,11 +1,11 @@
 import { hash } from "node:crypto";
 import { checkArtifactName } from "../artifacts/export-names.ts";
 import type { ArtifactData } from "../artifacts/write.ts";
-import { CALM, type FileChurn, toJobError, waitAfter } from "../core/jobs/job.ts";
-import { type Fingerprint, type KeptValue, NO_VALUE } from "../core/pipelines/context-hash.ts";
-import { NOTHING } from "../core/pipelines/cost.ts";
+import { NO_CHURN, type FileChurn, toJobError, changeWaitMs } from "../core/jobs/job.ts";
+import { type Fingerprint, type StoredValue, NO_VALUE } from "../core/pipelines/context-hash.ts";
+import { NO_COST } from "../core/pipelines/cost.ts";
 import type { JobContext, StageContext } from "../core/pipelines/stage.ts";
-import { type Segment, checkTargetId, childrenOf, pathOf, stepOf } from "../core/pipelines/work.ts";
+import { type Segment, checkTargetId, childrenOf, pathOf, findStep } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkName } from "../core/text/options.ts";
@@ -92,7 +92,7 @@ export async function stageContext(
   const { place, completed, context, live } = task;
   const outputs: Record<string, unknown> = {};
   for (const name of place.stage.uses) {
-    const step = stepOf(completed, name);
+    const step = findStep(completed, name);
     if (step !== undefined) outputs[name] = step.output === "none" ? undefined : await runtime.reader.output(step);
   }
   const subject = await subjectOf(task, runtime);
@@ -156,7 +156,7 @@ export class Expansion {
     await this.#list.add(this.#child(one));
   }
 
-  end(): Promise<KeptValue> {
+  end(): Promise<StoredValue> {
     return this.#list.end();
   }
 
@@ -197,7 +197,7 @@ export class Expansion {
 }
 
 export async function* childrenIn(
-  list: KeptValue,
+  list: StoredValue,
   parent: Parent,
   runtime: PipelineRuntime,
   values: Values,
@@ -267,7 +267,7 @@ export class Children {
     const planned = await writer.planner.plan(live, place.segment, place.index + 1, steps, row.completed);
     const isKnown = hasResult(row.completed, stage, found.key);
     if (!this.#isOwn) planned.passed.unshift({ stage, as: "cached", ...(isKnown ? {} : { result: found.key }) });
-    attempt.work = { cost: NOTHING, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
+    attempt.work = { cost: NO_COST, result: null, target: listedTarget(live, row.rev, carryOn(attempt, planned)) };
   }
 
   /** Children of the target that are not in the list are removed. */
@@ -291,7 +291,7 @@ function isChildren({ claimed }: Attempt): boolean {
 }
 
 export function churnOf({ claimed }: Attempt): FileChurn {
-  return (JSON.parse(claimed.input as string) as { churn?: FileChurn }).churn ?? CALM;
+  return (JSON.parse(claimed.input as string) as { churn?: FileChurn }).churn ?? NO_CHURN;
 }
 
 export function carryOn(attempt: Attempt, planned: PlannedWay): PlannedWay {
@@ -319,7 +319,7 @@ export class RestartOnChange {
   async during(): Promise<ListedTarget> {
     const { attempt, row } = this.#task;
     const times = churnOf(attempt).times + 1;
-    const delay = waitAfter(times);
+    const delay = changeWaitMs(times);
     if (delay === null) throw new SettleAs(failForGood(toJobError(restless(row.id, times))));
     return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
   }

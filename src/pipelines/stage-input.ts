@@ -3,7 +3,7 @@ import { deflateRaw, inflateRaw } from "node:zlib";
 import {
   type ContextParts,
   type Fingerprint,
-  type KeptValue,
+  type StoredValue,
   type Member,
   type Members,
   NO_VALUE,
@@ -13,7 +13,7 @@ import {
 } from "../core/pipelines/context-hash.ts";
 import type { Target } from "../core/pipelines/source.ts";
 import { type StageDefinition, stageKey } from "../core/pipelines/stage.ts";
-import { type CompletedStages, type Segment, type Step, doneMark, stepOf } from "../core/pipelines/work.ts";
+import { type CompletedStages, type Segment, type Step, doneMark, findStep } from "../core/pipelines/work.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
 import type { ResultContext, FoundResult, TargetRow, WorkStore, WorkView } from "../store/work.ts";
@@ -45,7 +45,7 @@ export class LiveTargets {
     return new LiveFile(id, fingerprint, text, this.#makeFile);
   }
 
-  plain(segment: Segment, id: string, hash: string, value: KeptValue): LiveTarget {
+  plain(segment: Segment, id: string, hash: string, value: StoredValue): LiveTarget {
     const target = Object.freeze({ id, hash });
     return { segment: segment.index, path: id, id, parent: null, hash, fingerprint: null, value, inherited: [], target };
   }
@@ -113,7 +113,7 @@ export interface LiveTarget {
   readonly hash: string;
   readonly fingerprint: string | null;
   /** Input of the first stage. */
-  readonly value: KeptValue;
+  readonly value: StoredValue;
   /** The stages that its parents completed. */
   readonly inherited: CompletedStages;
   /** What the pipeline's functions receive. */
@@ -144,7 +144,7 @@ function contextParts({ stage }: StagePosition, live: LiveTarget, completed: Com
     version: stage.version,
     key: stageKey(stage, { target: live.target, input }),
     input: inputHash(live, completed),
-    uses: Object.fromEntries(stage.uses.map((name) => [name, stepOf(completed, name)?.output ?? null])),
+    uses: Object.fromEntries(stage.uses.map((name) => [name, findStep(completed, name)?.output ?? null])),
     target: { id: live.path, hash: live.hash },
     reuse: stage.reuse,
   };

@@ -1,7 +1,7 @@
 import { toJobError } from "../core/jobs/job.ts";
-import { type KeptValue, memberHash } from "../core/pipelines/context-hash.ts";
+import { type StoredValue, memberHash } from "../core/pipelines/context-hash.ts";
 import { groupOf } from "../core/pipelines/stage.ts";
-import { childrenOf, type Segment, type Step, stepOf, type CompletedStages } from "../core/pipelines/work.ts";
+import { childrenOf, type Segment, type Step, findStep, type CompletedStages } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import type { NewJob } from "../store/store.ts";
@@ -18,7 +18,7 @@ export interface PlannedWay {
 }
 
 /** Called when an expand's children are reused. A plan also passes `list`: children that would replace them. */
-export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: KeptValue) => Promise<void>;
+export type OnExpanded = (parent: LiveTarget, completed: CompletedStages, list?: StoredValue) => Promise<void>;
 
 /**
  * Advances a target through its segment as far as results exist: past stages that do not match and through stages with
@@ -81,7 +81,7 @@ export class StagePlanner {
   unchanged(row: TargetRow, segment: Segment): Passed[] {
     return segment.stages.map(({ name }) => ({
       stage: name,
-      as: stepOf(row.completed, name) === undefined ? "passed" : "cached",
+      as: findStep(row.completed, name) === undefined ? "passed" : "cached",
     }));
   }
 
@@ -106,7 +106,7 @@ export class StagePlanner {
     const needed = typeof stage.match === "function" || typeof stage.key === "function";
     let input = needed ? await loadInput(live, steps, reader) : undefined;
     if (!matches(place, live, input)) {
-      const before = stepOf(old, stage.name);
+      const before = findStep(old, stage.name);
       // The target continues after the removal; until then its completed stages name what to remove.
       if (before !== undefined && stage.remove !== null && !this.#looksOnly)
         return { to: "work", completed: this.#withOld(steps, old, place), job: this.#removal(place, live, before) };
@@ -142,10 +142,10 @@ export class StagePlanner {
    * target.
    */
   async lookUp({ stage }: StagePosition, { hash, parts }: Context, old: CompletedStages): Promise<FoundResult | null> {
-    if (stage.kind === "expand" && stepOf(old, stage.name)?.output !== childrenOf(hash)) return null;
+    if (stage.kind === "expand" && findStep(old, stage.name)?.output !== childrenOf(hash)) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     const isOutside = stage.kind !== "expand" && stage.remove !== null;
-    const before = stepOf(old, stage.name);
+    const before = findStep(old, stage.name);
     return isOutside && (before?.result !== found?.key || before?.undone === true) ? null : found;
   }
 
@@ -159,7 +159,7 @@ export class StagePlanner {
     old: CompletedStages,
     isOwn = false,
   ): Promise<FoundResult | null> {
-    const areThere = stepOf(old, stage.name)?.output === childrenOf(hash);
+    const areThere = findStep(old, stage.name)?.output === childrenOf(hash);
     if (stage.remove !== null && !areThere && !isOwn) return null;
     const found = await this.#buildContext.lookUp(stage, hash, parts.target.id);
     return found !== null && isChildList(found.output) ? found : null;
@@ -209,7 +209,7 @@ export class StagePlanner {
 
 /** Whether builds up to now have this result for the target. When a target goes, its results are marked as gone (`undone`). */
 export function hasResult(completed: CompletedStages, stage: string, key: ResultKey): boolean {
-  const step = stepOf(completed, stage);
+  const step = findStep(completed, stage);
   return step?.result === key && step.undone !== true;
 }
 

@@ -1,9 +1,9 @@
 import { toJobError } from "../core/jobs/job.ts";
-import type { KeptValue } from "../core/pipelines/context-hash.ts";
-import { NOTHING } from "../core/pipelines/cost.ts";
+import type { StoredValue } from "../core/pipelines/context-hash.ts";
+import { NO_COST } from "../core/pipelines/cost.ts";
 import type { JobContext } from "../core/pipelines/stage.ts";
-import { GONE, listingJobName, stageJobName } from "../core/pipelines/work.ts";
-import { HoldfastError, isPassing } from "../core/text/errors.ts";
+import { GONE_MARK, listingJobName, stageJobName } from "../core/pipelines/work.ts";
+import { HoldfastError, isTransient } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
 import type { Definition } from "../engine/definition.ts";
@@ -40,7 +40,7 @@ class StageRunner {
   }
 
   async perform(attempt: Attempt, job: JobContext<unknown>): Promise<void> {
-    attempt.work = { cost: NOTHING, result: null, target: null };
+    attempt.work = { cost: NO_COST, result: null, target: null };
     await this.#runtime.ready();
     const view = await this.#runtime.view(attempt.claimed);
     if (view?.target == null) throw new SettleAs(failForGood(toJobError(noTarget(attempt.claimed.id))));
@@ -105,7 +105,7 @@ class StageRunner {
   async #reuse({ attempt, writer, place, row, live, completed }: Task): Promise<void> {
     const planned = await writer.planner.plan(live, place.segment, place.index, completed, row.completed);
     const target = listedTarget(live, row.rev, carryOn(attempt, planned));
-    attempt.work = { cost: NOTHING, result: null, target };
+    attempt.work = { cost: NO_COST, result: null, target };
   }
 
   async #hasChangedSince({ attempt, live }: Task): Promise<boolean> {
@@ -115,7 +115,7 @@ class StageRunner {
 
   async #supersede(task: Task): Promise<void> {
     const target = await new RestartOnChange(this.#runtime, task).afterWait();
-    task.attempt.work = { cost: NOTHING, result: null, target };
+    task.attempt.work = { cost: NO_COST, result: null, target };
   }
 
   async #run(task: Task, stageAttempt: StageAttempt, job: JobContext<unknown>): Promise<void> {
@@ -153,7 +153,7 @@ class StageRunner {
     handed: HandedContext,
     job: JobContext<unknown>,
     stageAttempt: StageAttempt,
-  ): Promise<[unknown, KeptValue]> {
+  ): Promise<[unknown, StoredValue]> {
     const returned = await this.#call(task, handed, job, stageAttempt, null);
     return [returned, await this.#keep(returned, outputOf(task.place.stage.name, task.row.path))];
   }
@@ -163,7 +163,7 @@ class StageRunner {
     handed: HandedContext,
     job: JobContext<unknown>,
     stageAttempt: StageAttempt,
-  ): Promise<[unknown, KeptValue]> {
+  ): Promise<[unknown, StoredValue]> {
     const expansion = new Expansion(this.#runtime, task);
     try {
       await this.#call(task, handed, job, stageAttempt, expansion);
@@ -174,7 +174,7 @@ class StageRunner {
     }
   }
 
-  #walkOn({ writer, place, row, live, completed }: Task, returned: unknown, output: KeptValue): Promise<PlannedWay> {
+  #walkOn({ writer, place, row, live, completed }: Task, returned: unknown, output: StoredValue): Promise<PlannedWay> {
     // `match`, `key` and `by` see the value as it will be read later.
     const made = () => (returned instanceof Uint8Array ? returned : this.#runtime.values.load(output));
     const reader: Reader = {
@@ -207,7 +207,7 @@ class StageRunner {
     try {
       return await this.#runtime.values.keep(returned, what);
     } catch (error) {
-      throw isPassing(error) ? error : new SettleAs(failForGood(toJobError(error)));
+      throw isTransient(error) ? error : new SettleAs(failForGood(toJobError(error)));
     }
   }
 }
@@ -243,9 +243,9 @@ class Removal {
   }
 
   async run(attempt: Attempt, job: JobContext<unknown>, row: TargetRow, { result, gone }: Unwanted): Promise<void> {
-    attempt.work = { cost: NOTHING, result: null, target: null };
+    attempt.work = { cost: NO_COST, result: null, target: null };
     // The target has come back since.
-    if (gone && row.done !== GONE) return;
+    if (gone && row.done !== GONE_MARK) return;
     const live = await this.#runtime.targets.of(row);
     const { id, hash, parent } = live.target;
     const [made] = await this.#runtime.engine.store.work.results({ keys: [result] });
@@ -272,7 +272,7 @@ class Removal {
 
   /** The children need their parent until they are removed. The next listing finds the parent gone again. */
   #waits(row: TargetRow): PlannedWay {
-    return { flow: { to: "end", completed: this.#without(row), done: GONE, group: null, member: null }, passed: [] };
+    return { flow: { to: "end", completed: this.#without(row), done: GONE_MARK, group: null, member: null }, passed: [] };
   }
 
   #without({ completed }: TargetRow): TargetRow["completed"] {
@@ -340,7 +340,7 @@ function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Defin
 }
 
 async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<unknown>): Promise<void> {
-  attempt.work = { cost: NOTHING, result: null, target: null };
+  attempt.work = { cost: NO_COST, result: null, target: null };
   await runtime.ready();
   const view = await runtime.view(attempt.claimed);
   if (view === null) return;

@@ -1,5 +1,5 @@
 import type { LeaseRef } from "../core/jobs/lease.ts";
-import { GONE, type Segment, type Step, type CompletedStages } from "../core/pipelines/work.ts";
+import { GONE_MARK, type Segment, type Step, type CompletedStages } from "../core/pipelines/work.ts";
 import { LeaseLostError } from "../core/text/errors.ts";
 import { compareIds, type ResultKey } from "../core/text/ids.ts";
 import type { NewJob } from "../store/store.ts";
@@ -109,7 +109,7 @@ export class TargetWriter implements TargetRegister {
     const rows = paths.length === 0 ? new Map<string, TargetRow>() : await this.rows(segment, paths);
     const isNamed = ({ key, path }: StoredResult) => rows.get(path)?.failure === key;
     const failed = own.filter(isNamed).map(({ stage, path }) => ({ stage, row: rows.get(path) as TargetRow }));
-    const gone = failed.filter(({ row }) => row.done === GONE).map(({ row }) => row);
+    const gone = failed.filter(({ row }) => row.done === GONE_MARK).map(({ row }) => row);
     if (gone.length > 0) await this.#forget(segment, gone);
     const stopped = failed.filter(({ row }) => row.done === null);
     const targets = await Promise.all(stopped.map(({ stage, row }) => this.#from(segment, stage, row)));
@@ -153,7 +153,7 @@ export class TargetWriter implements TargetRegister {
     const others: TargetRow[] = [];
     const paths: string[] = [];
     for (const row of found) {
-      if (this.#isSeen(row) && row.done !== GONE) paths.push(row.path);
+      if (this.#isSeen(row) && row.done !== GONE_MARK) paths.push(row.path);
       else others.push(row);
     }
     if (paths.length === 0) return others;
@@ -163,7 +163,7 @@ export class TargetWriter implements TargetRegister {
         segment: segment.index,
         paths,
       });
-      const open = rows.filter(({ done }) => done !== GONE);
+      const open = rows.filter(({ done }) => done !== GONE_MARK);
       if (open.length === 0) return [...others, ...rows];
       const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
       await this.#write({ segment: segment.index, targets: [], gone });
@@ -188,7 +188,7 @@ export class TargetWriter implements TargetRegister {
   /** Null: this build has listed the target already. */
   async #look(segment: Segment, live: Found, row: TargetRow | undefined): Promise<ListedTarget | null> {
     const isSeen = row !== undefined && this.#isSeen(row);
-    if (isSeen && row.done !== GONE && row.hash === live.hash && row.value.hash === live.value.hash) return null;
+    if (isSeen && row.done !== GONE_MARK && row.hash === live.hash && row.value.hash === live.value.hash) return null;
     const rev = row?.rev ?? 0;
     const artifacts = live.artifacts === undefined ? {} : { artifacts: live.artifacts };
     if (row !== undefined && row.fingerprint === live.fingerprint && this.planner.isUnchanged(row, live, segment)) {
@@ -196,7 +196,7 @@ export class TargetWriter implements TargetRegister {
       const passed = this.planner.unchanged(row, segment);
       return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
     }
-    const old = row === undefined ? [] : row.done === GONE ? row.completed.map(undone) : row.completed;
+    const old = row === undefined ? [] : row.done === GONE_MARK ? row.completed.map(undone) : row.completed;
     const planned = await this.planner.plan(live, segment, 0, live.inherited, old);
     return { ...listedTarget(live, rev, planned), ...artifacts };
   }
@@ -205,11 +205,11 @@ export class TargetWriter implements TargetRegister {
     const segment = this.#buildContext.model.segments[parent.segment + 1] as Segment;
     const from = asParent(parent, completed);
     for await (const rows of this.#pages(segment, { parent: parent.path })) {
-      const there = rows.filter(({ done }) => done !== GONE);
+      const there = rows.filter(({ done }) => done !== GONE_MARK);
       const found = there.map((row) => this.#targets.child(row, from));
       await this.addTargets(segment, found, new Map(there.map((row) => [row.path, row])));
       // Removals that an earlier build did not finish.
-      const left = rows.filter(({ done }) => done === GONE);
+      const left = rows.filter(({ done }) => done === GONE_MARK);
       if (left.length > 0) await this.#forget(segment, left);
     }
   }

@@ -2,8 +2,15 @@ import { hash } from "node:crypto";
 import { once } from "node:events";
 import { PassThrough } from "node:stream";
 import type { Artifacts } from "../artifacts/artifacts.ts";
-import { INLINE, type KeptValue, NO_VALUE, type ValueHash, inlineValue, valueHash } from "../core/pipelines/context-hash.ts";
-import { type Step, sayPath } from "../core/pipelines/work.ts";
+import {
+  MAX_INLINE_LENGTH,
+  type StoredValue,
+  NO_VALUE,
+  type ValueHash,
+  inlineValue,
+  valueHash,
+} from "../core/pipelines/context-hash.ts";
+import { type Step, pathText } from "../core/pipelines/work.ts";
 import { HoldfastError, damagedRow } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";
@@ -28,21 +35,21 @@ export class Values {
   }
 
   /** `what` names the value in errors. */
-  async keep(value: unknown, what: string): Promise<KeptValue> {
+  async keep(value: unknown, what: string): Promise<StoredValue> {
     if (value instanceof Uint8Array) return this.#store(value);
     const text = toJson(value, what);
     return text === null ? NO_VALUE : this.keepText(text);
   }
 
-  async keepText(text: string): Promise<KeptValue> {
-    if (text.length > INLINE) return this.#store(text);
+  async keepText(text: string): Promise<StoredValue> {
+    if (text.length > MAX_INLINE_LENGTH) return this.#store(text);
     const value = inlineValue(text);
     this.#remember(value.hash, text);
     return value;
   }
 
   /** A list of children is no value. */
-  async load(value: KeptValue): Promise<unknown> {
+  async load(value: StoredValue): Promise<unknown> {
     const { hash, text, artifact } = value;
     if (isChildList(value)) return undefined;
     if (text !== null) {
@@ -65,14 +72,14 @@ export class Values {
     }
   }
 
-  async #store(data: string | Uint8Array): Promise<KeptValue> {
+  async #store(data: string | Uint8Array): Promise<StoredValue> {
     const { hash: artifact, size } = await (await this.#artifacts()).put(data);
     return { hash: valueHash(data), text: null, artifact, size };
   }
 }
 
 export function outputOf(stage: string, path: string): string {
-  return `For target ${JSON.stringify(sayPath(path))} the output of stage "${stage}"`;
+  return `For target ${JSON.stringify(pathText(path))} the output of stage "${stage}"`;
 }
 
 export interface Yielded {
@@ -97,10 +104,10 @@ export class ChildListWriter {
   async add({ id, text }: Yielded): Promise<void> {
     // JSON escapes tabs and line breaks in ids and values.
     this.#text += `${JSON.stringify(id)}\t${text ?? ""}\n`;
-    if (this.#text.length > INLINE && this.#artifacts !== null) await this.#flush(this.#artifacts);
+    if (this.#text.length > MAX_INLINE_LENGTH && this.#artifacts !== null) await this.#flush(this.#artifacts);
   }
 
-  async end(): Promise<KeptValue> {
+  async end(): Promise<StoredValue> {
     if (this.#stream === null) {
       const text = this.#text;
       return { hash: listHash(text), text, artifact: null, size: Buffer.byteLength(text) };
@@ -131,11 +138,11 @@ function listHash(text: string): ValueHash {
   return `members:${hash("sha256", text)}`;
 }
 
-export function isChildList({ hash: of }: KeptValue): boolean {
+export function isChildList({ hash: of }: StoredValue): boolean {
   return of.startsWith("members:");
 }
 
-export async function* readChildList(list: KeptValue, artifacts: () => Promise<Artifacts>): AsyncIterable<Yielded> {
+export async function* readChildList(list: StoredValue, artifacts: () => Promise<Artifacts>): AsyncIterable<Yielded> {
   let rest = "";
   for await (const piece of piecesOf(list, artifacts)) {
     const lines = (rest + piece).split("\n");
@@ -147,7 +154,7 @@ export async function* readChildList(list: KeptValue, artifacts: () => Promise<A
   }
 }
 
-async function* piecesOf(list: KeptValue, artifacts: () => Promise<Artifacts>): AsyncIterable<string> {
+async function* piecesOf(list: StoredValue, artifacts: () => Promise<Artifacts>): AsyncIterable<string> {
   const { text, artifact } = list;
   if (text !== null && list.hash !== listHash(text)) throw damagedRow("What an expand has yielded");
   if (text !== null) return yield text;
@@ -160,7 +167,7 @@ async function* piecesOf(list: KeptValue, artifacts: () => Promise<Artifacts>): 
 const RESULT_BATCH_SIZE = 200;
 
 export interface Reader {
-  value(value: KeptValue): Promise<unknown>;
+  value(value: StoredValue): Promise<unknown>;
   /** The key is null for a result that is written with this attempt. */
   output(step: OutputRef): Promise<unknown>;
 }
@@ -179,7 +186,7 @@ export class ResultReader implements Reader {
     });
   }
 
-  value(value: KeptValue): Promise<unknown> {
+  value(value: StoredValue): Promise<unknown> {
     return this.#values.load(value);
   }
 

@@ -1,7 +1,7 @@
 import type { EventType } from "../core/jobs/event.ts";
-import { type AuditFault, type AuditHead, type AuditRecord, linked } from "../core/recovery/audit.ts";
+import { type AuditFault, type AuditHead, type AuditRecord, appendToHead } from "../core/recovery/audit.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { storable } from "../core/text/text.ts";
+import { toStorable } from "../core/text/text.ts";
 
 export type { AuditFault, AuditHead };
 
@@ -90,8 +90,8 @@ export function toChecked(
 export function nextRecord(head: AuditHead, entry: NewAuditEntry, at: number, actor: string): [AuditRecord, AuditHead] {
   const { by = actor, action, subject, before, after } = entry;
   const texts = { before: json(before), after: json(after) };
-  const record = { seq: head.seq + 1, at, by: storable(by), action, subject: storable(subject), ...texts };
-  return [record, linked(head, record)];
+  const record = { seq: head.seq + 1, at, by: toStorable(by), action, subject: toStorable(subject), ...texts };
+  return [record, appendToHead(head, record)];
 }
 
 export function headless(): HoldfastError {

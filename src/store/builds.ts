@@ -1,6 +1,6 @@
-import { approve, type Budget, fromBudget, refusedToken, type StoredToken } from "../core/pipelines/budget.ts";
+import { approveBudget, type Budget, fromBudget, refusedToken, type StoredToken } from "../core/pipelines/budget.ts";
 import {
-  type BuildFacts,
+  type BuildConditions,
   type BuildReason,
   type BuildState,
   mayMoveBuild,
@@ -317,7 +317,7 @@ export function brokenBy(by: string): WantedMove {
 export function factsOf(
   build: BuildRow,
   { isRetrying, ...known }: { holdsLock: boolean; running: number; isRetrying: boolean; tokenMinted: boolean },
-): BuildFacts {
+): BuildConditions {
   const listings = build.listing === "done" && !isRetrying ? 0 : 1;
   return { ...known, left: build.open + listings, failed: build.failed };
 }
@@ -328,7 +328,7 @@ export function startsNothing(build: BuildRow): boolean {
 }
 
 /** Throws if the pipeline has changed. A token is used after that. */
-export function resumption(build: BuildRow, wanted: ResumeBuild): { move: WantedMove; facts: BuildFacts } {
+export function resumption(build: BuildRow, wanted: ResumeBuild): { move: WantedMove; facts: BuildConditions } {
   const samePipeline = build.hash === wanted.hash;
   if (!samePipeline && mayMoveBuild("resume", build.state)) {
     throw pipelineChanged(build.id, described(build.description), described(wanted.description));
@@ -341,7 +341,7 @@ export function budgetOf(build: BuildRow): Budget {
   if (build.state !== "BUDGET_PAUSE") return build.budget;
   if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
   // Attempts that ran during the pause may have cost more than was approved.
-  return approve(build, fromBudget(build.budget), build.refused);
+  return approveBudget(build, fromBudget(build.budget), build.refused);
 }
 
 /** For the audit: that a token was used, not which one. */

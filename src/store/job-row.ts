@@ -1,5 +1,5 @@
-import type { LaneShare } from "../core/jobs/claiming.ts";
-import { removedJobs } from "../core/jobs/event.ts";
+import type { ClaimableLane } from "../core/jobs/claiming.ts";
+import { removedJobsData } from "../core/jobs/event.ts";
 import { type Fence, generatedId, type JobKey } from "../core/text/ids.ts";
 import type { FinishedState, Job, JobError, JobState } from "../core/jobs/job.ts";
 import { fromJson } from "../core/text/json.ts";
@@ -46,7 +46,7 @@ export type HeadRow = [
 
 export function toClaimed(
   [key, priority, , attempt, createdAt, id, , scheduledFor]: HeadRow,
-  { lane, lease }: LaneShare,
+  { lane, lease }: ClaimableLane,
   input: string | null,
   policy: Policy,
   fence: Fence,
@@ -150,7 +150,7 @@ export function keyOfCursor(cursor: string | undefined): number {
 
 /** The audit also has the ids that were asked for. */
 export function jobsRemoved(jobs: number, filter: PruneFilter): [act: Act, data: object] {
-  const data = removedJobs(jobs, filter);
+  const data = removedJobsData(jobs, filter);
   const { state, ids } = filter;
   return [{ action: "jobs.removed", name: state, after: ids === undefined ? data : { ...data, asked: ids } }, data];
 }

@@ -1,10 +1,10 @@
 import type { Enqueued } from "../core/jobs/admission.ts";
 import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
 import type { Clock } from "../core/text/duration.ts";
-import type { ClaimSource, Outlook } from "../core/jobs/claiming.ts";
+import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
-import type { Fate, LeaseRef } from "../core/jobs/lease.ts";
+import type { LeaseState, LeaseRef } from "../core/jobs/lease.ts";
 import type { Next, Outcome, Policy, Reclaimed } from "../core/jobs/retry.ts";
 import type { Declaration } from "../core/limits/settings.ts";
 import type { AuditStore } from "./audit.ts";
@@ -17,7 +17,7 @@ import type { ProcessStore } from "./processes.ts";
 import type { RecoveryStore } from "./recoveries.ts";
 import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
 
-export type { ClaimSource, Declaration, Enqueued, Fate, Outlook, Reclaimed };
+export type { ClaimSource, Declaration, Enqueued, LeaseState, ClaimOutlook, Reclaimed };
 
 /**
  * Where jobs live. Each call is one atomic unit: when its promise resolves, it has happened durably; otherwise it has not. Calls
@@ -59,18 +59,18 @@ export interface Store {
   // ── jobs out ──
   /** Claims up to `max` due jobs: by priority, then first in, first out, in fair shares of the queues. */
   claim(request: ClaimRequest): Promise<Claimed[]>;
-  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]>;
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]>;
   /**
    * Ends attempts: outcome, checkpoint and follow-ups of one are written together, or rejected together. If it rejects, none has
    * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
    */
-  settle(settlements: readonly Settlement[]): Promise<Fate[]>;
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate>;
+  settle(settlements: readonly Settlement[]): Promise<LeaseState[]>;
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
-  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]>;
-  inspect(leases: readonly LeaseRef[]): Promise<Fate[]>;
+  saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
+  inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]>;
   /** When the next delayed job is due, and whether a job can be claimed now. */
-  outlook(from: readonly ClaimSource[]): Promise<Outlook>;
+  outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook>;
 
   // ── operating ──
   cancel(id: string): Promise<boolean>;
@@ -124,7 +124,7 @@ export interface ClaimRequest {
   /** The token for the queue's lock, which an exclusive claim takes. */
   exclusive?: string;
   /** Called before the answer if the claim itself shows the outlook after it. */
-  left?: (outlook: Outlook) => void;
+  left?: (outlook: ClaimOutlook) => void;
 }
 
 export interface Claimed extends LeaseRef {

@@ -1,9 +1,9 @@
 import type { CostHistory } from "../core/pipelines/budget.ts";
-import type { KeptValue, ValueHash } from "../core/pipelines/context-hash.ts";
+import type { StoredValue, ValueHash } from "../core/pipelines/context-hash.ts";
 import type { Amount } from "../core/pipelines/cost.ts";
 import type { BuildKey, JobKey, ResultKey } from "../core/text/ids.ts";
 import type { JobError } from "../core/jobs/job.ts";
-import type { Fate, LeaseRef } from "../core/jobs/lease.ts";
+import type { LeaseState, LeaseRef } from "../core/jobs/lease.ts";
 import { parseCompletedStages, type CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
@@ -21,7 +21,7 @@ export interface WorkStore {
   targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
   countTargets(pipeline: string, segment: number): Promise<number>;
   /** Writes a batch of a listing if its job is still held. Targets with another `rev` than was read are left alone. */
-  listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate>;
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState>;
 
   // ── results ──
   lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
@@ -33,7 +33,7 @@ export interface WorkStore {
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
   /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
-  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]>;
+  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]>;
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
 
   // ── artifacts ──
@@ -85,7 +85,7 @@ export interface TargetRow {
   hash: string;
   fingerprint: string | null;
   /** The input of the first stage. */
-  value: KeptValue;
+  value: StoredValue;
   seen: BuildKey;
   /** The definition of the segment for which its completed stages reach the end; null: not at the end; `GONE`: removed. */
   done: string | null;
@@ -143,7 +143,7 @@ export interface ListedTarget {
   parent: string | null;
   hash: string;
   fingerprint: string | null;
-  value: KeptValue;
+  value: StoredValue;
   /** As it was read; 0: the target is new. */
   rev: number;
   passed: readonly Passed[];
@@ -217,7 +217,7 @@ export interface NewResult {
   hash: string;
   /** `ContextParts` as JSON. */
   parts: string;
-  output: KeptValue;
+  output: StoredValue;
   artifacts: readonly NamedArtifact[];
   /** Other targets may reuse it; its hash does not name its target then. */
   shared?: boolean;
@@ -237,7 +237,7 @@ export interface ArtifactRef extends NamedArtifact {
 
 export interface FoundResult {
   key: ResultKey;
-  output: KeptValue;
+  output: StoredValue;
 }
 
 export interface StoredResult {
@@ -251,7 +251,7 @@ export interface StoredResult {
   state: "SUCCESS" | "FAILED" | "REUSED";
   hash: string;
   parts: string | null;
-  output: KeptValue;
+  output: StoredValue;
   /** Of all attempts. */
   cost: Amount;
   error: JobError | null;
@@ -299,7 +299,7 @@ export function toResult(row: ResultColumns): StoredResult {
   };
 }
 
-export function toOutput(row: OutputColumns): KeptValue {
+export function toOutput(row: OutputColumns): StoredValue {
   return {
     hash: row.output_hash as ValueHash,
     text: row.output_text,

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { buildTable } from "../../src/cli/commands/builds.ts";
 import { type Column, oneLine, table, widthOf } from "../../src/cli/render/table.ts";
-import { age, ahead } from "../../src/core/text/duration.ts";
+import { ageText, untilText } from "../../src/core/text/duration.ts";
 import type { Build } from "../../src/core/pipelines/build-view.ts";
 import { BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
 
@@ -43,8 +43,8 @@ test("what jobs carry cannot steer the terminal", () => {
 });
 
 test("ages have one unit, rounded down; what is ahead goes to the nearest", () => {
-  assert.deepEqual([0, 999, 61_000, 7_199_000, 172_800_000].map(age), ["0s", "0s", "1m", "1h", "2d"]);
-  assert.deepEqual([400, 7_199_000, 599_900].map(ahead), ["0s", "2h", "10m"]);
+  assert.deepEqual([0, 999, 61_000, 7_199_000, 172_800_000].map(ageText), ["0s", "0s", "1m", "1h", "2d"]);
+  assert.deepEqual([400, 7_199_000, 599_900].map(untilText), ["0s", "2h", "10m"]);
 });
 
 const build = (state: BuildState): Build => ({

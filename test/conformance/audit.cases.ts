@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type AuditHead, linked, NO_ENTRY, UNNAMED } from "../../src/core/recovery/audit.ts";
+import { type AuditHead, appendToHead, NO_ENTRY, UNKNOWN_ACTOR } from "../../src/core/recovery/audit.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";
 import { bytes, everything, paused, resuming, started, STOPPED, tokenOf } from "./build-parts.ts";
@@ -40,7 +40,7 @@ export function auditCases(check: Check): void {
     await store.retry(failed.id);
     await store.prune({ state: "cancelled", limit: 10 });
     const at = clock.now();
-    const by = UNNAMED;
+    const by = UNKNOWN_ACTOR;
     const work = { name: "work", queue: "work" };
     const other = { name: "work", queue: "other" };
     const broken = { name: "broken", queue: "broken" };
@@ -264,7 +264,7 @@ export function auditCases(check: Check): void {
     assert.deepEqual(entry, {
       seq: 1,
       at: clock.now(),
-      by: UNNAMED,
+      by: UNKNOWN_ACTOR,
       action: "backup.made",
       subject: "backup:/backups/1.db",
       ...rest,
@@ -297,7 +297,7 @@ export function auditCases(check: Check): void {
     for (let n = 0; n < 7; n++) await store.queues.setPaused(`q${n}`, true);
     const entries = await store.audit.page({ after: 0, limit: 10 });
     let head = NO_ENTRY;
-    for (const entry of entries) head = linked(head, { ...entry, before: json(entry.before), after: json(entry.after) });
+    for (const entry of entries) head = appendToHead(head, { ...entry, before: json(entry.before), after: json(entry.after) });
     assert.deepEqual(await auditHead(store), head, "as core chains what can be read");
     const first = await store.audit.verify({ limit: 3 });
     assert.deepEqual([first.head.seq, first.entries, first.more], [3, 3, true]);
@@ -388,7 +388,7 @@ export function auditCases(check: Check): void {
       (await store.audit.page({ after: 0, limit: 10 })).map(({ action, by }) => [action, by.split(" ")[0]]),
       [
         ["build.started", "holdfast"],
-        ["queue.paused", UNNAMED],
+        ["queue.paused", UNKNOWN_ACTOR],
         ["build.crashed", "holdfast"],
         ["build.abandoned", "holdfast"],
         ["build.started", "holdfast"],

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { type Budget, mint, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
+import { type Budget, mintToken, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { describePipeline, pipeline, pipelineHash, pipelineOf } from "../../src/core/pipelines/pipeline.ts";
@@ -89,7 +89,7 @@ export function bytes(n: number): Uint8Array {
 
 /** The token that these bytes are made into. */
 export function tokenOf(n: number): string {
-  return mint(bytes(n), { id: "any", state: "BUDGET_PAUSE", seq: 0 }, 0).token;
+  return mintToken(bytes(n), { id: "any", state: "BUDGET_PAUSE", seq: 0 }, 0).token;
 }
 
 /** A build that has paused, and may go on with `tokenOf(1)`. */

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { ClaimSource, Outlook } from "../../src/store/store.ts";
+import type { ClaimSource, ClaimOutlook } from "../../src/store/store.ts";
 import {
   add,
   addOne,
@@ -542,7 +542,7 @@ export function claimCases(check: Check): void {
   check("what a claim says is left, where it says so, is the outlook behind it", async ({ store, clock }) => {
     const compare = async (max: number, ...names: string[]): Promise<void> => {
       const from = ["a", ...names].map((name) => ({ name, lease: LEASE }));
-      let left: Outlook | undefined;
+      let left: ClaimOutlook | undefined;
       await claim(store, { from, max, left: (outlook) => (left = outlook) });
       if (left !== undefined) assert.deepEqual(left, await store.outlook(from));
     };

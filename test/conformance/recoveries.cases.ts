@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { UNNAMED } from "../../src/core/recovery/audit.ts";
+import { UNKNOWN_ACTOR } from "../../src/core/recovery/audit.ts";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import type { DeadProcess, Recovering, StoredReport } from "../../src/store/recoveries.ts";
@@ -336,7 +336,9 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), [report]);
     pass(clock, 60_000);
     const acknowledged = await store.recoveries.acknowledge();
-    assert.deepEqual(acknowledged, [{ ...report, state: "acknowledged", acknowledgedBy: UNNAMED, acknowledgedAt: clock.now() }]);
+    assert.deepEqual(acknowledged, [
+      { ...report, state: "acknowledged", acknowledgedBy: UNKNOWN_ACTOR, acknowledgedAt: clock.now() },
+    ]);
     assert.deepEqual(await store.recoveries.acknowledge(), []);
     assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), []);
     assert.deepEqual(await store.recoveries.reports({ limit: 10 }), acknowledged);
@@ -379,7 +381,7 @@ export function recoveryCases(check: Check): void {
       [
         ["recovery.completed", "recovery"],
         ["recovery.failed", "recovery"],
-        ["recovery.acknowledged", UNNAMED],
+        ["recovery.acknowledged", UNKNOWN_ACTOR],
       ],
     );
   });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import type { Amount } from "../../src/core/pipelines/cost.ts";
 import type { BuildKey, ResultKey } from "../../src/core/text/ids.ts";
-import { inlineValue, type KeptValue } from "../../src/core/pipelines/context-hash.ts";
+import { inlineValue, type StoredValue } from "../../src/core/pipelines/context-hash.ts";
 import { type ArtifactRef, type NewResult, resultOf, type StoredResult } from "../../src/store/work.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { started } from "./build-parts.ts";
@@ -286,7 +286,7 @@ export function resultCases(check: Check): void {
   });
 }
 
-function file(artifact: string, size: number): KeptValue {
+function file(artifact: string, size: number): StoredValue {
   return { hash: `bytes:${artifact}`, text: null, artifact, size };
 }
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { ResultKey } from "../../src/core/text/ids.ts";
-import { GONE, type CompletedStages } from "../../src/core/pipelines/work.ts";
+import { GONE_MARK, type CompletedStages } from "../../src/core/pipelines/work.ts";
 import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { type MemberPage, resultOf, type TargetPage, type TargetRow } from "../../src/store/work.ts";
@@ -222,7 +222,7 @@ export function targetCases(check: Check): void {
         done,
         member,
       ]),
-      [["a", GONE, null]],
+      [["a", GONE_MARK, null]],
     );
     assert.deepEqual(
       await store.work.targets({ members: true, pipeline: "docs", segment: 0, limit: 10 }),
@@ -269,7 +269,7 @@ export function targetCases(check: Check): void {
       assert.equal((await seeTarget(store, "a")).done, null, "it has gone on since it was read");
       await list(store, at, { gone: [{ path: "a", rev: row.rev, removals: [], keep: true }] });
       const left = await seeTarget(store, "a");
-      assert.deepEqual([left.done, left.completed], [GONE, row.completed]);
+      assert.deepEqual([left.done, left.completed], [GONE_MARK, row.completed]);
       assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [2, 0, 0, 0, 0], index: [0, 0, 0, 0, 1] }]);
       const removals = [item({ build: at.build, kind: "remove" })];
       await list(store, at, { gone: [{ path: "a", rev: left.rev, removals, had: ["parse"] }] });

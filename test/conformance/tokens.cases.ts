@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { hashToken, TOKEN_LIFE } from "../../src/core/pipelines/budget.ts";
+import { hashToken, TOKEN_LIFETIME_MS } from "../../src/core/pipelines/budget.ts";
 import { type Approval, leadOf } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
@@ -94,10 +94,10 @@ export function tokenCases(check: Check): void {
 
     check(`a token can be used for an hour, and not a millisecond more: ${way}`, async ({ store, clock }) => {
       const led = await paused(store);
-      pass(clock, TOKEN_LIFE);
+      pass(clock, TOKEN_LIFETIME_MS);
       await refused(store, "TOKEN_EXPIRED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
       await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
-      pass(clock, TOKEN_LIFE - 1);
+      pass(clock, TOKEN_LIFETIME_MS - 1);
       assert.ok(await give(store, led, { token: tokenOf(2), budget: TEN }));
     });
 

@@ -3,7 +3,7 @@ import { after, before, describe, test } from "node:test";
 import postgres from "postgres";
 import { job, open } from "../../src/index.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Fate } from "../../src/store/store.ts";
+import type { LeaseState } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { add, claimOne, SUCCEEDED } from "../conformance/parts.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "../postgres/server.ts";
@@ -57,7 +57,7 @@ describe("what the page on PostgreSQL has operators type", { skip: noServer }, (
     await add(lost, {});
     const zombie = await claimOne(lost);
     await lost.close();
-    const fates: Fate[] = [];
+    const fates: LeaseState[] = [];
     for (const copy of copies) {
       const store = await PostgresStore.open(copy, at);
       await add(store, {});

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import postgres from "postgres";
-import { type LimitRule, opensAt, room, type Usage, WINDOW, windowOf } from "../../src/core/limits/limit.ts";
+import { type LimitRule, opensAt, countFree, type Usage, MAX_READY_JOBS, readyWindow } from "../../src/core/limits/limit.ts";
 
 /** What the rows of a database say about limits, past the engine. */
 export interface Look {
@@ -182,12 +182,12 @@ export class LimitRows {
       return;
     }
     if (row.parked === 0 || (row.dueAt !== null && row.dueAt <= now)) return;
-    const most = room(rule, usage, now);
+    const most = countFree(rule, usage, now);
     // An instant from before the clock was set back may hide that time alone has made more room.
     const ready = row.passed - row.beyond;
-    if (row.beyond >= WINDOW) return;
-    assert.ok(ready >= Math.min(1, windowOf(most)), `who could pass has passed: ${what}`);
-    if (rule.rate === null || !setBack) assert.ok(ready >= windowOf(most), `as many as could pass have passed: ${what}`);
+    if (row.beyond >= MAX_READY_JOBS) return;
+    assert.ok(ready >= Math.min(1, readyWindow(most)), `who could pass has passed: ${what}`);
+    if (rule.rate === null || !setBack) assert.ok(ready >= readyWindow(most), `as many as could pass have passed: ${what}`);
     if (most > 0 || ready > 0) return;
     if (rule.concurrency !== null && usage.running >= rule.concurrency) return;
     const opens = opensAt(rule, usage, now, 0);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { TestContext } from "node:test";
-import { type LimitRule, room } from "../../src/core/limits/limit.ts";
+import { type LimitRule, countFree } from "../../src/core/limits/limit.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Clock } from "../../src/core/text/duration.ts";
 import type { Claimed, ClaimSource, Declaration, NewJob, Store } from "../../src/store/store.ts";
@@ -366,7 +366,9 @@ function checkOrder(before: Look, claimed: readonly Claimed[], mine: (job: JobRo
 function checkNothingLeftOut(after: Look, mine: (job: JobRow) => boolean, now: number): void {
   for (const job of after.jobs) {
     if (!mine(job) || job.state !== "pending" || job.crashes > 0 || (job.gate === "time" && job.runAt > now)) continue;
-    const free = job.limits.every(([rule, key]) => room(after.rules.get(rule) as LimitRule, usageOf(after, rule, key), now) > 0);
+    const free = job.limits.every(
+      ([rule, key]) => countFree(after.rules.get(rule) as LimitRule, usageOf(after, rule, key), now) > 0,
+    );
     if (free && !isBehind(after, job)) assert.fail(`job ${JSON.stringify(job)} could have started`);
   }
 }

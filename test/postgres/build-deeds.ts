@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mint, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
+import { mintToken, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
 import { listingJobName } from "../../src/core/pipelines/work.ts";
 import { buildById, type BuildRow, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
@@ -103,6 +103,6 @@ function bytesOf(n: number): Uint8Array {
 }
 
 function approvalOf(n: number): { token: string; budget: { usd: number } } {
-  const { token } = mint(bytesOf(n), { id: "any", state: "BUDGET_PAUSE", seq: 0 }, 0);
+  const { token } = mintToken(bytesOf(n), { id: "any", state: "BUDGET_PAUSE", seq: 0 }, 0);
   return { token, budget: { usd: 9 } };
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { CommitRows } from "../../src/core/jobs/job.ts";
-import type { Claimed, Declaration, Enqueued, Fate, Store } from "../../src/store/store.ts";
+import type { Claimed, Declaration, Enqueued, LeaseState, Store } from "../../src/store/store.ts";
 import {
   add,
   addOne,
@@ -186,7 +186,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const held = [await running(direct, { name: "settled" }), await running(direct, { name: "settled" })];
     return deed(
       (store) => store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }))),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held", "held"]);
         assert.equal((await direct.queries.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
       },
@@ -201,7 +201,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const followUps = [newJob({ name: "follows" }), newJob({ name: "follows", id: `follows ${n}` })];
     return deed(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED, followUps }]),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held"]);
         assert.deepEqual(await toldOf(direct, held.id), ["job.enqueued", "job.started", "job.succeeded"]);
         assert.equal((await idsOf(direct, "follows")).length, before.length + 2);
@@ -222,7 +222,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const followUps = [newJob({ name: "follows rows" })];
     return deed(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED, followUps, commit: [adding] }]),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         assert.deepEqual([fates, (await see(direct, held.id)).state], [["held"], "succeeded"]);
         assert.equal((await idsOf(direct, "follows rows")).length, before.length + 1);
         const { job, fence } = await running(direct, { name: "counts" });
@@ -240,7 +240,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const held = await running(direct, { name: "fails", policy: { delay: 60_000 } });
     return deed(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: { kind: "error", error: ERROR } }]),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         const { state, attempt } = await see(direct, held.id);
         assert.deepEqual({ fates, state, attempt }, { fates: ["held"], state: "pending", attempt: 1 });
       },
@@ -255,7 +255,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const held = (await claim(direct, { from: [{ queue, lease: LEASE }] })).find(({ id }) => id === first) as Claimed;
     return deed(
       (store) => store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held"]);
         const next = await claim(direct, { from: [{ queue, lease: LEASE }] });
         const started = next.map(({ id }) => id).filter((id) => rest.includes(id));
@@ -283,7 +283,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
           addOne(store, { name: "beside" }),
           claim(store, { from: [{ name, lease: LEASE }] }),
         ]),
-      async ([fate, refused, beside, claimed]: [Fate[], Fate[], string, Claimed[]]) => {
+      async ([fate, refused, beside, claimed]: [LeaseState[], LeaseState[], string, Claimed[]]) => {
         assert.deepEqual([fate, refused], [["held"], ["lost"]]);
         assert.deepEqual(await idsOf(direct, "beside"), [...before.beside, beside]);
         assert.equal((await idsOf(direct, "after")).length, before.after.length + 1);

@@ -4,7 +4,7 @@ import { after, before, describe, test, type TestContext } from "node:test";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { PostgresStore, type PostgresStoreOptions } from "../../src/store/postgres/postgres-store.ts";
-import type { Claimed, Enqueued, Outlook, Settlement, Store } from "../../src/store/store.ts";
+import type { Claimed, Enqueued, ClaimOutlook, Settlement, Store } from "../../src/store/store.ts";
 import { add, claim, claimIds, LEASE, newJob, see, SUCCEEDED } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
 import { openHandles, until } from "./handles.ts";
@@ -64,8 +64,8 @@ describe("a call that is one statement", { skip: noServer }, () => {
       const { stores, bystander, close } = await openHandles(server, 1);
       const [store] = stores as [PostgresStore];
       const from = names.map((name) => ({ name, lease: LEASE }));
-      const left = async (max: number): Promise<[taken: number, left: Outlook | null]> => {
-        let said: Outlook | null = null;
+      const left = async (max: number): Promise<[taken: number, left: ClaimOutlook | null]> => {
+        let said: ClaimOutlook | null = null;
         const { length } = await claim(store, { from, max, left: (outlook) => (said = outlook) });
         return [length, said];
       };

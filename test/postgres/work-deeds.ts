@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { Claimed, Fate, Store } from "../../src/store/store.ts";
+import type { Claimed, LeaseState, Store } from "../../src/store/store.ts";
 import { type Beginning, resultOf } from "../../src/store/work.ts";
 import { claim, ERROR, LEASE, SUCCEEDED } from "../conformance/parts.ts";
 import {
@@ -33,7 +33,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
           { job: first.job, fence: first.fence, outcome: SUCCEEDED, work },
           { job: second.job, fence: second.fence, outcome: { kind: "error", error: ERROR, retry: false } },
         ]),
-      async (fates: Fate[]) => {
+      async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held", "held"]);
         assert.deepEqual(await counts(direct, at.build), [1, 1, { parse: [1, 0, 1, 0, 0], index: [0, 0, 0, 0, 1] }]);
         assert.deepEqual(await money(direct, at.build), { spent: dollars(3).micros, reserved: 0 });
@@ -62,7 +62,7 @@ export const WORK_DEEDS: Readonly<Record<string, Prepare>> = {
     const targets = [target("a", toWork(build, "parse", "a")), target("b", toEnd("b"))];
     return deed(
       (store) => store.work.listed(at.lister, { build: build.key, pipeline: build.pipeline, segment: 0, targets, cursor: "b" }),
-      async (fate: Fate) => {
+      async (fate: LeaseState) => {
         assert.equal(fate, "held");
         const rows = await direct.work.targets({ pipeline: build.pipeline, segment: 0, limit: 10 });
         assert.deepEqual(

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
-import { NOTHING } from "../../src/core/pipelines/cost.ts";
+import { NO_COST } from "../../src/core/pipelines/cost.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";
@@ -62,7 +62,7 @@ describe("work items of several processes", { skip: noServer }, () => {
         await first().builds.abandon(build.id, "enough", "test");
         while ((await second().work.clearWork({ pipeline: build.pipeline, which: "all", limit: 10 })) > 0);
         const { open, reserved } = await seeBuild(first(), build);
-        assert.deepEqual([open, reserved], [0, NOTHING]);
+        assert.deepEqual([open, reserved], [0, NO_COST]);
       }
       await checkBooks(handles);
       await handles.close();

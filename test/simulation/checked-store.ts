@@ -6,9 +6,9 @@ import type {
   ClaimRequest,
   ClaimSource,
   Enqueued,
-  Fate,
+  LeaseState,
   NewJob,
-  Outlook,
+  ClaimOutlook,
   ProgressReport,
   Settlement,
   Store,
@@ -188,19 +188,19 @@ export class CheckedStore {
     return this.#call("claim", [request], (answer) => this.#model.claim(this.#now, this.#world.time, request, answer));
   }
 
-  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]> {
     return this.#call("renew", [leases], (answer) => this.#model.renew(this.#now, this.#world.time, leases, answer));
   }
 
-  settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+  settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     return this.#call("settle", [settlements], (answer) => this.#model.settle(this.#now, settlements, answer));
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
     return this.#call("saveCheckpoint", [lease, value], (answer) => this.#model.saveCheckpoint(lease, value, answer));
   }
 
-  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+  saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#call("saveProgress", [reports], (answer) => this.#model.saveProgress(reports, answer));
   }
 
@@ -208,14 +208,14 @@ export class CheckedStore {
     return this.#call("loadCheckpoint", [job], () => {});
   }
 
-  inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
+  inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
     return this.#call("inspect", [leases], (answer) => {
       const expected = leases.map((lease) => this.#model.fate(lease));
       mustEqual(answer, expected, "what became of leases");
     });
   }
 
-  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+  outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook> {
     return this.#call("outlook", [from], (answer) => checkOutlook(this.#model, this.#now, from, answer));
   }
 

@@ -1,5 +1,5 @@
 import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
-import { type Holder, judge } from "../../src/core/jobs/lease.ts";
+import { type Holder, judgeLease } from "../../src/core/jobs/lease.ts";
 import type { Actor } from "./actor.ts";
 import { claim, reclaimLate } from "./asks.ts";
 import { checkHealed } from "./invariants.ts";
@@ -43,7 +43,7 @@ export async function judgeByHand(world: World, random: Random): Promise<void> {
     // As a janitor would judge that has watched it since it expired.
     const renewedAt = world.model.held(lease)?.lease?.renewedAt ?? world.time;
     const watched = Math.max(0, world.time - renewedAt - lease.lease);
-    const verdict = judge(lease, holderOf(world, actor, lease), watched);
+    const verdict = judgeLease(lease, holderOf(world, actor, lease), watched);
     if (verdict !== "keep") world.judgements.push({ ...lease, verdict });
   }
 }

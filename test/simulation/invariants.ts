@@ -1,6 +1,6 @@
 import type { Job, JobError } from "../../src/core/jobs/job.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
-import type { ClaimSource, Outlook, Store } from "../../src/store/store.ts";
+import type { ClaimSource, ClaimOutlook, Store } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
 import { plain } from "./checked-store.ts";
 import { isHeldBack } from "./held-back.ts";
@@ -132,7 +132,7 @@ async function listAll(store: Store): Promise<Job[]> {
 }
 
 /** What is sure is announced; what the clock has put in doubt may be either way. */
-export function checkOutlook(model: Model, at: number, from: readonly ClaimSource[], outlook: Outlook): void {
+export function checkOutlook(model: Model, at: number, from: readonly ClaimSource[], outlook: ClaimOutlook): void {
   const matching = [...model.jobs.values()].filter(
     (job) =>
       job.state === "pending" &&

@@ -4,7 +4,7 @@ import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/jo
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
-import type { Claimed, ClaimRequest, Declaration, Enqueued, Fate, NewJob, Settlement } from "../../src/store/store.ts";
+import type { Claimed, ClaimRequest, Declaration, Enqueued, LeaseState, NewJob, Settlement } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";
 import { ModelHealing } from "./model-healing.ts";
@@ -107,7 +107,7 @@ export class Model {
     this.locks.bind(first, (claimed[0] as Claimed).fence, request.worker, request.exclusive, at);
   }
 
-  renew(at: number, trueTime: number, leases: readonly (LeaseRef & { lease: number })[], fates: readonly Fate[]): void {
+  renew(at: number, trueTime: number, leases: readonly (LeaseRef & { lease: number })[], fates: readonly LeaseState[]): void {
     for (const [i, { lease, ...ref }] of leases.entries()) {
       mustEqual(fates[i], this.fate(ref), `the renewal of ${sayLease(ref)}`);
       const job = this.held(ref);
@@ -115,7 +115,7 @@ export class Model {
     }
   }
 
-  settle(at: number, settlements: readonly Settlement[], fates: readonly Fate[]): void {
+  settle(at: number, settlements: readonly Settlement[], fates: readonly LeaseState[]): void {
     for (const [i, settlement] of settlements.entries()) {
       mustEqual(fates[i], this.fate(settlement), `the settlement of ${sayLease(settlement)} as ${settlement.outcome.kind}`);
       const job = this.held(settlement);
@@ -133,13 +133,16 @@ export class Model {
     }
   }
 
-  saveCheckpoint(ref: LeaseRef, value: string | null, fate: Fate): void {
+  saveCheckpoint(ref: LeaseRef, value: string | null, fate: LeaseState): void {
     mustEqual(fate, this.fate(ref), `the checkpoint of ${sayLease(ref)}`);
     const job = this.held(ref);
     if (job !== undefined) job.checkpoint = value;
   }
 
-  saveProgress(reports: readonly (LeaseRef & { fraction: number; message: string | null })[], fates: readonly Fate[]): void {
+  saveProgress(
+    reports: readonly (LeaseRef & { fraction: number; message: string | null })[],
+    fates: readonly LeaseState[],
+  ): void {
     for (const [i, report] of reports.entries()) {
       mustEqual(fates[i], this.fate(report), `the progress of ${sayLease(report)}`);
       const { fraction, message } = report;
@@ -220,7 +223,7 @@ export class Model {
 
   // ── looking ──
 
-  fate(ref: LeaseRef): Fate {
+  fate(ref: LeaseRef): LeaseState {
     const job = this.#byKey.get(ref.job);
     if (job === undefined) return "gone";
     if (job.lease?.fence === ref.fence) return "held";

@@ -1,4 +1,4 @@
-import { nextTick, ticksOf } from "../../src/core/jobs/schedule.ts";
+import { nextTick, dueTicks } from "../../src/core/jobs/schedule.ts";
 import type { ScheduleDraft, Tick } from "../../src/store/queues.ts";
 import type { NewJob } from "../../src/store/store.ts";
 import type { Actor } from "./actor.ts";
@@ -37,7 +37,7 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
 export async function tickAll(world: World, actor: Actor, other: Actor, random: Random): Promise<void> {
   const { due, now } = await actor.store.schedules.due();
   for (const schedule of due) {
-    const ticks = ticksOf(schedule, now);
+    const ticks = dueTicks(schedule, now);
     if (ticks === null) continue;
     world.model.schedules.checkTicks(now, schedule, ticks);
     world.ticks.push({ key: schedule.key, revision: schedule.revision, from: schedule.nextAt, ...ticks });

@@ -2,14 +2,14 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   Admission,
-  behind,
+  dependentsOf,
   type Enqueued,
   isEarly,
-  type Newcomer,
-  refusal,
+  type NewJob,
+  findRejected,
   type JobLookup,
-  standing,
-  untenable,
+  initialState,
+  rejectedFollowUp,
 } from "../../src/core/jobs/admission.ts";
 import type { JobKey } from "../../src/core/text/ids.ts";
 import type { JobState } from "../../src/core/jobs/job.ts";
@@ -32,16 +32,16 @@ test("an id is one job ever, a key one unfinished job of a name", () => {
 
 test("who comes after a job that was there already, under another id, comes after that one", () => {
   const admission = new Admission(EXISTING);
-  admission.refuse({ name: "mail", followUpId: "f1", key: "k" });
+  admission.reject({ name: "mail", followUpId: "f1", key: "k" });
   const next = { name: "scan", after: ["f1"] };
-  assert.equal(admission.refuse(next), undefined);
-  assert.deepEqual(admission.standing(next), { state: "waiting", for: [upstream("old", "running")] });
-  assert.deepEqual(admission.refuse({ name: "scan", after: ["old", "f2"] }), { id: "f2", missing: true });
+  assert.equal(admission.reject(next), undefined);
+  assert.deepEqual(admission.initialState(next), { state: "waiting", for: [upstream("old", "running")] });
+  assert.deepEqual(admission.reject({ name: "scan", after: ["old", "f2"] }), { id: "f2", missing: true });
 });
 
 test("of jobs that are added all or none, one may come after an earlier one, and the first that cannot be is named", () => {
   assert.equal(
-    refusal(
+    findRejected(
       [
         { name: "a", id: "x" },
         { name: "b", after: ["x", "old"] },
@@ -51,7 +51,7 @@ test("of jobs that are added all or none, one may come after an earlier one, and
     undefined,
   );
   assert.deepEqual(
-    refusal(
+    findRejected(
       [
         { name: "b", after: ["x"] },
         { name: "a", id: "x" },
@@ -68,24 +68,24 @@ test("of jobs that are added all or none, one may come after an earlier one, and
     { name: "a", id: "x" },
     { name: "b", id: "x" },
   ];
-  assert.deepEqual(refusal(twice, EXISTING), { id: "x", taken: "a", name: "b" });
+  assert.deepEqual(findRejected(twice, EXISTING), { id: "x", taken: "a", name: "b" });
 });
 
 test("a success whose follow-up cannot be has failed, and is not tried again", () => {
   for (const why of [{ taken: "mail" }, { missing: true as const }]) {
-    const outcome = untenable({ id: "x", name: "a", ...why });
+    const outcome = rejectedFollowUp({ id: "x", name: "a", ...why });
     assert.ok(outcome.kind === "error" && outcome.retry === false);
     assert.equal(outcome.error.code, "taken" in why ? "ID_TAKEN" : "NO_SUCH_JOB");
   }
 });
 
 test("a job starts as what it comes after stands", () => {
-  assert.deepEqual(standing([]), { state: "pending" });
-  assert.deepEqual(standing([upstream("a", "succeeded")]), { state: "pending" });
+  assert.deepEqual(initialState([]), { state: "pending" });
+  assert.deepEqual(initialState([upstream("a", "succeeded")]), { state: "pending" });
   const waits = [upstream("b", "pending"), upstream("c", "waiting")];
-  assert.deepEqual(standing([upstream("a", "succeeded"), ...waits]), { state: "waiting", for: waits });
+  assert.deepEqual(initialState([upstream("a", "succeeded"), ...waits]), { state: "waiting", for: waits });
   for (const state of ["failed", "cancelled", "quarantined"] as const) {
-    const started = standing([upstream("a", "running"), upstream("b", state)]);
+    const started = initialState([upstream("a", "running"), upstream("b", state)]);
     assert.ok(started.state === "cancelled" && started.error.message.includes("Job b"), state);
   }
 });
@@ -97,14 +97,14 @@ test("an end cancels those behind it unless it was a success, whatever else they
     { job: c, upstream: b },
     { job: d, upstream: a },
   ];
-  const { cancelled, freer } = behind(
+  const { cancelled, unblocked } = dependentsOf(
     waits,
     new Map([
       [a, "succeeded"],
       [b, "failed"],
     ]),
   );
-  assert.deepEqual([[...cancelled], freer], [[[c, b]], [d]]);
+  assert.deepEqual([[...cancelled], unblocked], [[[c, b]], [d]]);
 });
 
 test("one that was to run at once is not early, also when the clock was set back since", () => {
@@ -113,8 +113,8 @@ test("one that was to run at once is not early, also when the clock was set back
   assert.equal(isEarly(100, 100, 50), false);
 });
 
-function refused(job: Newcomer): Enqueued | undefined {
-  return new Admission(EXISTING).refuse(job);
+function refused(job: NewJob): Enqueued | undefined {
+  return new Admission(EXISTING).reject(job);
 }
 
 function upstream(id: string, state: JobState): { id: string; job: JobKey; state: JobState } {

@@ -6,7 +6,7 @@ import {
   type AuditHead,
   type AuditRecord,
   followAudit,
-  linked,
+  appendToHead,
   NO_ENTRY,
   subjectOf,
 } from "../../src/core/recovery/audit.ts";
@@ -144,7 +144,7 @@ function chain(length: number, by = "alice", seqOf = (n: number) => n): Row[] {
   let head = NO_ENTRY;
   return Array.from({ length }, (_, i) => {
     const record = { ...ENTRY, seq: seqOf(i + 1), at: ENTRY.at + i, by };
-    head = linked(head, record);
+    head = appendToHead(head, record);
     return Object.assign(record, { hash: head.hash });
   });
 }

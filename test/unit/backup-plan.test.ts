@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import * as fc from "fast-check";
-import { checkBackups, dueIn, type KnownBackup, retired } from "../../src/core/recovery/backup-plan.ts";
+import { checkBackups, backupDueIn, type KnownBackup, backupsToRemove } from "../../src/core/recovery/backup-plan.ts";
 import { code, unchecked } from "../runtime/parts.ts";
 
 const backup = fc.record({
@@ -30,7 +30,7 @@ suite("which backups need not be kept", () => {
   test("never a backup that an operator asked for, never one of the newest whole ones to keep, and no more than those stay", () => {
     fc.assert(
       fc.property(fc.array(backup), fc.integer({ min: 1, max: 5 }), (backups, keep) => {
-        const gone = new Set(retired({ keep }, backups));
+        const gone = new Set(backupsToRemove({ keep }, backups));
         const stay = backups.filter(({ file }) => !gone.has(file));
         assert.ok(backups.every(({ file, scheduled }) => scheduled || !gone.has(file)));
         assert.equal(whole(stay).length, Math.min(keep, whole(backups).length));
@@ -42,23 +42,23 @@ suite("which backups need not be kept", () => {
 
   test("the one that was just made stays, also where a clock that was ahead has dated those before it", () => {
     const ahead = [made(9_000, { file: "1", commits: 1 }), made(9_100, { file: "2", commits: 2 })];
-    assert.deepEqual(retired({ keep: 2 }, [...ahead, made(5_000, { file: "3", commits: 3 })]), ["1"]);
+    assert.deepEqual(backupsToRemove({ keep: 2 }, [...ahead, made(5_000, { file: "3", commits: 3 })]), ["1"]);
   });
 });
 
 suite("when the next one is due", () => {
   test("now when there is none, or none that is whole, and so long after the newest otherwise", () => {
-    assert.equal(dueIn({ every: 100 }, [], 5_000), 0);
-    assert.equal(dueIn({ every: 100 }, [made(4_990, { whole: false }), made(4_990, { scheduled: false })], 5_000), 0);
-    assert.equal(dueIn({ every: 100 }, [made(4_000), made(4_970)], 5_000), 70);
-    assert.equal(dueIn({ every: 100 }, [made(4_000)], 5_000), 0);
+    assert.equal(backupDueIn({ every: 100 }, [], 5_000), 0);
+    assert.equal(backupDueIn({ every: 100 }, [made(4_990, { whole: false }), made(4_990, { scheduled: false })], 5_000), 0);
+    assert.equal(backupDueIn({ every: 100 }, [made(4_000), made(4_970)], 5_000), 70);
+    assert.equal(backupDueIn({ every: 100 }, [made(4_000)], 5_000), 0);
   });
 
   test("one from the future does not keep others from being made for longer than that", () => {
-    assert.equal(dueIn({ every: 100 }, [made(5_050)], 5_000), 100);
-    assert.equal(dueIn({ every: 100 }, [made(9_000)], 5_000), 0);
+    assert.equal(backupDueIn({ every: 100 }, [made(5_050)], 5_000), 100);
+    assert.equal(backupDueIn({ every: 100 }, [made(9_000)], 5_000), 0);
     const since = made(4_970, { commits: 9_001 });
-    assert.equal(dueIn({ every: 100 }, [made(9_000), since], 5_000), 70, "the newest is the one with the most in it");
+    assert.equal(backupDueIn({ every: 100 }, [made(9_000), since], 5_000), 70, "the newest is the one with the most in it");
   });
 });
 

@@ -2,20 +2,20 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import {
-  approve,
+  approveBudget,
   type Budget,
-  charge,
-  estimate,
+  chargeOf,
+  estimateCost,
   fromBudget,
-  howMany,
+  reserveBatch,
   type Ledger,
-  mayStart,
+  judgeStart,
   reserve,
-  settle,
+  settleReservation,
   toBudget,
   UNLIMITED,
 } from "../../src/core/pipelines/budget.ts";
-import { type Amount, NOTHING, plus, UNITS } from "../../src/core/pipelines/cost.ts";
+import { type Amount, NO_COST, plus, UNITS } from "../../src/core/pipelines/cost.ts";
 
 describe("a budget", () => {
   test("limits what it names and nothing else", () => {
@@ -39,37 +39,37 @@ describe("a budget", () => {
 
   test("of nothing lets free work start, and nothing else", () => {
     const empty = ledger({ budget: { micros: 0, tokens: null } });
-    assert.equal(mayStart(empty, NOTHING).kind, "start");
-    assert.equal(mayStart(empty, usd(1)).kind, "pause");
+    assert.equal(judgeStart(empty, NO_COST).kind, "start");
+    assert.equal(judgeStart(empty, usd(1)).kind, "pause");
   });
 });
 
 describe("an attempt may start", () => {
   test("when its estimate fits exactly beside what is spent and reserved", () => {
     const tight = ledger({ budget: { micros: 10, tokens: null }, spent: usd(4), reserved: usd(3) });
-    assert.deepEqual(mayStart(tight, usd(3)), { kind: "start" });
-    assert.deepEqual(mayStart(tight, usd(4)), { kind: "wait" });
+    assert.deepEqual(judgeStart(tight, usd(3)), { kind: "start" });
+    assert.deepEqual(judgeStart(tight, usd(4)), { kind: "wait" });
   });
 
   test("not while others might need it; it waits for them, because they may cost less", () => {
     const waiting = ledger({ budget: { micros: 10, tokens: null }, reserved: usd(8) });
-    assert.deepEqual(mayStart(waiting, usd(5)), { kind: "wait" });
-    assert.deepEqual(mayStart(settle(waiting, usd(8), usd(2)), usd(5)), { kind: "start" });
+    assert.deepEqual(judgeStart(waiting, usd(5)), { kind: "wait" });
+    assert.deepEqual(judgeStart(settleReservation(waiting, usd(8), usd(2)), usd(5)), { kind: "start" });
   });
 
   test("never when it does not fit beside what is spent: the build pauses", () => {
     const short = ledger({ budget: { micros: 10, tokens: null }, spent: usd(8) });
-    assert.deepEqual(mayStart(short, usd(3)), { kind: "pause", reason: "budget_precheck_block", unit: "micros" });
+    assert.deepEqual(judgeStart(short, usd(3)), { kind: "pause", reason: "budget_precheck_block", unit: "micros" });
   });
 
   test("never when more is spent than the budget, not even when it is free", () => {
     const over = ledger({ budget: { micros: 10, tokens: null }, spent: usd(11) });
-    assert.deepEqual(mayStart(over, NOTHING), { kind: "pause", reason: "budget_exceeded", unit: "micros" });
+    assert.deepEqual(judgeStart(over, NO_COST), { kind: "pause", reason: "budget_exceeded", unit: "micros" });
   });
 
   test("by tokens as by money, whichever is scarce", () => {
     const both = ledger({ budget: { micros: 1_000, tokens: 10 }, spent: { micros: 0, tokens: 8 } });
-    assert.deepEqual(mayStart(both, { micros: 1, tokens: 3 }), {
+    assert.deepEqual(judgeStart(both, { micros: 1, tokens: 3 }), {
       kind: "pause",
       reason: "budget_precheck_block",
       unit: "tokens",
@@ -77,11 +77,15 @@ describe("an attempt may start", () => {
   });
 
   test("as one of a batch only beside those before it", () => {
-    const { start, next, ledger: taken } = howMany(ledger({ budget: { micros: 10, tokens: null } }), [usd(4), usd(4), usd(4)]);
+    const {
+      start,
+      next,
+      ledger: taken,
+    } = reserveBatch(ledger({ budget: { micros: 10, tokens: null } }), [usd(4), usd(4), usd(4)]);
     assert.equal(start, 2);
     assert.equal(next.kind, "wait");
     assert.deepEqual(taken.reserved, usd(8));
-    assert.equal(howMany(ledger({}), [usd(4), usd(4)]).start, 2);
+    assert.equal(reserveBatch(ledger({}), [usd(4), usd(4)]).start, 2);
   });
 });
 
@@ -89,30 +93,30 @@ describe("an attempt is charged", () => {
   const attempt = { reported: { micros: 5, tokens: 0 }, estimate: { micros: 3, tokens: 7 } };
 
   test("what it reported, when it tells its own end, good or bad", () => {
-    assert.deepEqual(charge("holder", attempt), attempt.reported);
+    assert.deepEqual(chargeOf("holder", attempt), attempt.reported);
   });
 
   test("the larger of what it reported and its estimate, when it was left behind: a crash loop is not free", () => {
-    assert.deepEqual(charge("reclaimer", attempt), { micros: 5, tokens: 7 });
+    assert.deepEqual(chargeOf("reclaimer", attempt), { micros: 5, tokens: 7 });
   });
 
   test("nothing, when its handler was never called", () => {
-    assert.deepEqual(charge("unstarted", attempt), NOTHING);
+    assert.deepEqual(chargeOf("unstarted", attempt), NO_COST);
   });
 });
 
 describe("an estimate", () => {
   test("is what the stage says, whatever the past was", () => {
-    assert.deepEqual(estimate(usd(7), { attempts: 2, spent: usd(100) }), usd(7));
-    assert.deepEqual(estimate(NOTHING, { attempts: 2, spent: usd(100) }), NOTHING);
+    assert.deepEqual(estimateCost(usd(7), { attempts: 2, spent: usd(100) }), usd(7));
+    assert.deepEqual(estimateCost(NO_COST, { attempts: 2, spent: usd(100) }), NO_COST);
   });
 
   test("is else the mean of what attempts have cost, rounded up", () => {
-    assert.deepEqual(estimate(null, { attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
+    assert.deepEqual(estimateCost(null, { attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
   });
 
   test("is else nothing", () => {
-    assert.deepEqual(estimate(null, { attempts: 0, spent: NOTHING }), NOTHING);
+    assert.deepEqual(estimateCost(null, { attempts: 0, spent: NO_COST }), NO_COST);
   });
 });
 
@@ -120,16 +124,19 @@ describe("an approved budget", () => {
   const spent = ledger({ budget: { micros: 10_000_000, tokens: 50 }, spent: { micros: 9_000_000, tokens: 20 } });
 
   test("is a new total; what it does not name stays", () => {
-    assert.deepEqual(approve(spent, { usd: 20 }, usd(2_000_000)), { micros: 20_000_000, tokens: 50 });
-    assert.deepEqual(approve(spent, { usd: 11 }, usd(2_000_000)).micros, 11_000_000);
+    assert.deepEqual(approveBudget(spent, { usd: 20 }, usd(2_000_000)), { micros: 20_000_000, tokens: 50 });
+    assert.deepEqual(approveBudget(spent, { usd: 11 }, usd(2_000_000)).micros, 11_000_000);
   });
 
   test("that would pause the build again at once is refused, and the hint says how much it takes", () => {
     for (const cost of [{ usd: 10.9 }, { usd: 1 }, { tokens: 100 }]) {
-      assert.throws(() => approve(spent, cost, usd(2_000_000)), { code: "BUDGET_TOO_SMALL", hint: /at least \$11\.00/ });
+      assert.throws(() => approveBudget(spent, cost, usd(2_000_000)), { code: "BUDGET_TOO_SMALL", hint: /at least \$11\.00/ });
     }
-    assert.throws(() => approve(spent, { usd: 20 }, { micros: 0, tokens: 31 }), { code: "BUDGET_TOO_SMALL", hint: /51 tokens/ });
-    assert.throws(() => approve(spent, {}, NOTHING), { code: "BUDGET_INVALID" });
+    assert.throws(() => approveBudget(spent, { usd: 20 }, { micros: 0, tokens: 31 }), {
+      code: "BUDGET_TOO_SMALL",
+      hint: /51 tokens/,
+    });
+    assert.throws(() => approveBudget(spent, {}, NO_COST), { code: "BUDGET_INVALID" });
   });
 
   test("lets what was refused start", () => {
@@ -137,8 +144,8 @@ describe("an approved budget", () => {
       fc.property(amount(50), amount(50), amount(200), (spent, refused, total) => {
         const before = ledger({ budget: { micros: 0, tokens: 0 }, spent });
         try {
-          const budget = approve(before, { usd: total.micros / 1e6, tokens: total.tokens }, refused);
-          assert.equal(mayStart({ ...before, budget }, refused).kind, "start");
+          const budget = approveBudget(before, { usd: total.micros / 1e6, tokens: total.tokens }, refused);
+          assert.equal(judgeStart({ ...before, budget }, refused).kind, "start");
         } catch (error) {
           assert.equal((error as { code?: string }).code, "BUDGET_TOO_SMALL");
         }
@@ -175,7 +182,7 @@ describe("over random schedules of starts and ends", () => {
   test("the reservation is the sum of the estimates of attempts in flight, and nothing when all have ended", () => {
     fc.assert(
       fc.property(budgets(), schedule(40), (budget, steps) => {
-        assert.deepEqual(play(budget, steps).ledger.reserved, NOTHING);
+        assert.deepEqual(play(budget, steps).ledger.reserved, NO_COST);
       }),
     );
   });
@@ -183,7 +190,7 @@ describe("over random schedules of starts and ends", () => {
   test("no attempt waits in vain: with nothing in flight the answer is start or pause", () => {
     fc.assert(
       fc.property(budgets(), amount(50), amount(50), (budget, spent, estimate) => {
-        assert.notEqual(mayStart(ledger({ budget, spent }), estimate).kind, "wait");
+        assert.notEqual(judgeStart(ledger({ budget, spent }), estimate).kind, "wait");
       }),
     );
   });
@@ -204,22 +211,22 @@ function play(budget: Budget, steps: readonly Step[]): { ledger: Ledger; inFligh
   const inFlightAtPass = { micros: 0, tokens: 0 };
   const passed = new Set<string>();
   const end = (index: number) => {
-    const before = inFlight.map((step) => charge(step.teller, { reported: step.actual, estimate: step.estimate }));
+    const before = inFlight.map((step) => chargeOf(step.teller, { reported: step.actual, estimate: step.estimate }));
     const [step] = inFlight.splice(index, 1);
     if (step === undefined) return;
-    now = settle(now, step.estimate, before[index] as Amount);
+    now = settleReservation(now, step.estimate, before[index] as Amount);
     for (const unit of UNITS) {
       const limit = budget[unit];
       if (limit === null || passed.has(unit) || now.spent[unit] <= limit) continue;
       passed.add(unit);
-      inFlightAtPass[unit] = before.reduce(plus, NOTHING)[unit];
+      inFlightAtPass[unit] = before.reduce(plus, NO_COST)[unit];
     }
-    const reserved = inFlight.map(({ estimate }) => estimate).reduce(plus, NOTHING);
+    const reserved = inFlight.map(({ estimate }) => estimate).reduce(plus, NO_COST);
     assert.deepEqual(now.reserved, reserved);
   };
   for (const step of steps) {
     if (step.ends !== null && inFlight.length > 0) end(step.ends % inFlight.length);
-    if (mayStart(now, step.estimate).kind !== "start") continue;
+    if (judgeStart(now, step.estimate).kind !== "start") continue;
     now = reserve(now, step.estimate);
     inFlight.push(step);
   }
@@ -250,7 +257,7 @@ function least(a: Amount, b: Amount): Amount {
 }
 
 function ledger(some: Partial<Ledger>): Ledger {
-  return { budget: UNLIMITED, spent: NOTHING, reserved: NOTHING, ...some };
+  return { budget: UNLIMITED, spent: NO_COST, reserved: NO_COST, ...some };
 }
 
 function usd(micros: number): Amount {

@@ -4,7 +4,7 @@ import * as fc from "fast-check";
 import {
   BUILD_MOVES,
   BUILD_STATES,
-  type BuildFacts,
+  type BuildConditions,
   type BuildMove,
   type BuildProgress,
   type BuildReason,
@@ -16,14 +16,14 @@ import {
   moveBuild,
   nextBuildMove,
   nextPausedMove,
-  sayReason,
+  reasonText,
   startsNothingNew,
 } from "../../src/core/pipelines/build.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 
 const MOVES = Object.keys(BUILD_MOVES) as BuildMove[];
 /** All that any move asks for, but for failures: some need them and some must have none. */
-const ALL: BuildFacts = {
+const ALL: BuildConditions = {
   holdsLock: true,
   samePipeline: true,
   approved: true,
@@ -101,7 +101,7 @@ for (const move of MOVES) {
   }
 }
 
-const LACKS: [BuildMove, BuildState, BuildFacts, RegExp][] = [
+const LACKS: [BuildMove, BuildState, BuildConditions, RegExp][] = [
   ["start", "PENDING", { holdsLock: false }, /lock/],
   ["succeed", "ACTIVE", { left: 1 }, /work to do/],
   ["succeed", "ACTIVE", { failed: 1 }, /failed/],
@@ -132,8 +132,8 @@ test("a build that crashed needs no approval to go on", () => {
 });
 
 test("an operator's words are shown instead of the code", () => {
-  assert.equal(sayReason({ reason: "abandoned", note: "not wanted any more" }), "not wanted any more");
-  assert.equal(sayReason({ reason: "targets_failed", note: null }), "targets_failed");
+  assert.equal(reasonText({ reason: "abandoned", note: "not wanted any more" }), "not wanted any more");
+  assert.equal(reasonText({ reason: "targets_failed", note: null }), "targets_failed");
   for (const note of ["", "  "]) {
     const error = refusal(() => moveBuild(build("ACTIVE"), { move: "abandon", reason: "abandoned", note }, ALL));
     assert.equal(error.code, "BUILD_NOT_READY");
@@ -229,7 +229,7 @@ describe("a paused build", () => {
   });
 });
 
-function factsFor(reason: BuildReason): BuildFacts {
+function factsFor(reason: BuildReason): BuildConditions {
   return { ...ALL, failed: reason === "targets_failed" ? 1 : 0 };
 }
 

@@ -2,20 +2,23 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inspect, isDeepStrictEqual } from "node:util";
 import * as fc from "fast-check";
-import { canonical, fromJson, toJson } from "../../src/core/text/json.ts";
+import { canonicalJson, fromJson, toJson } from "../../src/core/text/json.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { keyText, secret } from "../../src/core/limits/limit.ts";
 
 test("keys are sorted at every depth, and nothing else is moved", () => {
-  assert.equal(canonical({ b: 1, a: [{ d: 2, c: 3 }, "x"], 10: 0, 9: 0 }, "key"), '{"10":0,"9":0,"a":[{"c":3,"d":2},"x"],"b":1}');
-  assert.equal(canonical("text", "key"), '"text"');
-  assert.equal(canonical([0, -0], "key"), "[0,-0]");
+  assert.equal(
+    canonicalJson({ b: 1, a: [{ d: 2, c: 3 }, "x"], 10: 0, 9: 0 }, "key"),
+    '{"10":0,"9":0,"a":[{"c":3,"d":2},"x"],"b":1}',
+  );
+  assert.equal(canonicalJson("text", "key"), '"text"');
+  assert.equal(canonicalJson([0, -0], "key"), "[0,-0]");
 });
 
 test("the order in which an object was written does not count", () => {
   fc.assert(
     fc.property(fc.jsonValue(), fc.integer(), (value, seed) => {
-      assert.equal(canonical(shuffled(value, seed), "key"), canonical(value, "key"));
+      assert.equal(canonicalJson(shuffled(value, seed), "key"), canonicalJson(value, "key"));
     }),
   );
 });
@@ -25,14 +28,14 @@ test("values have the same text if they are the same JSON, and only then", () =>
   fc.assert(
     fc.property(small, small, (a, b) => {
       const same = isDeepStrictEqual(plain(a), plain(b));
-      assert.equal(canonical(a, "key") === canonical(b, "key"), same);
+      assert.equal(canonicalJson(a, "key") === canonicalJson(b, "key"), same);
     }),
     { numRuns: 1_000 },
   );
 });
 
 test("the text is JSON of the value", () => {
-  fc.assert(fc.property(fc.jsonValue(), (value) => assert.deepEqual(JSON.parse(canonical(value, "key")), plain(value))));
+  fc.assert(fc.property(fc.jsonValue(), (value) => assert.deepEqual(JSON.parse(canonicalJson(value, "key")), plain(value))));
 });
 
 class Model {
@@ -66,7 +69,7 @@ const REFUSED: [string, unknown, string][] = [
 for (const [what, value, says] of REFUSED) {
   test(`${what} is refused, and the error says where it is`, () => {
     assert.throws(
-      () => canonical(value, "key"),
+      () => canonicalJson(value, "key"),
       (error) => {
         assert.ok(error instanceof HoldfastError);
         assert.equal(error.code, "KEY_INVALID");
@@ -80,20 +83,20 @@ for (const [what, value, says] of REFUSED) {
 test("what is nested too deeply is refused, not a crash", () => {
   let deep: unknown = 1;
   for (let n = 0; n < 200_000; n++) deep = [deep];
-  assert.throws(() => canonical(deep, "key"), { code: "KEY_INVALID" });
+  assert.throws(() => canonicalJson(deep, "key"), { code: "KEY_INVALID" });
 });
 
 test("the same object twice is no cycle", () => {
   const shared = { a: 1 };
-  assert.equal(canonical([shared, { shared }], "key"), '[{"a":1},{"shared":{"a":1}}]');
+  assert.equal(canonicalJson([shared, { shared }], "key"), '[{"a":1},{"shared":{"a":1}}]');
 });
 
 test("of a secret only its hash is in the text", () => {
-  const text = canonical({ token: secret("hunter2-hunter2") }, "key");
+  const text = canonicalJson({ token: secret("hunter2-hunter2") }, "key");
   assert.match(text, /^\{"token":\{"\$secret":"[0-9a-f]{64}"\}\}$/);
-  assert.equal(text, canonical({ token: secret("hunter2-hunter2") }, "key"));
-  assert.notEqual(text, canonical({ token: secret("hunter3-hunter3") }, "key"));
-  assert.notEqual(canonical(secret("1"), "key"), canonical(secret(1), "key"));
+  assert.equal(text, canonicalJson({ token: secret("hunter2-hunter2") }, "key"));
+  assert.notEqual(text, canonicalJson({ token: secret("hunter3-hunter3") }, "key"));
+  assert.notEqual(canonicalJson(secret("1"), "key"), canonicalJson(secret(1), "key"));
 });
 
 test("a secret is never printed, and is not taken for JSON", () => {

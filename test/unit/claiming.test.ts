@@ -3,20 +3,20 @@ import { test } from "node:test";
 import * as fc from "fast-check";
 import {
   type Candidate,
-  choose,
+  chooseCandidates,
   type ClaimSource,
   type Lane,
   LaneIndex,
-  type LaneShare,
+  type ClaimableLane,
   type MatchedLane,
   outlookOf,
   quotas,
-  readAhead,
-  Shares,
-  Turns,
+  nextReadFactor,
+  ClaimableLanes,
+  QueueRotation,
 } from "../../src/core/jobs/claiming.ts";
 import type { JobKey } from "../../src/core/text/ids.ts";
-import { byTurn } from "../../src/core/jobs/job.ts";
+import { byClaimOrder } from "../../src/core/jobs/job.ts";
 
 const OPEN = { isPaused: () => false };
 const LANES: Lane[] = [
@@ -88,13 +88,13 @@ test("each queue gets its share first, and then the queues with more jobs get th
 });
 
 test("a worker that takes one job at a time comes to every queue in turn", () => {
-  const turns = new Turns();
+  const turns = new QueueRotation();
   const lanes = ["a", "b", "c"].map((queue, i) => [laneUsageOf({ id: i, queue, name: queue, version: 1 })]);
   const served = new Map<string, number>();
   for (let claim = 1; claim <= 30; claim++) {
-    const [first] = turns.order(lanes, () => (claim % 7) / 7) as [LaneShare[]];
-    turns.served(first, claim);
-    const { queue } = (first[0] as LaneShare).lane;
+    const [first] = turns.order(lanes, () => (claim % 7) / 7) as [ClaimableLane[]];
+    turns.recordServed(first, claim);
+    const { queue } = (first[0] as ClaimableLane).lane;
     served.set(queue, (served.get(queue) ?? 0) + 1);
   }
   assert.deepEqual([...served.values()], [10, 10, 10]);
@@ -113,22 +113,22 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
       const shares = given.map(({ budget }, i) => ({ ...laneUsageOf(LANES[i] as Lane), budget: { left: budget } }));
       let key = 0;
       const candidates = given.flatMap(({ jobs }, i) =>
-        jobs.map((job): Candidate => ({ ...job, key: ++key as JobKey, share: shares[i] as LaneShare })),
+        jobs.map((job): Candidate => ({ ...job, key: ++key as JobKey, claimable: shares[i] as ClaimableLane })),
       );
-      const { chosen, held } = choose(candidates.slice(), new Map(), max, () => "started");
+      const { chosen, held } = chooseCandidates(candidates.slice(), new Map(), max, () => "started");
       assert.equal(held, 0);
-      assert.deepEqual(chosen, chosen.toSorted(byTurn));
+      assert.deepEqual(chosen, chosen.toSorted(byClaimOrder));
       assert.ok(chosen.length <= max);
       assert.ok(chosen.filter(({ suspect }) => suspect).length <= 1);
       for (const [i, share] of shares.entries()) {
-        const taken = chosen.filter((one) => one.share === share).length;
+        const taken = chosen.filter((one) => one.claimable === share).length;
         assert.equal(share.budget.left, (given[i] as { budget: number }).budget - taken);
       }
       // No job was passed over for one whose turn is later.
       const last = chosen.length === max ? chosen.at(-1) : undefined;
       for (const one of candidates) {
-        if (chosen.includes(one) || (last !== undefined && byTurn(last, one) < 0)) continue;
-        assert.ok(one.share.budget.left === 0 || (one.suspect && chosen.some(({ suspect }) => suspect)));
+        if (chosen.includes(one) || (last !== undefined && byClaimOrder(last, one) < 0)) continue;
+        assert.ok(one.claimable.budget.left === 0 || (one.suspect && chosen.some(({ suspect }) => suspect)));
       }
     }),
   );
@@ -138,8 +138,8 @@ test("behind jobs that are held back no job starts whose turn may be later than 
   const [a, b] = [laneUsageOf(LANES[0] as Lane), laneUsageOf(LANES[1] as Lane)];
   const [first, second, other, late] = [candidate(1, a), candidate(4, a), candidate(2, b), candidate(9, b)];
   // Of lane a more than these two may be there; both are held back.
-  const { chosen, held } = choose([first, second, other, late], new Map([[a, second]]), 9, ({ share }) =>
-    share === a ? "held" : "started",
+  const { chosen, held } = chooseCandidates([first, second, other, late], new Map([[a, second]]), 9, ({ claimable }) =>
+    claimable === a ? "held" : "started",
   );
   assert.deepEqual([chosen, held], [[other], 2]);
 });
@@ -147,7 +147,7 @@ test("behind jobs that are held back no job starts whose turn may be later than 
 test("after one that was the last of its key to stand ready, those that stand ready now are read first", () => {
   const share = laneUsageOf(LANES[0] as Lane);
   const candidates = [1, 2, 3].map((key) => candidate(key, share));
-  const { chosen } = choose(candidates, new Map(), 9, ({ key }) => (key === 2 ? "last" : "started"));
+  const { chosen } = chooseCandidates(candidates, new Map(), 9, ({ key }) => (key === 2 ? "last" : "started"));
   assert.deepEqual(
     chosen.map(({ key }) => key),
     [1, 2],
@@ -157,9 +157,9 @@ test("after one that was the last of its key to stand ready, those that stand re
 test("as long as most are held back, more is read each time, up to a limit", () => {
   let ahead = 1;
   const read = [];
-  for (let round = 0; round < 9; round++) read.push((ahead = readAhead(ahead, { chosen: [], held: 5 })));
+  for (let round = 0; round < 9; round++) read.push((ahead = nextReadFactor(ahead, { chosen: [], held: 5 })));
   assert.deepEqual(read, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
-  assert.equal(readAhead(64, { chosen: [1, 2], held: 2 }), 1);
+  assert.equal(nextReadFactor(64, { chosen: [1, 2], held: 2 }), 1);
 });
 
 test("the outlook is of the soonest instant, and what is due is ready", () => {
@@ -169,12 +169,12 @@ test("the outlook is of the soonest instant, and what is due is ready", () => {
 });
 
 function from(...sources: Partial<ClaimSource>[]): number[][] {
-  const shares = new Shares(OPEN, []).byQueue(matching(sources.map(sourceOf)));
+  const shares = new ClaimableLanes(OPEN, []).byQueue(matching(sources.map(sourceOf)));
   return shares.map((lanes) => lanes.map(({ lane }) => lane.id));
 }
 
 function queues(isPaused: (queue: string) => boolean, locked: string[]): (string | undefined)[] {
-  return new Shares({ isPaused }, locked).byQueue(matching([{ lease: 1 }])).map(([share]) => share?.lane.queue);
+  return new ClaimableLanes({ isPaused }, locked).byQueue(matching([{ lease: 1 }])).map(([share]) => share?.lane.queue);
 }
 
 function matching(sources: ClaimSource[]): MatchedLane[] {
@@ -183,12 +183,12 @@ function matching(sources: ClaimSource[]): MatchedLane[] {
   return index.matching(sources).all;
 }
 
-function laneUsageOf(lane: Lane): LaneShare {
+function laneUsageOf(lane: Lane): ClaimableLane {
   return { lane, lease: 1_000, budget: { left: 100 } };
 }
 
-function candidate(key: number, share: LaneShare): Candidate {
-  return { key: key as JobKey, priority: 0, share, suspect: false };
+function candidate(key: number, share: ClaimableLane): Candidate {
+  return { key: key as JobKey, priority: 0, claimable: share, suspect: false };
 }
 
 function sourceOf(source: Partial<ClaimSource>): ClaimSource {

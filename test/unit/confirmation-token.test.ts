@@ -5,26 +5,26 @@ import { BUILD_STATES } from "../../src/core/pipelines/build.ts";
 import {
   hashToken,
   judgeToken,
-  mint,
+  mintToken,
   type PausedBuild,
-  type Presented,
+  type PresentedToken,
   refusedToken,
   type StoredToken,
   TOKEN_BYTES,
-  TOKEN_LIFE,
+  TOKEN_LIFETIME_MS,
   type TokenRefusal,
 } from "../../src/core/pipelines/budget.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 const BUILD: PausedBuild = { id: "b1", state: "BUDGET_PAUSE", seq: 4 };
-const { token, stored } = mint(new Uint8Array(TOKEN_BYTES).fill(7), BUILD, NOW);
-const GOOD: Presented = { presented: token, stored, build: BUILD, now: NOW };
+const { token, stored } = mintToken(new Uint8Array(TOKEN_BYTES).fill(7), BUILD, NOW);
+const GOOD: PresentedToken = { presented: token, stored, build: BUILD, now: NOW };
 
 describe("a confirmation token", () => {
   test("is text that can be copied, made of the bytes that were given", () => {
     assert.match(token, /^hft_[\w-]{43}$/);
-    assert.notEqual(mint(new Uint8Array(TOKEN_BYTES).fill(8), BUILD, NOW).token, token);
-    assert.throws(() => mint(new Uint8Array(8), BUILD, NOW));
+    assert.notEqual(mintToken(new Uint8Array(TOKEN_BYTES).fill(8), BUILD, NOW).token, token);
+    assert.throws(() => mintToken(new Uint8Array(8), BUILD, NOW));
   });
 
   test("is stored as its hash, bound to its build and pause, and nothing stored lets a build go on", () => {
@@ -43,7 +43,7 @@ describe("a confirmation token", () => {
 
   test("is made only for a build that is paused", () => {
     for (const state of BUILD_STATES) {
-      const make = () => mint(new Uint8Array(TOKEN_BYTES), { ...BUILD, state }, NOW);
+      const make = () => mintToken(new Uint8Array(TOKEN_BYTES), { ...BUILD, state }, NOW);
       if (state === "BUDGET_PAUSE") assert.ok(make());
       else assert.throws(make, { code: "BUILD_NOT_PAUSED" });
     }
@@ -57,11 +57,11 @@ describe("a confirmation token", () => {
   });
 
   test("can be used until its hour is over, and not at that instant", () => {
-    assert.ok(judgeToken({ ...GOOD, now: NOW + TOKEN_LIFE - 1 }).ok);
-    assert.equal(codeOf({ ...GOOD, now: NOW + TOKEN_LIFE }), "TOKEN_EXPIRED");
+    assert.ok(judgeToken({ ...GOOD, now: NOW + TOKEN_LIFETIME_MS - 1 }).ok);
+    assert.equal(codeOf({ ...GOOD, now: NOW + TOKEN_LIFETIME_MS }), "TOKEN_EXPIRED");
   });
 
-  const refusals: [string, Partial<Presented>, TokenRefusal][] = [
+  const refusals: [string, Partial<PresentedToken>, TokenRefusal][] = [
     ["none is given", { presented: undefined, stored: null }, "TOKEN_NEEDED"],
     ["an empty one is given", { presented: "", stored: null }, "TOKEN_NEEDED"],
     ["it is cut short", { presented: token.slice(0, -1), stored: null }, "TOKEN_MALFORMED"],
@@ -72,7 +72,7 @@ describe("a confirmation token", () => {
     ["it was used", { stored: { ...stored, usedAt: NOW } }, "TOKEN_USED"],
     ["a newer one was made", { stored: { ...stored, replacedAt: NOW } }, "TOKEN_REPLACED"],
     ["it is of an earlier pause", { build: { ...BUILD, seq: 6 } }, "TOKEN_REPLACED"],
-    ["it has expired", { now: NOW + TOKEN_LIFE }, "TOKEN_EXPIRED"],
+    ["it has expired", { now: NOW + TOKEN_LIFETIME_MS }, "TOKEN_EXPIRED"],
     ["the build runs already", { build: { ...BUILD, state: "ACTIVE" } }, "BUILD_NOT_PAUSED"],
     ["the build has ended", { build: { ...BUILD, state: "ABANDONED" } }, "BUILD_NOT_PAUSED"],
     ["the build has crashed", { build: { ...BUILD, state: "CRASHED" } }, "BUILD_NOT_PAUSED"],
@@ -97,7 +97,7 @@ describe("a confirmation token", () => {
         maybe<StoredToken | null>(stored, null),
         fc.record({ usedAt: maybe<number | null>(null, NOW), replacedAt: maybe<number | null>(null, NOW) }),
         fc.record({ id: maybe("b1", "b2"), state: fc.constantFrom(...BUILD_STATES), seq: maybe(4, 5) }),
-        fc.integer({ min: NOW, max: NOW + 2 * TOKEN_LIFE }),
+        fc.integer({ min: NOW, max: NOW + 2 * TOKEN_LIFETIME_MS }),
         (presented, found, marks, build, now) => {
           const kept = found === null ? null : { ...found, ...marks };
           const right =
@@ -108,7 +108,7 @@ describe("a confirmation token", () => {
             build.id === "b1" &&
             build.state === "BUDGET_PAUSE" &&
             build.seq === 4 &&
-            now < NOW + TOKEN_LIFE;
+            now < NOW + TOKEN_LIFETIME_MS;
           assert.equal(judgeToken({ presented, stored: kept, build, now }).ok, right);
         },
       ),
@@ -121,7 +121,7 @@ function maybe<T>(right: T, wrong: T): fc.Arbitrary<T> {
   return fc.constantFrom(right, right, wrong);
 }
 
-function codeOf(presented: Presented): string | null {
+function codeOf(presented: PresentedToken): string | null {
   const verdict = judgeToken(presented);
   return verdict.ok ? null : verdict.code;
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
 import * as fc from "fast-check";
-import { canonical } from "../../src/core/text/json.ts";
+import { canonicalJson } from "../../src/core/text/json.ts";
 import {
   contextHash,
   type ContextParts,
@@ -12,12 +12,12 @@ import {
   valueHash,
 } from "../../src/core/pipelines/context-hash.ts";
 import { secret } from "../../src/core/limits/limit.ts";
-import { changedParts, why } from "../../src/core/pipelines/build-view.ts";
+import { changedParts, explainRun } from "../../src/core/pipelines/build-view.ts";
 
 const PARTS: ContextParts = {
   stage: "summarise",
   version: 1,
-  key: canonical({ model: "small", prompt: { text: "Sum up.", tone: "dry" } }, "key"),
+  key: canonicalJson({ model: "small", prompt: { text: "Sum up.", tone: "dry" } }, "key"),
   input: valueHash('"text"'),
   uses: { parse: valueHash("{}") },
   target: { id: "docs/a.md", hash: "aa" },
@@ -28,7 +28,7 @@ const PARTS: ContextParts = {
 const CHANGES: [string, Partial<ContextParts>][] = [
   ["stage", { stage: "summarize" }],
   ["version", { version: 2 }],
-  ["key", { key: canonical({ model: "large" }, "key") }],
+  ["key", { key: canonicalJson({ model: "large" }, "key") }],
   ["no key", { key: null }],
   ["input", { input: valueHash('"other"') }],
   ["no input", { input: valueHash(null) }],
@@ -156,8 +156,8 @@ describe("the hash of a gather's members", () => {
 
 describe("why a stage ran", () => {
   test("names the innermost part of the key, from what to what", () => {
-    const after = { ...PARTS, key: canonical({ model: "small", prompt: { text: "Sum up!", tone: "dry" } }, "key") };
-    assert.deepEqual(why({ ran: true, before: PARTS, after }), {
+    const after = { ...PARTS, key: canonicalJson({ model: "small", prompt: { text: "Sum up!", tone: "dry" } }, "key") };
+    assert.deepEqual(explainRun({ ran: true, before: PARTS, after }), {
       ran: true,
       reason: "Ran: key.prompt.text changed.",
       parts: [{ part: "key.prompt.text", before: "Sum up.", after: "Sum up!" }],
@@ -202,18 +202,18 @@ describe("why a stage ran", () => {
 
   test("is said in words where nothing changed", () => {
     const same = { before: PARTS, after: PARTS };
-    assert.match(why({ ran: false, ...same }).reason, /^Reused/);
-    assert.match(why({ ran: true, ...same, forced: true }).reason, /rerun/);
-    assert.match(why({ ran: true, ...same, failedBefore: true }).reason, /last attempt failed/);
-    assert.match(why({ ran: true, before: null, after: PARTS, failedBefore: true }).reason, /last attempt failed/);
-    assert.match(why({ ran: true, before: null, after: PARTS }).reason, /had no result before/);
-    assert.match(why({ ran: true, ...same }).reason, /was deleted/);
-    assert.match(why({ ran: false, ...same, edited: true }).reason, /^Reused.*code was edited.*version was not raised/);
+    assert.match(explainRun({ ran: false, ...same }).reason, /^Reused/);
+    assert.match(explainRun({ ran: true, ...same, forced: true }).reason, /rerun/);
+    assert.match(explainRun({ ran: true, ...same, failedBefore: true }).reason, /last attempt failed/);
+    assert.match(explainRun({ ran: true, before: null, after: PARTS, failedBefore: true }).reason, /last attempt failed/);
+    assert.match(explainRun({ ran: true, before: null, after: PARTS }).reason, /had no result before/);
+    assert.match(explainRun({ ran: true, ...same }).reason, /was deleted/);
+    assert.match(explainRun({ ran: false, ...same, edited: true }).reason, /^Reused.*code was edited.*version was not raised/);
   });
 
   test("is said briefly where much changed", () => {
-    const after = { ...PARTS, key: canonical(Object.fromEntries([..."abcdefgh"].map((name) => [name, 1])), "key") };
-    const { reason, parts } = why({ ran: true, before: { ...PARTS, key: "{}" }, after });
+    const after = { ...PARTS, key: canonicalJson(Object.fromEntries([..."abcdefgh"].map((name) => [name, 1])), "key") };
+    const { reason, parts } = explainRun({ ran: true, before: { ...PARTS, key: "{}" }, after });
     assert.equal(parts.length, 8);
     assert.equal(reason, "Ran: key.a, key.b, key.c, key.d, key.e and 3 more changed.");
   });
@@ -226,7 +226,7 @@ function of(members: [string, string][], failed = 0): ValueHash {
 }
 
 function withKey(key: unknown): ContextParts {
-  return { ...PARTS, key: canonical(key, "key") };
+  return { ...PARTS, key: canonicalJson(key, "key") };
 }
 
 /** Few values, so that equal ones meet, and such as would run together without a clear edge between them. */

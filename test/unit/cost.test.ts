@@ -1,14 +1,24 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { type Amount, larger, minus, MOST, NOTHING, plus, sayAmount, toAmount, toCost } from "../../src/core/pipelines/cost.ts";
+import {
+  type Amount,
+  larger,
+  minus,
+  MAX_AMOUNT,
+  NO_COST,
+  plus,
+  amountText,
+  toAmount,
+  toCost,
+} from "../../src/core/pipelines/cost.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 
 const amounts = fc.record({ micros: fc.maxSafeNat(), tokens: fc.maxSafeNat() }).map(cut);
 
 test("a cost is whole millionths of a dollar and whole tokens", () => {
   assert.deepEqual(toAmount({ usd: 0.002, tokens: 1500 }, "cost"), { micros: 2_000, tokens: 1_500 });
-  assert.deepEqual(toAmount({}, "cost"), NOTHING);
+  assert.deepEqual(toAmount({}, "cost"), NO_COST);
   assert.deepEqual(toAmount({ usd: -0, tokens: undefined }, "cost"), { micros: 0, tokens: 0 });
 });
 
@@ -82,15 +92,15 @@ test("sums are whole, never less than nothing, and too much to count is still th
 });
 
 test("amounts are said in dollars and tokens", () => {
-  assert.equal(sayAmount(NOTHING), "$0.00");
-  assert.equal(sayAmount({ micros: 1_250_000, tokens: 300 }), "$1.25 and 300 tokens");
-  assert.equal(sayAmount({ micros: 2_000, tokens: 0 }), "$0.002");
-  assert.equal(sayAmount({ micros: 1, tokens: 0 }), "$0.000001");
-  assert.equal(sayAmount({ micros: 0, tokens: 1 }), "1 token");
+  assert.equal(amountText(NO_COST), "$0.00");
+  assert.equal(amountText({ micros: 1_250_000, tokens: 300 }), "$1.25 and 300 tokens");
+  assert.equal(amountText({ micros: 2_000, tokens: 0 }), "$0.002");
+  assert.equal(amountText({ micros: 1, tokens: 0 }), "$0.000001");
+  assert.equal(amountText({ micros: 0, tokens: 1 }), "1 token");
 });
 
 function cut({ micros, tokens }: Amount): Amount {
-  return { micros: micros % (MOST + 1), tokens: tokens % (MOST + 1) };
+  return { micros: micros % (MAX_AMOUNT + 1), tokens: tokens % (MAX_AMOUNT + 1) };
 }
 
 function isAmount({ micros, tokens }: Amount): boolean {

@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { type Circumstance, diagnose } from "../../src/core/recovery/diagnosis.ts";
+import { type Inspection, diagnose } from "../../src/core/recovery/diagnosis.ts";
 
 const DAY = 86_400_000;
 const GIB = 1024 ** 3;
 const NOW = 1_800_000_000_000;
 
 /** A database that is well. */
-const WELL: Circumstance = {
+const WELL: Inspection = {
   now: NOW,
   disk: { folder: "/data", network: null, free: 100 * GIB },
   file: { path: "/data/work.db", mode: 0o100660 },
@@ -32,7 +32,7 @@ const WELL: Circumstance = {
   transactions: [],
 };
 
-const ILL: [what: string, seen: Partial<Circumstance>, grade: string, mend: RegExp | null][] = [
+const ILL: [what: string, seen: Partial<Inspection>, grade: string, mend: RegExp | null][] = [
   ["a network file system", { disk: { folder: "/nfs", network: "NFS", free: GIB * 9 } }, "error", /local disk/],
   [
     "a file that every user may read",
@@ -148,7 +148,7 @@ describe("a diagnosis", () => {
   });
 
   test("of a database that could not be opened makes up nothing", () => {
-    const unseen: Circumstance = {
+    const unseen: Inspection = {
       ...WELL,
       size: null,
       schema: null,

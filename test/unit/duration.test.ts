@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { type Duration, sayMillis, toMillis } from "../../src/core/text/duration.ts";
+import { type Duration, durationText, toMillis } from "../../src/core/text/duration.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { RetryAfterError } from "../../src/core/jobs/event.ts";
 
@@ -73,7 +73,7 @@ test("durations are said in the longest unit that fits", () => {
     [10_800_000, "3h"],
     [86_400_000, "1d"],
   ] as const) {
-    assert.equal(sayMillis(millis), said);
+    assert.equal(durationText(millis), said);
   }
 });
 

@@ -15,38 +15,38 @@ const event = (seq: number, subject: string): Event => ({
 test("a refused event holds back later events of its job, and no others", () => {
   const held = new HeldEvents(0);
   const [a1, b, a2] = [event(1, "a"), event(2, "b"), event(3, "a")];
-  assert.equal(held.refused(a1, 1_000, 1), 1);
+  assert.equal(held.refuse(a1, 1_000, 1), 1);
   assert.equal(held.holdsBack(b), false);
-  held.accepted(b);
+  held.accept(b);
   assert.equal(held.holdsBack(a2), true);
-  assert.deepEqual([held.readTo, held.delivered, held.isEmpty], [3, 0, false]);
+  assert.deepEqual([held.readTo, held.deliveredTo, held.isEmpty], [3, 0, false]);
   assert.deepEqual(held.due(1_099), []);
   assert.equal(held.nextIn(1_000), 100);
   assert.deepEqual(held.due(1_100), [a1]);
-  assert.equal(held.refused(a1, 1_100, 1), 2, "the back-off doubles");
+  assert.equal(held.refuse(a1, 1_100, 1), 2, "the back-off doubles");
   assert.equal(held.nextIn(1_100), 200);
-  held.accepted(a1);
-  assert.equal(held.delivered, 2);
+  held.accept(a1);
+  assert.equal(held.deliveredTo, 2);
   assert.deepEqual(held.due(1_100), [a2], "what waited behind it is due at once");
-  held.accepted(a2);
-  assert.deepEqual([held.delivered, held.isEmpty, held.nextIn(0)], [3, true, undefined]);
+  held.accept(a2);
+  assert.deepEqual([held.deliveredTo, held.isEmpty, held.nextIn(0)], [3, true, undefined]);
 });
 
 test("an event that was neither delivered nor held back is read again", () => {
   const held = new HeldEvents(7);
   assert.equal(held.holdsBack(event(8, "a")), false);
-  assert.deepEqual([held.readTo, held.delivered], [7, 7]);
+  assert.deepEqual([held.readTo, held.deliveredTo], [7, 7]);
 });
 
 test("reading stops where too many events are held back, or a crash would deliver too many again", () => {
   const held = new HeldEvents(0);
-  held.refused(event(1, "a"), 0, 0);
-  held.passed(event(9_999, "b"));
+  held.refuse(event(1, "a"), 0, 0);
+  held.advance(event(9_999, "b"));
   assert.equal(held.hasRoom, true);
-  held.passed(event(10_000, "b"));
+  held.advance(event(10_000, "b"));
   assert.equal(held.hasRoom, false);
   const full = new HeldEvents(0);
-  full.refused(event(1, "a"), 0, 0);
+  full.refuse(event(1, "a"), 0, 0);
   for (let seq = 2; seq <= 1_000; seq++) full.holdsBack(event(seq, "a"));
   assert.equal(full.hasRoom, false);
 });
@@ -64,12 +64,12 @@ test("whatever a sink refuses, every event is accepted, each job's in order, and
         const offer = (one: Event) => {
           if (refusals < 100 && refuses.next().value) {
             refusals++;
-            held.refused(one, now, 0);
+            held.refuse(one, now, 0);
           } else {
             accepted.push(one);
-            held.accepted(one);
+            held.accept(one);
           }
-          assert.ok(events.filter(({ seq }) => seq <= held.delivered).every((before) => accepted.includes(before)));
+          assert.ok(events.filter(({ seq }) => seq <= held.deliveredTo).every((before) => accepted.includes(before)));
         };
         for (const one of events) if (!held.holdsBack(one)) offer(one);
         for (; !held.isEmpty; now += held.nextIn(now) ?? 0) held.due(now).forEach(offer);
@@ -81,7 +81,7 @@ test("whatever a sink refuses, every event is accepted, each job's in order, and
             seqs.toSorted((a, b) => a - b),
           );
         }
-        assert.equal(held.delivered, events.length);
+        assert.equal(held.deliveredTo, events.length);
       },
     ),
   );

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { JobKey } from "../../src/core/text/ids.ts";
 import {
-  byTurn,
+  byClaimOrder,
   FINISHED_STATES,
   isFinished,
   JOB_MOVES,
@@ -60,7 +60,7 @@ test("every state can be reached, and from every state a finished one", () => {
 
 test("higher priority has its turn first, then the older", () => {
   const jobs = [job(0, 1), job(5, 4), job(5, 2), job(-1, 3)];
-  assert.deepEqual(jobs.sort(byTurn), [job(5, 2), job(5, 4), job(0, 1), job(-1, 3)]);
+  assert.deepEqual(jobs.sort(byClaimOrder), [job(5, 2), job(5, 4), job(0, 1), job(-1, 3)]);
 });
 
 test("whatever a handler throws can be stored", () => {

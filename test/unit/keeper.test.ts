@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import { LeaseTable, Keeper, type Loss } from "../../src/engine/leases.ts";
-import type { Fate, Settlement, Store } from "../../src/store/store.ts";
+import type { LeaseState, Settlement, Store } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 
 const LEASE = 30_000;
@@ -126,13 +126,13 @@ class Scene {
   readonly renewed: number[][] = [];
   readonly settled: string[] = [];
   readonly losses: string[] = [];
-  readonly fates = new Map<number, Fate>();
+  readonly fates = new Map<number, LeaseState>();
   trouble: Error | null = null;
   onSettle: (settlements: readonly Settlement[]) => void = () => {};
   readonly #keeper: Keeper;
 
   constructor() {
-    const fateOf = ({ job }: { job: number }): Fate => this.fates.get(job) ?? "held";
+    const fateOf = ({ job }: { job: number }): LeaseState => this.fates.get(job) ?? "held";
     const store: Pick<Store, "renew" | "settle" | "inspect"> = {
       renew: async (leases) => {
         if (this.trouble !== null) throw this.trouble;

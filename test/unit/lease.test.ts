@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
-import { type Holder, judge, renewalInterval, type StaleLease, type Verdict } from "../../src/core/jobs/lease.ts";
+import { type Holder, judgeLease, renewalInterval, type StaleLease, type LeaseVerdict } from "../../src/core/jobs/lease.ts";
 
 const NOW = 1_000_000;
 const LEASE = 30_000;
@@ -19,7 +19,7 @@ const SITUATIONS = {
 } as const;
 type Situation = keyof typeof SITUATIONS;
 
-const TABLE: Record<Situation, Record<Holder, Verdict>> = {
+const TABLE: Record<Situation, Record<Holder, LeaseVerdict>> = {
   "not expired": { "by-hand": "keep", alive: "keep", orphan: "keep", unknown: "keep", dead: "crashed", rebooted: "interrupted" },
   "just claimed": { "by-hand": "keep", alive: "keep", orphan: "keep", unknown: "keep", dead: "crashed", rebooted: "interrupted" },
   "further away than it can be": {
@@ -60,7 +60,7 @@ for (const [situation, verdicts] of Object.entries(TABLE)) {
   for (const [holder, verdict] of Object.entries(verdicts)) {
     test(`a lease that is ${situation}, its holder ${holder}: ${verdict}`, () => {
       const [ends, expiredFor] = SITUATIONS[situation as Situation];
-      assert.equal(judge(held(ends), holder as Holder, expiredFor), verdict);
+      assert.equal(judgeLease(held(ends), holder as Holder, expiredFor), verdict);
     });
   }
 }
@@ -68,7 +68,7 @@ for (const [situation, verdicts] of Object.entries(TABLE)) {
 test("a living holder never loses a lease that it renews in time, whatever the clock says", () => {
   fc.assert(
     fc.property(fc.integer({ min: -1e12, max: 1e12 }), fc.integer({ min: 0, max: RENEWAL - 1 }), (step, expiredFor) => {
-      const verdict = judge(held(LEASE - step), "alive", expiredFor);
+      const verdict = judgeLease(held(LEASE - step), "alive", expiredFor);
       assert.ok(verdict === "keep" || verdict === "cut", verdict);
     }),
   );
@@ -81,7 +81,7 @@ test("the job of a live holder is never judged as crashed", () => {
       fc.nat(),
       fc.constantFrom<Holder>("alive", "orphan"),
       (step, expiredFor, holder) => {
-        assert.notEqual(judge(held(-step), holder, expiredFor), "crashed");
+        assert.notEqual(judgeLease(held(-step), holder, expiredFor), "crashed");
       },
     ),
   );

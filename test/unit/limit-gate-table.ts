@@ -4,17 +4,17 @@ import {
   type LimitRows,
   FetchedRows,
   RowMissing,
-  type Parked,
+  type ParkedJob,
   CounterCache,
   type LaneUsage,
   type LaneUsageState,
-  type Stored,
-  type Turn,
+  type StoredLaneUsage,
+  type JobPosition,
 } from "../../src/core/limits/lane-usage.ts";
 import type { JobKey } from "../../src/core/text/ids.ts";
-import { byTurn } from "../../src/core/jobs/job.ts";
-import { type LimitRule, room } from "../../src/core/limits/limit.ts";
-import { type Changes, limitsIn, type LimitedJob, LimitGate } from "../../src/core/limits/limit-gate.ts";
+import { byClaimOrder } from "../../src/core/jobs/job.ts";
+import { type LimitRule, countFree } from "../../src/core/limits/limit.ts";
+import { type LimitChanges, parseLimits, type LimitedJob, LimitGate } from "../../src/core/limits/limit-gate.ts";
 
 /** Read so few at a time, so that reading on is tried, too. */
 const CHUNK = 3;
@@ -27,15 +27,15 @@ export interface TableJob extends LimitedJob {
 /** What an operation answers, and what it leaves to be written. */
 export interface Decided<T> {
   answer: T;
-  changes: Changes | null;
+  changes: LimitChanges | null;
 }
 
 /** A store of limited jobs in memory, as plain as can be. */
 export class Table implements LimitRows {
   readonly jobs = new Map<JobKey, TableJob>();
   readonly rules: LimitRule[];
-  readonly #usages = new Map<number, { rule: number; key: string; stored: Stored }>();
-  readonly #parked = new Map<number, Parked[]>();
+  readonly #usages = new Map<number, { rule: number; key: string; stored: StoredLaneUsage }>();
+  readonly #parked = new Map<number, ParkedJob[]>();
   #ids = 0;
 
   constructor(rules: LimitRule[]) {
@@ -46,16 +46,16 @@ export class Table implements LimitRows {
     return this.rules[id] as LimitRule;
   }
 
-  usages(rule: number, key: string): Stored[] {
+  usages(rule: number, key: string): StoredLaneUsage[] {
     return [...this.#usages.values()].filter((one) => one.rule === rule && one.key === key).map(({ stored }) => stored);
   }
 
-  parked(usage: number, after: Turn | null): Parked[] {
+  parked(usage: number, after: JobPosition | null): ParkedJob[] {
     const jobs = this.#parked.get(usage) ?? [];
-    return (after === null ? jobs : jobs.filter((job) => byTurn(job, after) > 0)).slice(0, CHUNK);
+    return (after === null ? jobs : jobs.filter((job) => byClaimOrder(job, after) > 0)).slice(0, CHUNK);
   }
 
-  isParked(usage: number, job: Turn): boolean {
+  isParked(usage: number, job: JobPosition): boolean {
     return (this.#parked.get(usage) ?? []).some(({ key }) => key === job.key);
   }
 
@@ -71,7 +71,7 @@ export class Table implements LimitRows {
   /** Decision with all limit rows loaded. */
   decide<T>(now: number, operation: (limitGate: LimitGate) => T): Decided<T> {
     const limitGate = new LimitGate(this, now);
-    return { answer: operation(limitGate), changes: limitGate.changes() };
+    return { answer: operation(limitGate), changes: limitGate.collectChanges() };
   }
 
   /**
@@ -88,8 +88,8 @@ export class Table implements LimitRows {
       const limitGate = new LimitGate(limitRows, now);
       try {
         const answer = operation(limitGate);
-        const changes = limitGate.changes();
-        if (changes !== null) remembered.keep(limitGate.counters, changes, limitRows);
+        const changes = limitGate.collectChanges();
+        if (changes !== null) remembered.update(limitGate.counters, changes, limitRows);
         return { answer, changes, fetched };
       } catch (error) {
         if (!(error instanceof RowMissing)) throw error;
@@ -102,7 +102,7 @@ export class Table implements LimitRows {
   #fetch(limitRows: FetchedRows, missing: MissingRow, remembered: CounterCache): boolean {
     const known = missing.what === "usages" ? remembered.counter(missing.rule, missing.key) : undefined;
     if (missing.what !== "usages" || known === undefined) this.#look(limitRows, missing);
-    else limitRows.recall(missing.rule, missing.key, known);
+    else limitRows.addKnownUsages(missing.rule, missing.key, known);
     return known === undefined;
   }
 
@@ -121,22 +121,22 @@ export class Table implements LimitRows {
     }
   }
 
-  write(changes: Changes | null): void {
+  write(changes: LimitChanges | null): void {
     if (changes === null) return;
     for (const { usage, job } of changes.unparked) this.#unpark(usage.id as number, job);
     for (const { id } of changes.removed) assert.ok(this.#usages.delete(id as number), "what is removed was there");
     for (const usage of changes.saved) this.#save(usage);
     for (const { id, dueAt } of changes.due) {
-      const known = this.#usages.get(id as number) as { rule: number; key: string; stored: Stored };
+      const known = this.#usages.get(id as number) as { rule: number; key: string; stored: StoredLaneUsage };
       this.#usages.set(id as number, { ...known, stored: { ...known.stored, dueAt } });
     }
     for (const { usage, job } of changes.parked) this.#park(usage.id as number, job);
-    for (const key of changes.shut) this.#setGate(key, "limit");
+    for (const key of changes.closed) this.#setGate(key, "limit");
     for (const { key } of changes.opened) this.#setGate(key, null);
   }
 
   /** Gives new usages of another limit gate the ids that they have here. */
-  name(changes: Changes | null): void {
+  name(changes: LimitChanges | null): void {
     for (const usage of changes?.saved ?? []) {
       const { rule, key } = usage.counter;
       usage.id = this.usages(rule, key).find(({ lane }) => lane === usage.lane)?.id ?? null;
@@ -149,11 +149,11 @@ export class Table implements LimitRows {
     const sums = new Map<string, Pick<LaneUsageState, "running" | "passed" | "beyond" | "parked">>();
     for (const job of this.jobs.values()) {
       if (job.state === "over") continue;
-      for (const [rule, key] of limitsIn(job.limits)) {
+      for (const [rule, key] of parseLimits(job.limits)) {
         const name = `${rule}:${key}:${job.lane}`;
         const sum = sums.get(name) ?? { running: 0, passed: 0, beyond: 0, parked: 0 };
         sums.set(name, sum);
-        const usage = this.usages(rule, key).find(({ lane }) => lane === job.lane) as Stored;
+        const usage = this.usages(rule, key).find(({ lane }) => lane === job.lane) as StoredLaneUsage;
         if (job.state === "running") sum.running++;
         else if (job.gate === "limit" && this.isParked(usage.id, job)) {
           sum.parked++;
@@ -182,12 +182,12 @@ export class Table implements LimitRows {
   stuck(now: number): TableJob[] {
     return [...this.jobs.values()].filter((job) => {
       if (job.state !== "pending" || job.gate === null) return false;
-      return limitsIn(job.limits).every(([rule, key]) => {
+      return parseLimits(job.limits).every(([rule, key]) => {
         const usages = this.usages(rule, key);
         const running = usages.reduce((sum, usage) => sum + usage.running, 0);
         const bucket = usages.reduce((latest, usage) => Math.max(latest, usage.bucket), 0);
         const ready = usages.reduce((sum, usage) => sum + (usage.lane === job.lane ? usage.passed : 0), 0);
-        return ready === 0 && room(this.rule(rule), { running, bucket }, now) > 0;
+        return ready === 0 && countFree(this.rule(rule), { running, bucket }, now) > 0;
       });
     });
   }
@@ -201,14 +201,14 @@ export class Table implements LimitRows {
     this.#usages.set(id, { rule, key, stored });
   }
 
-  #park(usage: number, job: Parked): void {
+  #park(usage: number, job: ParkedJob): void {
     const jobs = this.#parked.get(usage) ?? [];
     assert.ok(!jobs.some(({ key }) => key === job.key), `${job.key} is parked once`);
     const { key, priority, more } = job;
-    this.#parked.set(usage, [...jobs, { key, priority, more }].sort(byTurn));
+    this.#parked.set(usage, [...jobs, { key, priority, more }].sort(byClaimOrder));
   }
 
-  #unpark(usage: number, job: Turn): void {
+  #unpark(usage: number, job: JobPosition): void {
     const jobs = this.#parked.get(usage) ?? [];
     const left = jobs.filter(({ key, priority }) => key !== job.key || priority !== job.priority);
     assert.equal(left.length, jobs.length - 1, `${job.key} was parked there`);
@@ -221,7 +221,7 @@ export class Table implements LimitRows {
 }
 
 /** Changes without what only their limit gate sees, in an order of their own. */
-export function plain(changes: Changes | null): Record<string, string[]> {
+export function plain(changes: LimitChanges | null): Record<string, string[]> {
   if (changes === null) return {};
   return {
     unparked: changes.unparked.map(({ usage, job: { key, priority } }) => `${name(usage)} ${key} ${priority}`).sort(),
@@ -229,7 +229,7 @@ export function plain(changes: Changes | null): Record<string, string[]> {
     saved: changes.saved.map(whole).sort(),
     due: changes.due.map(whole).sort(),
     parked: changes.parked.map(({ usage, job }) => `${name(usage)} ${job.key} ${job.priority} ${job.more}`).sort(),
-    shut: changes.shut.map(String).sort(),
+    shut: changes.closed.map(String).sort(),
     opened: changes.opened.map(({ key, lane }) => `${key} ${lane}`).sort(),
   };
 }

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import type { JobKey } from "../../src/core/text/ids.ts";
-import { byTurn } from "../../src/core/jobs/job.ts";
-import { type LimitRule, WINDOW } from "../../src/core/limits/limit.ts";
+import { byClaimOrder } from "../../src/core/jobs/job.ts";
+import { type LimitRule, MAX_READY_JOBS } from "../../src/core/limits/limit.ts";
 import { CounterCache } from "../../src/core/limits/lane-usage.ts";
 import { type LimitedJob, limitsText, LimitGate } from "../../src/core/limits/limit-gate.ts";
 import { plain, Table, type TableJob } from "./limit-gate-table.ts";
@@ -61,7 +61,7 @@ describe("what is to be written", () => {
         [2, "b"],
       ]),
     );
-    const { changes } = table.decide(NOW, (limitGate) => limitGate.end(1, narrow.limits, true));
+    const { changes } = table.decide(NOW, (limitGate) => limitGate.finish(1, narrow.limits, true));
     assert.deepEqual(
       changes?.unparked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
       [[0, 3]],
@@ -91,7 +91,7 @@ describe("what is to be written", () => {
     assert.deepEqual([unchanged.changes?.unparked, unchanged.changes?.parked], [[], []]);
     const { changes } = table.decide(NOW, (limitGate) => {
       limitGate.withdraw(both, "limit");
-      limitGate.end(1, first.limits, true);
+      limitGate.finish(1, first.limits, true);
       assert.equal(limitGate.admit(both), "limit", "now at the second");
       limitGate.withdraw(both, "limit");
       assert.equal(limitGate.admit(both), "limit");
@@ -115,14 +115,14 @@ describe("what is to be written", () => {
     start(table, 1);
     start(table, 2);
     const { changes } = table.decide(NOW, (limitGate) => {
-      assert.equal(limitGate.take(third), "held");
-      limitGate.end(1, first.limits, true);
+      assert.equal(limitGate.tryStart(third), "held");
+      limitGate.finish(1, first.limits, true);
     });
-    assert.deepEqual([changes?.shut, changes?.opened, changes?.parked], [[], [{ key: 3, lane: 2 }], []]);
+    assert.deepEqual([changes?.closed, changes?.opened, changes?.parked], [[], [{ key: 3, lane: 2 }], []]);
   });
 
   test("is nothing when nothing was asked", () => {
-    assert.equal(new LimitGate(new Table([]), NOW).changes(), null);
+    assert.equal(new LimitGate(new Table([]), NOW).collectChanges(), null);
   });
 });
 
@@ -136,7 +136,7 @@ test("who holds no room reads no parked jobs", () => {
 
 test("those that leave a later limit let others pass the first, when that was full of them", () => {
   const table = new Table([rule({ concurrency: 2 }), rule({ concurrency: 1 })]);
-  const crowd = Array.from({ length: WINDOW + 20 }, (_, i) =>
+  const crowd = Array.from({ length: MAX_READY_JOBS + 20 }, (_, i) =>
     job(i + 1, [
       [0, "a"],
       [1, "b"],
@@ -145,26 +145,26 @@ test("those that leave a later limit let others pass the first, when that was fu
   add(table, ...crowd);
   start(table, 1);
   const [before] = table.usages(0, "a");
-  assert.deepEqual([before?.beyond, before?.parked], [WINDOW, 19]);
-  const { changes } = table.decide(NOW, (limitGate) => limitGate.end(1, crowd[0]?.limits ?? "", true));
+  assert.deepEqual([before?.beyond, before?.parked], [MAX_READY_JOBS, 19]);
+  const { changes } = table.decide(NOW, (limitGate) => limitGate.finish(1, crowd[0]?.limits ?? "", true));
   table.write(changes);
   const [after] = table.usages(0, "a");
-  assert.deepEqual([after?.beyond, after?.parked], [WINDOW, 18]);
+  assert.deepEqual([after?.beyond, after?.parked], [MAX_READY_JOBS, 18]);
 });
 
 test("a rate that is forgotten with its counter is not remembered when the clock is set back", () => {
   const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
   const limitGate = new LimitGate(table, NOW);
-  const write = () => table.write(limitGate.changes());
+  const write = () => table.write(limitGate.collectChanges());
   const first = job(1, [[0, "a"]]);
   limitGate.admit(first);
   write();
-  limitGate.take(first);
+  limitGate.tryStart(first);
   write();
-  limitGate.at(NOW + 2_000).end(1, first.limits, true);
+  limitGate.setNow(NOW + 2_000).finish(1, first.limits, true);
   write();
   assert.deepEqual(table.usages(0, "a"), []);
-  assert.equal(limitGate.at(NOW - 5_000).admit(job(2, [[0, "a"]])), null);
+  assert.equal(limitGate.setNow(NOW - 5_000).admit(job(2, [[0, "a"]])), null);
 });
 
 const RULES = fc.tuple(
@@ -257,8 +257,8 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
           assert.deepEqual(answer, known.answer);
           assert.deepEqual(plain(changes), plain(known.changes));
         }
-        assert.deepEqual(operation(remembering.at(now)), known.answer);
-        const changes = remembering.changes();
+        assert.deepEqual(operation(remembering.setNow(now)), known.answer);
+        const changes = remembering.collectChanges();
         assert.deepEqual(plain(changes), plain(known.changes));
         pending.push(() => {
           table.write(known.changes);
@@ -272,7 +272,7 @@ test("decisions with all rows loaded, with rows fetched on demand and with cache
         if (step.what === "pass") {
           now += step.by;
           setBack ||= step.by < 0;
-          operate((limitGate) => table.due(now).forEach((one) => limitGate.look(one.rule, one.key)));
+          operate((limitGate) => table.due(now).forEach((one) => limitGate.recheck(one.rule, one.key)));
         } else perform(table, step, operate);
         flush();
         table.check();
@@ -304,8 +304,8 @@ function perform(
     }
     case "claim": {
       const ready = of(table, "pending").filter((one) => one.lane === step.lane && one.gate === null);
-      const asked = ready.toSorted(byTurn).slice(0, step.most);
-      const verdicts = operate((limitGate) => asked.map((one) => limitGate.take(one)));
+      const asked = ready.toSorted(byClaimOrder).slice(0, step.most);
+      const verdicts = operate((limitGate) => asked.map((one) => limitGate.tryStart(one)));
       asked.forEach((one, i) => {
         if (verdicts[i] !== "held") one.state = "running";
       });
@@ -315,7 +315,7 @@ function perform(
       const ended = some(of(table, "running"), step.which);
       const gates = operate((limitGate) =>
         ended.map((one) => {
-          limitGate.end(one.lane, one.limits, step.began);
+          limitGate.finish(one.lane, one.limits, step.began);
           return step.back ? limitGate.admit(one) : null;
         }),
       );
@@ -329,7 +329,7 @@ function perform(
       const stay = step.back ? Math.ceil(gone.length / 2) : 0;
       const gates = operate((limitGate) => {
         for (const one of gone) limitGate.withdraw(one, one.gate);
-        for (const { lane, limits } of freed) limitGate.end(lane, limits, true);
+        for (const { lane, limits } of freed) limitGate.finish(lane, limits, true);
         const back = step.back ? gone.map((one) => limitGate.admit(one)) : [];
         for (const [i, one] of gone.entries()) if (step.back && i >= stay) limitGate.withdraw(one, back[i] ?? null);
         return back;
@@ -360,7 +360,7 @@ function add(table: Table, ...jobs: LimitedJob[]): void {
 
 function start(table: Table, key: number): void {
   const one = table.jobs.get(key as JobKey) as TableJob;
-  const { answer, changes } = table.decide(NOW, (limitGate) => limitGate.take(one));
+  const { answer, changes } = table.decide(NOW, (limitGate) => limitGate.tryStart(one));
   assert.notEqual(answer, "held");
   one.state = "running";
   table.write(changes);

@@ -3,18 +3,18 @@ import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import {
-  capped,
-  end,
+  capBucket,
+  countEnd,
   type LimitRule,
-  mayJoin,
+  canJoin,
   opensAt,
   parseRate,
   type Rate,
-  room,
-  start,
+  countFree,
+  countStart,
   type Usage,
-  WINDOW,
-  windowOf,
+  MAX_READY_JOBS,
+  readyWindow,
 } from "../../src/core/limits/limit.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
@@ -62,14 +62,14 @@ describe("concurrency", () => {
   test("leaves room for those that do not run yet, and never less than none", () => {
     const rule = ruleOf({ concurrency: 2 });
     assert.deepEqual(
-      [0, 1, 2, 5].map((running) => room(rule, { running, bucket: 0 }, NOW)),
+      [0, 1, 2, 5].map((running) => countFree(rule, { running, bucket: 0 }, NOW)),
       [2, 1, 0, 0],
     );
     assert.equal(opensAt(rule, { running: 2, bucket: 0 }, NOW), null, "no instant frees a slot");
   });
 
   test("is not there without a number", () => {
-    assert.ok(room(ruleOf({}), { running: 1_000_000, bucket: 0 }, NOW) > 1_000_000);
+    assert.ok(countFree(ruleOf({}), { running: 1_000_000, bucket: 0 }, NOW) > 1_000_000);
   });
 });
 
@@ -79,52 +79,52 @@ describe("a rate", () => {
   test("allows all its starts at once, then one after another", () => {
     const usage = unused();
     for (let left = 3; left > 0; left--) {
-      assert.equal(room(rule, usage, NOW), left);
-      start(rule, usage, NOW);
+      assert.equal(countFree(rule, usage, NOW), left);
+      countStart(rule, usage, NOW);
     }
-    assert.equal(room(rule, usage, NOW), 0);
+    assert.equal(countFree(rule, usage, NOW), 0);
     const opens = opensAt(rule, usage, NOW) as number;
     assert.equal(opens, NOW + 334);
-    assert.equal(room(rule, usage, opens - 1), 0);
-    assert.equal(room(rule, usage, opens), 1);
-    assert.equal(room(rule, usage, NOW + 1_000), 3);
-    assert.equal(room(rule, usage, NOW + 1_000_000), 3, "nothing is saved up");
+    assert.equal(countFree(rule, usage, opens - 1), 0);
+    assert.equal(countFree(rule, usage, opens), 1);
+    assert.equal(countFree(rule, usage, NOW + 1_000), 3);
+    assert.equal(countFree(rule, usage, NOW + 1_000_000), 3, "nothing is saved up");
   });
 
   test("gets back the start of one that never began, and not of one that ended", () => {
     const usage = unused();
-    for (let i = 0; i < 3; i++) start(rule, usage, NOW);
-    end(rule, usage, true);
-    assert.equal(room(rule, usage, NOW), 0);
-    end(rule, usage, false);
-    assert.deepEqual([usage.running, room(rule, usage, NOW)], [1, 1]);
+    for (let i = 0; i < 3; i++) countStart(rule, usage, NOW);
+    countEnd(rule, usage, true);
+    assert.equal(countFree(rule, usage, NOW), 0);
+    countEnd(rule, usage, false);
+    assert.deepEqual([usage.running, countFree(rule, usage, NOW)], [1, 1]);
   });
 
   test("and concurrency hold together: the less of them counts", () => {
     const both = ruleOf({ concurrency: 2, rate: { starts: 3, per: 1_000 } });
     const usage = unused();
-    assert.equal(room(both, usage, NOW), 2);
-    for (let i = 0; i < 2; i++) start(both, usage, NOW);
-    for (let i = 0; i < 2; i++) end(both, usage, true);
-    assert.equal(room(both, usage, NOW), 1);
+    assert.equal(countFree(both, usage, NOW), 2);
+    for (let i = 0; i < 2; i++) countStart(both, usage, NOW);
+    for (let i = 0; i < 2; i++) countEnd(both, usage, true);
+    assert.equal(countFree(both, usage, NOW), 1);
   });
 
   test("of a clock that was set back opens within its time, once that is written down", () => {
     const usage = unused();
-    for (let i = 0; i < 3; i++) start(rule, usage, NOW);
+    for (let i = 0; i < 3; i++) countStart(rule, usage, NOW);
     const before = NOW - 86_400_000;
-    assert.equal(room(rule, usage, before), 0);
-    usage.bucket = capped(rule, usage.bucket, before);
+    assert.equal(countFree(rule, usage, before), 0);
+    usage.bucket = capBucket(rule, usage.bucket, before);
     assert.equal(opensAt(rule, usage, before), before + 334);
-    assert.equal(room(rule, usage, before + 334), 1);
-    assert.equal(room(rule, usage, before + 1_000), 3);
+    assert.equal(countFree(rule, usage, before + 334), 1);
+    assert.equal(countFree(rule, usage, before + 1_000), 3);
   });
 });
 
 test("no more stand ready than could start, and a window full at most", () => {
-  assert.deepEqual([0, 1, WINDOW, 1_000_000].map(windowOf), [0, 1, WINDOW, WINDOW]);
-  assert.ok(mayJoin(5, 5) && mayJoin(WINDOW, 1));
-  assert.ok(!mayJoin(WINDOW + 5, 5), "those that outrank them are not without number either");
+  assert.deepEqual([0, 1, MAX_READY_JOBS, 1_000_000].map(readyWindow), [0, 1, MAX_READY_JOBS, MAX_READY_JOBS]);
+  assert.ok(canJoin(5, 5) && canJoin(MAX_READY_JOBS, 1));
+  assert.ok(!canJoin(MAX_READY_JOBS + 5, 5), "those that outrank them are not without number either");
 });
 
 const rates = fc.record({ starts: fc.integer({ min: 1, max: 200 }), per: fc.integer({ min: 1, max: 100_000 }) });
@@ -139,8 +139,8 @@ test("in any time t no more start than starts + starts × t / per", () => {
       let now = NOW;
       for (const wait of waits) {
         now += wait;
-        for (let i = 0; i < eager * rate.starts && room(rule, usage, now) > 0; i++) {
-          start(rule, usage, now);
+        for (let i = 0; i < eager * rate.starts && countFree(rule, usage, now) > 0; i++) {
+          countStart(rule, usage, now);
           at.push(now);
         }
       }
@@ -164,11 +164,11 @@ test("who waits for the instant at which it opens may start then, and not a mill
       let now = NOW;
       for (const wait of waits) {
         now += wait;
-        while (room(rule, usage, now) > 0) start(rule, usage, now);
+        while (countFree(rule, usage, now) > 0) countStart(rule, usage, now);
         const opens = opensAt(rule, usage, now);
         assert.ok(opens !== null && opens > now && opens <= now + rate.per, `opens at ${opens}, now ${now}`);
-        assert.ok(room(rule, usage, opens) > 0, "open");
-        assert.equal(room(rule, usage, opens - 1), 0, "not yet");
+        assert.ok(countFree(rule, usage, opens) > 0, "open");
+        assert.equal(countFree(rule, usage, opens - 1), 0, "not yet");
       }
     }),
   );
@@ -182,14 +182,14 @@ test("whatever starts, ends and is given back, running is never above concurrenc
       const usage = unused();
       let now = NOW;
       for (const move of moves) {
-        if (move === "start" && room(rule, usage, now) > 0) start(rule, usage, now);
-        if (move !== "start" && move !== "wait" && usage.running > 0) end(rule, usage, move === "end");
+        if (move === "start" && countFree(rule, usage, now) > 0) countStart(rule, usage, now);
+        if (move !== "start" && move !== "wait" && usage.running > 0) countEnd(rule, usage, move === "end");
         if (move === "wait") now += 100;
         assert.ok(usage.running >= 0 && usage.running <= concurrency);
-        assert.ok(room(rule, usage, now) <= concurrency - usage.running);
+        assert.ok(countFree(rule, usage, now) <= concurrency - usage.running);
       }
-      while (usage.running > 0) end(rule, usage, true);
-      assert.equal(room(rule, usage, now + 1_000_000), rate === null ? concurrency : Math.min(concurrency, rate.starts));
+      while (usage.running > 0) countEnd(rule, usage, true);
+      assert.equal(countFree(rule, usage, now + 1_000_000), rate === null ? concurrency : Math.min(concurrency, rate.starts));
     }),
   );
 });

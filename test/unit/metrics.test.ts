@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exposition, type Facts, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
+import { exposition, type MetricsSnapshot, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import { unopened } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
@@ -9,7 +9,7 @@ const COUNTS = { waiting: 1, pending: 2, running: 3, succeeded: 4, failed: 5, ca
 const REPORT = { ...NO_COUNTS, jobsRecovered: 4, recoveryDurationMs: 1_500 };
 
 /** Something of everything. */
-const FACTS: Facts = {
+const FACTS: MetricsSnapshot = {
   at: 1_000_000,
   database: { id: "7f", store: "sqlite", durability: "power" },
   isDamaged: false,
@@ -31,7 +31,7 @@ const FACTS: Facts = {
     { paused: true, nextAt: 0 },
   ],
   sinks: [{ name: "hook", kind: "webhook", behind: 8, oldestAt: 940_000, failures: 3 }],
-  healed: { leases: 11, locks: 12 },
+  reclaimed: { leases: 11, locks: 12 },
   reports: { ...REPORT, reports: 3, open: 1, failed: 2, commitsMissing: 2 },
   lastReport: { ...REPORT, recoveredAt: 900_000, wasSuccessful: false, crashed: [{}, {}], commitsMissing: 2 },
   size: { bytes: 8_192, unused: 4_096 },
@@ -123,6 +123,6 @@ test("what is not known is left out, and what lies in the future is not negative
     );
 });
 
-function parse(facts: Facts): ReturnType<typeof parseExposition> {
+function parse(facts: MetricsSnapshot): ReturnType<typeof parseExposition> {
   return parseExposition(exposition(familiesOf(facts)));
 }

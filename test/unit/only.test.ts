@@ -3,7 +3,7 @@ import { test } from "node:test";
 import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { Nearest } from "../../src/core/text/options.ts";
-import { Only } from "../../src/core/pipelines/source.ts";
+import { OnlyTargets } from "../../src/core/pipelines/source.ts";
 
 test("the nearest are those with the fewest letters to change, case and folders aside, and none that are not alike", () => {
   const cases: [string, string[], string[]][] = [
@@ -28,30 +28,30 @@ test("one change somewhere is found, whatever the text is", () => {
 });
 
 test("what was asked for is met by its id or by its glob, and what is left is named", () => {
-  const only = new Only(["a", "docs/*", "b[1]", "c"], ["parse"]);
+  const only = new OnlyTargets(["a", "docs/*", "b[1]", "c"], ["parse"]);
   assert.equal(only.isMet, false);
   assert.deepEqual(
-    ["a", "a/b", "docs/x", "b[1]", "b1", "other"].map((id) => only.takes(id)),
+    ["a", "a/b", "docs/x", "b[1]", "b1", "other"].map((id) => only.includes(id)),
     [true, true, true, true, true, false],
   );
   assert.throws(
-    () => only.refuseMissing(),
+    () => only.rejectMissing(),
     (error) =>
       error instanceof HoldfastError && error.code === "TARGET_UNKNOWN" && error.message.startsWith('"c" in `only` is no target'),
   );
-  assert.equal(only.takes("c"), true);
+  assert.equal(only.includes("c"), true);
   assert.equal(only.isMet, true);
-  only.refuseMissing();
+  only.rejectMissing();
 });
 
 test("nothing asked for is all there is", () => {
-  const all = new Only([]);
-  assert.deepEqual([all.isAll, all.isMet, all.takes("x")], [true, true, true]);
-  all.refuseMissing();
+  const all = new OnlyTargets([]);
+  assert.deepEqual([all.isAll, all.isMet, all.includes("x")], [true, true, true]);
+  all.rejectMissing();
 });
 
 function nearestOf(text: string, seen: readonly string[]): string[] {
   const nearest = new Nearest(text);
-  for (const one of seen) nearest.look(one);
+  for (const one of seen) nearest.offer(one);
   return nearest.found;
 }

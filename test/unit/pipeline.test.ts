@@ -15,7 +15,7 @@ import {
 } from "../../src/core/pipelines/pipeline.ts";
 import { files, items } from "../../src/core/pipelines/source.ts";
 import { groupOf, stageEstimate, stageKey } from "../../src/core/pipelines/stage.ts";
-import { ID_BYTES } from "../../src/core/pipelines/work.ts";
+import { MAX_ID_BYTES } from "../../src/core/pipelines/work.ts";
 
 const nothing = () => null;
 const docs = pipeline("docs").source(files("docs/**/*.md"));
@@ -215,7 +215,7 @@ describe("a group's id", () => {
   const group = (id: unknown) => stage && groupOf(stage, { id }, null);
 
   test("may be whatever the id of a target may be", () => {
-    for (const id of ["x".repeat(ID_BYTES), "two\nlines", "é/ü", " "]) assert.equal(group(id), id);
+    for (const id of ["x".repeat(MAX_ID_BYTES), "two\nlines", "é/ü", " "]) assert.equal(group(id), id);
   });
 
   test("is refused with what is wrong with it, and what may be given", () => {

@@ -4,17 +4,17 @@ import * as fc from "fast-check";
 import {
   addCounts,
   addFindings,
-  endedAs,
+  finalState,
   findingsOf,
   isWorthReporting,
   jobCounts,
   NO_COUNTS,
   NO_FINDINGS,
-  ownerOf,
+  reportOwner,
   REPORT_MOVES,
   wasSuccessful,
 } from "../../src/core/recovery/recovery-report.ts";
-import { endedBy, isProven, judge } from "../../src/core/jobs/lease.ts";
+import { endedBy, isProvenDead, judgeLease } from "../../src/core/jobs/lease.ts";
 import { sql } from "../../src/store/sqlite/schema/recoveries.ts";
 import { sql as serverSql } from "../../src/store/postgres/schema/recoveries.ts";
 
@@ -77,10 +77,10 @@ suite("what is found", () => {
 
 suite("a report", () => {
   test("was successful when nothing was found to be wrong, and stands open otherwise", () => {
-    assert.deepEqual([wasSuccessful([]), endedAs([])], [true, "completed"]);
-    assert.deepEqual([wasSuccessful(["cut off"]), endedAs(["cut off"])], [false, "failed"]);
+    assert.deepEqual([wasSuccessful([]), finalState([])], [true, "completed"]);
+    assert.deepEqual([wasSuccessful(["cut off"]), finalState(["cut off"])], [false, "failed"]);
     assert.deepEqual(REPORT_MOVES.failed, ["acknowledged"]);
-    for (const to of [endedAs([]), endedAs(["x"])]) assert.ok(REPORT_MOVES.running.includes(to));
+    for (const to of [finalState([]), finalState(["x"])]) assert.ok(REPORT_MOVES.running.includes(to));
   });
 
   test("has the states that the databases know", () => {
@@ -92,15 +92,15 @@ suite("a report", () => {
 
   test("belongs to its owner while that process lives, and to the next one after that", () => {
     assert.equal(
-      ownerOf({ owner: 1 }, 2, () => false),
+      reportOwner({ owner: 1 }, 2, () => false),
       1,
     );
     assert.equal(
-      ownerOf({ owner: 1 }, 2, () => true),
+      reportOwner({ owner: 1 }, 2, () => true),
       2,
     );
     assert.equal(
-      ownerOf({ owner: null }, 2, () => false),
+      reportOwner({ owner: null }, 2, () => false),
       2,
     );
   });
@@ -108,7 +108,7 @@ suite("a report", () => {
 
 test("the dead are charged a crash, those who went with the host none, and of others nothing is proven", () => {
   assert.deepEqual([endedBy("dead"), endedBy("rebooted")], ["crashed", "interrupted"]);
-  for (const life of ["alive", "unknown", "orphan", "by-hand"] as const) assert.equal(isProven(life), false);
-  const lease = { lease: 1_000, left: 500 } as Parameters<typeof judge>[0];
-  assert.deepEqual([judge(lease, "dead", 0), judge(lease, "rebooted", 0)], ["crashed", "interrupted"]);
+  for (const life of ["alive", "unknown", "orphan", "by-hand"] as const) assert.equal(isProvenDead(life), false);
+  const lease = { lease: 1_000, left: 500 } as Parameters<typeof judgeLease>[0];
+  assert.deepEqual([judgeLease(lease, "dead", 0), judgeLease(lease, "rebooted", 0)], ["crashed", "interrupted"]);
 });

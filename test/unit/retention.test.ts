@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
-import { type Excess, excesses, isMore, longer } from "../../src/core/jobs/retention.ts";
+import { type Excess, findExcess, needsAnotherStep, longerList } from "../../src/core/jobs/retention.ts";
 
 const NOW = 1_000_000;
 const LANES = [
@@ -36,16 +36,16 @@ test("nothing goes before its least age, be it too old or one too many", () => {
 });
 
 test("of what is too many and what is too old, the longer list has the other in it", () => {
-  assert.deepEqual(longer([1, 2, 3], [1]), [1, 2, 3]);
-  assert.deepEqual(longer([1], [1, 2]), [1, 2]);
+  assert.deepEqual(longerList([1, 2, 3], [1]), [1, 2, 3]);
+  assert.deepEqual(longerList([1], [1, 2]), [1, 2]);
 });
 
 test("another step is worth while unless this one has found less than it could take", () => {
   const step = { listing: false, taken: 3, removed: 3, limit: 5 };
-  assert.equal(isMore(step), false);
-  assert.equal(isMore({ ...step, limit: 3 }), true);
-  assert.equal(isMore({ ...step, listing: true }), true);
-  assert.equal(isMore({ ...step, removed: 2 }), true, "one was retried since: behind it there may be more");
+  assert.equal(needsAnotherStep(step), false);
+  assert.equal(needsAnotherStep({ ...step, limit: 3 }), true);
+  assert.equal(needsAnotherStep({ ...step, listing: true }), true);
+  assert.equal(needsAnotherStep({ ...step, removed: 2 }), true, "one was retried since: behind it there may be more");
 });
 
 function over(keep: QueueSettings["keep"], given: { unlisted?: string[]; leastAge?: number } = {}): Excess[] {
@@ -61,5 +61,5 @@ function over(keep: QueueSettings["keep"], given: { unlisted?: string[]; leastAg
     ],
     unlisted: new Set(given.unlisted),
   };
-  return excesses(kept, NOW, given.leastAge ?? 0);
+  return findExcess(kept, NOW, given.leastAge ?? 0);
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
-import { CHUNK, type Missed, nextTick, ON_TIME, type ScheduleRule, ticksOf } from "../../src/core/jobs/schedule.ts";
+import { MAX_TICKS, type Missed, nextTick, ON_TIME_MS, type ScheduleRule, dueTicks } from "../../src/core/jobs/schedule.ts";
 
 const SECOND = 1_000;
 const MINUTE = 60_000;
@@ -63,7 +63,7 @@ describe("a pattern", () => {
 
   test("is read without a look at the clock", (t) => {
     const rule = { ...RULE, cron: "30 2 * * *", timezone: "Europe/Berlin", nextAt: at("2026-03-01T01:30:00Z") };
-    const ask = () => [nextTick("0 5 * * *", "Asia/Kolkata", 1e12), ticksOf(rule, at("2026-03-05T12:00:00Z"))];
+    const ask = () => [nextTick("0 5 * * *", "Asia/Kolkata", 1e12), dueTicks(rule, at("2026-03-05T12:00:00Z"))];
     const today = ask();
     t.mock.timers.enable({ apis: ["Date"], now: at("1999-12-31T23:59:59Z") });
     assert.deepEqual(ask(), today);
@@ -125,15 +125,15 @@ describe("of the ticks that are due", () => {
   const noon = at("2026-01-01T12:00:00Z");
 
   test("there are none before the next one's instant", () => {
-    assert.equal(ticksOf({ ...RULE, nextAt: noon }, noon - 1), null);
-    assert.deepEqual(ticksOf({ ...RULE, nextAt: noon }, noon), { fire: [noon], nextAt: noon + MINUTE });
+    assert.equal(dueTicks({ ...RULE, nextAt: noon }, noon - 1), null);
+    assert.deepEqual(dueTicks({ ...RULE, nextAt: noon }, noon), { fire: [noon], nextAt: noon + MINUTE });
   });
 
   for (const missed of ["skip", "once", "all"] as const) {
     test(`"${missed}" runs each that is on time, up to ten seconds late`, () => {
-      assert.deepEqual(ticksOf({ ...RULE, missed, nextAt: noon }, noon + ON_TIME)?.fire, [noon]);
+      assert.deepEqual(dueTicks({ ...RULE, missed, nextAt: noon }, noon + ON_TIME_MS)?.fire, [noon]);
       const seconds = { ...RULE, cron: "* * * * * *", missed, nextAt: noon };
-      assert.deepEqual(ticksOf(seconds, noon + 3_500), {
+      assert.deepEqual(dueTicks(seconds, noon + 3_500), {
         fire: [noon, noon + SECOND, noon + 2 * SECOND, noon + 3 * SECOND],
         nextAt: noon + 4 * SECOND,
       });
@@ -142,10 +142,10 @@ describe("of the ticks that are due", () => {
 
   const LATE: [Missed, number | null, number, number[]][] = [
     // Missed, within, so many milliseconds after noon, what runs of the minutes.
-    ["skip", null, ON_TIME + 1, []],
+    ["skip", null, ON_TIME_MS + 1, []],
     ["skip", null, HOUR + 5_000, [HOUR]],
     ["skip", null, HOUR + 30_000, []],
-    ["once", null, ON_TIME + 1, [0]],
+    ["once", null, ON_TIME_MS + 1, [0]],
     ["once", null, HOUR + 5_000, [HOUR]],
     ["once", null, HOUR + 30_000, [HOUR]],
     ["once", null, 400 * DAY + 30_000, [400 * DAY]],
@@ -160,7 +160,7 @@ describe("of the ticks that are due", () => {
   ];
   for (const [missed, within, late, expected] of LATE) {
     test(`"${missed}" ${within === null ? "" : `within ${within} ms `}runs ${expected.length} of the minutes, ${late} ms later`, () => {
-      const due = ticksOf({ ...RULE, missed, within, nextAt: noon }, noon + late);
+      const due = dueTicks({ ...RULE, missed, within, nextAt: noon }, noon + late);
       assert.deepEqual(
         due?.fire.map((tick) => tick - noon),
         expected,
@@ -173,8 +173,8 @@ describe("of the ticks that are due", () => {
     const rule: ScheduleRule = { ...RULE, missed: "all", nextAt: noon };
     const now = noon + 3 * DAY;
     const ticks: number[] = [];
-    for (let due = ticksOf(rule, now); due !== null; due = ticksOf(rule, now)) {
-      assert.ok(due.fire.length <= CHUNK);
+    for (let due = dueTicks(rule, now); due !== null; due = dueTicks(rule, now)) {
+      assert.ok(due.fire.length <= MAX_TICKS);
       ticks.push(...due.fire);
       rule.nextAt = due.nextAt;
     }
@@ -188,7 +188,7 @@ describe("of the ticks that are due", () => {
     // The first half of each minute, every second; looked at in the middle of the other half.
     const newest = noon + 365 * DAY + 29_000;
     const started = performance.now();
-    const due = ticksOf({ ...RULE, cron: "0-29 * * * * *", nextAt: noon }, newest + 16_000);
+    const due = dueTicks({ ...RULE, cron: "0-29 * * * * *", nextAt: noon }, newest + 16_000);
     assert.deepEqual(due, { fire: [newest], nextAt: noon + 365 * DAY + MINUTE });
     assert.ok(performance.now() - started < 1_000, "to walk would take minutes");
   });
@@ -236,7 +236,7 @@ describe("whatever the clock does between two looks", () => {
         for (const step of steps) {
           now += step;
           for (let chunks = 0; chunks < 3; chunks++) {
-            const due = ticksOf(rule, now);
+            const due = dueTicks(rule, now);
             if (due === null) break;
             assert.ok(due.nextAt > rule.nextAt, "it gets on");
             assert.ok(rule.missed === "all" || due.nextAt > now, "all that is due is dealt with");
@@ -248,7 +248,7 @@ describe("whatever the clock does between two looks", () => {
               last = tick;
             }
             const fired = new Set(due.fire);
-            const from = Math.max(rule.nextAt, now - ON_TIME);
+            const from = Math.max(rule.nextAt, now - ON_TIME_MS);
             for (let tick = nextTick(rule.cron, rule.timezone, Math.ceil(from / SECOND) * SECOND - SECOND); tick <= now;) {
               if (tick >= due.nextAt) break;
               assert.ok(fired.has(tick), "what is on time is not lost");
@@ -264,14 +264,14 @@ describe("whatever the clock does between two looks", () => {
 
   test("looked at in time, each tick comes, in order, whatever `missed` says", () => {
     fc.assert(
-      fc.property(anyRule, anyStart, fc.array(fc.nat(ON_TIME), { maxLength: 30 }), (given, start, steps) => {
+      fc.property(anyRule, anyStart, fc.array(fc.nat(ON_TIME_MS), { maxLength: 30 }), (given, start, steps) => {
         const rule: ScheduleRule = { ...given, nextAt: nextTick(given.cron, given.timezone, start) };
         const first = rule.nextAt;
         const fired: number[] = [];
         let now = start;
         for (const step of steps) {
           now += step;
-          const due = ticksOf(rule, now);
+          const due = dueTicks(rule, now);
           if (due === null) continue;
           fired.push(...due.fire);
           rule.nextAt = due.nextAt;
@@ -286,7 +286,7 @@ describe("whatever the clock does between two looks", () => {
 
   test('"once" runs the newest that was missed, however many there were', () => {
     fc.assert(
-      fc.property(anyRule, anyStart, fc.integer({ min: ON_TIME + 1, max: 10 * MINUTE }), (given, start, late) => {
+      fc.property(anyRule, anyStart, fc.integer({ min: ON_TIME_MS + 1, max: 10 * MINUTE }), (given, start, late) => {
         const rule: ScheduleRule = {
           ...given,
           missed: "once",
@@ -296,7 +296,7 @@ describe("whatever the clock does between two looks", () => {
         const now = rule.nextAt + late;
         let newest = rule.nextAt;
         for (let tick = newest; tick <= now; tick = nextTick(rule.cron, rule.timezone, tick)) newest = tick;
-        assert.equal(ticksOf(rule, now)?.fire.at(-1), newest);
+        assert.equal(dueTicks(rule, now)?.fire.at(-1), newest);
       }),
       { numRuns: 50 },
     );

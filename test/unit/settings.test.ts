@@ -5,8 +5,8 @@ import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { QueueSettings } from "../../src/core/jobs/claiming.ts";
 import {
   type Declaration,
-  declared,
-  NOTHING_SET,
+  declarationChanges,
+  NO_SETTINGS,
   type SetRule,
   SettingsView,
   DeclarationCache,
@@ -17,9 +17,9 @@ const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, r
 
 test("a declaration that repeats the current settings changes nothing, in whatever order it is written", () => {
   const keep = { succeeded: { age: 1, count: 2 }, failed: { count: 0 } };
-  const view = heard(NOTHING_SET, declaration({ settings: { events: true, keep }, limits: [RULE] }));
+  const view = heard(NO_SETTINGS, declaration({ settings: { events: true, keep }, limits: [RULE] }));
   const again = { failed: { count: 0 }, succeeded: { count: 2, age: 1 } };
-  const { changes, rules } = declared(
+  const { changes, rules } = declarationChanges(
     view,
     declaration({ settings: { events: true, keep: again }, limits: [{ ...RULE }] }),
     false,
@@ -28,29 +28,29 @@ test("a declaration that repeats the current settings changes nothing, in whatev
 });
 
 test("a queue of which nothing is set keeps everything and tells nothing, and to say so changes nothing", () => {
-  assert.deepEqual(declared(NOTHING_SET, declaration({ settings: PLAIN }), false).changes, []);
+  assert.deepEqual(declarationChanges(NO_SETTINGS, declaration({ settings: PLAIN }), false).changes, []);
   assert.deepEqual(
-    [NOTHING_SET.tells("q"), NOTHING_SET.keep("q", "failed"), NOTHING_SET.isPaused("q")],
+    [NO_SETTINGS.recordsEvents("q"), NO_SETTINGS.keep("q", "failed"), NO_SETTINGS.isPaused("q")],
     [false, undefined, false],
   );
 });
 
 test("an old declaration counts only where no process has declared anything", () => {
   const old = declaration({ settings: { events: true, keep: {} }, limits: [{ ...RULE, concurrency: 9 }] });
-  assert.equal(declared(NOTHING_SET, old, true).changes.length, 2);
-  const view = heard(NOTHING_SET, declaration({ settings: { events: false, keep: { failed: {} } }, limits: [RULE] }));
-  assert.deepEqual(declared(view, old, true), { rules: [1], changes: [] });
+  assert.equal(declarationChanges(NO_SETTINGS, old, true).changes.length, 2);
+  const view = heard(NO_SETTINGS, declaration({ settings: { events: false, keep: { failed: {} } }, limits: [RULE] }));
+  assert.deepEqual(declarationChanges(view, old, true), { rules: [1], changes: [] });
 });
 
 test("a definition with fewer limits than before drops its own, and those of the queue if it canDeclare for that", () => {
   const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
   const view = heard(
-    NOTHING_SET,
+    NO_SETTINGS,
     declaration({ settings: PLAIN, limits: [RULE, { ...RULE, position: 1 }, ofQueue] }),
     declaration({ name: "other", limits: [RULE] }),
   );
-  assert.deepEqual(view.ofQueue("q"), [3]);
-  const dropped = (given: Partial<Declaration>) => declared(view, declaration(given), false).changes;
+  assert.deepEqual(view.queueRules("q"), [3]);
+  const dropped = (given: Partial<Declaration>) => declarationChanges(view, declaration(given), false).changes;
   assert.deepEqual(dropped({ limits: [RULE] }), [{ kind: "drop-rule", id: 2 }]);
   assert.deepEqual(dropped({ settings: PLAIN, limits: [RULE] }), [
     { kind: "drop-rule", id: 2 },
@@ -82,9 +82,9 @@ test("the last word counts: after it, the same again changes nothing, whatever w
   fc.assert(
     fc.property(fc.array(said, { minLength: 1, maxLength: 5 }), (all) => {
       const words = all.map(({ settings, ...rest }) => declaration(settings === undefined ? rest : { ...rest, settings }));
-      const view = heard(NOTHING_SET, ...words);
+      const view = heard(NO_SETTINGS, ...words);
       const last = words.at(-1) as Declaration;
-      const { changes, rules } = declared(view, last, false);
+      const { changes, rules } = declarationChanges(view, last, false);
       assert.deepEqual(changes, []);
       assert.deepEqual(
         rules.map((id) => view.rule(id)),
@@ -97,7 +97,7 @@ test("the last word counts: after it, the same again changes nothing, whatever w
 test("what a job has to pass: its own limits, then those of its queue that it has not named", () => {
   const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
   const keyed: LimitRule = { ...ofQueue, position: 1, keyed: true };
-  const view = heard(NOTHING_SET, declaration({ settings: PLAIN, limits: [RULE, ofQueue, keyed] }));
+  const view = heard(NO_SETTINGS, declaration({ settings: PLAIN, limits: [RULE, ofQueue, keyed] }));
   assert.deepEqual(view.rulesFor("q", [1, 2]), [1, 2]);
   assert.deepEqual(view.rulesFor("q", [1]), [1, 2], "a limit by key holds only for who gives one");
   assert.deepEqual(view.rulesFor("q"), [2]);
@@ -132,7 +132,7 @@ function heard(view: SettingsView, ...words: Declaration[]): SettingsView {
   const queues = new Map(view.queues);
   const rules = new Map(view.rules);
   for (const word of words) {
-    const { changes } = declared(new SettingsView(queues.values(), rules.values()), word, false);
+    const { changes } = declarationChanges(new SettingsView(queues.values(), rules.values()), word, false);
     for (const change of changes) {
       if (change.kind === "set-queue") {
         const { name, events, keep } = change;

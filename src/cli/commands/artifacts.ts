@@ -4,7 +4,7 @@ import { pipeline } from "node:stream/promises";
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import { isJson } from "../render/output.ts";
 import { addCommand, onDatabase } from "../verb.ts";
 
@@ -29,7 +29,7 @@ export function artifactsCommand(parent: Command): void {
         const bytes = await operator.readArtifact(hash);
         if (out === undefined) return await pipeline(bytes, process.stdout, { end: false });
         const size = await writeNew(bytes, out);
-        return [{ hash, file: out, size }, () => `${number(size)} bytes in ${out}`];
+        return [{ hash, file: out, size }, () => `${numberText(size)} bytes in ${out}`];
       }),
     );
   addCommand(artifacts, "sweep", {
@@ -43,7 +43,7 @@ export function artifactsCommand(parent: Command): void {
       onDatabase(async ({ operator }, options: { olderThan: string }) => {
         const swept = await operator.sweepArtifacts(ageOf(options));
         const { removed, seen, bytes } = swept;
-        return [swept, () => `Removed ${plural(removed, "artifact")} of ${number(seen)}, ${number(bytes)} bytes.`];
+        return [swept, () => `Removed ${plural(removed, "artifact")} of ${numberText(seen)}, ${numberText(bytes)} bytes.`];
       }),
     );
 }

@@ -1,6 +1,6 @@
 import { type Command, InvalidArgumentError } from "commander";
-import { clock } from "../../core/text/duration.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { clockText } from "../../core/text/duration.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import type { AuditVerdict } from "../../engine/maintenance/check.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";
@@ -53,7 +53,7 @@ function addVerify(audit: Command): void {
 
 const COLUMNS: Column<AuditEntry>[] = [
   { title: "SEQ", right: true, value: ({ seq }) => String(seq) },
-  { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
+  { title: "AT", value: ({ at }) => clockText(at), style: () => "dim" },
   { title: "ACTION", value: ({ action }) => action },
   { title: "SUBJECT", value: ({ subject }) => subject, least: 12 },
   { title: "BY", value: ({ by }) => by, least: 12 },
@@ -70,6 +70,6 @@ function verdictText({ entries, head, fault }: AuditVerdict): string {
   if (fault === null) {
     return `${paint("green", "The audit is whole")}: ${plural(entries, "entry", "entries")}.\n${paint("dim", "head")} ${head.seq}:${head.hash}`;
   }
-  const upTo = head.seq === 0 ? "Nothing before it is whole." : `Up to entry ${number(head.seq)} it is whole.`;
+  const upTo = head.seq === 0 ? "Nothing before it is whole." : `Up to entry ${numberText(head.seq)} it is whole.`;
   return `${paint("red", `The audit is not as it was written (${fault.kind})`)}. ${fault.message} ${upTo}\nCompare it with a backup: what was done from there on may be other than it says.`;
 }

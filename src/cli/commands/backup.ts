@@ -1,9 +1,9 @@
 import { existsSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
-import { clock } from "../../core/text/duration.ts";
+import { clockText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { bytes, number, plural } from "../../core/text/text.ts";
+import { bytesText, numberText, plural } from "../../core/text/text.ts";
 import { verifyWhole } from "../../engine/maintenance/backups.ts";
 import { Operator } from "../../operator/operator.ts";
 import { databaseAt, type RestoredWhole, restoreWhole, salvageWhole } from "../../operator/restore.ts";
@@ -53,9 +53,9 @@ async function verifyBackup(path: string | undefined, command: Command): Promise
   const { manifest, facts, size, sha256 } = verified;
   answer(command, { path: verified.path, size, sha256, ...facts, manifest: manifest !== null }, () =>
     [
-      `${paint("green", "Whole:")} ${verified.path}, ${bytes(size)}, ${sayJobs(facts.counts)}.`,
+      `${paint("green", "Whole:")} ${verified.path}, ${bytesText(size)}, ${sayJobs(facts.counts)}.`,
       manifest === null ? paint("yellow", "There is no manifest beside it, so it could be compared to nothing.") : "",
-      manifest === null ? "" : `Taken ${clock(manifest.takenAt)}.`,
+      manifest === null ? "" : `Taken ${clockText(manifest.takenAt)}.`,
     ]
       .filter((line) => line !== "")
       .join("\n"),
@@ -70,11 +70,11 @@ function targetOf(operator: Operator, path: string | undefined): string {
 
 function backupText(path: string, { size, counts, artifacts, findings }: Manifest): string {
   const { included, hashes, missing, bytes: volume } = artifacts;
-  const lines = [`${paint("green", "Backup:")} ${path}, ${bytes(size)}, ${sayJobs(counts)}.`];
+  const lines = [`${paint("green", "Backup:")} ${path}, ${bytesText(size)}, ${sayJobs(counts)}.`];
   if (hashes.length > 0) {
     lines.push(
       included
-        ? `${plural(hashes.length, "artifact")} with it, ${bytes(volume)}.`
+        ? `${plural(hashes.length, "artifact")} with it, ${bytesText(volume)}.`
         : `${plural(hashes.length, "artifact")} referenced, not copied (--with-artifacts does).`,
     );
   }
@@ -164,14 +164,16 @@ function restoredText({ path, counts, manifest, kept, running, artifacts, replay
   const jobs = Object.values(counts.jobs).reduce((sum, n) => sum + n, 0);
   const since = replayed?.reached ?? manifest?.takenAt ?? null;
   const lines = [
-    `${paint("green", "Restored:")} ${path}, ${since === null ? "" : `as it was ${clock(since)}, `}${plural(jobs, "job")}.`,
+    `${paint("green", "Restored:")} ${path}, ${since === null ? "" : `as it was ${clockText(since)}, `}${plural(jobs, "job")}.`,
   ];
   if (manifest === null) {
     lines.push(paint("yellow", "The backup has no manifest, so its content was not compared to one."));
   }
   if (replayed !== null) {
     const until =
-      replayed.reached === null ? "nothing was done after it until then" : `the last commit was made ${clock(replayed.reached)}`;
+      replayed.reached === null
+        ? "nothing was done after it until then"
+        : `the last commit was made ${clockText(replayed.reached)}`;
     lines.push(`${plural(replayed.changes, "change")} after the backup by the journal; ${until}.`);
   }
   if (running > 0) lines.push(`${plural(running, "job")} ran then, and will run again.`);
@@ -230,7 +232,7 @@ function salvagedText({ path, kept, reportFile, running, report, findings }: Sal
   const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
   if (backup !== null && totalRows(report, "restored") > 0) {
     const since = backup.reached ?? backup.takenAt;
-    const taken = since === null ? "" : `, as they were ${clock(since)}${backup.reached === null ? "" : " by the journal"}`;
+    const taken = since === null ? "" : `, as they were ${clockText(since)}${backup.reached === null ? "" : " by the journal"}`;
     lines.push(
       `From the backup ${backup.path}${taken}: ${plural(totalRows(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`,
     );
@@ -270,7 +272,7 @@ function sayKey(key: unknown[] | null, without: string): string {
 }
 
 function firstNames(what: readonly string[]): string {
-  const more = what.length > NAMES_SHOWN ? ` and ${number(what.length - NAMES_SHOWN)} more` : "";
+  const more = what.length > NAMES_SHOWN ? ` and ${numberText(what.length - NAMES_SHOWN)} more` : "";
   return what.slice(0, NAMES_SHOWN).join(", ") + more;
 }
 

@@ -1,10 +1,10 @@
 import { type Command, Option } from "commander";
-import { age, clock, instant } from "../../core/text/duration.ts";
+import { ageText, clockText, instantText } from "../../core/text/duration.ts";
 import type { Build, Why } from "../../core/pipelines/build-view.ts";
 import { BUILD_STATES, type BuildState } from "../../core/pipelines/build.ts";
-import { type Cost, sayCost, saySpent } from "../../core/pipelines/cost.ts";
+import { type Cost, costText, spentText } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { number } from "../../core/text/text.ts";
+import { numberText } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
 import { isLeft, type OpenBuild } from "../../operator/overview.ts";
@@ -101,8 +101,8 @@ function buildColumns(now: number): Column<Build>[] {
     { ...count<Build>("CACHED", (build) => totalOf(build, "cached")), optional: true },
     count("FAILED", (build) => totalOf(build, "failed"), "yellow"),
     count("LEFT", (build) => totalOf(build, "left")),
-    { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
-    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
+    { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
     { title: "REASON", value: ({ reason }) => reason, least: 10, style: () => "dim", optional: true },
   ];
 }
@@ -143,7 +143,7 @@ function buildPage(
   history: AuditEntry[],
   now: number,
 ): string {
-  const parts = [buildSummary(build, now), `${paint("dim", "created")} ${instant(build.createdAt, now)}`];
+  const parts = [buildSummary(build, now), `${paint("dim", "created")} ${instantText(build.createdAt, now)}`];
   if (lead !== null) {
     const dead = isDead ? ": the orchestrator is dead" : "";
     parts.push(`${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})${dead}`);
@@ -159,7 +159,7 @@ function buildPage(
 }
 
 const HISTORY_COLUMNS: Column<AuditEntry>[] = [
-  { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
+  { title: "AT", value: ({ at }) => clockText(at), style: () => "dim" },
   { title: "ACTION", value: ({ action }) => action },
   { title: "BY", value: ({ by }) => by, least: 16 },
   { title: "REASON", value: ({ after }) => reasonOf(after), least: 8 },
@@ -187,7 +187,7 @@ function addApprove(builds: Command): void {
       if (token === undefined) throw noToken(id);
       await using hf = await openExisting(command);
       const build = await hf.builds.approve(id, { token, budget });
-      const spend = `may spend ${sayCost(build.budget)}. The next run continues it.`;
+      const spend = `may spend ${costText(build.budget)}. The next run continues it.`;
       answer(command, build, () => `Approved: build ${id} of "${oneLine(build.pipeline)}" ${spend}`);
     });
 }
@@ -273,7 +273,7 @@ function whyPage({ ran, reason, parts }: Why): string {
     parts.slice(0, WHY_LIMIT),
   );
   const hidden = parts.length - WHY_LIMIT;
-  const more = hidden > 0 ? `\n${paint("dim", `and ${number(hidden)} more; --json has them all.`)}` : "";
+  const more = hidden > 0 ? `\n${paint("dim", `and ${numberText(hidden)} more; --json has them all.`)}` : "";
   return `${verdict}\n${changes}${more}`;
 }
 

@@ -1,7 +1,7 @@
 import { hostname } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
-import { ahead, type Duration, toMillis } from "../../core/text/duration.ts";
+import { untilText, type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError, LeaseLostError } from "../../core/text/errors.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { renewalInterval } from "../../core/jobs/lease.ts";
@@ -130,7 +130,7 @@ function claimPage({ claim, job }: PrintedClaim, lease: number): string {
     ["name", oneLine(job.name)],
     ["queue", oneLine(job.queue)],
     ["attempt", String(job.attempt)],
-    ["held", `for ${ahead(lease)}`],
+    ["held", `for ${untilText(lease)}`],
     ["input", oneLine(JSON.stringify(job.input) ?? "none")],
   ]);
 }
@@ -155,7 +155,7 @@ export function renewCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const claim = new Operator(hf).claimOf(token);
       const tell = ({ expiresAt }: { expiresAt: number }) =>
-        answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${ahead(lease)} from now.`);
+        answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`);
       if (end === null) return tell(await claim.renew(lease));
       await keepRenewing(claim, lease, end.over, tell);
       if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
@@ -280,5 +280,5 @@ function settle(claim: HeldClaim, end: Outcome, output: unknown, { fail, retry, 
 /** When a failed job runs again, as read right after the settle. */
 function nextAttempt(end: Outcome, job: Job | null, now: number): string {
   if (end !== "failed" || job?.state !== "pending") return "";
-  return job.runAt > now ? ` It is tried again in ${ahead(job.runAt - now)}.` : " It is tried again.";
+  return job.runAt > now ? ` It is tried again in ${untilText(job.runAt - now)}.` : " It is tried again.";
 }

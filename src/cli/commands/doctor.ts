@@ -1,10 +1,10 @@
 import type { Command } from "commander";
-import { RECOVER } from "../../core/recovery/recovery-plan.ts";
-import { age, toMillis } from "../../core/text/duration.ts";
+import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
+import { ageText, toMillis } from "../../core/text/duration.ts";
 import type { Diagnosis, Grade } from "../../core/recovery/diagnosis.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { sayReaders } from "../../core/recovery/loss.ts";
-import { bytes, number, plural } from "../../core/text/text.ts";
+import { readersText } from "../../core/recovery/loss.ts";
+import { bytesText, numberText, plural } from "../../core/text/text.ts";
 import { type Examination, examine, isOfBefore } from "../../operator/doctor.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { type Checkpointed, Operator } from "../../operator/operator.ts";
@@ -80,7 +80,7 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
     backups: definedOnly({ folder, every: every === undefined ? undefined : toMillis(every, "backups.every") }),
     now: Date.now(),
   });
-  for (const one of examination.found) if (one.mend === RECOVER) one.mend += sameDatabase(command);
+  for (const one of examination.found) if (one.mend === RECOVER_COMMAND) one.mend += sameDatabase(command);
   // The examination may have found the damage that prevented opening.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
   const unopened =
@@ -151,8 +151,9 @@ function doctorPage(examined: Examined): string {
 function sayCheckpoint(checkpoint: Checkpointed | null): string {
   if (checkpoint === null) return "No checkpoint: there is no write-ahead log of a file here.";
   const { before, after, readers } = checkpoint;
-  if (after === 0) return paint("green", `Checkpoint: ${bytes(before)} of the write-ahead log are in the database; it is empty.`);
-  return paint("yellow", `Checkpoint: ${bytes(after)} of the write-ahead log are still in use${pinned(readers)}.`);
+  if (after === 0)
+    return paint("green", `Checkpoint: ${bytesText(before)} of the write-ahead log are in the database; it is empty.`);
+  return paint("yellow", `Checkpoint: ${bytesText(after)} of the write-ahead log are still in use${pinned(readers)}.`);
 }
 
 function sayRecheck(recheck: Recheck | null): string {
@@ -181,25 +182,25 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
     if (text !== null) rows.push([name, text]);
   };
   add("schema", schema && `version ${schema.version}`);
-  add("size", size && `${bytes(size.bytes)}, ${bytes(size.unused)} unused`);
-  add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytes(disk.free)} free`);
+  add("size", size && `${bytesText(size.bytes)}, ${bytesText(size.unused)} unused`);
+  add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytesText(disk.free)} free`);
   add("settings", seen.settings.length === 0 ? null : seen.settings.map(({ name, value }) => `${name}=${value}`).join(" "));
-  add("log", wal && `${bytes(wal.bytes)} in use, ${bytes(wal.copied)} copied${pinned(wal.readers)}`);
+  add("log", wal && `${bytesText(wal.bytes)} in use, ${bytesText(wal.copied)} copied${pinned(wal.readers)}`);
   const isOpen = databaseId !== null;
-  add("processes", isOpen ? `${number(seen.processes.length - dead)} alive, ${number(dead)} dead` : null);
+  add("processes", isOpen ? `${numberText(seen.processes.length - dead)} alive, ${numberText(dead)} dead` : null);
   const stale = seen.locks.filter((lock) => lock.stale).length;
-  add("locks", isOpen ? `${number(seen.locks.length)}, ${number(stale)} stale` : null);
-  add("jobs", isOpen ? `${number(seen.stuck.length)} stuck` : null);
+  add("locks", isOpen ? `${numberText(seen.locks.length)}, ${numberText(stale)} stale` : null);
+  add("jobs", isOpen ? `${numberText(seen.stuck.length)} stuck` : null);
   add(
     "artifacts",
     artifacts &&
-      `${number(artifacts.there)}, ${number(artifacts.orphaned)} orphaned, ${number(artifacts.missing.length)} missing`,
+      `${numberText(artifacts.there)}, ${numberText(artifacts.orphaned)} orphaned, ${numberText(artifacts.missing.length)} missing`,
   );
   add("audit", audit && `${plural(audit.entries, "entry", "entries")}, ${audit.fault === null ? "whole" : "broken"}`);
   add(
     "backups",
     backups &&
-      `${number(backups.count)} in ${backups.folder}${backups.newest === null ? "" : `, the newest ${age(now - backups.newest)} old`}`,
+      `${numberText(backups.count)} in ${backups.folder}${backups.newest === null ? "" : `, the newest ${ageText(now - backups.newest)} old`}`,
   );
   add("journal", seen.journal && `${plural(seen.journal.changes, "change")} in no file yet`);
   add(
@@ -208,14 +209,14 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
       ? null
       : lastReport === null
         ? "none so far"
-        : `the last ${age(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
+        : `the last ${ageText(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
   );
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, text]) => `${paint("dim", name.padEnd(width))}  ${oneLine(text)}`).join("\n");
 }
 
-function pinned(readers: Parameters<typeof sayReaders>[0]): string {
-  const who = sayReaders(readers);
+function pinned(readers: Parameters<typeof readersText>[0]): string {
+  const who = readersText(readers);
   return who === null ? "" : `, pinned by ${who}`;
 }
 

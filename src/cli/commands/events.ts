@@ -1,8 +1,8 @@
 import type { Command } from "commander";
-import { age, clock } from "../../core/text/duration.ts";
+import { ageText, clockText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { Event } from "../../core/jobs/event.ts";
-import { number } from "../../core/text/text.ts";
+import { numberText } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import type { SinkView } from "../../store/events.ts";
 import { atLeastOne, definedOnly } from "../arguments.ts";
@@ -111,7 +111,7 @@ function noSuchSink(name: string, sinks: readonly SinkView[]): HoldfastError {
 
 const COLUMNS: Column<Event>[] = [
   { title: "SEQ", right: true, value: ({ seq }) => String(seq) },
-  { title: "AT", value: ({ at }) => clock(at), style: () => "dim" },
+  { title: "AT", value: ({ at }) => clockText(at), style: () => "dim" },
   { title: "TYPE", value: ({ type }) => type, style: styleOf },
   { title: "JOB OR BUILD", value: ({ job, build }) => job ?? build ?? "", least: 17 },
   { title: "DATA", value: ({ data }) => JSON.stringify(data), least: 12, style: () => "dim" },
@@ -131,17 +131,17 @@ function styleOf({ type }: Event): Style | null {
 }
 
 function sinkColumns(now: number): Column<SinkView>[] {
-  const ago = (at: number | null) => (at === null ? "" : age(now - at));
+  const ago = (at: number | null) => (at === null ? "" : ageText(now - at));
   return [
     { title: "NAME", value: ({ name }) => name, least: 8 },
     { title: "KIND", value: ({ kind }) => kind },
-    { title: "BEHIND", right: true, value: ({ behind }) => number(behind) },
+    { title: "BEHIND", right: true, value: ({ behind }) => numberText(behind) },
     { title: "OLDEST", right: true, value: ({ oldestAt }) => ago(oldestAt) },
     { title: "DELIVERED", right: true, value: ({ deliveredAt }) => (deliveredAt === null ? "never" : `${ago(deliveredAt)} ago`) },
     {
       title: "FAILED",
       right: true,
-      value: ({ failures }) => (failures === 0 ? "" : `${number(failures)}×`),
+      value: ({ failures }) => (failures === 0 ? "" : `${numberText(failures)}×`),
       style: () => "yellow",
     },
     { title: "ERROR", value: ({ error, failedAt }) => (error === null ? "" : `${error} (${ago(failedAt)} ago)`), least: 12 },

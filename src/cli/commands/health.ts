@@ -1,8 +1,8 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { exposition, type Facts, familiesOf } from "../../core/recovery/metrics.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { exposition, type MetricsSnapshot, familiesOf } from "../../core/recovery/metrics.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import { unopened } from "../../operator/metrics.ts";
 import { Operator } from "../../operator/operator.ts";
 import { type Alarm, alarmsOf, type Overview, workersIn } from "../../operator/overview.ts";
@@ -61,7 +61,7 @@ async function readOverview(command: Command): Promise<Overview | HoldfastError>
 function healthSummary(overview: Overview): string {
   const { pending, running } = overview.counts;
   const builds = overview.builds.filter(({ state }) => state === "ACTIVE").length;
-  const jobs = `${number(pending)} pending, ${number(running)} running, ${plural(workersIn(overview).length, "worker")}`;
+  const jobs = `${numberText(pending)} pending, ${numberText(running)} running, ${plural(workersIn(overview).length, "worker")}`;
   return builds === 0 ? jobs : `${jobs}, ${plural(builds, "build")} running`;
 }
 
@@ -86,7 +86,7 @@ export function metricsCommand(parent: Command): void {
   });
 }
 
-async function readFacts(command: Command): Promise<Facts> {
+async function readFacts(command: Command): Promise<MetricsSnapshot> {
   try {
     await using hf = await openExisting(command);
     const folder = backupsOf(command);

@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { age, ahead, instant } from "../../core/text/duration.ts";
+import { ageText, untilText, instantText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { Job, JobState } from "../../core/jobs/job.ts";
 import { plural } from "../../core/text/text.ts";
@@ -195,7 +195,7 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
     { title: "NAME", value: ({ name }) => name, least: 8 },
     { title: "STATE", value: ({ state }) => state, style: ({ state }) => stateStyle(state) },
     { title: "TRY", right: true, value: ({ attempt }) => String(attempt) },
-    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
     { title: "NOTE", value: (job) => noteOf(job, now), least: 12, style: () => "dim" },
   ];
   if (items.some(({ state }) => state === "running")) {
@@ -217,13 +217,13 @@ function holderOf({ worker = "", host, pid }: Job): string {
 }
 
 function leaseLeft(millis: number): string {
-  return millis > 0 ? ahead(millis) : "expired";
+  return millis > 0 ? untilText(millis) : "expired";
 }
 
 /** When the job runs, why it failed, or how far it is. */
 function noteOf(job: Job, now: number): string {
   if (job.state === "pending" && job.runAt > now) {
-    return `in ${ahead(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;
+    return `in ${untilText(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;
   }
   if (job.error !== undefined && job.state !== "succeeded") return job.error.message;
   return job.state === "running" ? (progressText(job) ?? "") : "";
@@ -239,13 +239,13 @@ function jobPage(job: Job, now: number): string {
     ["attempt", String(job.attempt)],
     ["crashes", String(job.crashes)],
     ["priority", String(job.priority)],
-    ["created", instant(job.createdAt, now)],
-    ["runs at", job.state === "pending" && job.runAt > now ? instant(job.runAt, now) : undefined],
-    ["started", job.startedAt === undefined ? undefined : instant(job.startedAt, now)],
-    ["finished", job.finishedAt === undefined ? undefined : instant(job.finishedAt, now)],
+    ["created", instantText(job.createdAt, now)],
+    ["runs at", job.state === "pending" && job.runAt > now ? instantText(job.runAt, now) : undefined],
+    ["started", job.startedAt === undefined ? undefined : instantText(job.startedAt, now)],
+    ["finished", job.finishedAt === undefined ? undefined : instantText(job.finishedAt, now)],
     ["worker", job.worker === undefined ? undefined : oneLine(job.worker)],
     ["process", job.pid === undefined ? undefined : oneLine(`pid ${job.pid} on ${job.host}`)],
-    ["lease", job.leaseExpiresAt === undefined ? undefined : `until ${instant(job.leaseExpiresAt, now)}`],
+    ["lease", job.leaseExpiresAt === undefined ? undefined : `until ${instantText(job.leaseExpiresAt, now)}`],
     ["progress", progressText(job)],
     ["input", job.input === undefined ? undefined : indented(JSON.stringify(job.input, null, 2))],
     ["output", job.output === undefined ? undefined : indented(JSON.stringify(job.output, null, 2))],

@@ -1,6 +1,6 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
-import { sayCost } from "../../core/pipelines/cost.ts";
+import { costText } from "../../core/pipelines/cost.ts";
 import { pipelineOf } from "../../core/pipelines/pipeline.ts";
 import { plural } from "../../core/text/text.ts";
 import { checkBuildOptions, Model } from "../../pipelines/model.ts";
@@ -66,7 +66,7 @@ function columns(total: Row): Column<Row>[] {
     {
       title: "ESTIMATE",
       right: true,
-      value: (row) => (isBlank(row) ? "–" : sign(row) + sayCost(row.estimate)),
+      value: (row) => (isBlank(row) ? "–" : sign(row) + costText(row.estimate)),
       style: (row) => (isBlank(row) ? "dim" : row === total ? "bold" : null),
     },
   ];

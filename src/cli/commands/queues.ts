@@ -1,8 +1,8 @@
 import type { Command } from "commander";
-import { age } from "../../core/text/duration.ts";
+import { ageText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
-import { number } from "../../core/text/text.ts";
+import { numberText } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import type { QueueOverview } from "../../store/queries.ts";
 import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
@@ -81,7 +81,7 @@ export function queueTable(queues: readonly QueueOverview[], now: number, rates?
     countOf("failed"),
     isWide && any("cancelled") && countOf("cancelled"),
     any("quarantined") && countOf("quarantined"),
-    { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : age(now - oldestAt)) },
+    { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : ageText(now - oldestAt)) },
   ];
   return tableOr(
     "No jobs yet.",
@@ -103,7 +103,7 @@ export function lastMinute(queue: QueueOverview): number {
 
 /** `0`, `2.4`, `1,250`. */
 export function sayRate(rate: number): string {
-  return number(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
+  return numberText(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
 }
 
 function rateOf(queue: QueueOverview, rates: Rates | undefined): string {

@@ -1,9 +1,9 @@
 import type { Command } from "commander";
-import { age, type Duration, instant, toMillis } from "../../core/text/duration.ts";
+import { ageText, type Duration, instantText, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { isOfCrash, RECOVER, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
+import { isOfCrash, RECOVER_COMMAND, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import { Operator } from "../../operator/operator.ts";
 import type { ReclaimTotals } from "../../store/recoveries.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
@@ -122,7 +122,7 @@ async function lostIn(operator: Operator): Promise<string[]> {
 /** Expired leases whose holder may be alive and about to renew. */
 function sayLeft(left: number): string {
   if (left === 0) return "";
-  const leases = left === LEASES_COUNTED ? `${number(LEASES_COUNTED)} or more leases` : plural(left, "lease");
+  const leases = left === LEASES_COUNTED ? `${numberText(LEASES_COUNTED)} or more leases` : plural(left, "lease");
   return paint(
     "yellow",
     `${leases} expired, but the holder may be alive: add --expired-for 5m to reclaim what is older than that.`,
@@ -133,7 +133,7 @@ function recoveryTable(log: readonly Entry[], now: number): string {
   if (log.length === 0) return "";
   return table<Entry>(
     [
-      { title: "AGO", right: true, value: ({ at }) => age(now - at) },
+      { title: "AGO", right: true, value: ({ at }) => ageText(now - at) },
       count("JOBS", ({ entries }) => entries),
       count("QUARANTINED", ({ quarantined }) => quarantined),
       count("FAILED", ({ failed }) => failed),
@@ -153,18 +153,18 @@ export function sayReport(report: CrashRecoveryReport, now: number): string {
   if (locksReleased > 0) back.push(plural(locksReleased, "lock"));
   const wrong = errors.length === 0 ? "" : `, ${plural(errors.length, "error")}`;
   const who = plural(crashed.length, "process", "processes");
-  return `${age(now - recoveredAt)} ago, ${who}: ${back.join(", ")} reclaimed in ${number(recoveryDurationMs)} ms${wrong}`;
+  return `${ageText(now - recoveredAt)} ago, ${who}: ${back.join(", ")} reclaimed in ${numberText(recoveryDurationMs)} ms${wrong}`;
 }
 
 /** A whole report; a server has no write-ahead log of Holdfast's to report on. */
 function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocation["kind"]): string {
   const { crashed, errors, wasSuccessful } = report;
   const lines: [string, string][] = [
-    ["recovered", `${instant(report.recoveredAt, now)}, in ${number(report.recoveryDurationMs)} ms`],
+    ["recovered", `${instantText(report.recoveredAt, now)}, in ${numberText(report.recoveryDurationMs)} ms`],
     ["jobs", sayJobs(report)],
-    ["pending then", number(report.jobsPending)],
-    ["builds crashed", number(report.buildsCrashed)],
-    ["locks released", number(report.locksReleased)],
+    ["pending then", numberText(report.jobsPending)],
+    ["builds crashed", numberText(report.buildsCrashed)],
+    ["locks released", numberText(report.locksReleased)],
     ...(store === "postgres" ? [] : sayLog(report)),
     ...crashed.map((one): [string, string] => ["crashed", sayProcess(one, now)]),
     ...errors.map((error): [string, string] => ["error", paint("red", oneLine(error))]),
@@ -176,21 +176,21 @@ function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocati
 function sayLog(report: CrashRecoveryReport): [string, string][] {
   const { walSizeBeforeRecoveryBytes, walFramesReplayed, commitsMissing } = report;
   return [
-    ["write-ahead log", `${number(walSizeBeforeRecoveryBytes)} bytes, ${plural(walFramesReplayed, "frame")} read back`],
-    ["commits missing", commitsMissing === null ? "none that is known of" : number(commitsMissing)],
+    ["write-ahead log", `${numberText(walSizeBeforeRecoveryBytes)} bytes, ${plural(walFramesReplayed, "frame")} read back`],
+    ["commits missing", commitsMissing === null ? "none that is known of" : numberText(commitsMissing)],
   ];
 }
 
 function sayJobs(report: CrashRecoveryReport): string {
   const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined } = report;
   const others = jobsRecovered - jobsResetToPending - jobsQuarantined;
-  const parts = [`${number(jobsResetToPending)} pending again`, `${number(jobsQuarantined)} quarantined`];
-  if (others > 0) parts.push(`${number(others)} failed`);
-  return `${number(jobsRecovered)} of ${number(jobsRunningBeforeCrash)} taken back: ${parts.join(", ")}`;
+  const parts = [`${numberText(jobsResetToPending)} pending again`, `${numberText(jobsQuarantined)} quarantined`];
+  if (others > 0) parts.push(`${numberText(others)} failed`);
+  return `${numberText(jobsRecovered)} of ${numberText(jobsRunningBeforeCrash)} taken back: ${parts.join(", ")}`;
 }
 
 function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["crashed"][number], now: number): string {
-  return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instant(startedAt, now)}`;
+  return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instantText(startedAt, now)}`;
 }
 
 const NOTHING = "Nothing to recover.";
@@ -207,7 +207,7 @@ function planPage(
   if (plan !== null) parts.push("This would be done:", ...actionsOf(plan, now).map(([verb, what]) => `  ${verb} ${what}`));
   if (lost.length > 0) parts.push("This will be reported:", ...lost.map((what) => `  ${paint("red", oneLine(what))}`));
   const waits = isManual(command) || since !== null ? "" : "A worker that starts does it by itself. ";
-  const advice = since === null ? RECOVER : `holdfast recover --expired-for ${since}ms`;
+  const advice = since === null ? RECOVER_COMMAND : `holdfast recover --expired-for ${since}ms`;
   return [...parts, "", paint("dim", `${waits}To do it now:`), `  ${advice}${sameDatabase(command)}`].join("\n");
 }
 
@@ -243,13 +243,13 @@ function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TE
 
 function columns(now: number): Column<CrashRecoveryReport>[] {
   return [
-    { title: "AGO", right: true, value: ({ recoveredAt }) => age(now - recoveredAt) },
+    { title: "AGO", right: true, value: ({ recoveredAt }) => ageText(now - recoveredAt) },
     count("PROCESSES", ({ crashed }) => crashed.length),
     count("JOBS", ({ jobsRecovered }) => jobsRecovered),
     count("QUARANTINED", ({ jobsQuarantined }) => jobsQuarantined),
     count("BUILDS", ({ buildsCrashed }) => buildsCrashed),
     count("LOCKS", ({ locksReleased }) => locksReleased),
-    { title: "TOOK", right: true, value: ({ recoveryDurationMs }) => `${number(recoveryDurationMs)} ms` },
+    { title: "TOOK", right: true, value: ({ recoveryDurationMs }) => `${numberText(recoveryDurationMs)} ms` },
     {
       title: "ERRORS",
       value: ({ errors }) => (errors.length === 0 ? "–" : errors.map(oneLine).join("; ")),

@@ -1,15 +1,15 @@
 import { createInterface } from "node:readline/promises";
-import { approve } from "../../core/pipelines/budget.ts";
+import { approveBudget } from "../../core/pipelines/budget.ts";
 import type { Build } from "../../core/pipelines/build-view.ts";
 import {
   type Amount,
   type Cost,
-  NOTHING,
+  NO_COST,
   plus,
-  sayAmount,
-  sayCost,
-  saySpent,
-  sayUnit,
+  amountText,
+  costText,
+  spentText,
+  unitText,
   toAmount,
   UNITS,
 } from "../../core/pipelines/cost.ts";
@@ -25,7 +25,7 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
   const { rerun, only } = JSON.parse(row.options) as BuildSettings;
   // Without an estimate the build can still be approved, so a plan that fails is not an error here.
   const plan = await hf.builds.plan(pipeline, { only: [...only.stages, ...only.targets], rerun }).catch(() => null);
-  const left = plan === null ? NOTHING : toAmount(plan.estimate, "The estimate of the plan");
+  const left = plan === null ? NO_COST : toAmount(plan.estimate, "The estimate of the plan");
   if (left.micros + left.tokens === 0) return null;
   if (rerun.length === 0) return plus(row.spent, left);
   // A plan with `rerun` also counts what this build has rerun already.
@@ -35,9 +35,9 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
 
 /** Why the build is paused, and what it is estimated to need. */
 export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
-  const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${saySpent(build.spent, build.budget)} spent`;
+  const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${spentText(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
-  const next = refused === 0 ? "" : `, and the next work item is estimated at ${sayAmount(row.refused)}`;
+  const next = refused === 0 ? "" : `, and the next work item is estimated at ${amountText(row.refused)}`;
   const finish = toFinish === null ? "" : ` All that is left is estimated to bring it to ${limitedOf(row, toFinish)}.`;
   return paint("yellow", `${what}${next}.${finish}`);
 }
@@ -70,7 +70,7 @@ export async function askBudget(
     asked.question(question, { signal: AbortSignal.any([signal, over.signal]) }).catch(() => null);
   try {
     if (offered !== undefined) {
-      const yes = await ask(`Go on with a budget of ${sayCost(offered)}? [y/N] `);
+      const yes = await ask(`Go on with a budget of ${costText(offered)}? [y/N] `);
       return /^y(es)?$/i.test(yes?.trim() ?? "") ? offered : null;
     }
     const finish = toFinish === null ? "" : `, about ${limitedOf(row, toFinish)} to finish`;
@@ -79,7 +79,7 @@ export async function askBudget(
       if (text === "") return null;
       try {
         const cost = parseCost(text);
-        approve(row, cost, row.refused);
+        approveBudget(row, cost, row.refused);
         return cost;
       } catch (error) {
         process.stdout.write(`${(error as Error).message}\n`);
@@ -103,5 +103,5 @@ function leastOf(row: BuildRow): string {
 /** An amount in the units that the budget limits. */
 function limitedOf({ budget }: BuildRow, amount: Amount): string {
   const limited = UNITS.filter((unit) => budget[unit] !== null);
-  return limited.map((unit) => sayUnit(unit, amount[unit])).join(" and ");
+  return limited.map((unit) => unitText(unit, amount[unit])).join(" and ");
 }

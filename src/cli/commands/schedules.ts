@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { age, ahead } from "../../core/text/duration.ts";
+import { ageText, untilText } from "../../core/text/duration.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { noSuchSchedule } from "../../engine/schedules.ts";
@@ -64,7 +64,7 @@ export function scheduleTable(schedules: readonly Schedule[], now: number): stri
     { title: "KEY", value: ({ key }) => key, least: 8 },
     { title: "CRON", value: ({ cron }) => cron, least: 11 },
     { title: "ZONE", value: ({ timezone }) => timezone, least: 8 },
-    { title: "LAST", right: true, value: ({ lastAt }) => (lastAt === undefined ? "never" : `${age(now - lastAt)} ago`) },
+    { title: "LAST", right: true, value: ({ lastAt }) => (lastAt === undefined ? "never" : `${ageText(now - lastAt)} ago`) },
     { title: "NEXT", value: (schedule) => nextTick(schedule, now), style: ({ paused }) => (paused ? "yellow" : null) },
   ];
   // Most schedules have the name of their job; the column is only shown if one has another name.
@@ -75,7 +75,7 @@ export function scheduleTable(schedules: readonly Schedule[], now: number): stri
 /** `2026-03-29 03:00:00 (in 7h)`, as a clock in the schedule's time zone shows it. */
 function nextTick({ paused, nextAt, timezone }: Schedule, now: number): string {
   if (paused) return "paused";
-  const when = nextAt > now ? `in ${ahead(nextAt - now)}` : `due since ${age(now - nextAt)}`;
+  const when = nextAt > now ? `in ${untilText(nextAt - now)}` : `due since ${ageText(now - nextAt)}`;
   return `${clockTime(nextAt, timezone)} (${when})`;
 }
 

@@ -1,10 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
-import { age, ahead, type Duration, sayMillis, toMillis } from "../../core/text/duration.ts";
-import { saySpent } from "../../core/pipelines/cost.ts";
+import { ageText, untilText, type Duration, durationText, toMillis } from "../../core/text/duration.ts";
+import { spentText } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import {
   type Alarm,
@@ -91,7 +91,7 @@ async function watch(operator: Operator, command: Command, interval: number): Pr
     );
   }
   using screen = Screen.take(process.stdout);
-  const foot = paint("dim", `every ${sayMillis(interval)} · Ctrl-C ends`);
+  const foot = paint("dim", `every ${durationText(interval)} · Ctrl-C ends`);
   for await (const { overview, alarms, rates } of readings(operator, command, interval, over)) {
     screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
   }
@@ -176,8 +176,8 @@ function headline(path: string, overview: Overview, rates: Rates | undefined): s
   const { counts, queues } = overview;
   const rate = rates === undefined ? total(queues.map(lastMinute)) : total([...rates.values()]);
   const parts = [
-    `${number(counts.pending)} pending`,
-    `${number(counts.running)} running`,
+    `${numberText(counts.pending)} pending`,
+    `${numberText(counts.running)} running`,
     `${sayRate(rate)} done/${rates === undefined ? "min" : "s"}`,
     plural(workersIn(overview).length, "worker"),
   ];
@@ -211,8 +211,8 @@ function processColumns(at: number): Column<ProcessStatus>[] {
     { title: "PROGRAM", value: ({ program }) => program, least: 16, style: processStyle },
     { title: "WORKS ON", value: worksOn, least: 12, style: processStyle },
     { title: "LIFE", value: lifeOf, style: processStyle },
-    { title: "SINCE", right: true, value: ({ startedAt }) => age(at - startedAt), style: processStyle },
-    { title: "RUNNING", right: true, value: ({ running }) => number(running), style: processStyle },
+    { title: "SINCE", right: true, value: ({ startedAt }) => ageText(at - startedAt), style: processStyle },
+    { title: "RUNNING", right: true, value: ({ running }) => numberText(running), style: processStyle },
   ];
 }
 
@@ -231,7 +231,7 @@ function schedules({ at, schedules }: Overview): string {
   if (schedules.length === 0) return "";
   const soonest = schedules.toSorted((a, b) => tickOrder(a) - tickOrder(b)).slice(0, SCHEDULES_SHOWN);
   const more = schedules.length - soonest.length;
-  return scheduleTable(soonest, at) + (more === 0 ? "" : `\n${paint("dim", `${number(more)} more: holdfast schedules`)}`);
+  return scheduleTable(soonest, at) + (more === 0 ? "" : `\n${paint("dim", `${numberText(more)} more: holdfast schedules`)}`);
 }
 
 /** The next tick; paused schedules are last. */
@@ -243,11 +243,11 @@ function lockColumns(at: number): Column<LockView>[] {
   return [
     { title: "LOCK", value: ({ name }) => name, least: 8, style: lockStyle },
     { title: "HOLDER", value: ({ holder }) => holder, least: 8, style: lockStyle },
-    { title: "SINCE", right: true, value: ({ acquiredAt }) => age(at - acquiredAt), style: lockStyle },
+    { title: "SINCE", right: true, value: ({ acquiredAt }) => ageText(at - acquiredAt), style: lockStyle },
     {
       title: "EXPIRES",
       right: true,
-      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${ahead(expiresAt - at)}`),
+      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${untilText(expiresAt - at)}`),
       style: lockStyle,
     },
   ];
@@ -258,7 +258,7 @@ function recovered({ at, recovery, crashes }: Overview): string {
     crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
   if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
-  const last = `${age(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
+  const last = `${ageText(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
   return `Recovered so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
 }
 
@@ -284,9 +284,9 @@ function openBuildColumns(now: number): Column<OpenBuild>[] {
     { title: "BUILD", value: ({ id }) => id },
     { title: "PIPELINE", value: ({ pipeline }) => pipeline, least: 8 },
     { title: "STATE", value: buildStateText, style: ({ state }) => buildStyle(state) },
-    { title: "SPENT", value: ({ spent, budget }) => saySpent(spent, budget), least: 8 },
-    { title: "LEFT", right: true, value: ({ left }) => number(left) },
-    { title: "AGE", right: true, value: ({ createdAt }) => age(now - createdAt) },
+    { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
+    { title: "LEFT", right: true, value: ({ left }) => numberText(left) },
+    { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
     { title: "LED BY", value: orchestratorText, least: 8, style: (build) => (isLeft(build) ? "red" : null) },
   ];
 }

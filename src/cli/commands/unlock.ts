@@ -1,5 +1,5 @@
 import type { Command } from "commander";
-import { age, ahead } from "../../core/text/duration.ts";
+import { ageText, untilText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { Operator, OrchestratorLock } from "../../operator/operator.ts";
 import type { LockView } from "../../store/queues.ts";
@@ -68,7 +68,7 @@ function columns(now: number): Column<Held>[] {
   return [
     { title: "NAME", value: ({ name }) => name, least: 8 },
     { title: "HOLDER", value: ({ holder }) => holder, least: 12 },
-    { title: "SINCE", right: true, value: ({ acquiredAt }) => age(now - acquiredAt) },
+    { title: "SINCE", right: true, value: ({ acquiredAt }) => ageText(now - acquiredAt) },
     { title: "LIFE", value: ({ life }) => life },
   ];
 }
@@ -86,7 +86,7 @@ function taken(pipeline: string): HoldfastError {
 }
 
 function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
-  const lives = lead.life === "alive" ? "which lives" : `which has last been heard of ${age(now - lead.beatAt)} ago`;
+  const lives = lead.life === "alive" ? "which lives" : `which has last been heard of ${ageText(now - lead.beatAt)} ago`;
   return new HoldfastError(
     "LOCK_HELD",
     `Build ${lead.build} of pipeline "${lead.pipeline}" is run by ${sayHolder(lead)}, ${lives}.`,
@@ -97,7 +97,7 @@ function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
 function held({ name, holder, acquiredAt, expiresAt }: LockView, now: number): HoldfastError {
   return new HoldfastError(
     "LOCK_HELD",
-    `The lock ${name} is held by ${holder}, since ${age(now - acquiredAt)}, until it expires in ${ahead(expiresAt - now)} or is renewed.`,
+    `The lock ${name} is held by ${holder}, since ${ageText(now - acquiredAt)}, until it expires in ${untilText(expiresAt - now)} or is renewed.`,
     "Wait for it, stop its holder, or add --force if you are sure that the holder is dead.",
   );
 }

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { type Command, Option } from "commander";
-import { type Duration, sayMillis, toMillis } from "../../core/text/duration.ts";
+import { type Duration, durationText, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { Pipeline } from "../../core/pipelines/pipeline.ts";
@@ -110,7 +110,7 @@ function printWorking(
 type StopReason = { signal: NodeJS.Signals; drain: number } | { asked: true; drain: number };
 
 function stoppingText(reason: StopReason): string {
-  const time = `running jobs have ${sayMillis(reason.drain)} to finish.`;
+  const time = `running jobs have ${durationText(reason.drain)} to finish.`;
   if ("signal" in reason) return `Stopping: ${time} Again to exit at once.`;
   return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
 }
@@ -180,7 +180,7 @@ export function stopCommand(parent: Command): void {
       );
       const say = isJson(command) ? () => {} : (text: string) => void process.stdout.write(`${text}\n`);
       if (asked.length > 0) {
-        say(`Asked ${plural(asked.length, "process", "processes")} to stop; running jobs have ${sayMillis(drain)} to finish.`);
+        say(`Asked ${plural(asked.length, "process", "processes")} to stop; running jobs have ${durationText(drain)} to finish.`);
       }
       using over = untilInterrupted();
       const left = await untilGone(operator, asked, wait, over, (process) =>

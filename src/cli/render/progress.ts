@@ -1,11 +1,11 @@
 import type { WriteStream } from "node:tty";
 import { stripVTControlCharacters } from "node:util";
 import type { Command } from "commander";
-import { age, ahead } from "../../core/text/duration.ts";
+import { ageText, untilText } from "../../core/text/duration.ts";
 import type { Build } from "../../core/pipelines/build-view.ts";
 import type { BuildState } from "../../core/pipelines/build.ts";
-import { saySpent } from "../../core/pipelines/cost.ts";
-import { number, plural } from "../../core/text/text.ts";
+import { spentText } from "../../core/pipelines/cost.ts";
+import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { sayRate } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
@@ -140,7 +140,7 @@ function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): s
   const [name, ...counts] = stageColumns();
   const processes = seen.processes > 1 ? [plural(seen.processes, "process", "processes")] : [];
   return [
-    joinFitting([paint("bold", oneLine(build.pipeline)), paint("dim", `build ${build.id}`), age(elapsed)]),
+    joinFitting([paint("bold", oneLine(build.pipeline)), paint("dim", `build ${build.id}`), ageText(elapsed)]),
     table([name as (typeof counts)[number], bar, ...counts], rows),
     joinFitting([...rateTexts(seen, pace), ...processes]),
   ].join("\n");
@@ -161,23 +161,23 @@ function joinFitting(parts: readonly string[]): string {
 /** The progress in one line, for logs. */
 function progressLine(seen: BuildSnapshot, pace: BuildRate): string {
   const stages = stageRows(seen.build).map(({ name, ran, cached, failed, left }) => {
-    const counts = [`${number(ran)} done`];
-    if (cached > 0) counts.push(`${number(cached)} cached`);
-    if (failed > 0) counts.push(`${number(failed)} failed`);
-    if (left > 0) counts.push(`${number(left)} left`);
+    const counts = [`${numberText(ran)} done`];
+    if (cached > 0) counts.push(`${numberText(cached)} cached`);
+    if (failed > 0) counts.push(`${numberText(failed)} failed`);
+    if (left > 0) counts.push(`${numberText(left)} left`);
     return `${oneLine(name)} ${counts.join(", ")}`;
   });
   return [...stages, ...rateTexts(seen, pace)].join(" · ");
 }
 
 function rateTexts({ build, listing }: BuildSnapshot, pace: BuildRate): string[] {
-  const spent = saySpent(build.spent, build.budget);
+  const spent = spentText(build.spent, build.budget);
   const rate = pace.rate();
   const left = pace.timeLeft(build);
   return [
     ...(spent === "" ? [] : [spent]),
     ...(rate === null ? [] : [`${sayRate(rate)}/s`]),
-    ...(listing ? ["listing"] : left === null ? [] : [`about ${ahead(left)} left`]),
+    ...(listing ? ["listing"] : left === null ? [] : [`about ${untilText(left)} left`]),
   ];
 }
 
@@ -254,8 +254,8 @@ export function buildSummary(build: Build, now: number): string {
 
 function headline(build: Build, now: number): string {
   const { id, pipeline, state, reason, createdAt, finishedAt } = build;
-  const spent = saySpent(build.spent, build.budget);
-  const about = [`build ${id}`, oneLine(reason), `${age((finishedAt ?? now) - createdAt)}`, ...(spent === "" ? [] : [spent])];
+  const spent = spentText(build.spent, build.budget);
+  const about = [`build ${id}`, oneLine(reason), `${ageText((finishedAt ?? now) - createdAt)}`, ...(spent === "" ? [] : [spent])];
   return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 
@@ -267,7 +267,7 @@ function errorsOf({ errors, stages }: Build): string {
     const where = stage === "" ? "source" : target === "" ? stage : `${stage} ${target}`;
     return `${paint("yellow", "failed")} ${oneLine(where)}: ${oneLine(message)}`;
   });
-  if (failed > errors.length) lines.push(paint("dim", `… and ${number(failed - errors.length)} more`));
+  if (failed > errors.length) lines.push(paint("dim", `… and ${numberText(failed - errors.length)} more`));
   return lines.join("\n");
 }
 

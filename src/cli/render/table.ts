@@ -1,7 +1,7 @@
 import { stripVTControlCharacters, styleText } from "node:util";
 import type { BuildState } from "../../core/pipelines/build.ts";
 import type { JobState } from "../../core/jobs/job.ts";
-import { number } from "../../core/text/text.ts";
+import { numberText } from "../../core/text/text.ts";
 
 export interface Column<Row> {
   title: string;
@@ -25,7 +25,7 @@ export function count<Row>(
   return {
     title,
     right: true,
-    value: (row) => number(of(row)),
+    value: (row) => numberText(of(row)),
     style: (row) => (of(row) === 0 ? "dim" : typeof style === "function" ? style(row) : style),
   };
 }

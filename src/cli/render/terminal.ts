@@ -1,5 +1,5 @@
 import type { WriteStream } from "node:tty";
-import { bytes, number } from "../../core/text/text.ts";
+import { bytesText, numberText } from "../../core/text/text.ts";
 import type { Progress } from "../../store/backups.ts";
 
 const ESC = "\u001b[";
@@ -207,6 +207,8 @@ function progressText({ step, done, total }: Progress): string {
   if (step === "checking") return "checking …";
   const share = total === 0 ? 100 : Math.min(100, Math.floor((done / total) * 100));
   const of =
-    step === "artifacts" || step === "replaying" ? `${number(done)} of ${number(total)}` : `${bytes(done)} of ${bytes(total)}`;
+    step === "artifacts" || step === "replaying"
+      ? `${numberText(done)} of ${numberText(total)}`
+      : `${bytesText(done)} of ${bytesText(total)}`;
   return `${step} ${share} % (${of})`;
 }

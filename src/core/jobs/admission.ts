@@ -1,4 +1,4 @@
-import { idTaken, noUpstream } from "../text/errors.ts";
+import { idTaken, upstreamMissing } from "../text/errors.ts";
 import type { JobKey } from "../text/ids.ts";
 import type { Outcome } from "./retry.ts";
 import { type FinishedState, isFinished, type JobError, type JobState, toJobError } from "./job.ts";
@@ -10,9 +10,9 @@ export type Enqueued =
   /** A job in `after` does not exist. */
   | { id: string; missing: true };
 
-export type Refusal = { id: string; name: string } & ({ taken: string } | { missing: true });
+export type RejectedJob = { id: string; name: string } & ({ taken: string } | { missing: true });
 
-export interface Newcomer {
+export interface NewJob {
   name: string;
   id?: string;
   followUpId?: string;
@@ -41,26 +41,26 @@ export class Admission {
   }
 
   /** The answer to a job that is not added; undefined: it may be added. */
-  refuse(job: Newcomer): Enqueued | undefined {
-    const refused = this.#double(job) ?? this.#missing(job);
+  reject(job: NewJob): Enqueued | undefined {
+    const refused = this.#findDuplicate(job) ?? this.#findMissing(job);
     if (refused === undefined) return undefined;
     const given = job.id === undefined ? job.followUpId : "duplicate" in refused ? job.id : undefined;
     if (given !== undefined) this.#aliases.set(given, refused.id);
     return refused;
   }
 
-  standing({ after }: Newcomer): Standing {
-    return standing((after ?? []).map((id) => this.#existing.upstream(this.#aliases.get(id) ?? id) as Upstream));
+  initialState({ after }: NewJob): InitialState {
+    return initialState((after ?? []).map((id) => this.#existing.upstream(this.#aliases.get(id) ?? id) as Upstream));
   }
 
-  #double({ name, id, key }: Newcomer): Enqueued | undefined {
+  #findDuplicate({ name, id, key }: NewJob): Enqueued | undefined {
     const owner = id === undefined ? undefined : this.#existing.nameOf(id);
     if (id !== undefined && owner !== undefined) return owner === name ? { id, duplicate: true } : { id, taken: owner };
     const holder = key === undefined ? undefined : this.#existing.holderOf(name, key);
     return holder === undefined ? undefined : { id: holder, duplicate: true };
   }
 
-  #missing({ after }: Newcomer): Enqueued | undefined {
+  #findMissing({ after }: NewJob): Enqueued | undefined {
     for (const given of after ?? []) {
       const id = this.#aliases.get(given) ?? given;
       if (this.#existing.upstream(id) === undefined) return { id, missing: true };
@@ -73,7 +73,7 @@ export class Admission {
  * The first job of an all-or-nothing batch that cannot be added: its id belongs to another name, or a job in `after` does not
  * exist.
  */
-export function refusal(jobs: readonly Newcomer[], existing: JobLookup): Refusal | undefined {
+export function findRejected(jobs: readonly NewJob[], existing: JobLookup): RejectedJob | undefined {
   const owners = new Map<string, string>();
   for (const { id, followUpId, name, after } of jobs) {
     for (const upstream of after ?? []) {
@@ -88,15 +88,15 @@ export function refusal(jobs: readonly Newcomer[], existing: JobLookup): Refusal
   return undefined;
 }
 
-export function refusedWhole(refused: Refusal): Enqueued[] {
+export function rejectAll(refused: RejectedJob): Enqueued[] {
   const { id } = refused;
   return ["taken" in refused ? { id, taken: refused.taken } : { id, missing: true }];
 }
 
 /** A success commits with its follow-ups. If one of them cannot be added, the attempt fails, and would fail again. */
-export function untenable(refused: Refusal): Outcome {
+export function rejectedFollowUp(refused: RejectedJob): Outcome {
   const { id, name } = refused;
-  const why = "taken" in refused ? idTaken(id, refused.taken, name) : noUpstream(id, name);
+  const why = "taken" in refused ? idTaken(id, refused.taken, name) : upstreamMissing(id, name);
   return { kind: "error", error: toJobError(why), retry: false };
 }
 
@@ -106,12 +106,12 @@ export interface Upstream {
   state: JobState;
 }
 
-export type Standing =
+export type InitialState =
   | { state: "cancelled"; error: JobError }
   | { state: "waiting"; for: readonly Upstream[] }
   | { state: "pending" };
 
-export function standing(upstreams: readonly Upstream[]): Standing {
+export function initialState(upstreams: readonly Upstream[]): InitialState {
   const broken = upstreams.find(({ state }) => isFinished(state) && state !== "succeeded");
   if (broken !== undefined) return { state: "cancelled", error: upstreamEnded(broken.id, broken.state as FinishedState) };
   const unfinished = upstreams.filter(({ state }) => !isFinished(state));
@@ -119,11 +119,11 @@ export function standing(upstreams: readonly Upstream[]): Standing {
 }
 
 export function upstreamEnded(upstream: string, state: FinishedState): JobError {
-  const message = `Job ${upstream}, which it was to come after, ${SAID[state]}.`;
+  const message = `Job ${upstream}, which it was to come after, ${ENDED_AS[state]}.`;
   return { name: "UpstreamError", code: "UPSTREAM_ENDED", message };
 }
 
-const SAID: Record<FinishedState, string> = {
+const ENDED_AS: Record<FinishedState, string> = {
   succeeded: "succeeded",
   failed: "failed",
   cancelled: "was cancelled",
@@ -135,18 +135,18 @@ export interface Wait {
   upstream: JobKey;
 }
 
-interface Behind {
+interface Dependents {
   /** Each with the upstream job that caused the cancellation. */
   cancelled: Map<JobKey, JobKey>;
-  freer: JobKey[];
+  unblocked: JobKey[];
 }
 
-export function behind(waits: readonly Wait[], ended: ReadonlyMap<JobKey, FinishedState>): Behind {
+export function dependentsOf(waits: readonly Wait[], ended: ReadonlyMap<JobKey, FinishedState>): Dependents {
   const cancelled = new Map<JobKey, JobKey>();
   for (const { job, upstream } of waits) if (ended.get(upstream) !== "succeeded") cancelled.set(job, upstream);
   const freer = new Set<JobKey>();
   for (const { job } of waits) if (!cancelled.has(job)) freer.add(job);
-  return { cancelled, freer: [...freer] };
+  return { cancelled, unblocked: [...freer] };
 }
 
 /**

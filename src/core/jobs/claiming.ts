@@ -1,11 +1,11 @@
 import type { JobKey } from "../text/ids.ts";
-import { byTurn, type FinishedState } from "./job.ts";
+import { byClaimOrder, type FinishedState } from "./job.ts";
 
 /** Delayed jobs promoted in one transaction; the next claim promotes the others. */
-export const PROMOTED = 1_000;
+export const MAX_PROMOTED_JOBS = 1_000;
 /** Reads of one claim behind jobs that their limits hold back; the next claim continues. */
-export const ROUNDS = 20;
-const MOST_AHEAD = 128;
+export const MAX_CLAIM_READS = 20;
+const MAX_READ_FACTOR = 128;
 
 export interface ClaimSource {
   queue?: string;
@@ -16,7 +16,7 @@ export interface ClaimSource {
   lease: number;
 }
 
-export interface LaneShare {
+export interface ClaimableLane {
   lane: Lane;
   lease: number;
   /** Shared by all lanes of one source. */
@@ -27,7 +27,7 @@ export interface LaneShare {
 export interface Candidate {
   key: JobKey;
   priority: number;
-  share: LaneShare;
+  claimable: ClaimableLane;
   suspect: boolean;
 }
 
@@ -35,10 +35,10 @@ export interface Candidate {
  * "held": a limit holds the job back. "last": the job starts as the last ready one of its key, while more of the key could
  * start.
  */
-export type Start = "started" | "last" | "held";
+export type StartVerdict = "started" | "last" | "held";
 
 /** The lanes of one claim that may be claimed from; a paused or locked queue has none. */
-export class Shares {
+export class ClaimableLanes {
   readonly #isPaused: (queue: string) => boolean;
   readonly #locked: ReadonlySet<string>;
   readonly #budgets = new Map<ClaimSource, { left: number }>();
@@ -48,15 +48,15 @@ export class Shares {
     this.#locked = new Set(locked);
   }
 
-  of({ lane, source }: MatchedLane): LaneShare | null {
+  of({ lane, source }: MatchedLane): ClaimableLane | null {
     if (source.max === 0 || this.#locked.has(lane.queue) || this.#isPaused(lane.queue)) return null;
     let budget = this.#budgets.get(source);
     if (budget === undefined) this.#budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
     return { lane, lease: source.lease, budget };
   }
 
-  byQueue(lanes: Iterable<MatchedLane>): LaneShare[][] {
-    const queues = new Map<string, LaneShare[]>();
+  byQueue(lanes: Iterable<MatchedLane>): ClaimableLane[][] {
+    const queues = new Map<string, ClaimableLane[]>();
     for (const matched of lanes) {
       const share = this.of(matched);
       if (share === null) continue;
@@ -79,24 +79,24 @@ export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (q
 }
 
 /** Serves the queue first that has waited longest, so that a worker with one slot serves all queues. */
-export class Turns {
+export class QueueRotation {
   /** Number of the claim in which each queue was last served first. */
   readonly #served = new Map<string, number>();
 
-  order(queues: LaneShare[][], random: () => number): LaneShare[][] {
+  order(queues: ClaimableLane[][], random: () => number): ClaimableLane[][] {
     if (queues.length < 2) return queues;
     const start = Math.floor(random() * queues.length);
-    const turn = (lanes: LaneShare[]) => this.#served.get(queueOf(lanes)) ?? 0;
+    const turn = (lanes: ClaimableLane[]) => this.#served.get(queueOf(lanes)) ?? 0;
     return [...queues.slice(start), ...queues.slice(0, start)].sort((a, b) => turn(a) - turn(b));
   }
 
-  served(lanes: LaneShare[], claim: number): void {
+  recordServed(lanes: ClaimableLane[], claim: number): void {
     this.#served.set(queueOf(lanes), claim);
   }
 }
 
-export function queueOf(lanes: readonly LaneShare[]): string {
-  return (lanes[0] as LaneShare).lane.queue;
+export function queueOf(lanes: readonly ClaimableLane[]): string {
+  return (lanes[0] as ClaimableLane).lane.queue;
 }
 
 /**
@@ -109,9 +109,9 @@ export function quotas(max: number, queues: number): number[] {
 
 /**
  * Whether a claim may take a suspect. A process holds one at a time, or one poison job would take its neighbours into
- * quarantine; a claim by hand counts as a process.
+ * quarantine; a claim by hand counts as another process too.
  */
-export function maySuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
+export function canClaimSuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
   return holder === null || !holdsOne(holder);
 }
 
@@ -119,13 +119,13 @@ export function maySuspect(holder: number | null, holdsOne: (holder: number) => 
  * Chooses the next jobs of a queue over its lanes, at most one of them a suspect. `ends` has the last candidate of each lane
  * that may have more. `start` is called for each job in claim order and takes effect.
  */
-export function choose<C extends Candidate>(
+export function chooseCandidates<C extends Candidate>(
   candidates: C[],
-  ends: ReadonlyMap<LaneShare, C>,
+  ends: ReadonlyMap<ClaimableLane, C>,
   max: number,
-  start: (candidate: C) => Start,
+  start: (candidate: C) => StartVerdict,
 ): { chosen: C[]; held: number } {
-  candidates.sort(byTurn);
+  candidates.sort(byClaimOrder);
   const chosen: C[] = [];
   let suspected = false;
   let held = 0;
@@ -133,16 +133,16 @@ export function choose<C extends Candidate>(
   for (const candidate of candidates) {
     if (chosen.length === max) break;
     // The lane may have unread jobs behind the held ones that come before this candidate.
-    if (end !== undefined && byTurn(end, candidate) < 0) break;
-    if (candidate.share.budget.left === 0 || (candidate.suspect && suspected)) continue;
+    if (end !== undefined && byClaimOrder(end, candidate) < 0) break;
+    if (candidate.claimable.budget.left === 0 || (candidate.suspect && suspected)) continue;
     const verdict = start(candidate);
     if (verdict === "held") {
       held++;
-      const last = candidate.suspect ? candidate : ends.get(candidate.share);
-      if (last !== undefined && (end === undefined || byTurn(last, end) < 0)) end = last;
+      const last = candidate.suspect ? candidate : ends.get(candidate.claimable);
+      if (last !== undefined && (end === undefined || byClaimOrder(last, end) < 0)) end = last;
       continue;
     }
-    candidate.share.budget.left -= 1;
+    candidate.claimable.budget.left -= 1;
     suspected ||= candidate.suspect;
     chosen.push(candidate);
     // Jobs of its key that pass now may come before the candidates that were read.
@@ -151,17 +151,17 @@ export function choose<C extends Candidate>(
   return { chosen, held };
 }
 
-export function readAhead(ahead: number, { chosen, held }: { chosen: readonly unknown[]; held: number }): number {
-  return held > chosen.length ? Math.min(MOST_AHEAD, ahead * 2) : 1;
+export function nextReadFactor(ahead: number, { chosen, held }: { chosen: readonly unknown[]; held: number }): number {
+  return held > chosen.length ? Math.min(MAX_READ_FACTOR, ahead * 2) : 1;
 }
 
-export interface Outlook {
+export interface ClaimOutlook {
   ready: boolean;
   /** Milliseconds by the store's clock until there may be more; null: unknown. */
   nextIn: number | null;
 }
 
-export function outlookOf(ready: boolean, instants: Iterable<number | null>, now: number): Outlook {
+export function outlookOf(ready: boolean, instants: Iterable<number | null>, now: number): ClaimOutlook {
   let soonest: number | null = null;
   for (const at of instants) if (at !== null && (soonest === null || at < soonest)) soonest = at;
   const nextIn = soonest === null ? null : Math.max(0, soonest - now);

@@ -71,7 +71,7 @@ export type EventType = (typeof EVENT_TYPES)[number];
 /** Rejects types that no event has, which a subscriber would wait for without end. */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {
-    if (EVENT_TYPES.some((known) => isAskedFor(known, [type]))) continue;
+    if (EVENT_TYPES.some((known) => matchesEventType(known, [type]))) continue;
     const groups = new Set(EVENT_TYPES.map((known) => `${known.slice(0, known.indexOf("."))}.*`));
     throw invalidOption(
       `There is no event type "${type}".`,
@@ -103,7 +103,7 @@ export interface NewEvent {
 }
 
 /** The job's row after the change; `error` is JSON. */
-interface ToldJob {
+interface EventJob {
   key: JobKey;
   fence: Fence | 0;
   attempt: number;
@@ -112,17 +112,17 @@ interface ToldJob {
 }
 
 /** Without input and output: they may be large, and secret. */
-export function jobEvent(type: JobEventType, job: ToldJob, { name, queue, version }: Lane): NewEvent {
+export function jobEvent(type: JobEventType, job: EventJob, { name, queue, version }: Lane): NewEvent {
   const { key, fence, attempt, id, error } = job;
   const data: Record<string, unknown> = { id, name, queue, version, attempt };
-  if (error !== null && !FRESH.has(type)) data["error"] = brief(JSON.parse(error) as JobError);
+  if (error !== null && !TYPES_WITHOUT_ERROR.has(type)) data["error"] = withoutStack(JSON.parse(error) as JobError);
   return { type, transition: jobTransition(type, key, fence), job: id, data };
 }
 
 /** Events without the job's error, which is that of an earlier attempt. */
-const FRESH: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
+const TYPES_WITHOUT_ERROR: ReadonlySet<JobEventType> = new Set(["job.enqueued", "job.started", "job.retried"]);
 
-function brief({ name, message, code }: JobError): JobError {
+function withoutStack({ name, message, code }: JobError): JobError {
   return code === undefined ? { name, message } : { name, message, code };
 }
 
@@ -130,31 +130,31 @@ function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): strin
   return `${type}|${job}:${fence}`;
 }
 
-export function change(type: string, subject: string, commit: Fence, number: number): string {
+export function commitTransition(type: string, subject: string, commit: Fence, number: number): string {
   return `${type}|${subject}|${commit}:${number}`;
 }
 
-export function about(type: string, subject: string): object {
+export function subjectData(type: string, subject: string): object {
   return { [type.slice(0, type.indexOf("."))]: subject };
 }
 
-export function removedJobs(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
+export function removedJobsData(jobs: number, { state, queue }: { state: FinishedState; queue?: string }): object {
   return { state, jobs, ...(queue === undefined ? {} : { queue }) };
 }
 
 /** `job.failed` matches itself, `job.*` all types that begin so. */
-export function isAskedFor(type: string, types: readonly string[] | undefined): boolean {
+export function matchesEventType(type: string, types: readonly string[] | undefined): boolean {
   if (types === undefined) return true;
   return types.some((asked) => (asked.endsWith("*") ? type.startsWith(asked.slice(0, -1)) : type === asked));
 }
 
-const FIRST_PAUSE = 1_000;
+const FIRST_SINK_PAUSE_MS = 1_000;
 const FIRST_RETRY_MS = 100;
-const LONGEST_PAUSE = 300_000;
+const MAX_SINK_PAUSE_MS = 300_000;
 
 /** With jitter, or all sinks of a host would come back at once. */
 export function redeliverAfter(failures: number, random: number): number {
-  return backOff(FIRST_PAUSE, failures, random);
+  return backOff(FIRST_SINK_PAUSE_MS, failures, random);
 }
 
 function retryRefusedAfter(refusals: number, random: number): number {
@@ -162,7 +162,7 @@ function retryRefusedAfter(refusals: number, random: number): number {
 }
 
 function backOff(first: number, failures: number, random: number): number {
-  const full = Math.min(LONGEST_PAUSE, first * 2 ** Math.min(failures - 1, 40));
+  const full = Math.min(MAX_SINK_PAUSE_MS, first * 2 ** Math.min(failures - 1, 40));
   return Math.round(full / 2 + (full / 2) * random);
 }
 
@@ -180,9 +180,9 @@ export function buildTransition(type: string, build: string, seq: number, target
 }
 
 /** Events held back in memory; beyond that, none is read until some are delivered. */
-const MAX_HELD = 1_000;
+const MAX_HELD_EVENTS = 1_000;
 /** A crash delivers the events after the oldest held one again: at most this many. */
-const MAX_AHEAD = 10_000;
+const MAX_EVENTS_AHEAD = 10_000;
 
 interface HeldSubject {
   /** In order; the sink refused the first, the others wait behind it. */
@@ -214,14 +214,14 @@ export class HeldEvents {
   }
 
   /** All events up to here are delivered. */
-  get delivered(): number {
+  get deliveredTo(): number {
     let oldest = this.#readTo + 1;
     for (const { events } of this.#subjects.values()) oldest = Math.min(oldest, (events[0] as Event).seq);
     return oldest - 1;
   }
 
   get hasRoom(): boolean {
-    return this.#size < MAX_HELD && this.#readTo - this.delivered < MAX_AHEAD;
+    return this.#size < MAX_HELD_EVENTS && this.#readTo - this.deliveredTo < MAX_EVENTS_AHEAD;
   }
 
   /** True: the event waits behind a held one. False: the caller offers it to the sink, or skips it. */
@@ -230,12 +230,12 @@ export class HeldEvents {
     if (subject === undefined) return false;
     subject.events.push(event);
     this.#size++;
-    this.passed(event);
+    this.advance(event);
     return true;
   }
 
   /** The event is delivered, held back, or filtered out. Until then it is read again. */
-  passed({ seq }: Event): void {
+  advance({ seq }: Event): void {
     this.#readTo = Math.max(this.#readTo, seq);
   }
 
@@ -250,8 +250,8 @@ export class HeldEvents {
   }
 
   /** `atLeast`: the pause before a third or later delivery. Returns the number of refusals. */
-  refused(event: Event, now: number, random: number, atLeast = 0): number {
-    this.passed(event);
+  refuse(event: Event, now: number, random: number, atLeast = 0): number {
+    this.advance(event);
     const name = subjectOf(event);
     const known = this.#subjects.get(name);
     const subject = known ?? { events: [event], refusals: 0, retryAt: 0 };
@@ -265,8 +265,8 @@ export class HeldEvents {
   }
 
   /** Events held back behind the accepted one are due at once. */
-  accepted(event: Event): void {
-    this.passed(event);
+  accept(event: Event): void {
+    this.advance(event);
     const name = subjectOf(event);
     const subject = this.#subjects.get(name);
     if (subject === undefined || subject.events[0] !== event) return;

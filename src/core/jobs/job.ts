@@ -79,7 +79,7 @@ export interface Job<In = unknown, Out = unknown> {
 export type Finished<Out = unknown> = Job<unknown, Out> &
   ({ state: "succeeded"; output: Out } | { state: "failed" | "cancelled" | "quarantined" });
 
-export function byTurn(a: { priority: number; key: JobKey }, b: { priority: number; key: JobKey }): number {
+export function byClaimOrder(a: { priority: number; key: JobKey }, b: { priority: number; key: JobKey }): number {
   return b.priority - a.priority || a.key - b.key;
 }
 
@@ -92,7 +92,7 @@ const MAX_STACK_BYTES = MAX_ERROR_BYTES - MAX_MESSAGE_BYTES - 2 * MAX_NAME_BYTES
 /** Handlers throw anything: no getter or proxy of theirs may crash the worker. */
 export function toJobError(thrown: unknown): JobError {
   try {
-    return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: sayValue(thrown) });
+    return capError(thrown instanceof Error ? describe(thrown) : { name: "Error", message: describeThrown(thrown) });
   } catch {
     return { name: "Error", message: "Something was thrown that cannot be read." };
   }
@@ -127,7 +127,7 @@ function capText(text: string, maxBytes: number): string {
   return `${kept.toString("utf8").replace(/\ufffd$/, "")}${note}`;
 }
 
-function sayValue(value: unknown): string {
+function describeThrown(value: unknown): string {
   if (typeof value === "string") return value;
   try {
     return JSON.stringify(value) ?? String(value);
@@ -180,14 +180,14 @@ export interface FileChurn {
   waited: boolean;
 }
 
-const MOST_CHANGES = 5;
+const MAX_FILE_CHANGES = 5;
 
 /** Each further wait is four times as long: 250 ms, 1 s, 4 s, 16 s. */
-const FIRST_WAIT = 250;
+const FIRST_CHANGE_WAIT_MS = 250;
 
-export const CALM: FileChurn = { times: 0, waited: false };
+export const NO_CHURN: FileChurn = { times: 0, waited: false };
 
 /** Wait before the new bytes are processed; null: give up. */
-export function waitAfter(times: number): number | null {
-  return times >= MOST_CHANGES ? null : FIRST_WAIT * 4 ** (times - 1);
+export function changeWaitMs(times: number): number | null {
+  return times >= MAX_FILE_CHANGES ? null : FIRST_CHANGE_WAIT_MS * 4 ** (times - 1);
 }

@@ -8,9 +8,9 @@ export interface LeaseRef {
 }
 
 /** What became of a lease: still held, or the job's state now. `gone`: the job was removed. */
-export type Fate = "held" | "lost" | "cancelled" | "gone";
+export type LeaseState = "held" | "lost" | "cancelled" | "gone";
 
-export function fateOf({ fence }: LeaseRef, row: { state: JobState; fence: Fence } | undefined): Fate {
+export function leaseState({ fence }: LeaseRef, row: { state: JobState; fence: Fence } | undefined): LeaseState {
   if (row === undefined) return "gone";
   if (row.state === "running" && row.fence === fence) return "held";
   return row.state === "cancelled" ? "cancelled" : "lost";
@@ -34,13 +34,13 @@ export interface StaleLease extends HeldLease {
  */
 export type Holder = "by-hand" | "alive" | "orphan" | "unknown" | "dead" | "rebooted";
 
-export type Verdict = "keep" | "cut" | "crashed" | "interrupted" | "stalled";
+export type LeaseVerdict = "keep" | "cut" | "crashed" | "interrupted" | "stalled";
 
 export function renewalInterval(lease: number): number {
   return Math.max(1, Math.floor(lease / 3));
 }
 
-export function isProven(life: Holder): life is "dead" | "rebooted" {
+export function isProvenDead(life: Holder): life is "dead" | "rebooted" {
   return life === "dead" || life === "rebooted";
 }
 
@@ -53,8 +53,8 @@ export function endedBy(life: "dead" | "rebooted"): "crashed" | "interrupted" {
  * Whether to reclaim. `expiredFor`: how long this process has seen the lease expired, by its monotonic clock: wall clocks
  * jump, and after a suspend of the host the keepers are about to renew.
  */
-export function judge({ lease, left }: StaleLease, holder: Holder, expiredFor: number): Verdict {
-  if (isProven(holder)) return endedBy(holder);
+export function judgeLease({ lease, left }: StaleLease, holder: Holder, expiredFor: number): LeaseVerdict {
+  if (isProvenDead(holder)) return endedBy(holder);
   // Longer than a lease can be: the clock was set back. Uncut, it would delay the reclaim by that much.
   if (left > lease) return "cut";
   if (left > 0) return "keep";

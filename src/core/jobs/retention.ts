@@ -3,9 +3,9 @@ import type { Keep, Lane, QueueSettings } from "./claiming.ts";
 import { FINISHED_STATES, type FinishedState } from "./job.ts";
 
 /** Rows read in one step to find jobs that finished before their queue had a retention. */
-export const BACKFILL = 2_000;
+export const BACKFILL_ROWS = 2_000;
 
-export interface Over {
+export interface ExpiredJob {
   job: JobKey;
   lane: number;
   state: FinishedState;
@@ -32,7 +32,7 @@ export interface Kept {
 }
 
 /** Removes nothing that finished less than `leastAge` ago. */
-export function excesses({ set, lanes, finished, unlisted }: Kept, now: number, leastAge: number): Excess[] {
+export function findExcess({ set, lanes, finished, unlisted }: Kept, now: number, leastAge: number): Excess[] {
   const byQueue = Map.groupBy(lanes, ({ queue }) => queue);
   const counts = new Map<string, number>();
   for (const { lane, state, n } of finished) {
@@ -63,11 +63,11 @@ function excessOf({ age, count }: Keep, total: number, now: number, leastAge: nu
 }
 
 /** Both are the oldest jobs, so one list contains the other. */
-export function longer<T>(tooMany: readonly T[], tooOld: readonly T[]): readonly T[] {
+export function longerList<T>(tooMany: readonly T[], tooOld: readonly T[]): readonly T[] {
   return tooMany.length > tooOld.length ? tooMany : tooOld;
 }
 
 /** Whether to make another step. A listed job that stays (it was retried since) says nothing about those behind it. */
-export function isMore(step: { listing: boolean; taken: number; removed: number; limit: number }): boolean {
+export function needsAnotherStep(step: { listing: boolean; taken: number; removed: number; limit: number }): boolean {
   return step.listing || step.taken === step.limit || step.removed < step.taken;
 }

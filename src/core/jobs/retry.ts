@@ -66,9 +66,9 @@ export function decide(history: History, policy: Policy, outcome: Outcome, rando
       return interrupted({ ...history, attempt: history.attempt - 1 }, policy, 0);
     case "stalled":
       // Beyond the limit, not at it: the first stall may be a suspended process, and never ends the job.
-      return leftBehind(history, policy, { limit: policy.crashes + 1, error: stallError, random });
+      return afterCrash(history, policy, { limit: policy.crashes + 1, error: stallError, random });
     case "crashed":
-      return leftBehind(history, policy, { limit: policy.crashes, error: crashError, random });
+      return afterCrash(history, policy, { limit: policy.crashes, error: crashError, random });
   }
 }
 
@@ -114,7 +114,7 @@ interface Quarantine {
   random: number;
 }
 
-function leftBehind(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
+function afterCrash(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
   const crashes = history.crashes + 1;
   if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes) });
   // The first crash may be a neighbour's fault, so it costs no time; from the second on the job waits.

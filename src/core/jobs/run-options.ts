@@ -23,7 +23,7 @@ export interface RunOptions<In = unknown> {
 }
 
 /** The keeper renews after a third of the lease and may sleep for a tenth of a second. */
-const SHORTEST_LEASE = 300;
+const MIN_LEASE_MS = 300;
 
 /** Leases that one process can renew at once, so also its attempts. */
 export const MAX_CONCURRENCY = 8_192;
@@ -50,7 +50,7 @@ export function checkRunOptions(options: RunOptions & Interruptible, where: stri
   return {
     version: checkCount(version, `The version of ${where}`, 0),
     policy: policyOf(options, where),
-    lease: checkAtLeast(toMillis(lease, `The lease of ${where}`), SHORTEST_LEASE, `The lease of ${where}`),
+    lease: checkAtLeast(toMillis(lease, `The lease of ${where}`), MIN_LEASE_MS, `The lease of ${where}`),
     concurrency: concurrency === undefined ? undefined : checkConcurrency(concurrency, `The concurrency of ${where}`),
   };
 }
@@ -93,20 +93,20 @@ type Result = { value: unknown; issues?: undefined } | { issues: readonly Issue[
 /** Returns a promise only if the schema is asynchronous. */
 export function parse(schema: StandardSchema, value: unknown, what: string): unknown {
   const result = schema["~standard"].validate(value);
-  if (result instanceof Promise) return result.then((late) => accepted(late as Result, what));
-  return accepted(result as Result, what);
+  if (result instanceof Promise) return result.then((late) => acceptedValue(late as Result, what));
+  return acceptedValue(result as Result, what);
 }
 
-function accepted(result: Result, what: string): unknown {
+function acceptedValue(result: Result, what: string): unknown {
   if (result.issues === undefined) return result.value;
   throw new HoldfastError(
     "INPUT_INVALID",
-    `${what} does not fit its schema: ${result.issues.slice(0, 5).map(sayIssue).join("; ")}`,
+    `${what} does not fit its schema: ${result.issues.slice(0, 5).map(describeIssue).join("; ")}`,
     "Correct the value, or the schema of the job's definition.",
   );
 }
 
-function sayIssue(issue: Issue): string {
+function describeIssue(issue: Issue): string {
   const path = (issue.path ?? []).map((part) => String(typeof part === "object" ? part.key : part)).join(".");
   return path === "" ? issue.message : `${path}: ${issue.message}`;
 }

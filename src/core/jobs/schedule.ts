@@ -33,11 +33,11 @@ export interface Due {
 }
 
 /** A tick is on time for this long: a busy process, or the second in which a worker is restarted, misses nothing. */
-export const ON_TIME = 10_000;
+export const ON_TIME_MS = 10_000;
 /** Each tick costs some dozen microseconds on the main thread. */
-export const CHUNK = 250;
-const DAY = 86_400_000;
-const SECOND = 1_000;
+export const MAX_TICKS = 250;
+const DAY_MS = 86_400_000;
+const SECOND_MS = 1_000;
 const NEVER = 8.64e15;
 
 /**
@@ -45,13 +45,13 @@ const NEVER = 8.64e15;
  * runs for "skip", each for "all", and for "once" the newest due tick, so that a tick on time stands in for those missed
  * before it.
  */
-export function ticksOf(rule: ScheduleRule, now: number): Due | null {
+export function dueTicks(rule: ScheduleRule, now: number): Due | null {
   if (rule.nextAt > now) return null;
   const next = pattern(rule.cron, rule.timezone);
-  const reach = rule.missed === "all" ? Math.max(ON_TIME, rule.within ?? DAY) : ON_TIME;
+  const reach = rule.missed === "all" ? Math.max(ON_TIME_MS, rule.within ?? DAY_MS) : ON_TIME_MS;
   let tick = rule.nextAt >= now - reach ? rule.nextAt : Math.max(rule.nextAt, atOrAfter(next, now - reach));
   const fire: number[] = [];
-  while (tick <= now && fire.length < CHUNK) {
+  while (tick <= now && fire.length < MAX_TICKS) {
     fire.push(tick);
     tick = next(tick);
   }
@@ -63,7 +63,7 @@ export function ticksOf(rule: ScheduleRule, now: number): Due | null {
 }
 
 /** Without `overlap`, no tick becomes a job while the last one is unfinished, and never more than one does. */
-export function firing(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
+export function ticksToFire(fire: readonly number[], overlap: boolean, isUnfinished: () => boolean): readonly number[] {
   if (overlap) return fire;
   return isUnfinished() ? [] : fire.slice(0, 1);
 }
@@ -142,7 +142,7 @@ function timesOfDay(cron: string): string[] {
 }
 
 function atOrAfter(next: Next, instant: number): number {
-  return next(Math.ceil(instant / SECOND) * SECOND - SECOND);
+  return next(Math.ceil(instant / SECOND_MS) * SECOND_MS - SECOND_MS);
 }
 
 /**
@@ -151,12 +151,12 @@ function atOrAfter(next: Next, instant: number): number {
  */
 function newestDue(next: Next, first: number, now: number): number {
   if (next(first) > now) return first;
-  let step = SECOND;
+  let step = SECOND_MS;
   while (now - step > first && next(now - step) > now) step *= 2;
   // A tick follows `low` in time, none follows `high`.
   let low = Math.max(first, now - step);
   let high = now;
-  while (high - low > SECOND) {
+  while (high - low > SECOND_MS) {
     const middle = Math.floor((low + high) / 2);
     if (next(middle) > now) high = middle;
     else low = middle;

@@ -1,24 +1,24 @@
 import type { JobKey } from "../text/ids.ts";
-import { byTurn } from "../jobs/job.ts";
+import { byClaimOrder } from "../jobs/job.ts";
 import type { LimitRule, Usage } from "./limit.ts";
-import type { Changes } from "./limit-gate.ts";
+import type { LimitChanges } from "./limit-gate.ts";
 
-const REMEMBERED = 32;
+const MAX_CACHED_PARKED_JOBS = 32;
 
-export interface Turn {
+export interface JobPosition {
   priority: number;
   key: JobKey;
 }
 
 /** A job parked at a counter. `more`: it has other limits too. `limits`: its row's text, where known. */
-export interface Parked extends Turn {
+export interface ParkedJob extends JobPosition {
   more: boolean;
   limits?: string;
 }
 
 /** The first parked jobs of a usage in claim order; `whole`: there are no others. */
-interface Heads {
-  readonly jobs: readonly Parked[];
+interface FirstParked {
+  readonly jobs: readonly ParkedJob[];
   readonly whole: boolean;
 }
 
@@ -38,7 +38,7 @@ export interface LaneUsageState {
   dueAt: number | null;
 }
 
-export type Stored = Readonly<LaneUsageState> & { readonly id: number };
+export type StoredLaneUsage = Readonly<LaneUsageState> & { readonly id: number };
 
 export interface LaneUsage extends LaneUsageState {
   readonly counter: Counter;
@@ -46,11 +46,11 @@ export interface LaneUsage extends LaneUsageState {
   id: number | null;
   changed: boolean;
   /** The parked jobs up to `knownUpTo`, in claim order. */
-  ahead: Parked[];
-  upTo: Turn;
+  knownParked: ParkedJob[];
+  knownUpTo: JobPosition;
   /** Changes since the usage was stored. */
-  joined: Map<JobKey, Parked> | null;
-  left: Map<JobKey, Turn> | null;
+  newlyParked: Map<JobKey, ParkedJob> | null;
+  unparked: Map<JobKey, JobPosition> | null;
 }
 
 /** The use of one limit under one key, over all lanes. */
@@ -60,14 +60,14 @@ export interface Counter extends Usage {
   usages: LaneUsage[];
 }
 
-const BEFORE_ALL: Turn = { priority: Number.POSITIVE_INFINITY, key: 0 as JobKey };
-export const AFTER_ALL: Turn = { priority: Number.NEGATIVE_INFINITY, key: 0 as JobKey };
+const BEFORE_ALL: JobPosition = { priority: Number.POSITIVE_INFINITY, key: 0 as JobKey };
+export const AFTER_ALL: JobPosition = { priority: Number.NEGATIVE_INFINITY, key: 0 as JobKey };
 
-export function toCounter(rule: number, key: string, usages: readonly Stored[]): Counter {
+export function toCounter(rule: number, key: string, usages: readonly StoredLaneUsage[]): Counter {
   const counter: Counter = { rule, key, usages: [], running: 0, bucket: 0 };
   for (const one of usages) {
     const upTo = one.parked > 0 ? BEFORE_ALL : AFTER_ALL;
-    counter.usages.push({ ...one, counter, changed: false, ahead: [], upTo, joined: null, left: null });
+    counter.usages.push({ ...one, counter, changed: false, knownParked: [], knownUpTo: upTo, newlyParked: null, unparked: null });
     counter.running += one.running;
     counter.bucket = Math.max(counter.bucket, one.bucket);
   }
@@ -83,10 +83,10 @@ export function laneUsageOf(counter: Counter, lane: number): LaneUsage {
     ...none,
     counter,
     changed: true,
-    ahead: [],
-    upTo: AFTER_ALL,
-    joined: null,
-    left: null,
+    knownParked: [],
+    knownUpTo: AFTER_ALL,
+    newlyParked: null,
+    unparked: null,
   };
   counter.usages.push(usage);
   return usage;
@@ -96,16 +96,16 @@ export function isIdle({ running, passed, parked }: LaneUsageState): boolean {
   return running + passed + parked === 0;
 }
 
-export function readyOf({ passed, beyond }: LaneUsageState): number {
+export function countReady({ passed, beyond }: LaneUsageState): number {
   return passed - beyond;
 }
 
 /** Whether the job comes before the last of the passed jobs in claim order. */
-export function precedes({ key, priority }: Turn, { lowest, last }: LaneUsageState): boolean {
+export function comesBeforeLastPassed({ key, priority }: JobPosition, { lowest, last }: LaneUsageState): boolean {
   return priority > lowest || (priority === lowest && key < last);
 }
 
-export function addPassed(usage: LaneUsage, { key, priority }: Turn): void {
+export function addPassed(usage: LaneUsage, { key, priority }: JobPosition): void {
   const first = usage.passed === 0;
   usage.lowest = first ? priority : Math.min(usage.lowest, priority);
   usage.last = first ? key : Math.max(usage.last, key);
@@ -113,38 +113,40 @@ export function addPassed(usage: LaneUsage, { key, priority }: Turn): void {
   usage.changed = true;
 }
 
-export function park(usage: LaneUsage, job: Parked): void {
+export function park(usage: LaneUsage, job: ParkedJob): void {
   const { key } = job;
-  if (!usage.left?.delete(key)) (usage.joined ??= new Map()).set(key, job);
+  if (!usage.unparked?.delete(key)) (usage.newlyParked ??= new Map()).set(key, job);
   usage.parked += 1;
   usage.changed = true;
-  if (byTurn(job, usage.upTo) > 0) return;
-  const { ahead } = usage;
-  let at = ahead.length;
-  while (at > 0 && byTurn(job, ahead[at - 1] as Parked) < 0) at--;
-  if (at === ahead.length) ahead.push(job);
-  else ahead.splice(at, 0, job);
+  if (byClaimOrder(job, usage.knownUpTo) > 0) return;
+  const { knownParked } = usage;
+  let at = knownParked.length;
+  while (at > 0 && byClaimOrder(job, knownParked[at - 1] as ParkedJob) < 0) at--;
+  if (at === knownParked.length) knownParked.push(job);
+  else knownParked.splice(at, 0, job);
 }
 
-export function unpark(usage: LaneUsage, { key, priority }: Turn): void {
-  if (!usage.joined?.delete(key)) (usage.left ??= new Map()).set(key, { key, priority });
+export function unpark(usage: LaneUsage, { key, priority }: JobPosition): void {
+  if (!usage.newlyParked?.delete(key)) (usage.unparked ??= new Map()).set(key, { key, priority });
   usage.parked -= 1;
   usage.changed = true;
-  const { ahead } = usage;
-  if (ahead[0]?.key === key) return void ahead.shift();
-  const at = ahead.findIndex((one) => one.key === key);
-  if (at !== -1) ahead.splice(at, 1);
+  const { knownParked } = usage;
+  if (knownParked[0]?.key === key) return void knownParked.shift();
+  const at = knownParked.findIndex((one) => one.key === key);
+  if (at !== -1) knownParked.splice(at, 1);
 }
 
 /** Reads the parked jobs after `knownUpTo` from the store. */
-export function readOn(usage: LaneUsage, read: (after: Turn | null) => readonly Parked[]): void {
-  const { left, upTo } = usage;
-  const late = usage.joined === null ? [] : [...usage.joined.values()].filter((job) => byTurn(job, upTo) > 0);
+export function readMoreParked(usage: LaneUsage, read: (after: JobPosition | null) => readonly ParkedJob[]): void {
+  const { unparked, knownUpTo } = usage;
+  const late =
+    usage.newlyParked === null ? [] : [...usage.newlyParked.values()].filter((job) => byClaimOrder(job, knownUpTo) > 0);
   const others = usage.parked - late.length;
-  const found = others === 0 ? [] : read(upTo === BEFORE_ALL ? null : upTo);
-  const still = left === null ? found.slice() : found.filter(({ key }) => !left.has(key));
-  usage.upTo = still.length === others ? AFTER_ALL : (found.at(-1) ?? AFTER_ALL);
-  usage.ahead = late.length === 0 ? still : [...still, ...late.filter((job) => byTurn(job, usage.upTo) < 0)].sort(byTurn);
+  const found = others === 0 ? [] : read(knownUpTo === BEFORE_ALL ? null : knownUpTo);
+  const still = unparked === null ? found.slice() : found.filter(({ key }) => !unparked.has(key));
+  usage.knownUpTo = still.length === others ? AFTER_ALL : (found.at(-1) ?? AFTER_ALL);
+  usage.knownParked =
+    late.length === 0 ? still : [...still, ...late.filter((job) => byClaimOrder(job, usage.knownUpTo) < 0)].sort(byClaimOrder);
 }
 
 export function lowerBuckets(counter: Counter): void {
@@ -156,35 +158,35 @@ export function lowerBuckets(counter: Counter): void {
 }
 
 /** Null: no parked job was read. */
-function headsOf({ ahead, upTo }: LaneUsage): Heads | null {
-  return upTo === BEFORE_ALL ? null : { jobs: ahead, whole: upTo === AFTER_ALL };
+function firstParkedOf({ knownParked, knownUpTo }: LaneUsage): FirstParked | null {
+  return knownUpTo === BEFORE_ALL ? null : { jobs: knownParked, whole: knownUpTo === AFTER_ALL };
 }
 
-export function stored(usage: LaneUsage): void {
+export function markStored(usage: LaneUsage): void {
   usage.changed = false;
-  usage.joined = null;
-  usage.left = null;
-  const { ahead } = usage;
-  if (usage.parked === 0) usage.upTo = AFTER_ALL;
-  if (ahead.length <= REMEMBERED) return;
-  ahead.length = REMEMBERED;
-  usage.upTo = ahead.at(-1) as Parked;
+  usage.newlyParked = null;
+  usage.unparked = null;
+  const { knownParked } = usage;
+  if (usage.parked === 0) usage.knownUpTo = AFTER_ALL;
+  if (knownParked.length <= MAX_CACHED_PARKED_JOBS) return;
+  knownParked.length = MAX_CACHED_PARKED_JOBS;
+  usage.knownUpTo = knownParked.at(-1) as ParkedJob;
 }
 
 /** The rows of a store as of the last stored change. Each method may throw `RowMissing`. */
 export interface LimitRows {
   rule(id: number): LimitRule;
-  usages(rule: number, key: string): readonly Stored[];
+  usages(rule: number, key: string): readonly StoredLaneUsage[];
   /** The next parked jobs after a position. Empty only if there are none. */
-  parked(usage: number, after: Turn | null): readonly Parked[];
-  isParked(usage: number, job: Turn): boolean;
+  parked(usage: number, after: JobPosition | null): readonly ParkedJob[];
+  isParked(usage: number, job: JobPosition): boolean;
   limitsOf(job: JobKey): string;
 }
 
 export type MissingRow =
   | { what: "usages"; rule: number; key: string }
-  | { what: "parked"; usage: number; after: Turn | null }
-  | { what: "isParked"; usage: number; job: Turn }
+  | { what: "parked"; usage: number; after: JobPosition | null }
+  | { what: "isParked"; usage: number; job: JobPosition }
   | { what: "limitsOf"; job: JobKey };
 
 /** Thrown when a row was not fetched yet. The store fetches it and starts the whole decision again with a new LimitGate. */
@@ -200,8 +202,8 @@ export class RowMissing extends Error {
 /** The rows fetched so far; reading does not change them. */
 export class FetchedRows implements LimitRows {
   readonly #ruleOf: (id: number) => LimitRule;
-  readonly #usages = new Map<string, readonly Stored[]>();
-  readonly #parked = new Map<number, Heads>();
+  readonly #usages = new Map<string, readonly StoredLaneUsage[]>();
+  readonly #parked = new Map<number, FirstParked>();
   readonly #isParked = new Map<string, boolean>();
   readonly #limits = new Map<JobKey, string>();
 
@@ -209,17 +211,17 @@ export class FetchedRows implements LimitRows {
     this.#ruleOf = ruleOf;
   }
 
-  addUsages(rule: number, key: string, usages: readonly Stored[]): void {
+  addUsages(rule: number, key: string, usages: readonly StoredLaneUsage[]): void {
     this.#usages.set(`${rule}:${key}`, usages);
   }
 
-  recall(rule: number, key: string, known: readonly KnownUsage[]): void {
+  addKnownUsages(rule: number, key: string, known: readonly KnownUsage[]): void {
     this.addUsages(
       rule,
       key,
       known.map(({ usage }) => usage),
     );
-    for (const { usage, heads } of known) if (heads !== null) this.setParked(usage.id, heads);
+    for (const { usage, firstParked } of known) if (firstParked !== null) this.setParked(usage.id, firstParked);
   }
 
   hasUsages(rule: number, key: string): boolean {
@@ -227,26 +229,26 @@ export class FetchedRows implements LimitRows {
   }
 
   /** Usages with parked jobs of which none was fetched. */
-  unread(): number[] {
+  usagesWithoutParked(): number[] {
     const usages = [...this.#usages.values()].flat();
     return usages.filter(({ id, parked }) => parked > 0 && !this.#parked.has(id)).map(({ id }) => id);
   }
 
   /** Appends jobs behind those added before. */
-  addParked(usage: number, jobs: readonly Parked[], whole: boolean): void {
+  addParked(usage: number, jobs: readonly ParkedJob[], whole: boolean): void {
     const known = this.#parked.get(usage);
     this.#parked.set(usage, { jobs: [...(known?.jobs ?? []), ...jobs], whole });
   }
 
-  setParked(usage: number, heads: Heads): void {
+  setParked(usage: number, heads: FirstParked): void {
     this.#parked.set(usage, heads);
   }
 
-  heads(usage: number): Heads | null {
+  firstParked(usage: number): FirstParked | null {
     return this.#parked.get(usage) ?? null;
   }
 
-  addIsParked(usage: number, job: Turn, isParked: boolean): void {
+  addIsParked(usage: number, job: JobPosition, isParked: boolean): void {
     this.#isParked.set(`${usage}:${job.key}`, isParked);
   }
 
@@ -258,23 +260,23 @@ export class FetchedRows implements LimitRows {
     return this.#ruleOf(id);
   }
 
-  usages(rule: number, key: string): readonly Stored[] {
+  usages(rule: number, key: string): readonly StoredLaneUsage[] {
     const usages = this.#usages.get(`${rule}:${key}`);
     if (usages === undefined) throw new RowMissing({ what: "usages", rule, key });
     return usages;
   }
 
-  parked(usage: number, after: Turn | null): readonly Parked[] {
+  parked(usage: number, after: JobPosition | null): readonly ParkedJob[] {
     const { jobs, whole } = this.#parked.get(usage) ?? { jobs: [], whole: false };
-    const next = after === null ? jobs : jobs.filter((job) => byTurn(job, after) > 0);
+    const next = after === null ? jobs : jobs.filter((job) => byClaimOrder(job, after) > 0);
     if (next.length === 0 && !whole) throw new RowMissing({ what: "parked", usage, after: jobs.at(-1) ?? null });
     return next;
   }
 
-  isParked(usage: number, job: Turn): boolean {
+  isParked(usage: number, job: JobPosition): boolean {
     const { jobs, whole } = this.#parked.get(usage) ?? { jobs: [], whole: false };
     const last = jobs.at(-1);
-    if (whole || (last !== undefined && byTurn(job, last) <= 0)) return jobs.some(({ key }) => key === job.key);
+    if (whole || (last !== undefined && byClaimOrder(job, last) <= 0)) return jobs.some(({ key }) => key === job.key);
     const isParked = this.#isParked.get(`${usage}:${job.key}`);
     if (isParked === undefined) throw new RowMissing({ what: "isParked", usage, job });
     return isParked;
@@ -287,11 +289,11 @@ export class FetchedRows implements LimitRows {
   }
 }
 
-const MOST = 20_000;
+const MAX_CACHED_COUNTERS = 20_000;
 
 export interface KnownUsage {
-  usage: Stored;
-  heads: Heads | null;
+  usage: StoredLaneUsage;
+  firstParked: FirstParked | null;
 }
 
 /** Counters as of the last stored change, for the next decision. Valid until another process changes them. */
@@ -304,25 +306,25 @@ export class CounterCache {
     return this.#counters.get(`${rule}:${key}`);
   }
 
-  keep(counters: Iterable<Counter>, changes: Changes, limitRows: FetchedRows): void {
-    if (this.#counters.size > MOST) this.#counters.clear();
+  update(counters: Iterable<Counter>, changes: LimitChanges, limitRows: FetchedRows): void {
+    if (this.#counters.size > MAX_CACHED_COUNTERS) this.#counters.clear();
     const moved = new Set([...changes.parked, ...changes.unparked].map(({ usage }) => usage));
-    for (const counter of counters) this.#keep(counter, moved, limitRows);
+    for (const counter of counters) this.#updateCounter(counter, moved, limitRows);
   }
 
-  forget(): void {
+  clear(): void {
     this.#counters.clear();
   }
 
-  #keep({ rule, key, usages }: Counter, moved: ReadonlySet<LaneUsage>, limitRows: FetchedRows): void {
+  #updateCounter({ rule, key, usages }: Counter, moved: ReadonlySet<LaneUsage>, limitRows: FetchedRows): void {
     const known: KnownUsage[] = [];
     for (const usage of usages) {
       const { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt } = usage;
       // The store has not assigned the id yet.
       if (id === null) return void this.#counters.delete(`${rule}:${key}`);
       // Parked jobs that the gate did not read are unchanged if no job came or went.
-      const heads = headsOf(usage) ?? (moved.has(usage) ? null : limitRows.heads(id));
-      known.push({ usage: { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt }, heads });
+      const heads = firstParkedOf(usage) ?? (moved.has(usage) ? null : limitRows.firstParked(id));
+      known.push({ usage: { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt }, firstParked: heads });
     }
     this.#counters.set(`${rule}:${key}`, known);
   }

@@ -6,40 +6,50 @@ import {
   isIdle,
   lowerBuckets,
   park,
-  type Parked,
-  precedes,
-  readOn,
-  readyOf,
+  type ParkedJob,
+  comesBeforeLastPassed,
+  readMoreParked,
+  countReady,
   type LaneUsage,
   laneUsageOf,
-  stored,
+  markStored,
   toCounter,
-  type Turn,
+  type JobPosition,
   unpark,
 } from "./lane-usage.ts";
 import type { JobKey } from "../text/ids.ts";
-import type { Start } from "../jobs/claiming.ts";
-import { byTurn } from "../jobs/job.ts";
-import { capped, end, type LimitRule, mayJoin, opensAt, room, start, WINDOW, windowOf } from "./limit.ts";
+import type { StartVerdict } from "../jobs/claiming.ts";
+import { byClaimOrder } from "../jobs/job.ts";
+import {
+  capBucket,
+  countEnd,
+  type LimitRule,
+  canJoin,
+  opensAt,
+  countFree,
+  countStart,
+  MAX_READY_JOBS,
+  readyWindow,
+} from "./limit.ts";
 
 /** `limits` is the text in the job's row. */
-export interface LimitedJob extends Turn {
+export interface LimitedJob extends JobPosition {
   lane: number;
   limits: string;
 }
 
 /** What a store writes, in this order: then no row refers to a missing one. */
-export interface Changes {
-  unparked: { usage: LaneUsage; job: Turn }[];
+export interface LimitChanges {
+  unparked: { usage: LaneUsage; job: JobPosition }[];
   /** Idle usages, which are deleted. */
   removed: LaneUsage[];
   /** Usages to insert (those without an id) or update. */
   saved: LaneUsage[];
   /** Stored usages with a new due time. */
   due: LaneUsage[];
-  parked: { usage: LaneUsage; job: Parked }[];
+  parked: { usage: LaneUsage; job: ParkedJob }[];
   /** Jobs that were ready and may not start. */
-  shut: JobKey[];
+  closed: JobKey[];
   opened: { key: JobKey; lane: number }[];
 }
 
@@ -59,7 +69,7 @@ export class LimitGate {
   readonly #byText = new Map<string, readonly Counter[]>();
   readonly #touched = new Set<Counter>();
   readonly #freed = new Set<Counter>();
-  readonly #shut = new Set<JobKey>();
+  readonly #closed = new Set<JobKey>();
 
   constructor(limitRows: LimitRows, now: number) {
     this.#limitRows = limitRows;
@@ -74,20 +84,20 @@ export class LimitGate {
     return this.#counters.values();
   }
 
-  at(now: number): this {
+  setNow(now: number): this {
     this.#now = now;
     return this;
   }
 
   /** Admits a job that becomes pending. The caller writes the returned gate into the job's row. */
   admit(job: LimitedJob): Gate {
-    return this.#pass(job, this.#countersOf(job.limits), 0) ? null : "limit";
+    return this.#passLimits(job, this.#countersOf(job.limits), 0) ? null : "limit";
   }
 
   /** Starts a ready job, or parks it if a limit has no free slot. */
-  take(job: LimitedJob): Start {
+  tryStart(job: LimitedJob): StartVerdict {
     const counters = this.#countersOf(job.limits);
-    const blocked = counters.findIndex((counter) => room(this.#rule(counter), counter, this.#now) < 1);
+    const blocked = counters.findIndex((counter) => countFree(this.#rule(counter), counter, this.#now) < 1);
     if (blocked === -1) {
       let last = false;
       for (const counter of counters) if (this.#start(counter, job.lane)) last = true;
@@ -100,14 +110,14 @@ export class LimitGate {
       usage.changed = true;
     }
     park(laneUsageOf(counters[blocked] as Counter, job.lane), toParked(job, counters));
-    this.#shut.add(job.key);
+    this.#closed.add(job.key);
     return "held";
   }
 
   /** `began`: false returns the job's token to the rate. */
-  end(lane: number, limits: string, began: boolean): void {
+  finish(lane: number, limits: string, began: boolean): void {
     for (const counter of this.#countersOf(limits)) {
-      end(this.#rule(counter), counter, began);
+      countEnd(this.#rule(counter), counter, began);
       const usage = laneUsageOf(counter, lane);
       usage.running -= 1;
       usage.changed = true;
@@ -130,41 +140,41 @@ export class LimitGate {
   }
 
   /** Rechecks a counter: its rate has tokens again, or its rule changed. */
-  look(rule: number, key: string): void {
+  recheck(rule: number, key: string): void {
     this.#touch(this.#counter(rule, key));
   }
 
   /** Ends each operation: lets parked jobs pass where slots are free, and returns what the store must write. */
-  changes(): Changes | null {
+  collectChanges(): LimitChanges | null {
     if (this.#touched.size === 0) return null;
-    const changes: Changes = { unparked: [], removed: [], saved: [], due: [], parked: [], shut: [], opened: [] };
+    const changes: LimitChanges = { unparked: [], removed: [], saved: [], due: [], parked: [], closed: [], opened: [] };
     // A job that passes here may be parked at a later limit, whose counter is then touched: the set grows while it is read.
     for (const counter of this.#touched) this.#refill(counter, changes);
     // These counters were full of jobs parked at later limits, which have passed since.
     for (const counter of this.#freed) this.#refill(counter, changes);
-    for (const counter of this.#touched) this.#sum(counter, changes);
-    changes.shut.push(...this.#shut);
+    for (const counter of this.#touched) this.#collectCounterChanges(counter, changes);
+    changes.closed.push(...this.#closed);
     this.#touched.clear();
     this.#freed.clear();
-    this.#shut.clear();
+    this.#closed.clear();
     return changes;
   }
 
-  forget(): void {
+  clear(): void {
     this.#counters.clear();
     this.#byText.clear();
     this.#touched.clear();
     this.#freed.clear();
-    this.#shut.clear();
+    this.#closed.clear();
   }
 
-  #pass(job: LimitedJob, counters: readonly Counter[], from: number): boolean {
+  #passLimits(job: LimitedJob, counters: readonly Counter[], from: number): boolean {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
       const usage = laneUsageOf(counter, job.lane);
       if (!this.#mayPass(counter, usage, job)) {
         park(usage, toParked(job, counters));
-        for (const before of counters.slice(from, i)) this.#beyond(before, job.lane, 1);
+        for (const before of counters.slice(from, i)) this.#countParkedLater(before, job.lane, 1);
         return false;
       }
       addPassed(usage, job);
@@ -172,69 +182,71 @@ export class LimitGate {
     return true;
   }
 
-  #mayPass(counter: Counter, usage: LaneUsage, job: Turn): boolean {
-    const window = windowOf(room(this.#rule(counter), counter, this.#now));
-    if (usage.beyond >= WINDOW) return false;
-    if (usage.parked === 0 && readyOf(usage) < window) return true;
+  #mayPass(counter: Counter, usage: LaneUsage, job: JobPosition): boolean {
+    const window = readyWindow(countFree(this.#rule(counter), counter, this.#now));
+    if (usage.beyond >= MAX_READY_JOBS) return false;
+    if (usage.parked === 0 && countReady(usage) < window) return true;
     // A job that comes before the ready ones in claim order must not wait behind them: it has a higher priority, or was
     // returned.
-    if (window === 0 || usage.passed === 0 || !mayJoin(readyOf(usage), window)) return false;
-    if (!precedes(job, usage)) return false;
-    const next = this.#nextOf(usage);
-    return next === undefined || byTurn(job, next) < 0;
+    if (window === 0 || usage.passed === 0 || !canJoin(countReady(usage), window)) return false;
+    if (!comesBeforeLastPassed(job, usage)) return false;
+    const next = this.#firstParked(usage);
+    return next === undefined || byClaimOrder(job, next) < 0;
   }
 
   /** Returns true if no job of the counter is ready any more although more could start. */
   #start(counter: Counter, lane: number): boolean {
     const rule = this.#rule(counter);
-    start(rule, counter, this.#now);
+    countStart(rule, counter, this.#now);
     const usage = laneUsageOf(counter, lane);
     usage.running += 1;
     usage.passed -= 1;
     usage.bucket = counter.bucket;
     usage.changed = true;
-    return readyOf(usage) === 0 && usage.parked > 0 && usage.beyond < WINDOW && room(rule, counter, this.#now) > 0;
+    return (
+      countReady(usage) === 0 && usage.parked > 0 && usage.beyond < MAX_READY_JOBS && countFree(rule, counter, this.#now) > 0
+    );
   }
 
-  #refill(counter: Counter, changes: Changes): void {
-    const window = windowOf(room(this.#rule(counter), counter, this.#now));
+  #refill(counter: Counter, changes: LimitChanges): void {
+    const window = readyWindow(countFree(this.#rule(counter), counter, this.#now));
     for (const usage of counter.usages) {
-      for (let joined = 0; usage.parked > 0 && usage.beyond < WINDOW;) {
-        const full = readyOf(usage) >= window;
-        if (full && (joined >= window || !mayJoin(readyOf(usage), window))) break;
-        const job = this.#nextOf(usage);
+      for (let joined = 0; usage.parked > 0 && usage.beyond < MAX_READY_JOBS;) {
+        const full = countReady(usage) >= window;
+        if (full && (joined >= window || !canJoin(countReady(usage), window))) break;
+        const job = this.#firstParked(usage);
         // The job may have been parked behind ready jobs while no slot was free.
-        if (job === undefined || (full && !precedes(job, usage))) break;
+        if (job === undefined || (full && !comesBeforeLastPassed(job, usage))) break;
         if (full) joined++;
         unpark(usage, job);
         addPassed(usage, job);
-        if (job.more && !this.#goOn(counter, job, usage.lane)) continue;
-        this.#shut.delete(job.key);
+        if (job.more && !this.#passLaterLimits(counter, job, usage.lane)) continue;
+        this.#closed.delete(job.key);
         changes.opened.push({ key: job.key, lane: usage.lane });
       }
     }
   }
 
-  #goOn(passed: Counter, job: Parked, lane: number): boolean {
+  #passLaterLimits(passed: Counter, job: ParkedJob, lane: number): boolean {
     const { key, priority, limits = this.#limitRows.limitsOf(key) } = job;
     const counters = this.#countersOf(limits);
     const at = counters.indexOf(passed);
-    if (!this.#pass({ key, lane, priority, limits }, counters, at + 1)) {
-      this.#beyond(passed, lane, 1);
+    if (!this.#passLimits({ key, lane, priority, limits }, counters, at + 1)) {
+      this.#countParkedLater(passed, lane, 1);
       return false;
     }
-    for (const before of counters.slice(0, at)) this.#beyond(before, lane, -1);
+    for (const before of counters.slice(0, at)) this.#countParkedLater(before, lane, -1);
     return true;
   }
 
-  #beyond(counter: Counter, lane: number, by: 1 | -1): void {
+  #countParkedLater(counter: Counter, lane: number, by: 1 | -1): void {
     const usage = laneUsageOf(counter, lane);
     usage.beyond += by;
     usage.changed = true;
-    if (by === -1 && usage.beyond === WINDOW - 1) this.#freed.add(counter);
+    if (by === -1 && usage.beyond === MAX_READY_JOBS - 1) this.#freed.add(counter);
   }
 
-  #sum(counter: Counter, changes: Changes): void {
+  #collectCounterChanges(counter: Counter, changes: LimitChanges): void {
     // Idle usages are deleted, or every key ever used would stay.
     const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.#now;
     let over = 0;
@@ -242,7 +254,7 @@ export class LimitGate {
       const isNew = usage.id === null;
       if (isOver(usage)) {
         over++;
-        noteParked(usage, changes);
+        collectParked(usage, changes);
         if (!isNew) changes.removed.push(usage);
         continue;
       }
@@ -251,9 +263,9 @@ export class LimitGate {
         usage.dueAt = dueAt;
         if (!isNew) changes.due.push(usage);
       }
-      noteParked(usage, changes);
+      collectParked(usage, changes);
       if (usage.changed) changes.saved.push(usage);
-      stored(usage);
+      markStored(usage);
     }
     if (over === 0) return;
     counter.usages = over === counter.usages.length ? [] : counter.usages.filter((usage) => !isOver(usage));
@@ -265,24 +277,24 @@ export class LimitGate {
   #opensAt(counter: Counter, usage: LaneUsage): number | null {
     const rule = this.#rule(counter);
     if (rule.rate === null) return null;
-    const job = this.#nextOf(usage);
-    const ready = readyOf(usage);
-    const joins = job !== undefined && usage.passed > 0 && precedes(job, usage);
-    return opensAt(rule, counter, this.#now, joins ? Math.min(ready, room(rule, counter, this.#now)) : ready);
+    const job = this.#firstParked(usage);
+    const ready = countReady(usage);
+    const joins = job !== undefined && usage.passed > 0 && comesBeforeLastPassed(job, usage);
+    return opensAt(rule, counter, this.#now, joins ? Math.min(ready, countFree(rule, counter, this.#now)) : ready);
   }
 
-  #nextOf(usage: LaneUsage): Parked | undefined {
+  #firstParked(usage: LaneUsage): ParkedJob | undefined {
     const { id } = usage;
-    while (usage.ahead.length === 0 && usage.upTo !== AFTER_ALL) {
-      readOn(usage, (after) => (id === null ? [] : this.#limitRows.parked(id, after)));
+    while (usage.knownParked.length === 0 && usage.knownUpTo !== AFTER_ALL) {
+      readMoreParked(usage, (after) => (id === null ? [] : this.#limitRows.parked(id, after)));
     }
-    return usage.ahead[0];
+    return usage.knownParked[0];
   }
 
-  #isParked(usage: LaneUsage, job: Turn): boolean {
-    if (usage.joined?.has(job.key)) return true;
-    if (usage.id === null || usage.parked === 0 || usage.left?.has(job.key)) return false;
-    if (byTurn(job, usage.upTo) <= 0) return usage.ahead.some(({ key }) => key === job.key);
+  #isParked(usage: LaneUsage, job: JobPosition): boolean {
+    if (usage.newlyParked?.has(job.key)) return true;
+    if (usage.id === null || usage.parked === 0 || usage.unparked?.has(job.key)) return false;
+    if (byClaimOrder(job, usage.knownUpTo) <= 0) return usage.knownParked.some(({ key }) => key === job.key);
     return this.#limitRows.isParked(usage.id, job);
   }
 
@@ -290,7 +302,7 @@ export class LimitGate {
   #countersOf(limits: string): readonly Counter[] {
     let counters = this.#byText.get(limits);
     if (counters === undefined) {
-      counters = limitsIn(limits).map(([rule, key]) => this.#counter(rule, key));
+      counters = parseLimits(limits).map(([rule, key]) => this.#counter(rule, key));
       this.#byText.set(limits, counters);
     }
     for (const counter of counters) this.#touch(counter);
@@ -301,7 +313,7 @@ export class LimitGate {
     this.#touched.add(counter);
     if (counter.bucket <= this.#now) return;
     // Stored, or the bucket would be too full again and again after the clock was set back.
-    counter.bucket = capped(this.#rule(counter), counter.bucket, this.#now);
+    counter.bucket = capBucket(this.#rule(counter), counter.bucket, this.#now);
     lowerBuckets(counter);
   }
 
@@ -325,15 +337,15 @@ export function limitsText(rules: readonly number[], keys: readonly string[]): s
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
 }
 
-export function limitsIn(text: string): [rule: number, key: string][] {
+export function parseLimits(text: string): [rule: number, key: string][] {
   return JSON.parse(text) as [number, string][];
 }
 
-function toParked({ key, priority, limits }: LimitedJob, counters: readonly Counter[]): Parked {
+function toParked({ key, priority, limits }: LimitedJob, counters: readonly Counter[]): ParkedJob {
   return { key, priority, more: counters.length > 1, limits };
 }
 
-function noteParked(usage: LaneUsage, changes: Changes): void {
-  if (usage.left !== null) for (const job of usage.left.values()) changes.unparked.push({ usage, job });
-  if (usage.joined !== null) for (const job of usage.joined.values()) changes.parked.push({ usage, job });
+function collectParked(usage: LaneUsage, changes: LimitChanges): void {
+  if (usage.unparked !== null) for (const job of usage.unparked.values()) changes.unparked.push({ usage, job });
+  if (usage.newlyParked !== null) for (const job of usage.newlyParked.values()) changes.parked.push({ usage, job });
 }

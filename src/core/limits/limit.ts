@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { canonical, SECRET } from "../text/json.ts";
+import { canonicalJson, SECRET } from "../text/json.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { checkCount, describeValue, refuseUnknown } from "../text/options.ts";
 import { Secret } from "../pipelines/budget.ts";
@@ -24,9 +24,9 @@ export interface Usage {
 }
 
 /** At most this many jobs of one key are ready per lane, however many could start. */
-export const WINDOW = 100;
+export const MAX_READY_JOBS = 100;
 
-const UNITS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+const UNIT_MS = { s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
 export function parseRate(text: unknown, what: string): Rate {
   const match = typeof text === "string" ? /^(\d+(?:\.\d+)?)\/(s|m|h|d)$/.exec(text) : null;
@@ -38,67 +38,68 @@ export function parseRate(text: unknown, what: string): Rate {
       'Give a number and a period: "10/s", "50/m", "1000/h", "5/d".',
     );
   }
-  const unit = UNITS[match[2] as keyof typeof UNITS];
+  const unit = UNIT_MS[match[2] as keyof typeof UNIT_MS];
   const starts = Math.max(1, Math.floor(number));
   return { starts, per: Math.round((unit * starts) / number) };
 }
 
-export function room(rule: LimitRule, usage: Usage, now: number): number {
+export function countFree(rule: LimitRule, usage: Usage, now: number): number {
   const slots = rule.concurrency === null ? Number.MAX_SAFE_INTEGER : Math.max(0, rule.concurrency - usage.running);
-  return rule.rate === null ? slots : Math.min(slots, tokens(rule.rate, usage.bucket, now));
+  return rule.rate === null ? slots : Math.min(slots, freeTokens(rule.rate, usage.bucket, now));
 }
 
-export function windowOf(room: number): number {
-  return Math.min(WINDOW, room);
+export function readyWindow(room: number): number {
+  return Math.min(MAX_READY_JOBS, room);
 }
 
 /** Whether a job that comes before the ready ones may join them although the window is full. */
-export function mayJoin(passed: number, window: number): boolean {
-  return passed < window + WINDOW;
+export function canJoin(passed: number, window: number): boolean {
+  return passed < window + MAX_READY_JOBS;
 }
 
-export function start(rule: LimitRule, usage: Usage, now: number): void {
+export function countStart(rule: LimitRule, usage: Usage, now: number): void {
   usage.running += 1;
-  if (rule.rate !== null) usage.bucket = used(rule.rate, usage.bucket, now) + each(rule.rate);
+  if (rule.rate !== null) usage.bucket = clampBucket(rule.rate, usage.bucket, now) + msPerStart(rule.rate);
 }
 
 /** A job that never began returns its token. */
-export function end(rule: LimitRule, usage: Usage, began: boolean): void {
+export function countEnd(rule: LimitRule, usage: Usage, began: boolean): void {
   usage.running -= 1;
-  if (rule.rate !== null && !began) usage.bucket -= each(rule.rate);
+  if (rule.rate !== null && !began) usage.bucket -= msPerStart(rule.rate);
 }
 
 /** When the rate has a token for one more than the ready jobs; null: something else holds the job. */
 export function opensAt(rule: LimitRule, usage: Usage, now: number, ready = 0): number | null {
-  if (rule.rate === null || tokens(rule.rate, usage.bucket, now) > ready) return null;
+  if (rule.rate === null || freeTokens(rule.rate, usage.bucket, now) > ready) return null;
   const { starts } = rule.rate;
-  if (ready >= Math.min(starts, WINDOW) || (rule.concurrency !== null && usage.running + ready >= rule.concurrency)) return null;
-  return Math.ceil(used(rule.rate, usage.bucket, now) - lasts(rule.rate) + (ready + 1) * each(rule.rate));
+  if (ready >= Math.min(starts, MAX_READY_JOBS) || (rule.concurrency !== null && usage.running + ready >= rule.concurrency))
+    return null;
+  return Math.ceil(clampBucket(rule.rate, usage.bucket, now) - refillMs(rule.rate) + (ready + 1) * msPerStart(rule.rate));
 }
 
 /** After the clock was set back, a bucket must not be fuller than full. */
-export function capped(rule: LimitRule, bucket: number, now: number): number {
-  return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + lasts(rule.rate));
+export function capBucket(rule: LimitRule, bucket: number, now: number): number {
+  return rule.rate === null ? Math.min(bucket, now) : Math.min(bucket, now + refillMs(rule.rate));
 }
 
-export function lasts(rate: Rate): number {
-  return rate.starts * each(rate);
+export function refillMs(rate: Rate): number {
+  return rate.starts * msPerStart(rate);
 }
 
-function tokens(rate: Rate, bucket: number, now: number): number {
-  return Math.floor((now + lasts(rate) - used(rate, bucket, now)) / each(rate));
+function freeTokens(rate: Rate, bucket: number, now: number): number {
+  return Math.floor((now + refillMs(rate) - clampBucket(rate, bucket, now)) / msPerStart(rate));
 }
 
 /** Clamps the bucket: a clock that was set back must not delay starts for longer than the rate does. */
-function used(rate: Rate, bucket: number, now: number): number {
-  return Math.min(Math.max(bucket, now), now + lasts(rate));
+function clampBucket(rate: Rate, bucket: number, now: number): number {
+  return Math.min(Math.max(bucket, now), now + refillMs(rate));
 }
 
 /**
  * Milliseconds of the bucket that one start uses, in 1,024ths, which doubles hold exactly. Rounded down, so that all starts
  * are back when the period is over; rounded up below one millisecond, where rounding down would raise the rate.
  */
-function each({ starts, per }: Rate): number {
+function msPerStart({ starts, per }: Rate): number {
   const exact = (per * 1_024) / starts;
   return (exact < 1_024 ? Math.ceil(exact) : Math.floor(exact)) / 1_024;
 }
@@ -119,7 +120,7 @@ export interface CheckedLimit {
 }
 
 export function checkLimits(given: unknown, of: LimitRule["of"], where: string): CheckedLimit[] {
-  return list(given).map((one, i) => checkLimit(one, of, i, `limit ${i + 1} of ${where}`));
+  return toArray(given).map((one, i) => checkLimit(one, of, i, `limit ${i + 1} of ${where}`));
 }
 
 function checkLimit(given: unknown, of: LimitRule["of"], position: number, what: string): CheckedLimit {
@@ -149,7 +150,7 @@ function checkLimit(given: unknown, of: LimitRule["of"], position: number, what:
   return { rule, key };
 }
 
-function list(given: unknown): unknown[] {
+function toArray(given: unknown): unknown[] {
   if (given === undefined) return [];
   return Array.isArray(given) ? given : [given];
 }
@@ -162,7 +163,7 @@ export function keyText(key: unknown, what: string): string | null {
   if (key === undefined) return null;
   if (typeof key === "string" || typeof key === "number" || (typeof key === "object" && key !== null)) {
     if (key instanceof Promise) key.catch(() => {});
-    return canonical(key, what);
+    return canonicalJson(key, what);
   }
   throw new HoldfastError(
     "KEY_INVALID",
@@ -180,15 +181,15 @@ export function keyText(key: unknown, what: string): string | null {
  * ```
  */
 export function secret<T>(value: T): T {
-  return new Secret(hash("sha256", `holdfast.secret.1\n${canonical(value, "secret")}`)) as T;
+  return new Secret(hash("sha256", `holdfast.secret.1\n${canonicalJson(value, "secret")}`)) as T;
 }
 
-const TELLING = 12;
+const SHOWN_HASH_LENGTH = 12;
 
 export function hideSecrets(value: unknown): unknown {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) return value.map(hideSecrets);
   const secret: unknown = Object.hasOwn(value, SECRET) ? (value as Record<string, unknown>)[SECRET] : undefined;
-  if (typeof secret === "string") return `[secret ${secret.slice(0, TELLING)}]`;
+  if (typeof secret === "string") return `[secret ${secret.slice(0, SHOWN_HASH_LENGTH)}]`;
   return Object.fromEntries(Object.entries(value).map(([name, child]) => [name, hideSecrets(child)]));
 }

@@ -1,6 +1,6 @@
 import type { Keep, QueueSettings } from "../jobs/claiming.ts";
 import { FINISHED_STATES, type FinishedState } from "../jobs/job.ts";
-import { lasts, type LimitRule } from "./limit.ts";
+import { refillMs, type LimitRule } from "./limit.ts";
 
 /** Settings and limits that a definition declares for its queue; the last declaration wins. */
 export interface Declaration {
@@ -30,63 +30,63 @@ export interface SetRule {
 export class SettingsView {
   readonly queues: ReadonlyMap<string, SetQueue>;
   readonly rules: ReadonlyMap<number, SetRule>;
-  readonly limited: boolean;
+  readonly hasLimits: boolean;
   /** The longest refill time of all rates, in milliseconds. */
-  readonly longest: number;
-  readonly telling: boolean;
-  readonly forgetting: boolean;
+  readonly longestRefillMs: number;
+  readonly hasEvents: boolean;
+  readonly hasRetention: boolean;
   /** Limits without a key, which hold for every job of the queue, whatever its definition says. */
-  readonly #ofQueue = new Map<string, number[]>();
+  readonly #queueRules = new Map<string, number[]>();
 
   constructor(queues: Iterable<SetQueue>, rules: Iterable<SetRule>) {
     this.queues = new Map(Array.from(queues, (queue) => [queue.name, queue]));
     this.rules = new Map(Array.from(rules, (rule) => [rule.id, rule]));
     const set = [...this.queues.values()];
-    this.telling = set.some(({ events }) => events);
-    this.forgetting = set.some(({ keep }) => Object.keys(keep).length > 0);
-    this.limited = this.rules.size > 0;
+    this.hasEvents = set.some(({ events }) => events);
+    this.hasRetention = set.some(({ keep }) => Object.keys(keep).length > 0);
+    this.hasLimits = this.rules.size > 0;
     let longest = 0;
     for (const { id, queue, job, rule } of this.rules.values()) {
-      if (rule.rate !== null) longest = Math.max(longest, lasts(rule.rate));
-      if (job === "" && !rule.keyed && limits(rule)) this.#ofQueue.set(queue, [...this.ofQueue(queue), id]);
+      if (rule.rate !== null) longest = Math.max(longest, refillMs(rule.rate));
+      if (job === "" && !rule.keyed && isInForce(rule)) this.#queueRules.set(queue, [...this.queueRules(queue), id]);
     }
-    this.longest = longest;
+    this.longestRefillMs = longest;
   }
 
   isPaused(queue: string): boolean {
     return this.queues.get(queue)?.paused ?? false;
   }
 
-  tells(queue: string): boolean {
-    return this.telling && (this.queues.get(queue)?.events ?? false);
+  recordsEvents(queue: string): boolean {
+    return this.hasEvents && (this.queues.get(queue)?.events ?? false);
   }
 
   keep(queue: string, state: FinishedState): Keep | undefined {
-    return this.forgetting ? this.queues.get(queue)?.keep[state] : undefined;
+    return this.hasRetention ? this.queues.get(queue)?.keep[state] : undefined;
   }
 
   rule(id: number): LimitRule {
     return this.rules.get(id)?.rule ?? UNLIMITED;
   }
 
-  ofQueue(queue: string): readonly number[] {
-    return this.#ofQueue.get(queue) ?? NONE;
+  queueRules(queue: string): readonly number[] {
+    return this.#queueRules.get(queue) ?? NONE;
   }
 
   /** The limits of a new job: those of its definition and those of its queue. */
   rulesFor(queue: string, own: readonly number[] = NONE): readonly number[] {
-    const ofQueue = this.limited ? this.ofQueue(queue) : NONE;
+    const ofQueue = this.hasLimits ? this.queueRules(queue) : NONE;
     return ofQueue.length === 0 ? own : [...own, ...ofQueue.filter((rule) => !own.includes(rule))];
   }
 }
 
-export const NOTHING_SET = new SettingsView([], []);
+export const NO_SETTINGS = new SettingsView([], []);
 
 const NONE: readonly number[] = [];
 const UNLIMITED: LimitRule = { of: "job", position: 0, keyed: false, concurrency: null, rate: null };
 
 /** False for a rule that its definition no longer has. */
-function limits({ concurrency, rate }: LimitRule): boolean {
+function isInForce({ concurrency, rate }: LimitRule): boolean {
   return concurrency !== null || rate !== null;
 }
 
@@ -99,35 +99,39 @@ export type SettingsChange =
   | { kind: "set-rule"; id: number; rule: LimitRule }
   | { kind: "drop-rule"; id: number };
 
-export interface Declared {
+export interface DeclarationChanges {
   /** Numbers of the declared limits, in their order; 0: not added yet. */
   rules: number[];
   changes: SettingsChange[];
 }
 
 /** `old`: the declaration applies only where no newer process has declared anything. */
-export function declared(view: SettingsView, { queue, name, settings, limits }: Declaration, old: boolean): Declared {
+export function declarationChanges(
+  view: SettingsView,
+  { queue, name, settings, limits }: Declaration,
+  old: boolean,
+): DeclarationChanges {
   const changes: SettingsChange[] = [];
   const set = view.queues.get(queue);
-  if (settings !== undefined && !(old && set !== undefined) && !isSet(set, settings)) {
+  if (settings !== undefined && !(old && set !== undefined) && !isAlreadySet(set, settings)) {
     const keep = Object.keys(settings.keep).length === 0 ? null : settings.keep;
     changes.push({ kind: "set-queue", name: queue, events: settings.events, keep });
   }
   const rules = limits.map((rule, at) => {
     const job = rule.of === "job" ? name : "";
-    const known = find(view, queue, job, rule.position);
+    const known = findRule(view, queue, job, rule.position);
     if (known === undefined) changes.push({ kind: "add-rule", at, queue, job, rule });
-    else if (!old && !isSame(known.rule, rule)) changes.push({ kind: "set-rule", id: known.id, rule });
+    else if (!old && !isSameRule(known.rule, rule)) changes.push({ kind: "set-rule", id: known.id, rule });
     return known?.id ?? 0;
   });
   if (!old) {
-    drop(view, changes, queue, name, limits.filter((rule) => rule.of === "job").length);
-    if (settings !== undefined) drop(view, changes, queue, "", limits.filter((rule) => rule.of === "queue").length);
+    dropRules(view, changes, queue, name, limits.filter((rule) => rule.of === "job").length);
+    if (settings !== undefined) dropRules(view, changes, queue, "", limits.filter((rule) => rule.of === "queue").length);
   }
   return { rules, changes };
 }
 
-function isSet(set: SetQueue | undefined, { events, keep }: QueueSettings): boolean {
+function isAlreadySet(set: SetQueue | undefined, { events, keep }: QueueSettings): boolean {
   if ((set?.events ?? false) !== events) return false;
   return FINISHED_STATES.every((state) => {
     const was = set?.keep[state];
@@ -136,22 +140,22 @@ function isSet(set: SetQueue | undefined, { events, keep }: QueueSettings): bool
   });
 }
 
-function find(view: SettingsView, queue: string, job: string, position: number): SetRule | undefined {
+function findRule(view: SettingsView, queue: string, job: string, position: number): SetRule | undefined {
   for (const set of view.rules.values()) {
     if (set.queue === queue && set.job === job && set.rule.position === position) return set;
   }
   return undefined;
 }
 
-function isSame(a: LimitRule, b: LimitRule): boolean {
+function isSameRule(a: LimitRule, b: LimitRule): boolean {
   return (
     a.keyed === b.keyed && a.concurrency === b.concurrency && a.rate?.starts === b.rate?.starts && a.rate?.per === b.rate?.per
   );
 }
 
-function drop(view: SettingsView, changes: SettingsChange[], queue: string, job: string, from: number): void {
+function dropRules(view: SettingsView, changes: SettingsChange[], queue: string, job: string, from: number): void {
   for (const { id, rule, ...of } of view.rules.values()) {
-    if (of.queue === queue && of.job === job && rule.position >= from && limits(rule)) changes.push({ kind: "drop-rule", id });
+    if (of.queue === queue && of.job === job && rule.position >= from && isInForce(rule)) changes.push({ kind: "drop-rule", id });
   }
 }
 

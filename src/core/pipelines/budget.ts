@@ -1,5 +1,17 @@
 import { hash } from "node:crypto";
-import { type Amount, checkCost, type Cost, down, larger, minus, NOTHING, plus, sayUnit, type Unit, UNITS } from "./cost.ts";
+import {
+  type Amount,
+  checkCost,
+  type Cost,
+  roundDown,
+  larger,
+  minus,
+  NO_COST,
+  plus,
+  unitText,
+  type Unit,
+  UNITS,
+} from "./cost.ts";
 import { HoldfastError } from "../text/errors.ts";
 import type { Outcome } from "../jobs/retry.ts";
 import { type BuildState, hasEnded } from "./build.ts";
@@ -22,7 +34,7 @@ export interface Ledger {
 export function toBudget(cost: unknown, what: string): Budget {
   const { usd, tokens } = checkCost(cost, what);
   return {
-    micros: usd === undefined ? null : down(usd, 1_000_000),
+    micros: usd === undefined ? null : roundDown(usd, 1_000_000),
     tokens: tokens === undefined ? null : Math.floor(tokens),
   };
 }
@@ -37,13 +49,13 @@ export interface CostHistory {
 }
 
 /** The stage's own estimate; else the mean cost of its past attempts, rounded up; else nothing. */
-export function estimate(said: Amount | null, { attempts, spent }: CostHistory): Amount {
+export function estimateCost(said: Amount | null, { attempts, spent }: CostHistory): Amount {
   if (said !== null) return said;
-  if (attempts === 0) return NOTHING;
+  if (attempts === 0) return NO_COST;
   return { micros: Math.ceil(spent.micros / attempts), tokens: Math.ceil(spent.tokens / attempts) };
 }
 
-type Verdict =
+type BudgetVerdict =
   | { kind: "start" }
   /** No room beside the reservations, but attempts in flight may cost less than estimated. */
   | { kind: "wait" }
@@ -54,7 +66,7 @@ type Verdict =
  * An attempt starts only if it fits beside all that is spent and reserved. One that only waits for reservations does not
  * pause the build: their estimates may be too high.
  */
-export function mayStart(ledger: Ledger, estimate: Amount): Verdict {
+export function judgeStart(ledger: Ledger, estimate: Amount): BudgetVerdict {
   const { budget, spent, reserved } = ledger;
   const over = UNITS.find((unit) => exceeds(spent[unit], budget[unit]));
   if (over !== undefined) return { kind: "pause", reason: "budget_exceeded", unit: over };
@@ -64,10 +76,13 @@ export function mayStart(ledger: Ledger, estimate: Amount): Verdict {
   return fits ? { kind: "start" } : { kind: "wait" };
 }
 
-export function howMany(ledger: Ledger, estimates: readonly Amount[]): { start: number; ledger: Ledger; next: Verdict } {
+export function reserveBatch(
+  ledger: Ledger,
+  estimates: readonly Amount[],
+): { start: number; ledger: Ledger; next: BudgetVerdict } {
   let taken = ledger;
   for (const [start, estimate] of estimates.entries()) {
-    const next = mayStart(taken, estimate);
+    const next = judgeStart(taken, estimate);
     if (next.kind !== "start") return { start, ledger: taken, next };
     taken = reserve(taken, estimate);
   }
@@ -79,12 +94,12 @@ export function reserve(ledger: Ledger, estimate: Amount): Ledger {
 }
 
 /** The attempt has left `running`: frees its reservation and spends its charge. */
-export function settle(ledger: Ledger, reserved: Amount, charge: Amount): Ledger {
+export function settleReservation(ledger: Ledger, reserved: Amount, charge: Amount): Ledger {
   return { ...ledger, reserved: minus(ledger.reserved, reserved), spent: plus(ledger.spent, charge) };
 }
 
 /** Which process reports the cost of an attempt. */
-type Teller =
+type CostReporter =
   /** The holder knows what it has paid. */
   | "holder"
   /** A process that reclaimed the attempt; what was paid since the last report is unknown. */
@@ -93,7 +108,7 @@ type Teller =
   | "unstarted";
 
 /** A holder that reports a crash (of its child process) does not know the cost either. */
-export function tellerOf(outcome: Outcome, by: "holder" | "reclaimer"): Teller {
+export function costReporterOf(outcome: Outcome, by: "holder" | "reclaimer"): CostReporter {
   if (outcome.kind === "released") return "unstarted";
   // The attempt was given up at its timeout and may not have reported a cost that it caused.
   if (outcome.kind === "error" && outcome.error.code === "TIMEOUT") return "reclaimer";
@@ -104,21 +119,21 @@ export function tellerOf(outcome: Outcome, by: "holder" | "reclaimer"): Teller {
  * Whether an attempt's cost counts for the mean: it ended, and its holder reports the cost. Attempts that were reclaimed,
  * interrupted, or failed before they cost anything do not count.
  */
-export function isTelling(outcome: Outcome, teller: Teller, reported: Amount): boolean {
+export function countsForMean(outcome: Outcome, teller: CostReporter, reported: Amount): boolean {
   if (teller !== "holder") return false;
   if (outcome.kind === "succeeded") return true;
   return (outcome.kind === "error" || outcome.kind === "later") && reported.micros + reported.tokens > 0;
 }
 
 /** Failed attempts cost too; a crash costs at least its estimate, or crash loops would be free. */
-export function charge(teller: Teller, attempt: { reported: Amount; estimate: Amount }): Amount {
+export function chargeOf(teller: CostReporter, attempt: { reported: Amount; estimate: Amount }): Amount {
   switch (teller) {
     case "holder":
       return attempt.reported;
     case "reclaimer":
       return larger(attempt.reported, attempt.estimate);
     case "unstarted":
-      return NOTHING;
+      return NO_COST;
   }
 }
 
@@ -126,7 +141,7 @@ export function charge(teller: Teller, attempt: { reported: Amount; estimate: Am
  * The budget that an operator approves: a new total; an absent part stays. It must have room for the refused work, or the
  * build would pause again at once.
  */
-export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
+export function approveBudget({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
   const said = toBudget(cost, "The new budget");
   if (said.micros === null && said.tokens === null) {
     throw new HoldfastError(
@@ -141,9 +156,9 @@ export function approve({ budget, spent }: Ledger, cost: unknown, refused: Amoun
     if (!exceeds(needed, next[unit])) continue;
     throw new HoldfastError(
       "BUDGET_TOO_SMALL",
-      `A budget of ${sayUnit(unit, next[unit] ?? 0)} is already used up: ${sayUnit(unit, spent[unit])} of it are spent, ` +
-        `and the next work item is estimated at ${sayUnit(unit, refused[unit])}.`,
-      `Give a new total of at least ${sayUnit(unit, needed)}.`,
+      `A budget of ${unitText(unit, next[unit] ?? 0)} is already used up: ${unitText(unit, spent[unit])} of it are spent, ` +
+        `and the next work item is estimated at ${unitText(unit, refused[unit])}.`,
+      `Give a new total of at least ${unitText(unit, needed)}.`,
     );
   }
   return next;
@@ -153,11 +168,11 @@ function exceeds(amount: number, limit: number | null): boolean {
   return limit !== null && amount > limit;
 }
 
-export const TOKEN_LIFE = 60 * 60_000;
+export const TOKEN_LIFETIME_MS = 60 * 60_000;
 export const TOKEN_BYTES = 32;
 
-const PREFIX = "hft_";
-const WRITTEN = new RegExp(`^${PREFIX}[A-Za-z0-9_-]{${Math.ceil((TOKEN_BYTES * 4) / 3)}}$`);
+const TOKEN_PREFIX = "hft_";
+const TOKEN_PATTERN = new RegExp(`^${TOKEN_PREFIX}[A-Za-z0-9_-]{${Math.ceil((TOKEN_BYTES * 4) / 3)}}$`);
 
 /** Enough to recognize a token, and nothing that could be used as one. */
 export interface StoredToken {
@@ -172,16 +187,16 @@ export interface StoredToken {
   replacedAt: number | null;
 }
 
-export function mint(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
+export function mintToken(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
   if (bytes.length !== TOKEN_BYTES) throw new Error(`a token is made of ${TOKEN_BYTES} bytes, not of ${bytes.length}`);
   if (build.state !== "BUDGET_PAUSE") throw refusedToken({ code: "BUILD_NOT_PAUSED" }, build);
   const token = tokenOf(bytes);
-  const stored = { hash: hashToken(token), build: build.id, pause: build.seq, mintedAt: now, expiresAt: now + TOKEN_LIFE };
+  const stored = { hash: hashToken(token), build: build.id, pause: build.seq, mintedAt: now, expiresAt: now + TOKEN_LIFETIME_MS };
   return { token, stored: { ...stored, usedAt: null, replacedAt: null } };
 }
 
 export function tokenOf(bytes: Uint8Array): string {
-  return PREFIX + Buffer.from(bytes).toString("base64url");
+  return TOKEN_PREFIX + Buffer.from(bytes).toString("base64url");
 }
 
 export function hashToken(token: string): string {
@@ -194,7 +209,7 @@ export interface PausedBuild {
   seq: number;
 }
 
-export interface Presented {
+export interface PresentedToken {
   presented: unknown;
   stored: StoredToken | null;
   build: PausedBuild;
@@ -217,10 +232,10 @@ type TokenVerdict = { ok: true; used: StoredToken } | { ok: false; code: TokenRe
  * If the token is valid, the store writes `used` in the transaction of the approval if it is still unused: no token is used
  * twice, and an approval rejected for another reason does not use it up.
  */
-export function judgeToken({ presented, stored, build, now }: Presented): TokenVerdict {
+export function judgeToken({ presented, stored, build, now }: PresentedToken): TokenVerdict {
   if (build.state !== "BUDGET_PAUSE") return refuse("BUILD_NOT_PAUSED");
   if (presented === undefined || presented === null || presented === "") return refuse("TOKEN_NEEDED");
-  if (typeof presented !== "string" || !WRITTEN.test(presented)) return refuse("TOKEN_MALFORMED");
+  if (typeof presented !== "string" || !TOKEN_PATTERN.test(presented)) return refuse("TOKEN_MALFORMED");
   if (stored === null || stored.hash !== hashToken(presented)) return refuse("TOKEN_UNKNOWN");
   if (stored.build !== build.id) return refuse("TOKEN_OF_ANOTHER_BUILD");
   if (stored.usedAt !== null) return refuse("TOKEN_USED");
@@ -235,7 +250,7 @@ function refuse(code: TokenRefusal): TokenVerdict {
 
 /** The message does not contain the token. */
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
-  const [, message, hint] = explain(code, build);
+  const [, message, hint] = explainRefusal(code, build);
   return new HoldfastError(code, `${message} Build ${build.id} is ${build.state}.`, hint);
 }
 
@@ -246,9 +261,9 @@ export function isRefusedUse(code: string): boolean {
   );
 }
 
-const ANOTHER = "Create another with builds.mintToken(id) or `holdfast builds token`.";
+const MINT_HINT = "Create another with builds.mintToken(id) or `holdfast builds token`.";
 
-function explain(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusal, message: string, hint: string] {
+function explainRefusal(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusal, message: string, hint: string] {
   switch (code) {
     case "BUILD_NOT_PAUSED":
       return [
@@ -264,36 +279,36 @@ function explain(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusa
       return [
         "TOKEN_NEEDED",
         "The build is paused at its budget; resuming it needs a confirmation token.",
-        `Give the token that was printed when the build paused, and a new budget. ${ANOTHER}`,
+        `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
       ];
     case "TOKEN_MALFORMED":
       return [
         "TOKEN_MALFORMED",
         "This is not a confirmation token.",
-        `Copy the whole token, from "${PREFIX}" to the end. ${ANOTHER}`,
+        `Copy the whole token, from "${TOKEN_PREFIX}" to the end. ${MINT_HINT}`,
       ];
     case "TOKEN_UNKNOWN":
       return [
         "TOKEN_UNKNOWN",
         "This confirmation token is unknown in this database.",
-        `Check that this is the right database. ${ANOTHER}`,
+        `Check that this is the right database. ${MINT_HINT}`,
       ];
     case "TOKEN_OF_ANOTHER_BUILD":
       return [
         "TOKEN_OF_ANOTHER_BUILD",
         "This confirmation token is for another build.",
-        `Check that this is the right build. ${ANOTHER}`,
+        `Check that this is the right build. ${MINT_HINT}`,
       ];
     case "TOKEN_USED":
-      return ["TOKEN_USED", "This confirmation token was already used; each works once.", ANOTHER];
+      return ["TOKEN_USED", "This confirmation token was already used; each works once.", MINT_HINT];
     case "TOKEN_REPLACED":
       return [
         "TOKEN_REPLACED",
         "This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.",
-        ANOTHER,
+        MINT_HINT,
       ];
     case "TOKEN_EXPIRED":
-      return ["TOKEN_EXPIRED", "This confirmation token has expired: each is valid for an hour.", ANOTHER];
+      return ["TOKEN_EXPIRED", "This confirmation token has expired: each is valid for an hour.", MINT_HINT];
   }
 }
 

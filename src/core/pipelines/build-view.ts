@@ -1,9 +1,9 @@
 import { type Budget, fromBudget } from "./budget.ts";
 import { type Amount, type Cost, toCost } from "./cost.ts";
 import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
-import { step } from "../text/json.ts";
+import { pathStep } from "../text/json.ts";
 import { hideSecrets } from "../limits/limit.ts";
-import { type BuildMove, type BuildReason, type BuildState, type BuildTransition, hasEnded, sayReason } from "./build.ts";
+import { type BuildMove, type BuildReason, type BuildState, type BuildTransition, hasEnded, reasonText } from "./build.ts";
 import type { ContextParts } from "./context-hash.ts";
 
 /** A build as people and programs see it. */
@@ -35,7 +35,7 @@ export interface CountedStage {
   open: number;
 }
 
-interface SeenBuild {
+interface ViewedBuild {
   id: string;
   pipeline: string;
   state: BuildState;
@@ -49,13 +49,13 @@ interface SeenBuild {
   finishedAt: number | null;
 }
 
-export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors: Build["errors"], token?: string): Build {
+export function viewOf(build: ViewedBuild, stages: readonly CountedStage[], errors: Build["errors"], token?: string): Build {
   const { id, pipeline, state, budget, spent, createdAt, finishedAt } = build;
   return {
     id,
     pipeline,
     state,
-    reason: sayReason(build),
+    reason: reasonText(build),
     budget: fromBudget(budget),
     spent: toCost(spent),
     ...(token === undefined ? {} : { token }),
@@ -64,7 +64,7 @@ export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors
     stages: Object.fromEntries(
       stages.map((one, i) => [
         one.stage,
-        { ran: one.ran, cached: one.cached, failed: one.failed, left: leftOf(build, stages, i) },
+        { ran: one.ran, cached: one.cached, failed: one.failed, left: countLeft(build, stages, i) },
       ]),
     ),
     errors,
@@ -72,7 +72,7 @@ export function viewOf(build: SeenBuild, stages: readonly CountedStage[], errors
 }
 
 /** Targets at this stage or before it in its segment; a gather of a later round counts as one. Ended builds have none left. */
-function leftOf({ round, state }: SeenBuild, stages: readonly CountedStage[], index: number): number {
+function countLeft({ round, state }: ViewedBuild, stages: readonly CountedStage[], index: number): number {
   if (hasEnded(state)) return 0;
   const stage = stages[index] as CountedStage;
   const open = stages
@@ -95,7 +95,7 @@ export const EVENT_OF_MOVE: Record<BuildMove, BuildEventType> = {
   abandon: "build.abandoned",
 };
 
-interface ToldBuild {
+interface EventBuild {
   id: string;
   pipeline: string;
   seq: number;
@@ -103,18 +103,18 @@ interface ToldBuild {
   spent: Amount;
 }
 
-export function buildMoved(build: ToldBuild, { move, from, to, reason, note }: BuildTransition): NewEvent {
+export function buildMoveEvent(build: EventBuild, { move, from, to, reason, note }: BuildTransition): NewEvent {
   const type = EVENT_OF_MOVE[move];
   const transition = buildTransition(type, build.id, build.seq);
-  return { type, transition, build: build.id, data: { ...told(build), from, to, reason, note } };
+  return { type, transition, build: build.id, data: { ...eventData(build), from, to, reason, note } };
 }
 
 /** An action without a transition. Several may occur between two transitions; `unique` tells them apart. */
-export function buildAct(type: BuildEventType, build: ToldBuild, unique: string): NewEvent {
-  return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: told(build) };
+export function buildActionEvent(type: BuildEventType, build: EventBuild, unique: string): NewEvent {
+  return { type, transition: buildTransition(type, build.id, build.seq, unique), build: build.id, data: eventData(build) };
 }
 
-function told({ pipeline, seq, budget, spent }: ToldBuild): object {
+function eventData({ pipeline, seq, budget, spent }: EventBuild): object {
   return { pipeline, seq, spent: toCost(spent), budget: fromBudget(budget) };
 }
 
@@ -126,14 +126,14 @@ export interface Difference {
 }
 
 /** Every innermost part that differs, by its path from `part` on: `key.prompt`, `key.models[1]`. */
-export function difference(before: unknown, after: unknown, part: string): Difference[] {
+export function findDifferences(before: unknown, after: unknown, part: string): Difference[] {
   if (Array.isArray(before) && Array.isArray(after)) {
     const longer = before.length > after.length ? before : after;
-    return longer.flatMap((_, i) => difference(before[i], after[i], `${part}[${i}]`));
+    return longer.flatMap((_, i) => findDifferences(before[i], after[i], `${part}[${i}]`));
   }
   if (isRecord(before) && isRecord(after)) {
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
-    return names.flatMap((name) => difference(own(before, name), own(after, name), `${part}${step(name)}`));
+    return names.flatMap((name) => findDifferences(ownValue(before, name), ownValue(after, name), `${part}${pathStep(name)}`));
   }
   return Object.is(before, after) ? [] : [{ part, before, after }];
 }
@@ -142,7 +142,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-function own(object: Record<string, unknown>, name: string): unknown {
+function ownValue(object: Record<string, unknown>, name: string): unknown {
   return Object.hasOwn(object, name) ? object[name] : undefined;
 }
 
@@ -153,7 +153,7 @@ export interface Why {
   parts: Difference[];
 }
 
-interface WhyFacts {
+interface WhyInput {
   ran: boolean;
   /** Parts of the last result; null: none. */
   before: ContextParts | null;
@@ -165,7 +165,7 @@ interface WhyFacts {
   edited?: boolean;
 }
 
-export function why({ ran, before, after, members = [], forced, failedBefore, edited }: WhyFacts): Why {
+export function explainRun({ ran, before, after, members = [], forced, failedBefore, edited }: WhyInput): Why {
   const changed = before === null ? [] : changedParts(before, after);
   // The members say more than the hash over all of them.
   const parts = members.length === 0 ? changed : [...changed.filter(({ part }) => part !== "target.hash"), ...members];
@@ -178,12 +178,12 @@ export function why({ ran, before, after, members = [], forced, failedBefore, ed
     if (failedBefore === true && parts.length === 0) return "Ran: the last attempt failed.";
     if (before === null) return "Ran: this target had no result before.";
     if (parts.length === 0) return "Ran: the result before was deleted.";
-    return `Ran: ${list(parts.map(({ part }) => part))} changed.`;
+    return `Ran: ${joinParts(parts.map(({ part }) => part))} changed.`;
   }
 }
 
 export function changedParts(before: ContextParts, after: ContextParts): Difference[] {
-  return difference(shown(before), shown(after), "").map(({ part, before, after }) => ({
+  return findDifferences(shown(before), shown(after), "").map(({ part, before, after }) => ({
     part: part.slice(1),
     before,
     after,
@@ -202,6 +202,6 @@ function shown({ stage, version, key, input, uses, target, reuse }: ContextParts
   };
 }
 
-function list(parts: string[]): string {
+function joinParts(parts: string[]): string {
   return parts.length > 5 ? `${parts.slice(0, 5).join(", ")} and ${parts.length - 5} more` : parts.join(", ");
 }

@@ -40,12 +40,12 @@ export type BuildNeed =
   | "token"
   | "note";
 
-type Ways = Partial<Record<BuildReason, readonly BuildNeed[]>>;
+type MoveReasons = Partial<Record<BuildReason, readonly BuildNeed[]>>;
 
-const ABANDON: Ways = { abandoned: ["note"] };
+const ABANDON: MoveReasons = { abandoned: ["note"] };
 
 /** The build's state machine. A test compares it with the picture and the table in docs/build-states.md. */
-export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, Ways>>; to: BuildState }> = {
+export const BUILD_MOVES: Record<BuildMove, { from: Partial<Record<BuildState, MoveReasons>>; to: BuildState }> = {
   start: { from: { PENDING: { started: ["lock"] } }, to: "ACTIVE" },
   succeed: {
     from: { ACTIVE: { all_targets_done: ["lock", "nothing-running", "nothing-left", "nothing-failed"] } },
@@ -107,7 +107,7 @@ export interface MovingBuild {
 }
 
 /** What the caller knows of the build; absent: false or unknown. */
-export interface BuildFacts {
+export interface BuildConditions {
   /** The writer holds the pipeline's orchestrator lock, with a valid token. */
   holdsLock?: boolean;
   /** Stages, versions, keys and source are unchanged. */
@@ -140,10 +140,10 @@ export interface WantedMove {
 }
 
 /** The store guards the transition by state and number. */
-export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildFacts): BuildTransition {
+export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildConditions): BuildTransition {
   const { from, to } = BUILD_MOVES[move];
   const ways = from[build.state];
-  if (ways === undefined) throw illegal(build, to);
+  if (ways === undefined) throw illegalMove(build, to);
   const needs = ways[reason];
   if (needs === undefined) {
     throw new HoldfastError(
@@ -160,12 +160,12 @@ export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove
   return { build: build.id, seq: build.seq + 1, move, from: build.state, to, reason, note: note ?? null };
 }
 
-export function sayReason({ reason, note }: { reason: string; note: string | null }): string {
+export function reasonText({ reason, note }: { reason: string; note: string | null }): string {
   if (note === null) return reason;
   return reason === "budget_refused" ? `${reason}: ${note}` : note;
 }
 
-function illegal({ id, state }: MovingBuild, to: BuildState): HoldfastError {
+function illegalMove({ id, state }: MovingBuild, to: BuildState): HoldfastError {
   return new HoldfastError("BUILD_STATE", `Build ${id} is ${state}, so it cannot become ${to}.`, hintFor(state));
 }
 
@@ -175,7 +175,7 @@ function hintFor(state: BuildState): string {
   return `From ${state} it can become ${[...new Set(next.map((move) => BUILD_MOVES[move].to))].join(", ")}.`;
 }
 
-const NEEDS: Record<BuildNeed, { met(facts: BuildFacts, note: string | undefined): boolean; says: string; hint: string }> = {
+const NEEDS: Record<BuildNeed, { met(facts: BuildConditions, note: string | undefined): boolean; says: string; hint: string }> = {
   lock: {
     met: ({ holdsLock }) => holdsLock === true,
     says: "the lock of its pipeline is not held by who wants it",

@@ -1,7 +1,7 @@
 import { createHash, hash } from "node:crypto";
 import type { Difference } from "./build-view.ts";
 import { compareIds } from "../text/ids.ts";
-import { sayPath } from "./work.ts";
+import { pathText } from "./work.ts";
 
 /**
  * Hash of a value between stages: `json:` and `bytes:` with a sha-256, so that a text never equals its bytes; `none` for
@@ -86,11 +86,11 @@ export interface Members {
 /** `output`: what the gather gets. `all`: with earlier outputs. */
 export type Member = readonly [path: string, output: string, all: string];
 
-const TELLING = 12;
+const SHOWN_HASH_LENGTH = 12;
 
 export function toMember(path: string, output: ValueHash, all: string): Member {
   const [kind = "", hash] = output.split(":");
-  return [path, hash === undefined ? kind : `${kind}:${hash.slice(0, TELLING)}`, all.slice(0, TELLING)];
+  return [path, hash === undefined ? kind : `${kind}:${hash.slice(0, SHOWN_HASH_LENGTH)}`, all.slice(0, SHOWN_HASH_LENGTH)];
 }
 
 export function changedMembers(before: Members, after: Members): Difference[] {
@@ -99,13 +99,13 @@ export function changedMembers(before: Members, after: Members): Difference[] {
   for (const [path, output, all] of after.members) {
     const was = were.get(path);
     were.delete(path);
-    const part = `members[${JSON.stringify(sayPath(path))}]`;
+    const part = `members[${JSON.stringify(pathText(path))}]`;
     if (was === undefined) changes.push({ path, part, before: undefined, after: output });
     else if (was[1] !== output) changes.push({ path, part, before: was[1], after: output });
     else if (was[2] !== all) changes.push({ path, part: `${part}.outputs`, before: was[2], after: all });
   }
   for (const [path, output] of were.values())
-    changes.push({ path, part: `members[${JSON.stringify(sayPath(path))}]`, before: output, after: undefined });
+    changes.push({ path, part: `members[${JSON.stringify(pathText(path))}]`, before: output, after: undefined });
   changes.sort((a, b) => compareIds(a.path, b.path));
   const failed = before.failed === after.failed ? [] : [{ part: "members.failed", before: before.failed, after: after.failed }];
   return [...changes.map(({ part, before: was, after: is }) => ({ part, before: was, after: is })), ...failed];
@@ -127,7 +127,7 @@ export interface Fingerprint extends FileStat {
 }
 
 /** Coarsest clock of file systems: two writes within it may leave the same time. */
-const TICK = 2_000;
+const FILE_TIME_TICK_MS = 2_000;
 
 /** For a listing: a new time alone is no change, but a reason to read the bytes. */
 export function needsHash(before: Fingerprint | null, now: FileStat): boolean {
@@ -149,22 +149,22 @@ export function toFingerprint({ size, mtime, ctime, inode }: FileStat, hash: str
 
 /** Written so shortly before it was hashed, or in the future, that a later write may have left the same time. */
 function isRacy({ mtime, hashedAt }: Fingerprint): boolean {
-  return BigInt(mtime) >= BigInt(hashedAt - TICK) * 1_000_000n;
+  return BigInt(mtime) >= BigInt(hashedAt - FILE_TIME_TICK_MS) * 1_000_000n;
 }
 
 /** A value between stages as it is stored: in the row, or, if large or bytes, in an artifact. */
-export interface KeptValue {
+export interface StoredValue {
   hash: ValueHash;
   text: string | null;
   artifact: string | null;
   size: number;
 }
 
-export const NO_VALUE: KeptValue = { hash: "none", text: null, artifact: null, size: 0 };
+export const NO_VALUE: StoredValue = { hash: "none", text: null, artifact: null, size: 0 };
 
 /** Longer JSON goes to an artifact. In UTF-16 units. */
-export const INLINE = 16_384;
+export const MAX_INLINE_LENGTH = 16_384;
 
-export function inlineValue(text: string): KeptValue {
+export function inlineValue(text: string): StoredValue {
   return { hash: valueHash(text), text, artifact: null, size: Buffer.byteLength(text) };
 }

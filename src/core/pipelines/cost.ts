@@ -1,6 +1,6 @@
 import { HoldfastError } from "../text/errors.ts";
 import { describeValue } from "../text/options.ts";
-import { number } from "../text/text.ts";
+import { numberText } from "../text/text.ts";
 
 /** What something costs, as people write it. */
 export interface Cost {
@@ -14,57 +14,57 @@ export interface Amount {
   tokens: number;
 }
 
-export const NOTHING: Amount = { micros: 0, tokens: 0 };
+export const NO_COST: Amount = { micros: 0, tokens: 0 };
 
 export const UNITS = ["micros", "tokens"] as const;
 export type Unit = (typeof UNITS)[number];
 
-const MICROS = 1_000_000;
+const MICROS_PER_USD = 1_000_000;
 /** Up to here a double in dollars holds each millionth. */
-export const MOST = 1_000_000_000_000_000;
+export const MAX_AMOUNT = 1_000_000_000_000_000;
 
 /** Rounds up: rounded down, a million calls of a tenth of a millionth would be free. */
 export function toAmount(cost: unknown, what: string): Amount {
   const { usd = 0, tokens = 0 } = checkCost(cost, what);
-  return { micros: up(usd, MICROS), tokens: Math.ceil(tokens) };
+  return { micros: roundUp(usd, MICROS_PER_USD), tokens: Math.ceil(tokens) };
 }
 
 export function toCost({ micros, tokens }: Amount): Required<Cost> {
-  return { usd: micros / MICROS, tokens };
+  return { usd: micros / MICROS_PER_USD, tokens };
 }
 
 /** `$1.25 and 300 tokens`. */
-export function sayAmount({ micros, tokens }: Amount): string {
+export function amountText({ micros, tokens }: Amount): string {
   const said: string[] = [];
-  if (micros !== 0 || tokens === 0) said.push(sayUnit("micros", micros));
-  if (tokens !== 0) said.push(sayUnit("tokens", tokens));
+  if (micros !== 0 || tokens === 0) said.push(unitText("micros", micros));
+  if (tokens !== 0) said.push(unitText("tokens", tokens));
   return said.join(" and ");
 }
 
-export function sayUnit(unit: Unit, amount: number): string {
+export function unitText(unit: Unit, amount: number): string {
   if (unit === "tokens") return `${amount} token${amount === 1 ? "" : "s"}`;
-  const digits = (amount / MICROS).toFixed(6).replace(/0{1,4}$/, "");
+  const digits = (amount / MICROS_PER_USD).toFixed(6).replace(/0{1,4}$/, "");
   return `$${digits}`;
 }
 
-export function sayCost(cost: Cost): string {
-  return sayAmount(toAmount(cost, "A cost"));
+export function costText(cost: Cost): string {
+  return amountText(toAmount(cost, "A cost"));
 }
 
 /** `$1.20 of $5.00`, `300 of 1,000 tokens`; empty if nothing is spent and nothing is limited. */
-export function saySpent(spent: Required<Cost>, budget: Cost): string {
+export function spentText(spent: Required<Cost>, budget: Cost): string {
   const said: string[] = [];
-  const usd = sayUnit("micros", toAmount({ usd: spent.usd }, "A cost").micros);
-  if (budget.usd !== undefined) said.push(`${usd} of ${sayCost({ usd: budget.usd })}`);
+  const usd = unitText("micros", toAmount({ usd: spent.usd }, "A cost").micros);
+  if (budget.usd !== undefined) said.push(`${usd} of ${costText({ usd: budget.usd })}`);
   else if (spent.usd > 0) said.push(usd);
-  if (budget.tokens !== undefined) said.push(`${number(spent.tokens)} of ${number(budget.tokens)} tokens`);
-  else if (spent.tokens > 0) said.push(`${number(spent.tokens)} tokens`);
+  if (budget.tokens !== undefined) said.push(`${numberText(spent.tokens)} of ${numberText(budget.tokens)} tokens`);
+  else if (spent.tokens > 0) said.push(`${numberText(spent.tokens)} tokens`);
   return said.join(", ");
 }
 
 /** Saturates: what was spent is spent, and a sum too large to count is still larger than every budget. */
 export function plus(a: Amount, b: Amount): Amount {
-  return { micros: sum(a.micros, b.micros), tokens: sum(a.tokens, b.tokens) };
+  return { micros: addCapped(a.micros, b.micros), tokens: addCapped(a.tokens, b.tokens) };
 }
 
 export function minus(a: Amount, b: Amount): Amount {
@@ -93,8 +93,8 @@ export function checkCost(cost: unknown, what: string): Cost {
   }
   const { usd, tokens } = cost as { usd?: unknown; tokens?: unknown };
   const checked: Cost = {};
-  if (usd !== undefined) checked.usd = checkNumber(usd, MOST / MICROS, `${what}.usd`);
-  if (tokens !== undefined) checked.tokens = checkNumber(tokens, MOST, `${what}.tokens`);
+  if (usd !== undefined) checked.usd = checkNumber(usd, MAX_AMOUNT / MICROS_PER_USD, `${what}.usd`);
+  if (tokens !== undefined) checked.tokens = checkNumber(tokens, MAX_AMOUNT, `${what}.tokens`);
   return checked;
 }
 
@@ -109,17 +109,17 @@ function checkNumber(value: unknown, most: number, what: string): number {
 }
 
 /** Rounds up in the shortest decimals of both: a product alone would make 1,100,001 of 1.1 × 1,000,000. */
-function up(value: number, parts: number): number {
+function roundUp(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts >= value ? near : near + 1;
 }
 
 /** Rounds down: a budget is never more than was given. */
-export function down(value: number, parts: number): number {
+export function roundDown(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts <= value ? near : near - 1;
 }
 
-function sum(a: number, b: number): number {
+function addCapped(a: number, b: number): number {
   return Math.min(Number.MAX_SAFE_INTEGER, a + b);
 }

@@ -1,8 +1,8 @@
 import { hash } from "node:crypto";
 import { type Budget, toBudget, UNLIMITED } from "./budget.ts";
-import { canonical } from "../text/json.ts";
+import { canonicalJson } from "../text/json.ts";
 import type { Cost } from "./cost.ts";
-import { difference } from "./build-view.ts";
+import { findDifferences } from "./build-view.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { hideSecrets } from "../limits/limit.ts";
 import { checkCount, checkName, refuseUnknown } from "../text/options.ts";
@@ -106,7 +106,7 @@ export function pipeline(
   };
   return Object.freeze({
     source: <T extends Target, In>(source: Source<T, In>) =>
-      value({ ...head, source: sourceOf(source), stages: [] }) as Pipeline<T, In, {}, {}>,
+      pipelineValue({ ...head, source: sourceOf(source), stages: [] }) as Pipeline<T, In, {}, {}>,
   });
 }
 
@@ -124,13 +124,13 @@ export function pipelineOf(given: unknown): PipelineDefinition {
   throw new HoldfastError("NOT_A_PIPELINE", "This is not a pipeline.", "Create one with pipeline(name).source(…).");
 }
 
-function value(definition: PipelineDefinition): Pipeline {
+function pipelineValue(definition: PipelineDefinition): Pipeline {
   const add =
     (kind: StageKind) =>
     (name: unknown, options: unknown, run: unknown): Pipeline => {
       const stage = checkStage(kind, name, options, run);
-      checkPlace(definition, stage);
-      return value({ ...definition, stages: [...definition.stages, stage] });
+      checkPosition(definition, stage);
+      return pipelineValue({ ...definition, stages: [...definition.stages, stage] });
     };
   Object.freeze(definition.stages);
   return Object.freeze({
@@ -142,7 +142,7 @@ function value(definition: PipelineDefinition): Pipeline {
   }) as unknown as Pipeline;
 }
 
-function checkPlace({ name, module, stages }: PipelineDefinition, stage: StageDefinition): void {
+function checkPosition({ name, module, stages }: PipelineDefinition, stage: StageDefinition): void {
   if (stages.some((other) => other.name === stage.name)) {
     throw new HoldfastError(
       "STAGE_TWICE",
@@ -219,23 +219,23 @@ function checkModule(module: unknown, where: string): string {
 }
 
 /** Stands for a function: whether there is one counts, its text does not. */
-export type AFunction = { function: true };
+export type FunctionMark = { function: true };
 
 export interface StageDescription {
   name: string;
   kind: StageKind;
   version: number;
-  key: string | AFunction | null;
+  key: string | FunctionMark | null;
   uses: readonly string[];
-  match: string | AFunction | null;
+  match: string | FunctionMark | null;
   reuse: "target" | "bytes";
-  by: AFunction | null;
+  by: FunctionMark | null;
   partial: boolean;
 }
 
 export type SourceDescription =
   | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
-  | { kind: "items"; version: AFunction | null; cursor: AFunction | null };
+  | { kind: "items"; version: FunctionMark | null; cursor: FunctionMark | null };
 
 /** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) may change. */
 export interface PipelineDescription {
@@ -246,7 +246,7 @@ export interface PipelineDescription {
   code: Readonly<Record<string, string>>;
 }
 
-const A_FUNCTION: AFunction = { function: true };
+const FUNCTION_MARK: FunctionMark = { function: true };
 
 export function describePipeline({ name, source, stages }: PipelineDefinition): PipelineDescription {
   return {
@@ -259,15 +259,19 @@ export function describePipeline({ name, source, stages }: PipelineDefinition): 
 
 /** A build can be resumed with every pipeline of the same hash. */
 export function pipelineHash({ name, source, stages }: PipelineDescription): string {
-  return hash("sha256", canonical(["holdfast.pipeline.1", name, source, stages], "pipeline"));
+  return hash("sha256", canonicalJson(["holdfast.pipeline.1", name, source, stages], "pipeline"));
 }
 
 /** Empty exactly when the hashes are the same. */
 export function pipelineDifferences(before: PipelineDescription, after: PipelineDescription): string[] {
   const found: string[] = [];
   if (before.name !== after.name) found.push(`The pipeline is called "${after.name}", it was "${before.name}".`);
-  for (const { part, before: was, after: is } of difference(shownSource(before.source), shownSource(after.source), "source")) {
-    found.push(`${part} is ${say(is)}, it was ${say(was)}.`);
+  for (const { part, before: was, after: is } of findDifferences(
+    shownSource(before.source),
+    shownSource(after.source),
+    "source",
+  )) {
+    found.push(`${part} is ${describePart(is)}, it was ${describePart(was)}.`);
   }
   const [old, now] = [byName(before), byName(after)];
   for (const name of old.keys()) if (!now.has(name)) found.push(`The stage "${name}" is gone.`);
@@ -301,8 +305,9 @@ export function editedStages(before: PipelineDescription, after: PipelineDescrip
 }
 
 function stageDifferences(before: StageDescription, after: StageDescription): string[] {
-  return difference(shown(before), shown(after), "").map(
-    ({ part, before: was, after: is }) => `${part.slice(1)} of stage "${after.name}" is ${say(is)}, it was ${say(was)}.`,
+  return findDifferences(shown(before), shown(after), "").map(
+    ({ part, before: was, after: is }) =>
+      `${part.slice(1)} of stage "${after.name}" is ${describePart(is)}, it was ${describePart(was)}.`,
   );
 }
 
@@ -316,7 +321,7 @@ function shownSource(source: SourceDescription): object {
 
 const FUNCTION = Symbol("a function");
 
-function leaf(value: string | AFunction | null): string | symbol | undefined {
+function leaf(value: string | FunctionMark | null): string | symbol | undefined {
   return typeof value === "string" ? value : value === null ? undefined : FUNCTION;
 }
 
@@ -325,11 +330,11 @@ function describeStage({ name, kind, version, key, uses, match, reuse, by, parti
     name,
     kind,
     version,
-    key: typeof key === "function" ? A_FUNCTION : key,
+    key: typeof key === "function" ? FUNCTION_MARK : key,
     uses,
-    match: typeof match === "function" ? A_FUNCTION : match,
+    match: typeof match === "function" ? FUNCTION_MARK : match,
     reuse,
-    by: by === null ? null : A_FUNCTION,
+    by: by === null ? null : FUNCTION_MARK,
     partial,
   };
 }
@@ -338,8 +343,8 @@ function describeSource(source: SourceDefinition): SourceDescription {
   if (source.kind === "items") {
     return {
       kind: "items",
-      version: source.version === null ? null : A_FUNCTION,
-      cursor: source.cursor === null ? null : A_FUNCTION,
+      version: source.version === null ? null : FUNCTION_MARK,
+      cursor: source.cursor === null ? null : FUNCTION_MARK,
     };
   }
   const { kind, globs, root, ignore, snapshot, dot } = source;
@@ -350,7 +355,7 @@ function byName({ stages }: PipelineDescription): Map<string, StageDescription> 
   return new Map(stages.map((stage) => [stage.name, stage]));
 }
 
-function say(value: unknown): string {
+function describePart(value: unknown): string {
   if (value === undefined || value === null) return "not there";
   return value === FUNCTION ? "a function" : JSON.stringify(value);
 }

@@ -144,10 +144,10 @@ interface Wanted {
   nearest: Nearest | null;
 }
 
-const HINTED = 10;
+const MAX_HINTED = 10;
 
 /** The targets named in `only`, by ids or globs. Each must exist, or it was mistyped. */
-export class Only {
+export class OnlyTargets {
   readonly #wanted: Wanted[];
   #missing: number;
 
@@ -157,10 +157,10 @@ export class Only {
       given: one,
       glob: onlyGlob(one),
       isMet: false,
-      nearest: i < HINTED ? new Nearest(one) : null,
+      nearest: i < MAX_HINTED ? new Nearest(one) : null,
     }));
     this.#missing = given.length;
-    for (const { nearest } of this.#wanted) for (const stage of stages) nearest?.look(stage);
+    for (const { nearest } of this.#wanted) for (const stage of stages) nearest?.offer(stage);
   }
 
   get isAll(): boolean {
@@ -172,27 +172,27 @@ export class Only {
     return this.#missing === 0;
   }
 
-  takes(id: string): boolean {
+  includes(id: string): boolean {
     let taken = this.isAll;
     for (const wanted of this.#wanted) {
       if (taken && wanted.isMet) continue;
       // An id may look like a glob that does not match it.
       if (wanted.given === id || wanted.glob.matches(id)) {
         taken = true;
-        this.#meet(wanted);
+        this.#markMet(wanted);
       } else if (!wanted.isMet) {
-        wanted.nearest?.look(id);
+        wanted.nearest?.offer(id);
       }
     }
     return taken;
   }
 
   /** An earlier attempt has seen everything. */
-  meet(): void {
-    for (const wanted of this.#wanted) this.#meet(wanted);
+  markAllMet(): void {
+    for (const wanted of this.#wanted) this.#markMet(wanted);
   }
 
-  refuseMissing(): void {
+  rejectMissing(): void {
     const missing = this.#wanted.filter(({ isMet }) => !isMet);
     if (missing.length === 0) return;
     const names = missing.map(({ given }) => JSON.stringify(given)).join(", ");
@@ -205,7 +205,7 @@ export class Only {
     );
   }
 
-  #meet(wanted: Wanted): void {
+  #markMet(wanted: Wanted): void {
     if (wanted.isMet) return;
     wanted.isMet = true;
     this.#missing--;

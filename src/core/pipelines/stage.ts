@@ -60,11 +60,11 @@ export interface StageDefinition extends RunSettings {
   readonly code: string;
 }
 
-const SHARED = "version retry crashes lease timeout concurrency limit key estimate reuse isolate remove".split(" ");
+const SHARED_OPTIONS = "version retry crashes lease timeout concurrency limit key estimate reuse isolate remove".split(" ");
 const OPTIONS: Record<StageKind, readonly string[]> = {
-  stage: [...SHARED, "uses", "match"],
-  expand: SHARED,
-  gather: [...SHARED, "by", "partial"],
+  stage: [...SHARED_OPTIONS, "uses", "match"],
+  expand: SHARED_OPTIONS,
+  gather: [...SHARED_OPTIONS, "by", "partial"],
 };
 
 type AnyOptions = StageOptions<unknown, unknown> & {
@@ -110,7 +110,7 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
 export function stageKey({ name, key }: StageDefinition, context: { target: unknown; input: unknown }): string | null {
   if (typeof key !== "function") return key;
   return keyText(
-    call(() => key(context), "key", name, "KEY_INVALID"),
+    callOption(() => key(context), "key", name, "KEY_INVALID"),
     `key of stage "${name}": key`,
   );
 }
@@ -118,7 +118,7 @@ export function stageKey({ name, key }: StageDefinition, context: { target: unkn
 export function stageEstimate({ name, estimate }: StageDefinition, context: { target: unknown; input: unknown }): Amount | null {
   if (estimate === null) return null;
   return toAmount(
-    call(() => estimate(context), "estimate", name, "COST_INVALID"),
+    callOption(() => estimate(context), "estimate", name, "COST_INVALID"),
     `The estimate of stage "${name}"`,
   );
 }
@@ -131,7 +131,7 @@ export function fixedEstimate({ name, estimate }: StageDefinition): Amount | nul
   if (estimate === null) return null;
   let cost: unknown;
   try {
-    cost = estimate(UNKNOWN);
+    cost = estimate(NO_CONTEXT);
   } catch {
     return null;
   }
@@ -139,7 +139,7 @@ export function fixedEstimate({ name, estimate }: StageDefinition): Amount | nul
 }
 
 /** Throws when an estimate reads it. */
-const UNKNOWN = {
+const NO_CONTEXT = {
   get target(): never {
     throw new Error("there is no target yet");
   },
@@ -151,11 +151,11 @@ const UNKNOWN = {
 /** Null: all targets are one group. */
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
   if (by === null) return null;
-  const group = call(() => by(target, output), "by", name, "GROUP_INVALID");
+  const group = callOption(() => by(target, output), "by", name, "GROUP_INVALID");
   return checkTargetId(group, `The result of \`by\` of stage "${name}"`);
 }
 
-function call<R>(act: () => R, option: string, stage: string, code: string): R {
+function callOption<R>(act: () => R, option: string, stage: string, code: string): R {
   try {
     return act();
   } catch (cause) {

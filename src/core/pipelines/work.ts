@@ -8,22 +8,22 @@ import type { ValueHash } from "./context-hash.ts";
 import type { StageDefinition } from "./stage.ts";
 
 /** Begins the queues and job names of pipelines. */
-const PREFIX = "pipeline/";
+const PIPELINE_PREFIX = "pipeline/";
 
 /**
  * The queue of a pipeline's work items. If only one host has the targets' files, the queue names that host: no other host
  * claims from it.
  */
 export function pipelineQueue(pipeline: string, host: string | null): string {
-  return host === null ? PREFIX + pipeline : `${PREFIX}${pipeline}@${host}`;
+  return host === null ? PIPELINE_PREFIX + pipeline : `${PIPELINE_PREFIX}${pipeline}@${host}`;
 }
 
 export function isPipelineQueue(queue: string): boolean {
-  return queue.startsWith(PREFIX);
+  return queue.startsWith(PIPELINE_PREFIX);
 }
 
 export function stageJobName(pipeline: string, stage: string): string {
-  return `${PREFIX}${pipeline}/${stage}`;
+  return `${PIPELINE_PREFIX}${pipeline}/${stage}`;
 }
 
 /** No stage has an empty name. */
@@ -32,10 +32,10 @@ export function listingJobName(pipeline: string): string {
 }
 
 export function refusePipelineName(name: string, what: string): string {
-  if (!name.startsWith(PREFIX)) return name;
+  if (!name.startsWith(PIPELINE_PREFIX)) return name;
   throw new HoldfastError(
     "NAME_INVALID",
-    `${what} is "${name}", but names that begin with "${PREFIX}" are reserved for pipelines.`,
+    `${what} is "${name}", but names that begin with "${PIPELINE_PREFIX}" are reserved for pipelines.`,
     "Give another name.",
   );
 }
@@ -50,12 +50,12 @@ export function artifactMissing(hashes: readonly string[]): HoldfastError {
   );
 }
 
-export function withoutArtifacts(hashes: readonly string[]): Outcome {
+export function missingArtifactsOutcome(hashes: readonly string[]): Outcome {
   return { kind: "error", error: toJobError(artifactMissing(hashes)) };
 }
 
 /** The caller that settled it is not a worker of the pipeline. */
-export function withoutResult(): Outcome {
+export function missingResultOutcome(): Outcome {
   const error = new HoldfastError(
     "RESULT_MISSING",
     "The job of a stage was settled as a success without the stage's result.",
@@ -64,7 +64,7 @@ export function withoutResult(): Outcome {
   return { kind: "error", error: toJobError(error), retry: false };
 }
 
-export function cancelledItem(): JobError {
+export function cancelledItemError(): JobError {
   return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }
 
@@ -103,7 +103,7 @@ export function gatherSegment(segments: readonly Segment[], round: number): Segm
 }
 
 /** Mark of a target that is gone, kept until its results are removed. */
-export const GONE = "gone";
+export const GONE_MARK = "gone";
 
 /**
  * Hash of everything but its content that a target's result in a segment depends on: the definitions, and what its parent
@@ -135,7 +135,7 @@ export function childrenOf(context: string): ValueHash {
 /** In order; those of its parent come first. */
 export type CompletedStages = readonly Step[];
 
-export function stepOf(completed: CompletedStages, stage: string): Step | undefined {
+export function findStep(completed: CompletedStages, stage: string): Step | undefined {
   return completed.find((step) => step.stage === stage);
 }
 
@@ -155,52 +155,52 @@ export function withResult(completed: CompletedStages, result: ResultKey): Compl
 }
 
 /** Ids are indexed. */
-export const ID_BYTES = 2_000;
+export const MAX_ID_BYTES = 2_000;
 
 /** Separates a target's id from those of its parents. No id contains it. */
-const BETWEEN = "\u001f";
+const ID_SEPARATOR = "\u001f";
 
 /** Names a target in its segment: the ids of its parents, then its own. */
 export function pathOf(parent: string | null, id: string): string {
   if (parent === null) return id;
-  const path = parent + BETWEEN + id;
-  if (fits(path)) return path;
+  const path = parent + ID_SEPARATOR + id;
+  if (isShortEnough(path)) return path;
   throw new HoldfastError(
     "TARGET_ID_INVALID",
     `The id ${JSON.stringify(id.slice(0, 100))} has, with those of its parents, ${Buffer.byteLength(path)} bytes.`,
-    `Give shorter ids: together they may have ${ID_BYTES} bytes.`,
+    `Give shorter ids: together they may have ${MAX_ID_BYTES} bytes.`,
   );
 }
 
-export function sayPath(path: string): string {
-  return path.replaceAll(BETWEEN, "/");
+export function pathText(path: string): string {
+  return path.replaceAll(ID_SEPARATOR, "/");
 }
 
 export function idsOf(path: string): string[] {
-  return path.split(BETWEEN);
+  return path.split(ID_SEPARATOR);
 }
 
 export function checkTargetId(id: unknown, what: string): string {
-  const wrong = wrongWith(id);
+  const wrong = whyInvalid(id);
   if (wrong === null) return checkStorable(id as string, what);
   throw new HoldfastError(
     "TARGET_ID_INVALID",
     `${what} is ${wrong}.`,
-    `Give a string of 1 to ${ID_BYTES} bytes, without lone surrogates and without U+001F.`,
+    `Give a string of 1 to ${MAX_ID_BYTES} bytes, without lone surrogates and without U+001F.`,
   );
 }
 
 /** A build stores the message of an error, not its hint, so the reason is in the message. */
-function wrongWith(id: unknown): string | null {
+function whyInvalid(id: unknown): string | null {
   if (typeof id !== "string") return `${JSON.stringify(id) ?? String(id)}, and an id is a text`;
   if (id === "") return '"", and an id has at least one character';
-  if (!fits(id)) return `a text of ${Buffer.byteLength(id)} bytes, and an id may have ${ID_BYTES}`;
+  if (!isShortEnough(id)) return `a text of ${Buffer.byteLength(id)} bytes, and an id may have ${MAX_ID_BYTES}`;
   const given = JSON.stringify(id.slice(0, 100));
   if (!id.isWellFormed()) return `${given}, and an id holds no half of a character (a lone surrogate)`;
-  return id.includes(BETWEEN) ? `${given}, and an id does not hold U+001F` : null;
+  return id.includes(ID_SEPARATOR) ? `${given}, and an id does not hold U+001F` : null;
 }
 
-export function fits(id: string): boolean {
+export function isShortEnough(id: string): boolean {
   // No UTF-16 unit has more than three bytes.
-  return id.length * 3 <= ID_BYTES || Buffer.byteLength(id) <= ID_BYTES;
+  return id.length * 3 <= MAX_ID_BYTES || Buffer.byteLength(id) <= MAX_ID_BYTES;
 }

@@ -4,11 +4,11 @@ import { type Budget, fromBudget } from "../pipelines/budget.ts";
 import type { BuildReason, BuildState } from "../pipelines/build.ts";
 
 /** Actor recorded for changes made by automatic recovery. */
-export const RECOVERY = "recovery";
+export const RECOVERY_ACTOR = "recovery";
 /** Actor recorded when the journal of changes cannot continue. */
-export const JOURNAL = "journal";
+export const JOURNAL_ACTOR = "journal";
 /** Actor recorded where none is known. */
-export const UNNAMED = "unknown";
+export const UNKNOWN_ACTOR = "unknown";
 
 /** The process of a handle, and the user who started it by hand, if one did. */
 export interface Actor {
@@ -76,7 +76,7 @@ export function auditHash(previous: string, record: AuditRecord): string {
   return hash("sha256", JSON.stringify(["holdfast.audit.1", previous, seq, at, by, action, subject, before, after]));
 }
 
-export function linked(head: AuditHead, record: AuditRecord): AuditHead {
+export function appendToHead(head: AuditHead, record: AuditRecord): AuditHead {
   return { seq: record.seq, hash: auditHash(head.hash, record) };
 }
 
@@ -101,7 +101,7 @@ export function followAudit({ from, rows, isLast, head, known }: AuditPage): { h
   let last = from;
   const stopped = (fault: AuditFault) => ({ head: last, fault });
   for (const row of rows) {
-    const next = linked(last, row);
+    const next = appendToHead(last, row);
     if (row.seq <= last.seq) return stopped(added(row.seq));
     if (row.hash !== next.hash) return stopped(row.seq > last.seq + 1 ? removed(last.seq + 1, row.seq - 1) : altered(row.seq));
     // If entries were removed, a known head may lie between two remaining ones.

@@ -51,7 +51,7 @@ export interface KnownBackup {
 }
 
 /** Milliseconds until the next backup; 0: now. Only whole ones count, or a damaged database would look well kept. */
-export function dueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
+export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
   const [newest] = newestFirst(backups.filter(({ whole }) => whole));
   if (newest === undefined) return 0;
   const left = newest.takenAt + every - now;
@@ -63,7 +63,7 @@ export function dueIn({ every }: Pick<BackupPlan, "every">, backups: readonly Kn
  * Scheduled backups beyond the newest `keep` whole ones, and damaged ones but for the newest. As long as new backups are
  * damaged, no whole one is removed.
  */
-export function retired(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
+export function backupsToRemove(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
   const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
   return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);
 }

@@ -1,7 +1,7 @@
-import { RECOVER } from "./recovery-plan.ts";
-import { sayMillis } from "../text/duration.ts";
-import { bytes, plural } from "../text/text.ts";
-import { isLong, sayReaders, VERY_LONG_WAL, type WalView } from "./loss.ts";
+import { RECOVER_COMMAND } from "./recovery-plan.ts";
+import { durationText } from "../text/duration.ts";
+import { bytesText, plural } from "../text/text.ts";
+import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "./loss.ts";
 
 /** "damage": stored data changed. "error": something does not work. "warning": it will not, or not well. */
 export type Grade = "damage" | "error" | "warning" | "note";
@@ -30,7 +30,7 @@ export type Area =
   | "wal";
 
 /** What the doctor collected. Null: unreadable, or not applicable. */
-export interface Circumstance {
+export interface Inspection {
   now: number;
   disk: { folder: string; network: string | null; free: number } | null;
   file: { path: string; mode: number } | null;
@@ -54,16 +54,16 @@ export interface Circumstance {
 }
 
 const MIB = 1024 * 1024;
-const DAY = 86_400_000;
+const DAY_MS = 86_400_000;
 /** A disk with less free space counts as full. */
-const NO_ROOM = 64 * MIB;
-const OLD_BACKUP = 7 * DAY;
+const MIN_FREE_BYTES = 64 * MIB;
+const OLD_BACKUP_MS = 7 * DAY_MS;
 /** A commit reaches a file of the journal within a second or two. */
-const LATE = 60_000;
-const SKEW = 2_000;
-const NAMED = 3;
+const JOURNAL_LATE_MS = 60_000;
+const MAX_CLOCK_SKEW_MS = 2_000;
+const MAX_NAMED = 3;
 
-export function diagnose(seen: Circumstance): Diagnosis[] {
+export function diagnose(seen: Inspection): Diagnosis[] {
   const found = [
     ...ofDamage(seen),
     ...ofDisk(seen),
@@ -84,7 +84,7 @@ export function diagnose(seen: Circumstance): Diagnosis[] {
 
 const GRADES: readonly Grade[] = ["damage", "error", "warning", "note"];
 
-function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
+function ofDamage({ findings, checked }: Inspection): Diagnosis[] {
   const mend = "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP";
   const known = findings.map(({ severity, what }): Diagnosis => {
     if (severity === "damage") return { grade: "damage", area: "damage", message: what, mend };
@@ -104,7 +104,7 @@ function ofDamage({ findings, checked }: Circumstance): Diagnosis[] {
 
 const RESTART = "restart that process; use holdfast backup where it copies or reads the database's files";
 
-function ofDisk({ disk, file, size, schema }: Circumstance): Diagnosis[] {
+function ofDisk({ disk, file, size, schema }: Inspection): Diagnosis[] {
   const found: Diagnosis[] = [];
   const say = (grade: Grade, area: Area, message: string, mend: string | null) => found.push({ grade, area, message, mend });
   if (file !== null && (file.mode & 0o007) !== 0) {
@@ -121,21 +121,21 @@ function ofDisk({ disk, file, size, schema }: Circumstance): Diagnosis[] {
     );
   }
   const needed = size?.bytes ?? 0;
-  if (disk !== null && disk.free < NO_ROOM)
-    say("error", "disk", `There are only ${bytes(disk.free)} left on the disk.`, "free some space");
+  if (disk !== null && disk.free < MIN_FREE_BYTES)
+    say("error", "disk", `There are only ${bytesText(disk.free)} left on the disk.`, "free some space");
   else if (disk !== null && disk.free < needed) {
     say(
       "warning",
       "disk",
-      `There are ${bytes(disk.free)} left, and a backup or a salvage needs ${bytes(needed)}.`,
+      `There are ${bytesText(disk.free)} left, and a backup or a salvage needs ${bytesText(needed)}.`,
       "free some space",
     );
   }
-  if (size !== null && size.unused > NO_ROOM && size.unused > size.bytes / 2) {
+  if (size !== null && size.unused > MIN_FREE_BYTES && size.unused > size.bytes / 2) {
     say(
       "note",
       "disk",
-      `${bytes(size.unused)} of ${bytes(size.bytes)} are unused.`,
+      `${bytesText(size.unused)} of ${bytesText(size.bytes)} are unused.`,
       "holdfast backup, then holdfast restore of it, makes it small",
     );
   }
@@ -150,7 +150,7 @@ function ofDisk({ disk, file, size, schema }: Circumstance): Diagnosis[] {
   return found;
 }
 
-function ofSettings({ settings }: Circumstance): Diagnosis[] {
+function ofSettings({ settings }: Inspection): Diagnosis[] {
   return settings
     .filter(({ value, wanted }) => wanted !== null && value !== wanted)
     .map(({ name, value, wanted }) => {
@@ -160,36 +160,36 @@ function ofSettings({ settings }: Circumstance): Diagnosis[] {
     });
 }
 
-function ofWal({ wal }: Circumstance): Diagnosis[] {
+function ofWal({ wal }: Inspection): Diagnosis[] {
   if (wal === null || !isLong(wal)) return [];
-  const who = sayReaders(wal.readers);
-  const message = `The write-ahead log has ${bytes(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
+  const who = readersText(wal.readers);
+  const message = `The write-ahead log has ${bytesText(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
   const mend =
     who === null
       ? "end transactions that are open for long, in programs that use this file"
       : "end that transaction, or that program";
-  return [{ grade: wal.bytes >= VERY_LONG_WAL ? "error" : "warning", area: "wal", message, mend }];
+  return [{ grade: wal.bytes >= VERY_LONG_WAL_BYTES ? "error" : "warning", area: "wal", message, mend }];
 }
 
-function ofTransactions({ transactions, now }: Circumstance): Diagnosis[] {
+function ofTransactions({ transactions, now }: Inspection): Diagnosis[] {
   return transactions.map(({ pid, program, since }) => ({
     grade: "warning",
     area: "wal",
-    message: `A transaction of ${program} (server's pid ${pid}) is open for ${sayMillis(now - since)}, and keeps the server from cleaning up.`,
+    message: `A transaction of ${program} (server's pid ${pid}) is open for ${durationText(now - since)}, and keeps the server from cleaning up.`,
     mend: `select pg_terminate_backend(${pid})`,
   }));
 }
 
-function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
+function ofProcesses({ processes, locks }: Inspection): Diagnosis[] {
   const dead = processes.filter((one) => one.dead);
   const stale = locks.filter((lock) => lock.stale);
   return [
-    ...dead.slice(0, NAMED).map(({ pid, host, program, running }): Diagnosis => {
+    ...dead.slice(0, MAX_NAMED).map(({ pid, host, program, running }): Diagnosis => {
       const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${plural(running, "job")}.`;
-      return { grade: "warning", area: "processes", message, mend: RECOVER };
+      return { grade: "warning", area: "processes", message, mend: RECOVER_COMMAND };
     }),
-    ...more(dead.length, "processes", "dead processes", RECOVER),
-    ...stale.slice(0, NAMED).map(({ name, holder }): Diagnosis => {
+    ...more(dead.length, "processes", "dead processes", RECOVER_COMMAND),
+    ...stale.slice(0, MAX_NAMED).map(({ name, holder }): Diagnosis => {
       return {
         grade: "warning",
         area: "locks",
@@ -201,22 +201,22 @@ function ofProcesses({ processes, locks }: Circumstance): Diagnosis[] {
   ];
 }
 
-function ofJobs({ stuck }: Circumstance): Diagnosis[] {
+function ofJobs({ stuck }: Inspection): Diagnosis[] {
   return [
-    ...stuck.slice(0, NAMED).map(({ id, why, by }): Diagnosis => {
+    ...stuck.slice(0, MAX_NAMED).map(({ id, why, by }): Diagnosis => {
       if (why === "forgotten") {
         const message = `Job ${id} waits, and nothing is known that it waits for.`;
         return { grade: "error", area: "jobs", message, mend: `holdfast jobs cancel ${id}` };
       }
       const what = why === "expired" ? "its lease ran out" : "it is past its timeout";
-      const message = `Job ${id} is stuck: ${what} ${sayMillis(by ?? 0)} ago, and no process has reclaimed it.`;
+      const message = `Job ${id} is stuck: ${what} ${durationText(by ?? 0)} ago, and no process has reclaimed it.`;
       return { grade: "warning", area: "jobs", message, mend: "holdfast recover --expired-for 1m" };
     }),
     ...more(stuck.length, "jobs", "jobs that are stuck", "holdfast recover --expired-for 1m"),
   ];
 }
 
-function ofArtifacts({ artifacts }: Circumstance): Diagnosis[] {
+function ofArtifacts({ artifacts }: Inspection): Diagnosis[] {
   if (artifacts === null) return [];
   const found: Diagnosis[] = [];
   const [first] = artifacts.missing;
@@ -232,7 +232,7 @@ function ofArtifacts({ artifacts }: Circumstance): Diagnosis[] {
   return found;
 }
 
-function ofAudit({ audit }: Circumstance): Diagnosis[] {
+function ofAudit({ audit }: Inspection): Diagnosis[] {
   if (audit === null || audit.fault === null) return [];
   return [
     {
@@ -244,56 +244,56 @@ function ofAudit({ audit }: Circumstance): Diagnosis[] {
   ];
 }
 
-function ofBackups({ backups, now }: Circumstance): Diagnosis[] {
+function ofBackups({ backups, now }: Inspection): Diagnosis[] {
   if (backups === null) return [];
   const { folder, newest, every } = backups;
   if (newest === null) {
     return [{ grade: "warning", area: "backups", message: `There is no backup in ${folder}.`, mend: "holdfast backup" }];
   }
-  const old = every === null ? OLD_BACKUP : 2 * every;
+  const old = every === null ? OLD_BACKUP_MS : 2 * every;
   if (now - newest <= old) return [];
   return [
     {
       grade: "warning",
       area: "backups",
-      message: `The newest backup is ${sayMillis(now - newest)} old.`,
+      message: `The newest backup is ${durationText(now - newest)} old.`,
       mend: "holdfast backup",
     },
   ];
 }
 
-function ofJournal({ journal, now }: Circumstance): Diagnosis[] {
-  if (journal === null || journal.since === null || now - journal.since <= LATE) return [];
-  const message = `The journal's files lack ${plural(journal.changes, "change")}, the oldest of ${sayMillis(now - journal.since)} ago: they are in the database alone.`;
+function ofJournal({ journal, now }: Inspection): Diagnosis[] {
+  if (journal === null || journal.since === null || now - journal.since <= JOURNAL_LATE_MS) return [];
+  const message = `The journal's files lack ${plural(journal.changes, "change")}, the oldest of ${durationText(now - journal.since)} ago: they are in the database alone.`;
   const mend = "see that DATABASE-changes/ can be written, and that its disk is not full";
   return [{ grade: "warning", area: "backups", message, mend }];
 }
 
-function ofClock({ clock, now }: Circumstance): Diagnosis[] {
+function ofClock({ clock, now }: Inspection): Diagnosis[] {
   if (clock === null) return [];
   const found: Diagnosis[] = [];
   const mend = "see that the host's clock is kept by NTP";
-  if (clock.latest > clock.store + SKEW) {
-    const message = `Something is written down for ${sayMillis(clock.latest - clock.store)} from now: a clock was set back, or another host's is ahead.`;
+  if (clock.latest > clock.store + MAX_CLOCK_SKEW_MS) {
+    const message = `Something is written down for ${durationText(clock.latest - clock.store)} from now: a clock was set back, or another host's is ahead.`;
     found.push({ grade: "warning", area: "clock", message, mend });
   }
-  if (Math.abs(clock.store - now) > SKEW) {
-    const message = `The clock of this host is ${sayMillis(Math.abs(clock.store - now))} ${now > clock.store ? "ahead of" : "behind"} the server's.`;
+  if (Math.abs(clock.store - now) > MAX_CLOCK_SKEW_MS) {
+    const message = `The clock of this host is ${durationText(Math.abs(clock.store - now))} ${now > clock.store ? "ahead of" : "behind"} the server's.`;
     found.push({ grade: "note", area: "clock", message, mend });
   }
   const last = clock.stepsBack.at(-1);
   if (last !== undefined) {
     const times = clock.stepsBack.length === 1 ? "once" : `${clock.stepsBack.length} times`;
-    const message = `The clock has gone back ${times} lately, last by ${sayMillis(last.by)}, ${sayMillis(Math.max(0, now - last.at))} ago.`;
+    const message = `The clock has gone back ${times} lately, last by ${durationText(last.by)}, ${durationText(Math.max(0, now - last.at))} ago.`;
     found.push({ grade: "note", area: "clock", message, mend });
   }
   return found;
 }
 
-function ofReports({ reports, now }: Circumstance): Diagnosis[] {
+function ofReports({ reports, now }: Inspection): Diagnosis[] {
   return reports.map(({ state, errors, begunAt }) => {
     if (state !== "failed") {
-      const message = `A recovery is under way for ${sayMillis(now - begunAt)}.`;
+      const message = `A recovery is under way for ${durationText(now - begunAt)}.`;
       return { grade: "note", area: "recovery", message, mend: null };
     }
     const message = `After a crash something was found to be wrong: ${errors[0] ?? ""}`;
@@ -302,5 +302,5 @@ function ofReports({ reports, now }: Circumstance): Diagnosis[] {
 }
 
 function more(count: number, area: Area, what: string, mend: string): Diagnosis[] {
-  return count <= NAMED ? [] : [{ grade: "warning", area, message: `And ${count - NAMED} more ${what}.`, mend }];
+  return count <= MAX_NAMED ? [] : [{ grade: "warning", area, message: `And ${count - MAX_NAMED} more ${what}.`, mend }];
 }

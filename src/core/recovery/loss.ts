@@ -5,7 +5,7 @@ interface Extent {
   key: number;
 }
 
-export interface Circumstances {
+export interface OpenCircumstances {
   durability: "power" | "process";
   /** The host was rebooted since the witness was written. */
   rebooted: boolean;
@@ -27,11 +27,11 @@ export interface Loss {
 }
 
 /** Compares a database with what a process once saw in it. */
-export function lossOf(seen: Extent | null, here: Extent, circumstances: Circumstances): Loss | null {
+export function findLoss(seen: Extent | null, here: Extent, circumstances: OpenCircumstances): Loss | null {
   if (seen === null) return null;
   // A restore puts an earlier state in place on purpose, and starts a new epoch.
   if (here.epoch > seen.epoch) return null;
-  if (seen.databaseId !== here.databaseId) return replaced(seen, circumstances.isNew);
+  if (seen.databaseId !== here.databaseId) return replacedLoss(seen, circumstances.isNew);
   const missing = here.epoch < seen.epoch ? commitsOf(seen) : seen.commits - here.commits;
   const fewer = seen.key - here.key;
   if (missing <= 0 && fewer <= 0) return null;
@@ -45,7 +45,7 @@ export function lossOf(seen: Extent | null, here: Extent, circumstances: Circums
     ? `The host went down, and durability "process" lets that take the last of them`
     : here.epoch < seen.epoch
       ? "An older file was put into its place"
-      : WHY[circumstances.log];
+      : LOG_CAUSES[circumstances.log];
   return {
     severity: isExpected ? "expected" : "loss",
     what: `${exactly ? "" : "At least "}${both} were acknowledged and are gone. ${why}.`,
@@ -53,36 +53,36 @@ export function lossOf(seen: Extent | null, here: Extent, circumstances: Circums
   };
 }
 
-const WHY: Record<Circumstances["log"], string> = {
+const LOG_CAUSES: Record<OpenCircumstances["log"], string> = {
   missing: "Its write-ahead log (-wal) is missing, or an older file was put into its place",
   cut: "Its write-ahead log (-wal) was cut off, or is damaged at its end",
   there: "Its write-ahead log (-wal) was cut off, an older file was put into its place, or the disk forgot what it had synced",
 };
 
-function replaced(seen: Extent, isNew: boolean): Loss {
+function replacedLoss(seen: Extent, isNew: boolean): Loss {
   const what = isNew ? "The database was gone, and a new one was made" : "Another database was put into its place";
-  return { severity: "loss", what: `${what}: the one that was here had ${extentOf(seen)}.`, commitsMissing: commitsOf(seen) };
+  return { severity: "loss", what: `${what}: the one that was here had ${extentText(seen)}.`, commitsMissing: commitsOf(seen) };
 }
 
-export function extentOf(seen: Extent): string {
+export function extentText(seen: Extent): string {
   return `${commits(commitsOf(seen))} and ${jobs(seen.key)}`;
 }
 
 /** Commits of the last epoch; a restore gave up those before it. */
 function commitsOf({ epoch, commits }: Extent): number {
-  return Math.max(1, commits - epoch * EPOCH);
+  return Math.max(1, commits - epoch * COMMITS_PER_EPOCH);
 }
 
 /** Commits of one epoch: a million a second for twelve days. */
-export const EPOCH = 2 ** 40;
+export const COMMITS_PER_EPOCH = 2 ** 40;
 
 /**
  * Null: the log just ends there, as after a crash during a write. At "power" each commit is synced before the next begins, so
  * two whole commits behind the bad frame prove that it was whole once.
  */
-export function logDamage(
+export function findLogDamage(
   bad: { frame: number; ended: boolean; beyond: number } | null,
-  { durability, rebooted }: Pick<Circumstances, "durability" | "rebooted">,
+  { durability, rebooted }: Pick<OpenCircumstances, "durability" | "rebooted">,
 ): { severity: "damage" | "expected"; what: string; commitsMissing: number } | null {
   if (bad === null || bad.beyond < 2) return null;
   const commitsMissing = bad.beyond + (bad.ended ? 1 : 0);
@@ -119,15 +119,15 @@ export interface WalReader {
 }
 
 /** From this size on the operator is warned: every reader gets slower, and the disk fills up. */
-export const LONG_WAL = 64 * 1024 * 1024;
-export const VERY_LONG_WAL = 1024 * 1024 * 1024;
+export const LONG_WAL_BYTES = 64 * 1024 * 1024;
+export const VERY_LONG_WAL_BYTES = 1024 * 1024 * 1024;
 
 export function isLong({ bytes }: Pick<WalView, "bytes">): boolean {
-  return bytes >= LONG_WAL;
+  return bytes >= LONG_WAL_BYTES;
 }
 
 /** `pid 4711 (report.ts), pid 4712`; null: no reader is known. */
-export function sayReaders(readers: readonly WalReader[]): string | null {
+export function readersText(readers: readonly WalReader[]): string | null {
   if (readers.length === 0) return null;
   return readers.map(({ pid, program }) => (program === null ? `pid ${pid}` : `pid ${pid} (${program})`)).join(", ");
 }

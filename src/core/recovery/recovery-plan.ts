@@ -1,6 +1,6 @@
 import type { CrashedProcess } from "./recovery-report.ts";
 
-export const RECOVER = "holdfast recover --apply";
+export const RECOVER_COMMAND = "holdfast recover --apply";
 
 export interface HeldByDead {
   builds: string[];

@@ -137,12 +137,12 @@ export function wasSuccessful(errors: readonly string[]): boolean {
   return errors.length === 0;
 }
 
-export function endedAs(errors: readonly string[]): "completed" | "failed" {
+export function finalState(errors: readonly string[]): "completed" | "failed" {
   return wasSuccessful(errors) ? "completed" : "failed";
 }
 
 /** The process that continues an open report: the one that began it, unless it is dead or has exited (`isGone`). */
-export function ownerOf(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
+export function reportOwner(open: { owner: number | null }, by: number, isGone: (owner: number) => boolean): number {
   return open.owner === null || isGone(open.owner) ? by : open.owner;
 }
 

@@ -4,7 +4,7 @@ import { describeValue } from "./options.ts";
 /** Milliseconds, or a number with its unit: `"500ms"`, `"30s"`, `"10m"`, `"2h"`, `"7d"`. */
 export type Duration = number | `${number}${"ms" | "s" | "m" | "h" | "d"}`;
 
-const UNITS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+const UNIT_MS = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
 
 export function toMillis(duration: Duration, what: string): number {
   const millis = typeof duration === "number" ? duration : parse(duration);
@@ -19,9 +19,9 @@ export function toMillis(duration: Duration, what: string): number {
 }
 
 /** The largest unit with at most one decimal: `1.5s`, `12m`, `3h`. */
-export function sayMillis(millis: number): string {
+export function durationText(millis: number): string {
   for (const unit of ["d", "h", "m", "s"] as const) {
-    if (millis >= UNITS[unit]) return `${Number((millis / UNITS[unit]).toFixed(1))}${unit}`;
+    if (millis >= UNIT_MS[unit]) return `${Number((millis / UNIT_MS[unit]).toFixed(1))}${unit}`;
   }
   return `${Math.round(millis)}ms`;
 }
@@ -29,7 +29,7 @@ export function sayMillis(millis: number): string {
 function parse(text: unknown): number {
   const match = typeof text === "string" ? /^(\d+(?:\.\d+)?)(ms|s|m|h|d)$/.exec(text) : null;
   if (!match) return Number.NaN;
-  return Number(match[1]) * UNITS[match[2] as keyof typeof UNITS];
+  return Number(match[1]) * UNIT_MS[match[2] as keyof typeof UNIT_MS];
 }
 
 const STEPS = [
@@ -40,30 +40,30 @@ const STEPS = [
 ] as const;
 
 /** `12s`, `3m`, `7h`, `2d`: one unit, rounded down. */
-export function age(millis: number): string {
+export function ageText(millis: number): string {
   for (const [unit, letter, least] of STEPS) if (millis >= unit * least) return `${Math.floor(millis / unit)}${letter}`;
   return "0s";
 }
 
 /** Time until then, to the nearest unit: 1h59m is `2h`. */
-export function ahead(millis: number): string {
+export function untilText(millis: number): string {
   const unit = STEPS.find(([size, , least]) => millis >= size * least)?.[0] ?? 1_000;
-  return age(millis + unit / 2);
+  return ageText(millis + unit / 2);
 }
 
 /** `2026-03-01 14:05:09 (3m ago)`, in local time. */
-export function instant(at: number, now: number): string {
-  return `${clock(at)} (${at > now ? `in ${ahead(at - now)}` : `${age(now - at)} ago`})`;
+export function instantText(at: number, now: number): string {
+  return `${clockText(at)} (${at > now ? `in ${untilText(at - now)}` : `${ageText(now - at)} ago`})`;
 }
 
 /** `2026-03-01 14:05:09`, in local time. */
-export function clock(at: number): string {
+export function clockText(at: number): string {
   const date = new Date(at);
-  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  const day = `${date.getFullYear()}-${twoDigits(date.getMonth() + 1)}-${twoDigits(date.getDate())}`;
+  return `${day} ${twoDigits(date.getHours())}:${twoDigits(date.getMinutes())}:${twoDigits(date.getSeconds())}`;
 }
 
-function two(value: number): string {
+function twoDigits(value: number): string {
   return String(value).padStart(2, "0");
 }
 

@@ -22,13 +22,13 @@ export class HoldfastError extends Error {
  * Whether the same call may succeed later. A rejected value stays rejected. Every other error comes from the disk, the file
  * or the server, and says nothing about the job that met it.
  */
-export function isPassing(error: unknown): boolean {
-  if (error instanceof HoldfastError) return !LASTING.has(error.code);
+export function isTransient(error: unknown): boolean {
+  if (error instanceof HoldfastError) return !PERMANENT_CODES.has(error.code);
   // A string longer than JavaScript allows.
   return !(error instanceof RangeError);
 }
 
-const LASTING = new Set([
+const PERMANENT_CODES = new Set([
   "COST_INVALID",
   "GROUP_INVALID",
   "ID_TAKEN",
@@ -60,7 +60,7 @@ export function idTaken(id: string, owner: string, name: string): HoldfastError 
   );
 }
 
-export function noUpstream(id: string, name: string): HoldfastError {
+export function upstreamMissing(id: string, name: string): HoldfastError {
   return new HoldfastError(
     "NO_SUCH_JOB",
     `There is no job ${id}, so a job "${name}" cannot come after it.`,
@@ -77,7 +77,7 @@ export function damagedRow(what: string): HoldfastError {
 }
 
 /** The readable rest may be all that can be saved. */
-export function onlyRead(path: string, what: string): HoldfastError {
+export function damagedDatabase(path: string, what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} is damaged and read-only. ${what}`,
@@ -86,7 +86,7 @@ export function onlyRead(path: string, what: string): HoldfastError {
 }
 
 /** A check has cleared the damage since this handle was opened read-only. */
-export function reopenCleared(path: string): HoldfastError {
+export function damageCleared(path: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} was opened read-only because of damage, and a check has since cleared that finding.`,

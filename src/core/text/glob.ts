@@ -28,7 +28,7 @@ export function fileGlobs(globs: readonly string[], dot = false): Glob {
 
 /** The folders before each glob's first wildcard, each once; "" is the root. */
 export function leadingFolders(globs: readonly string[]): string[] {
-  return [...new Set(globs.map((glob) => leadingFolder(normalPath(glob))))];
+  return [...new Set(globs.map((glob) => leadingFolder(normalizePath(glob))))];
 }
 
 function leadingFolder(glob: string): string {
@@ -58,12 +58,12 @@ function compile(globs: readonly string[], options: GlobOptions): Glob {
 }
 
 function compileOne(given: string, options: GlobOptions): Glob {
-  const glob = normal(check(given, options), options);
+  const glob = normalize(check(given, options), options);
   // Without wildcards it is a file, or a folder with all its content.
   const spelled = isPlain(glob) ? [glob, `${glob}/**`] : [glob];
   const tests = spelled.map((one) => toTest(one, given, options));
   const matches = (id: string) => tests.some((test) => test(id));
-  return { matches, mayMatchBelow: belowOf(glob, options) };
+  return { matches, mayMatchBelow: folderTest(glob, options) };
 }
 
 type Test = (text: string) => boolean;
@@ -82,7 +82,7 @@ function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions
  * Names up to the first complex pattern must match; below that, anything may match except hidden names. So a scan for
  * "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
  */
-function belowOf(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
+function folderTest(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
   if (!options.paths) return () => true;
   const names = glob.split("/");
   const odd = names.findIndex((name) => name.includes("**") || !isSimple(name));
@@ -109,12 +109,12 @@ function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }
 
-function normal(glob: string, { paths }: GlobOptions): string {
-  return paths ? normalPath(glob) : glob;
+function normalize(glob: string, { paths }: GlobOptions): string {
+  return paths ? normalizePath(glob) : glob;
 }
 
 /** "./docs/" means "docs/**". */
-function normalPath(glob: string): string {
+function normalizePath(glob: string): string {
   const below = glob.replace(/\/{2,}/g, "/").replace(/^(?:\.\/)+/, "");
   if (below === "" || below === ".") return "**";
   return below.endsWith("/") ? `${below}**` : below;
@@ -126,7 +126,7 @@ function check(glob: unknown, { what, paths, code }: GlobOptions): string {
     throw new HoldfastError(code, `${what} must be a glob, got ${describeValue(glob)}.`, 'Give a glob such as "docs/**/*.md".');
   }
   checkStorable(glob, what);
-  if (/^!(?!\()/.test(glob)) throw refused(", and globs do not negate", instead(paths));
+  if (/^!(?!\()/.test(glob)) throw refused(", and globs do not negate", negationHint(paths));
   if (!paths) return glob;
   if (glob.startsWith("/") || /^[A-Za-z]:[\\/]/.test(glob) || glob.startsWith("\\\\")) {
     throw refused(", which is an absolute path", "Give `root`, and a glob that begins below it.");
@@ -137,7 +137,7 @@ function check(glob: unknown, { what, paths, code }: GlobOptions): string {
   return glob;
 }
 
-function instead(paths: boolean): string {
+function negationHint(paths: boolean): string {
   if (paths) return "Name what is to be left out in `ignore` of files().";
   return "Give a function of target and input that returns true or false.";
 }

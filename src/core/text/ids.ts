@@ -12,26 +12,26 @@ export type BuildKey = Branded<number, "BuildKey">;
 /** The store's number of a stage's result. */
 export type ResultKey = Branded<number, "ResultKey">;
 
-const TIME = 9;
-const KEY = 8;
-const GENERATED = new RegExp(`^[0-9a-v]{${TIME + KEY}}$`);
+const TIME_DIGITS = 9;
+const KEY_DIGITS = 8;
+const GENERATED = new RegExp(`^[0-9a-v]{${TIME_DIGITS + KEY_DIGITS}}$`);
 
 /**
  * Id of a job without a chosen one: creation time, then key. Ids sort by creation, and the store finds the job without an
  * index over ids (which would cost 40 % of the rate of bulk enqueues).
  */
 export function generatedId(createdAt: number, key: JobKey): string {
-  return timeDigits(createdAt) + digits(key, KEY);
+  return timeDigits(createdAt) + digits(key, KEY_DIGITS);
 }
 
 export function parseGeneratedId(id: string): { createdAt: number; key: JobKey } | null {
   if (!GENERATED.test(id)) return null;
-  return { createdAt: number(id.slice(0, TIME)), key: number(id.slice(TIME)) as JobKey };
+  return { createdAt: number(id.slice(0, TIME_DIGITS)), key: number(id.slice(TIME_DIGITS)) as JobKey };
 }
 
 /** Sorts by creation too, and cannot be taken for a job's id. */
 export function buildId(createdAt: number, key: BuildKey): string {
-  return `b${digits(createdAt, TIME)}${digits(key, KEY)}`;
+  return `b${digits(createdAt, TIME_DIGITS)}${digits(key, KEY_DIGITS)}`;
 }
 
 export function parseBuildId(id: string): { createdAt: number; key: BuildKey } | null {
@@ -44,7 +44,7 @@ export function parseBuildId(id: string): { createdAt: number; key: BuildKey } |
  * creation among the generated ones.
  */
 export function followUpId(createdAt: number, parent: JobKey, fence: Fence, index: number): string {
-  return `${digits(createdAt, TIME)}${digits(parent, KEY)}-${fence.toString(32)}-${index}`;
+  return `${digits(createdAt, TIME_DIGITS)}${digits(parent, KEY_DIGITS)}-${fence.toString(32)}-${index}`;
 }
 
 /** Base 32 of a fixed width: sorts as the numbers do. */
@@ -53,11 +53,11 @@ function digits(value: number, width: number): string {
   return ZEROS.slice(text.length + ZEROS.length - width) + text;
 }
 
-const ZEROS = "0".repeat(TIME);
+const ZEROS = "0".repeat(TIME_DIGITS);
 
 /** Jobs of one batch have the same creation time. */
 function timeDigits(createdAt: number): string {
-  if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME) };
+  if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME_DIGITS) };
   return last.digits;
 }
 

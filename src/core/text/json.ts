@@ -8,8 +8,8 @@ import { Secret } from "../pipelines/budget.ts";
  */
 export function toJson(value: unknown, what: string): string | null {
   if (value === undefined) return null;
-  const walk: Walk = { above: [], hasMinusZero: false };
-  const bent = findBent(value, walk);
+  const walk: Traversal = { above: [], hasMinusZero: false };
+  const bent = findUnrepresentable(value, walk);
   if (bent !== null) {
     throw new HoldfastError(
       "NOT_JSON",
@@ -35,7 +35,7 @@ export function fromJson(text: string | null): unknown {
 }
 
 /** `.model`, or `["odd name"]`. */
-export function step(name: string): string {
+export function pathStep(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
 }
 
@@ -49,18 +49,18 @@ function keepMinusZero(_name: string, value: unknown): unknown {
   return Object.is(value, -0) ? raw : value;
 }
 
-interface Walk {
+interface Traversal {
   above: object[];
   hasMinusZero: boolean;
 }
 
 /** A value that JSON would change. The path is built on the way out, so that good values pay nothing for it. */
-interface Bent {
+interface Unrepresentable {
   path: string;
   is: string;
 }
 
-function findBent(value: unknown, walk: Walk): Bent | null {
+function findUnrepresentable(value: unknown, walk: Traversal): Unrepresentable | null {
   try {
     return visit(value, walk);
   } catch (error) {
@@ -69,7 +69,7 @@ function findBent(value: unknown, walk: Walk): Bent | null {
   }
 }
 
-function visit(value: unknown, walk: Walk): Bent | null {
+function visit(value: unknown, walk: Traversal): Unrepresentable | null {
   switch (typeof value) {
     case "string":
     case "boolean":
@@ -85,7 +85,7 @@ function visit(value: unknown, walk: Walk): Bent | null {
   }
 }
 
-function visitArray(array: unknown[], walk: Walk): Bent | null {
+function visitArray(array: unknown[], walk: Traversal): Unrepresentable | null {
   const { above } = walk;
   if (above.includes(array)) return { path: "", is: "a cycle" };
   above.push(array);
@@ -99,7 +99,7 @@ function visitArray(array: unknown[], walk: Walk): Bent | null {
   return null;
 }
 
-function visitObject(object: object, walk: Walk): Bent | null {
+function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   const { above } = walk;
   if (!isPlain(object)) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
   if (typeof (object as { toJSON?: unknown }).toJSON === "function") return { path: "", is: "an object with toJSON" };
@@ -110,7 +110,7 @@ function visitObject(object: object, walk: Walk): Bent | null {
     const child = (object as Record<string, unknown>)[key];
     if (child === undefined) continue;
     const bent = visit(child, walk);
-    if (bent !== null) return { path: `${step(key)}${bent.path}`, is: bent.is };
+    if (bent !== null) return { path: `${pathStep(key)}${bent.path}`, is: bent.is };
   }
   above.pop();
   return null;
@@ -135,66 +135,66 @@ export const SECRET = "$secret";
  * property that is `undefined`: a key that silently lacks a part would reuse results of other settings. `what` names the
  * value in errors: `key.model.temperature`.
  */
-export function canonical(value: unknown, what: string): string {
+export function canonicalJson(value: unknown, what: string): string {
   try {
-    return write(value, { path: what, above: [] });
+    return writeValue(value, { path: what, above: [] });
   } catch (error) {
-    if (error instanceof RangeError) throw refused(what, "nested too deeply");
+    if (error instanceof RangeError) throw invalidKey(what, "nested too deeply");
     throw error;
   }
 }
 
-interface Place {
+interface JsonPosition {
   path: string;
   above: object[];
 }
 
-function write(value: unknown, place: Place): string {
+function writeValue(value: unknown, place: JsonPosition): string {
   switch (typeof value) {
     case "string":
     case "boolean":
       return JSON.stringify(value);
     case "number":
-      if (!Number.isFinite(value)) throw refused(place.path, String(value));
+      if (!Number.isFinite(value)) throw invalidKey(place.path, String(value));
       return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
     case "object":
       if (value === null) return "null";
       if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
       return Array.isArray(value) ? writeArray(value, place) : writeObject(value, place);
     default:
-      throw refused(place.path, value === undefined ? "undefined" : `a ${typeof value}`);
+      throw invalidKey(place.path, value === undefined ? "undefined" : `a ${typeof value}`);
   }
 }
 
-function writeArray(array: unknown[], { path, above }: Place): string {
-  if (above.includes(array)) throw refused(path, "a cycle");
-  if (Reflect.ownKeys(array).length > array.length + 1) throw refused(path, "an array with properties of its own");
+function writeArray(array: unknown[], { path, above }: JsonPosition): string {
+  if (above.includes(array)) throw invalidKey(path, "a cycle");
+  if (Reflect.ownKeys(array).length > array.length + 1) throw invalidKey(path, "an array with properties of its own");
   above.push(array);
   const parts: string[] = [];
-  for (let i = 0; i < array.length; i++) parts.push(write(array[i], { path: `${path}[${i}]`, above }));
+  for (let i = 0; i < array.length; i++) parts.push(writeValue(array[i], { path: `${path}[${i}]`, above }));
   above.pop();
   return `[${parts.join(",")}]`;
 }
 
-function writeObject(object: object, { path, above }: Place): string {
-  if (!isPlain(object)) throw refused(path, `a ${object.constructor?.name || "class instance"}`);
-  if (typeof (object as { toJSON?: unknown }).toJSON === "function") throw refused(path, "an object with toJSON");
-  if (Object.getOwnPropertySymbols(object).length > 0) throw refused(path, "an object with a symbol for a name");
-  if (Object.hasOwn(object, SECRET)) throw refused(path, `an object with the name "${SECRET}", which stands for secrets`);
-  if (above.includes(object)) throw refused(path, "a cycle");
+function writeObject(object: object, { path, above }: JsonPosition): string {
+  if (!isPlain(object)) throw invalidKey(path, `a ${object.constructor?.name || "class instance"}`);
+  if (typeof (object as { toJSON?: unknown }).toJSON === "function") throw invalidKey(path, "an object with toJSON");
+  if (Object.getOwnPropertySymbols(object).length > 0) throw invalidKey(path, "an object with a symbol for a name");
+  if (Object.hasOwn(object, SECRET)) throw invalidKey(path, `an object with the name "${SECRET}", which stands for secrets`);
+  if (above.includes(object)) throw invalidKey(path, "a cycle");
   above.push(object);
   // By code units, which no locale changes.
   const parts = Object.keys(object)
     .sort()
     .map((name) => {
       const child = (object as Record<string, unknown>)[name];
-      return `${JSON.stringify(name)}:${write(child, { path: `${path}${step(name)}`, above })}`;
+      return `${JSON.stringify(name)}:${writeValue(child, { path: `${path}${pathStep(name)}`, above })}`;
     });
   above.pop();
   return `{${parts.join(",")}}`;
 }
 
-function refused(path: string, is: string): HoldfastError {
+function invalidKey(path: string, is: string): HoldfastError {
   return new HoldfastError(
     "KEY_INVALID",
     `${path} is ${is}, which cannot be part of a key.`,

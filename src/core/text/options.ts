@@ -54,7 +54,7 @@ export function checkOneOf<T extends string>(value: T, allowed: readonly T[], wh
 export function didYouMean(given: unknown, known: readonly string[]): string {
   if (typeof given !== "string") return "";
   const nearest = new Nearest(given, 1);
-  for (const one of known) nearest.look(one);
+  for (const one of known) nearest.offer(one);
   const [meant] = nearest.found;
   return meant === undefined ? "" : `Did you mean "${meant}"? `;
 }
@@ -87,13 +87,13 @@ export function invalidOption(message: string, hint: string): HoldfastError {
   return new HoldfastError("OPTION_INVALID", message, hint);
 }
 
-const LONGEST_DESCRIPTION = 100;
+const MAX_DESCRIPTION_LENGTH = 100;
 
 /** Never throws, whatever the value is. */
 export function describeValue(value: unknown): string {
   switch (typeof value) {
     case "string":
-      return value.length > LONGEST_DESCRIPTION ? `a string of ${value.length} characters` : JSON.stringify(value);
+      return value.length > MAX_DESCRIPTION_LENGTH ? `a string of ${value.length} characters` : JSON.stringify(value);
     case "bigint":
       return `the bigint ${value}n`;
     case "function":
@@ -123,7 +123,7 @@ export class Nearest {
     return this.#best.map(({ text }) => text);
   }
 
-  look(text: string): void {
+  offer(text: string): void {
     const worst = this.#best.length < this.#most ? Number.POSITIVE_INFINITY : (this.#best.at(-1)?.distance as number);
     const distance = this.#distance(text, Math.min(worst - 1, Math.max(2, Math.floor(this.#text.length / 3))));
     if (distance === null || distance >= worst) return;
@@ -137,12 +137,12 @@ export class Nearest {
     if (folded === this.#folded) return 0;
     // The same name in another folder, or without its folder.
     if (folded.endsWith(`/${this.#folded}`) || this.#folded.endsWith(`/${folded}`)) return 0.5;
-    return edits(this.#folded, folded, limit);
+    return editDistance(this.#folded, folded, limit);
   }
 }
 
 /** Edit distance; null: more than `limit`. */
-function edits(one: string, other: string, limit: number): number | null {
+function editDistance(one: string, other: string, limit: number): number | null {
   if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
   // Most names in a folder begin alike, and end alike.
   let [from, end, otherEnd] = [0, one.length, other.length];

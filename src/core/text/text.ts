@@ -1,12 +1,12 @@
 import { HoldfastError } from "./errors.ts";
 import { describeValue, invalidOption } from "./options.ts";
 
-const ZERO = "\0";
+const NUL = "\0";
 
 /** Rejects U+0000 before anything is written: PostgreSQL cannot store it, and some of SQLite's functions end a text there. */
 export function checkStorable(text: string, what: string): string {
   if (typeof text !== "string") throw invalidOption(`${what} must be a string, got ${describeValue(text)}.`, "Give a string.");
-  if (!text.includes(ZERO)) return text;
+  if (!text.includes(NUL)) return text;
   throw new HoldfastError(
     "TEXT_INVALID",
     `${what} contains the character U+0000, which cannot be stored.`,
@@ -15,22 +15,22 @@ export function checkStorable(text: string, what: string): string {
 }
 
 /** Replaces what cannot be stored, where losing a character is better than losing the text. */
-export function storable(text: string): string {
-  return text.toWellFormed().replaceAll(ZERO, "\u{fffd}");
+export function toStorable(text: string): string {
+  return text.toWellFormed().replaceAll(NUL, "\u{fffd}");
 }
 
 /** `1 job`, `2 jobs`, `12,000 jobs`. */
 export function plural(count: number, one: string, many = `${one}s`): string {
-  return `${number(count)} ${count === 1 ? one : many}`;
+  return `${numberText(count)} ${count === 1 ? one : many}`;
 }
 
-export function number(value: number): string {
+export function numberText(value: number): string {
   // `toLocaleString` costs a short command ten milliseconds.
   return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");
 }
 
 /** `812 bytes`, `1.4 MB`. */
-export function bytes(value: number): string {
+export function bytesText(value: number): string {
   if (value < 1_000) return plural(value, "byte");
   const units = ["kB", "MB", "GB", "TB"];
   const power = Math.min(units.length, Math.floor(Math.log10(value) / 3));

@@ -1,5 +1,5 @@
 import type { Clock } from "../../core/text/duration.ts";
-import { type Event, HeldEvents, isAskedFor, redeliverAfter } from "../../core/jobs/event.ts";
+import { type Event, HeldEvents, matchesEventType, redeliverAfter } from "../../core/jobs/event.ts";
 import type { Place } from "./place.ts";
 import { type Sink, SinkDown } from "./sinks.ts";
 import { passPoint } from "../../store/points.ts";
@@ -138,7 +138,7 @@ export class Relay {
     const { store, place, clock } = this.#parts;
     this.#fresh = false;
     const from = place.cursor;
-    if (this.#held?.delivered !== from) this.#held = new HeldEvents(from);
+    if (this.#held?.deliveredTo !== from) this.#held = new HeldEvents(from);
     const held = this.#held as HeldEvents;
     const due = held.due(clock.monotonic());
     const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE }) : [];
@@ -152,7 +152,7 @@ export class Relay {
     // The signal of this hold: once it is lost, the place has another signal, for the next hold.
     const { lost } = place;
     await this.#offerAll(held, due, page, lost).finally(() => {
-      if (!lost.aborted && place.cursor < held.delivered) place.skipped(held.delivered);
+      if (!lost.aborted && place.cursor < held.deliveredTo) place.skipped(held.deliveredTo);
     });
     await place.saved();
   }
@@ -165,7 +165,7 @@ export class Relay {
       if (answer === "unanswered") break;
     }
     for (const event of page) {
-      if (!isAskedFor(event.type, this.#parts.types)) held.passed(event);
+      if (!matchesEventType(event.type, this.#parts.types)) held.advance(event);
       else if (!held.holdsBack(event) && (await this.#offer(held, event, lost)) === "stop") return;
     }
   }
@@ -183,7 +183,7 @@ export class Relay {
       const now = clock.monotonic();
       const isUnanswered = error instanceof SinkDown && error.isDown;
       const atLeast = isUnanswered ? Math.max(error.after, UNANSWERED_PAUSE_FACTOR * (now - begunAt)) : 0;
-      const refusals = held.refused(event, now, random(), atLeast);
+      const refusals = held.refuse(event, now, random(), atLeast);
       // Only first refusals count: an event that is refused again and again must not stop those of other jobs.
       if (refusals === 1) this.#refusedInARow++;
       const isDown = refusals === 1 && (isUnanswered || this.#refusedInARow >= REFUSALS_IN_A_ROW);
@@ -196,8 +196,8 @@ export class Relay {
     this.#failures = 0;
     this.#refusedInARow = 0;
     if (lost.aborted) return "stop";
-    held.accepted(event);
-    if (place.cursor < held.delivered) place.passed(held.delivered);
+    held.accept(event);
+    if (place.cursor < held.deliveredTo) place.passed(held.deliveredTo);
     return "answered";
   }
 
@@ -215,7 +215,7 @@ export class Relay {
     const signal = AbortSignal.any([lost, this.#abort.signal]);
     let batch: Event[] = [];
     for (const [i, event] of page.entries()) {
-      if (isAskedFor(event.type, types)) batch.push(event);
+      if (matchesEventType(event.type, types)) batch.push(event);
       if (batch.length < sink.atOnce && (i < page.length - 1 || batch.length === 0)) continue;
       if (this.#stopping || lost.aborted) return;
       passPoint("deliver", "begun");

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { lacking } from "../../artifacts/collect.ts";
-import { type BackupPlan, dueIn, type KnownBackup, retired } from "../../core/recovery/backup-plan.ts";
+import { type BackupPlan, backupDueIn, type KnownBackup, backupsToRemove } from "../../core/recovery/backup-plan.ts";
 import {
   artifactsPath,
   type BackupArtifacts,
@@ -70,7 +70,7 @@ export class ScheduledBackups {
   /** How long until it is worth looking again. */
   async #make(): Promise<number> {
     const { store, clock, program } = this.#engine;
-    const due = () => dueIn(this.#plan, this.#counting(), clock.now());
+    const due = () => backupDueIn(this.#plan, this.#counting(), clock.now());
     if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), TRY_AGAIN);
     const token = randomUUID();
     if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
@@ -94,7 +94,7 @@ export class ScheduledBackups {
     const file = backupName(source, clock.now());
     const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
     log.info("a backup was made", { path: join(folder, file), size });
-    for (const old of retired(this.#plan, this.#known())) removeBackup(folder, old);
+    for (const old of backupsToRemove(this.#plan, this.#known())) removeBackup(folder, old);
     const { store } = this.#engine;
     await store.maintenance.trimJournal(backupsIn(folder, store.databaseId));
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);

@@ -1,6 +1,13 @@
 import type { Clock } from "../../core/text/duration.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
-import { type HeldLease, type Holder, isProven, judge, type StaleLease, type Verdict } from "../../core/jobs/lease.ts";
+import {
+  type HeldLease,
+  type Holder,
+  isProvenDead,
+  judgeLease,
+  type StaleLease,
+  type LeaseVerdict,
+} from "../../core/jobs/lease.ts";
 import { countPlan, noCrashRecovery, orderPlan, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
 import { type Dead, findCrash, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
@@ -200,7 +207,7 @@ export class Janitor {
   /** Recovers everything there is, now; `asked`: at whose word. Null: there was nothing. */
   async recover(asked?: string): Promise<RecoveryPlan | null> {
     const opening = !this.#looked;
-    const dead = (await this.#probe()).filter(({ life }) => isProven(life));
+    const dead = (await this.#probe()).filter(({ life }) => isProvenDead(life));
     // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
     const met = await this.#store.damage.findings();
     const alone = this.#isAlone();
@@ -229,7 +236,7 @@ export class Janitor {
     const lives = new Map(probed.map(({ process, life }) => [process.id, life]));
     const idsOf = (isWanted: (life: Life) => boolean) => [...lives].filter(([, life]) => isWanted(life)).map(([id]) => id);
     const leases = await this.#expired(lives);
-    const known = { dead: idsOf(isProven), alive: [this.#self, ...idsOf((life) => life === "alive")] };
+    const known = { dead: idsOf(isProvenDead), alive: [this.#self, ...idsOf((life) => life === "alive")] };
     const { staleLocks, ...held } = await recoveries.preview(known, leases);
     return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
   }
@@ -289,7 +296,7 @@ export class Janitor {
     const jumped = this.#jumped();
     // Not only after a jump: another process's clock may be wrong all the time.
     const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
-    const dead = processes.filter(({ life }) => isProven(life));
+    const dead = processes.filter(({ life }) => isProvenDead(life));
     const circumstances = { opening: false, alone: this.#isAlone() };
     if (dead.length > 0) await this.recovery.run(dead, circumstances);
     else if (skewed) await this.recovery.takeOver(circumstances);
@@ -361,12 +368,12 @@ export class Janitor {
   /** The dead, if it is time to look for them again. */
   async #dead(): Promise<Dead[]> {
     if (this.#clock.monotonic() - this.#lookedAt < TICK) return [];
-    return (await this.#probe()).filter(({ life }) => isProven(life));
+    return (await this.#probe()).filter(({ life }) => isProvenDead(life));
   }
 
   /** As far as this process can see, no other has the database open. */
   #isAlone(): boolean {
-    return [...this.#lives.values()].every(isProven);
+    return [...this.#lives.values()].every(isProvenDead);
   }
 
   /** The rest follows while the claim continues. */
@@ -406,12 +413,12 @@ export class Janitor {
       const holder = this.#holderOf(lease, lives);
       const seen = this.#sightings.get(lease.job);
       const isSame = seen?.fence === lease.fence && seen.expiresAt === lease.expiresAt;
-      const verdict = judge(lease, holder, isSame ? now - seen.since : 0);
-      return !isProven(holder) && verdict !== "keep" && verdict !== "cut";
+      const verdict = judgeLease(lease, holder, isSame ? now - seen.since : 0);
+      return !isProvenDead(holder) && verdict !== "keep" && verdict !== "cut";
     });
   }
 
-  #judge(lease: StaleLease): Verdict {
+  #judge(lease: StaleLease): LeaseVerdict {
     const now = this.#clock.monotonic();
     let sighting = this.#sightings.get(lease.job);
     if (sighting?.fence !== lease.fence || sighting.expiresAt !== lease.expiresAt) {
@@ -419,7 +426,7 @@ export class Janitor {
       sighting = { fence: lease.fence, expiresAt: lease.expiresAt, since: now };
       this.#sightings.set(lease.job, sighting);
     }
-    const verdict = judge(lease, this.#holderOf(lease), now - sighting.since);
+    const verdict = judgeLease(lease, this.#holderOf(lease), now - sighting.since);
     if (verdict !== "keep") this.#sightings.delete(lease.job);
     return verdict;
   }

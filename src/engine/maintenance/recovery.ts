@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
-import { endedBy, isProven } from "../../core/jobs/lease.ts";
+import { endedBy, isProvenDead } from "../../core/jobs/lease.ts";
 import type { BuildReason } from "../../core/pipelines/build.ts";
 import { type CrashRecovery, countPlan, isOfCrash, noCrashRecovery } from "../../core/recovery/recovery-plan.ts";
 import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
@@ -174,7 +174,7 @@ export class Recovery {
     const { recoveries } = this.#store;
     const { pid, host, program } = dead;
     const cause = `process ${pid} on ${host} died (${program})`;
-    const as = isProven(life) ? endedBy(life) : "crashed";
+    const as = isProvenDead(life) ? endedBy(life) : "crashed";
     const all = noCrashRecovery();
     for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
       const { entries, builds, locks, orchestratorLocks, isDone, isUnregistered } = await recoveries.reclaimFrom({
@@ -339,7 +339,7 @@ export async function findCrash(
   store: Store,
 ): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
   const probed = await store.processes.probe(bootId());
-  const dead = probed.filter(({ life }) => isProven(life)).map(({ process }) => process);
+  const dead = probed.filter(({ life }) => isProvenDead(life)).map(({ process }) => process);
   const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
   const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
   const continues = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);

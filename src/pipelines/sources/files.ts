@@ -5,7 +5,7 @@ import type { FileStat } from "../../core/pipelines/context-hash.ts";
 import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/text/glob.ts";
 import { compareIds } from "../../core/text/ids.ts";
 import type { FilesSource } from "../../core/pipelines/source.ts";
-import { fits, ID_BYTES } from "../../core/pipelines/work.ts";
+import { isShortEnough, MAX_ID_BYTES } from "../../core/pipelines/work.ts";
 import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
 import {
   checkName,
@@ -169,8 +169,8 @@ function statWithin(root: Root, path: string, kind: Entry["kind"]): FileStat | n
 }
 
 function checkId(id: string, path: string): string {
-  if (fits(id)) return id;
-  throw invalidName(path, `has more than ${ID_BYTES} bytes with its path`);
+  if (isShortEnough(id)) return id;
+  throw invalidName(path, `has more than ${MAX_ID_BYTES} bytes with its path`);
 }
 
 /** Later files take precedence. */

@@ -1,5 +1,5 @@
 import { hash } from "node:crypto";
-import { canonical, toJson } from "../../core/text/json.ts";
+import { canonicalJson, toJson } from "../../core/text/json.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { toJobError } from "../../core/jobs/job.ts";
 import type { ItemsSource } from "../../core/pipelines/source.ts";
@@ -57,7 +57,7 @@ function toItem(source: ItemsSource, value: unknown): ListedItem {
 
 function versionOf({ version }: ItemsSource, value: unknown, text: string, item: string): string {
   // Parsed again, because undefined properties are not stored.
-  if (version === null) return hash("sha256", canonical(JSON.parse(text), `The ${item}`));
+  if (version === null) return hash("sha256", canonicalJson(JSON.parse(text), `The ${item}`));
   return hash("sha256", checkText(callFor(version, value, "version", item), "version", item));
 }
 

@@ -1,4 +1,12 @@
-import { Admission, isEarly, refusal, type Refusal, refusedWhole, type Standing, type Wait } from "../../core/jobs/admission.ts";
+import {
+  Admission,
+  isEarly,
+  findRejected,
+  type RejectedJob,
+  rejectAll,
+  type InitialState,
+  type Wait,
+} from "../../core/jobs/admission.ts";
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
@@ -18,7 +26,7 @@ const BETWEEN = "\u001e";
 /** A row to be. */
 interface Row {
   key: JobKey;
-  standing: Standing;
+  standing: InitialState;
   gate: string | null;
   quiet: boolean;
   lane: number;
@@ -192,12 +200,12 @@ export class Enqueue {
     await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
     const refused = await this.refused(tx, jobs);
-    return refused === undefined ? this.run(tx, jobs) : refusedWhole(refused);
+    return refused === undefined ? this.run(tx, jobs) : rejectAll(refused);
   }
 
   /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
-  async refused(tx: Tx, jobs: readonly NewJob[]): Promise<Refusal | undefined> {
-    return refusal(jobs, await this.#lookUp.of(tx, jobs));
+  async refused(tx: Tx, jobs: readonly NewJob[]): Promise<RejectedJob | undefined> {
+    return findRejected(jobs, await this.#lookUp.of(tx, jobs));
   }
 
   async #decided(
@@ -215,10 +223,10 @@ export class Enqueue {
     const rows: Row[] = [];
     const waits: Wait[] = [];
     const answers = jobs.map((job, i): Enqueued => {
-      const refused = admission.refuse(job) ?? existing.of(job);
+      const refused = admission.reject(job) ?? existing.of(job);
       if (refused !== undefined) return refused;
       const [key] = keys[i] as [JobKey];
-      const row = this.#row(job, key, now, admission.standing(job), limits?.[i] ?? null);
+      const row = this.#row(job, key, now, admission.initialState(job), limits?.[i] ?? null);
       rows.push(row);
       for (const { job: upstream } of row.standing.state === "waiting" ? row.standing.for : [])
         waits.push({ job: key, upstream });
@@ -252,7 +260,7 @@ export class Enqueue {
     return answers;
   }
 
-  #row(job: NewJob, key: JobKey, now: number, standing: Standing, limits: string | null): Row {
+  #row(job: NewJob, key: JobKey, now: number, standing: InitialState, limits: string | null): Row {
     const runAt = job.runAt ?? now + job.delay;
     return {
       key,

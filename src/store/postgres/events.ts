@@ -1,4 +1,11 @@
-import { about, change, type EventType, jobEvent, type JobEventType, type NewEvent } from "../../core/jobs/event.ts";
+import {
+  subjectData,
+  commitTransition,
+  type EventType,
+  jobEvent,
+  type JobEventType,
+  type NewEvent,
+} from "../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
@@ -53,8 +60,8 @@ export class Events {
   }
 
   /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
-  async act(tx: Tx, type: EventType, subject: string, data: object = about(type, subject), build?: string): Promise<void> {
-    const transition = change(type, subject, await this.number(tx), ++this.#told);
+  async act(tx: Tx, type: EventType, subject: string, data: object = subjectData(type, subject), build?: string): Promise<void> {
+    const transition = commitTransition(type, subject, await this.number(tx), ++this.#told);
     await this.add(tx, [{ type, transition, data, ...(build === undefined ? {} : { build }) }]);
   }
 }

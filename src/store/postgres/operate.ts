@@ -1,5 +1,5 @@
 import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/jobs/job.ts";
-import { isMore } from "../../core/jobs/retention.ts";
+import { needsAnotherStep } from "../../core/jobs/retention.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
@@ -98,7 +98,7 @@ export class Operate {
     const listing = await this.#parts.retention.backfill(tx, step.unlisted);
     const { taken, over } = await this.#parts.retention.take(tx, step.limit, step.leastAge);
     await this.#drop(tx, over);
-    return { removed: over.length, more: isMore({ listing, taken, removed: over.length, limit: step.limit }) };
+    return { removed: over.length, more: needsAnotherStep({ listing, taken, removed: over.length, limit: step.limit }) };
   }
 
   /** It is among the events of jobs. */

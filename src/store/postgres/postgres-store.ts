@@ -12,9 +12,9 @@ import type {
   ClaimSource,
   Durability,
   Enqueued,
-  Fate,
+  LeaseState,
   NewJob,
-  Outlook,
+  ClaimOutlook,
   ProgressReport,
   PruneFilter,
   Settlement,
@@ -298,17 +298,17 @@ export class PostgresStore implements Store {
     return this.claim(request);
   }
 
-  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]> {
     return this.#parts.leases.renew((run) => this.#write("renew", run), leases);
   }
 
-  async settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+  async settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     if (this.#sealed !== null) throw this.#sealed();
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
     return this.#settleQueue.run(settlements);
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
     return this.#write("checkpoint", (tx) => this.#parts.checkpoints.saveCheckpoint(tx, lease, value));
   }
 
@@ -316,15 +316,15 @@ export class PostgresStore implements Store {
     return this.#parts.checkpoints.checkpoint(this.#reader.rows, job);
   }
 
-  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+  saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#write("progress", (tx) => this.#parts.checkpoints.saveProgress(tx, reports));
   }
 
-  inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
+  inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
     return this.#parts.settle.fates(this.#reader.rows, leases);
   }
 
-  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+  outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook> {
     return this.#parts.outlooks.of(this.#at(), from);
   }
 

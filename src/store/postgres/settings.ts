@@ -3,8 +3,8 @@ import type { LimitRule } from "../../core/limits/limit.ts";
 import type { Keep } from "../../core/jobs/claiming.ts";
 import {
   type Declaration,
-  declared,
-  NOTHING_SET,
+  declarationChanges,
+  NO_SETTINGS,
   type SettingsChange,
   type SettingsView,
   DeclarationCache,
@@ -34,7 +34,7 @@ export class Settings {
   readonly #cache: LimitCache;
   readonly #counter: OrderedLock;
   #seen = -1;
-  #view: SettingsView = NOTHING_SET;
+  #view: SettingsView = NO_SETTINGS;
   /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
@@ -74,7 +74,7 @@ export class Settings {
   }
 
   get limited(): boolean {
-    return this.#view.limited;
+    return this.#view.hasLimits;
   }
 
   /** Whether jobs of this queue may have limits. */
@@ -87,7 +87,7 @@ export class Settings {
   }
 
   tells(queue: string): boolean {
-    return this.#view.tells(queue);
+    return this.#view.recordsEvents(queue);
   }
 
   keep(queue: string, state: FinishedState): Keep | undefined {
@@ -149,7 +149,7 @@ export class Settings {
   async declare(tx: Tx, declaration: Declaration): Promise<readonly number[]> {
     const known = this.#declarations.rulesOf(declaration);
     if (known !== undefined) return known;
-    const { rules, changes } = declared(await this.at(tx), declaration, this.#declarations.isOld(declaration));
+    const { rules, changes } = declarationChanges(await this.at(tx), declaration, this.#declarations.isOld(declaration));
     if (changes.length > 0) {
       const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
       // No job is parked by the old limits unseen by the wake-up of parked jobs.
@@ -187,7 +187,7 @@ export class Settings {
     for (const { declares } of jobs) {
       if (declares !== undefined && !own.has(declares)) own.set(declares, await this.declare(tx, declares));
     }
-    if (!this.#view.limited) return null;
+    if (!this.#view.hasLimits) return null;
     const texts = jobs.map(({ queue, declares, limitKeys }) => {
       const rules = this.#view.rulesFor(queue, declares === undefined ? undefined : own.get(declares));
       return rules.length === 0 ? null : limitsText(rules, limitKeys ?? []);

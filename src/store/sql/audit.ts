@@ -5,7 +5,7 @@ import {
   NO_ENTRY,
   subjectOf,
   unguarded,
-  UNNAMED,
+  UNKNOWN_ACTOR,
 } from "../../core/recovery/audit.ts";
 import {
   type Act,
@@ -75,7 +75,7 @@ export class Audit {
     const { now, ...first } = locked;
     let head: AuditHead = first;
     const rows = entries.map((entry) => {
-      const [record, next] = nextRecord(head, entry, now, this.actor ?? UNNAMED);
+      const [record, next] = nextRecord(head, entry, now, this.actor ?? UNKNOWN_ACTOR);
       head = next;
       return { ...record, hash: next.hash };
     });

@@ -1,5 +1,5 @@
 import { isFinished, type JobState } from "../../core/jobs/job.ts";
-import { firing } from "../../core/jobs/schedule.ts";
+import { ticksToFire } from "../../core/jobs/schedule.ts";
 import type { Declaration } from "../../core/limits/settings.ts";
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { type Flag, isYes } from "../job-row.ts";
@@ -137,7 +137,7 @@ export class Schedules implements ScheduleStore {
     if (made === undefined) return false;
     this.#parts.guard.check(made);
     const unfinished = yield* this.#unfinished(tx, made);
-    const ticks = firing(fire, isYes(made.overlap), () => unfinished !== undefined);
+    const ticks = ticksToFire(fire, isYes(made.overlap), () => unfinished !== undefined);
     if (ticks.length > 0) yield* this.#add(tx, made, ticks, ticks.at(-1) as number);
     return true;
   }

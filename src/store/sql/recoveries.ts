@@ -1,13 +1,13 @@
 import type { EventType } from "../../core/jobs/event.ts";
 import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
 import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
-import { RECOVERY, UNNAMED } from "../../core/recovery/audit.ts";
+import { RECOVERY_ACTOR, UNKNOWN_ACTOR } from "../../core/recovery/audit.ts";
 import {
   addFindings,
-  endedAs,
+  finalState,
   isWorthReporting,
   jobCounts,
-  ownerOf,
+  reportOwner,
   recoverySubject,
 } from "../../core/recovery/recovery-report.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
@@ -97,7 +97,7 @@ export class Recoveries implements RecoveryStore {
     const open = yield* this.#reports.running(db);
     if (open === undefined) return false;
     const registered = yield* this.#registered(db, open.owner === null ? [] : [open.owner]);
-    return ownerOf(open, by, (owner) => !registered.has(owner)) === by;
+    return reportOwner(open, by, (owner) => !registered.has(owner)) === by;
   }
 
   *#begin(tx: Tx, found: Found): Script<Recovering | null> {
@@ -109,7 +109,7 @@ export class Recoveries implements RecoveryStore {
     const dead = found.dead.filter(({ id }) => registered.has(id));
     if (dead.length === 0 && !isWorthReporting(found.findings) && open === undefined) return null;
     const isGone = (owner: number) => dead.some(({ id }) => id === owner) || !registered.has(owner);
-    const owner = open === undefined ? found.by : ownerOf(open, found.by, isGone);
+    const owner = open === undefined ? found.by : reportOwner(open, found.by, isGone);
     const met = found.opening ? file.logAtOpening() : { bytes: file.logSize(), frames: 0 };
     // If other processes had the file open, they have replayed its log.
     const report = open?.id ?? (yield* reports.open(tx, found.by, found.alone ? met : { ...met, frames: 0 }));
@@ -191,13 +191,13 @@ export class Recoveries implements RecoveryStore {
     if (left.length > 0) return { left };
     const found = addFindings(ending, { commitsMissing: this.#parts.file.commitsMissing() });
     const { errors } = yield* this.#reports.find(tx, report, found);
-    const ended = yield* this.#reports.end(tx, report, { by, state: endedAs(errors), pending });
-    yield* this.#record(tx, `recovery.${endedAs(errors)}`, ending.asked ?? RECOVERY, { before: null, report: ended });
+    const ended = yield* this.#reports.end(tx, report, { by, state: finalState(errors), pending });
+    yield* this.#record(tx, `recovery.${finalState(errors)}`, ending.asked ?? RECOVERY_ACTOR, { before: null, report: ended });
     return ended;
   }
 
   acknowledge(): Promise<StoredReport[]> {
-    return this.#write("acknowledge", (tx) => this.#acknowledge(tx, this.#parts.audit.actor ?? UNNAMED));
+    return this.#write("acknowledge", (tx) => this.#acknowledge(tx, this.#parts.audit.actor ?? UNKNOWN_ACTOR));
   }
 
   *#acknowledge(tx: Tx, by: string): Script<StoredReport[]> {
@@ -244,7 +244,7 @@ export class Recoveries implements RecoveryStore {
     return leases.map((lease) => Object.assign({}, lease));
   }
 
-  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY): Promise<Reclaimed> {
+  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY_ACTOR): Promise<Reclaimed> {
     return this.#access.write("reclaim", (tx) => this.#reclaim(tx, judgements, cause, by));
   }
 

@@ -14,7 +14,7 @@ import {
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
-import { extentOf } from "../../core/recovery/loss.ts";
+import { extentText } from "../../core/recovery/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
 import { syncFolder } from "./maintenance/backup/copy.ts";
@@ -206,7 +206,7 @@ function noDatabase(path: string): HoldfastError {
   if (seen !== null)
     return new HoldfastError(
       "DATABASE_GONE",
-      `The database at ${path} was removed, or its write-ahead log (-wal) was: it had ${extentOf(seen)}.`,
+      `The database at ${path} was removed, or its write-ahead log (-wal) was: it had ${extentText(seen)}.`,
       "Put both files back, or run `holdfast restore`. A process that creates a new database there gets a report of what is missing.",
     );
   return new HoldfastError(

@@ -11,9 +11,9 @@ import type {
   ClaimSource,
   Durability,
   Enqueued,
-  Fate,
+  LeaseState,
   NewJob,
-  Outlook,
+  ClaimOutlook,
   ProgressReport,
   PruneFilter,
   Settlement,
@@ -39,7 +39,7 @@ import {
   SHM_BYTE,
 } from "./maintenance/open-files.ts";
 import { knownIn } from "./maintenance/epoch.ts";
-import { UNNAMED } from "../../core/recovery/audit.ts";
+import { UNKNOWN_ACTOR } from "../../core/recovery/audit.ts";
 import { Damage } from "./maintenance/damage/damage.ts";
 import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
 import type { Connection, DriverName } from "./driver.ts";
@@ -112,7 +112,7 @@ export class SqliteStore implements Store {
     const shows = ownThread ? {} : { alive };
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
     const bytes = walSize(path);
-    const damage = new Damage(path, { driver, now, actor: options.actor ?? UNNAMED });
+    const damage = new Damage(path, { driver, now, actor: options.actor ?? UNKNOWN_ACTOR });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));
     const leave = () => alive?.leave();
     const opened = await arrive(damage, path, options, open, leave).catch((error: unknown) => {
@@ -242,16 +242,16 @@ export class SqliteStore implements Store {
     return this.#write("claim", (tx) => this.#parts.claim.run(tx, request));
   }
 
-  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<Fate[]> {
+  renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]> {
     return this.#write("renew", (tx) => this.#parts.leases.renew(tx, leases));
   }
 
-  settle(settlements: readonly Settlement[]): Promise<Fate[]> {
+  settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#settleWithRows(settlements);
     return this.#write("settle", (tx) => this.#parts.settle.run(tx, settlements));
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<Fate> {
+  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
     return this.#write("checkpoint", (tx) =>
       this.#parts.notes.saveCheckpoint(tx, lease, value) ? "held" : this.#parts.settle.fate(lease),
     );
@@ -261,17 +261,17 @@ export class SqliteStore implements Store {
     return this.#read(() => this.#parts.notes.checkpoint(job));
   }
 
-  saveProgress(reports: readonly ProgressReport[]): Promise<Fate[]> {
+  saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#write("progress", (tx) =>
       reports.map((report) => (this.#parts.notes.saveProgress(tx, report) ? "held" : this.#parts.settle.fate(report))),
     );
   }
 
-  inspect(leases: readonly LeaseRef[]): Promise<Fate[]> {
+  inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
     return this.#read(() => this.#parts.leases.inspect(leases));
   }
 
-  outlook(from: readonly ClaimSource[]): Promise<Outlook> {
+  outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook> {
     return this.#read(() => this.#parts.claim.outlook(from, this.clock.now()));
   }
 
@@ -285,7 +285,7 @@ export class SqliteStore implements Store {
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
     const { settings, expiring } = this.#parts.enqueueParts;
-    const due = await this.#read(() => settings.now().forgetting && expiring.isDue(this.clock.now(), leastAge));
+    const due = await this.#read(() => settings.now().hasRetention && expiring.isDue(this.clock.now(), leastAge));
     if (!due) return { removed: 0, more: false };
     return this.#write("expire", (tx) => this.#parts.operate.expire(tx, limit, leastAge));
   }
@@ -329,7 +329,7 @@ export class SqliteStore implements Store {
     return this.#closed;
   }
 
-  #settleWithRows(settlements: readonly Settlement[]): Promise<Fate[]> {
+  #settleWithRows(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const { settle, own } = this.#parts;
     const parts = { group: this.#group, settle, own, path: this.#path, onFault: (error: unknown) => this.damage.met(error) };
     const refusal = this.#refusal();

@@ -1,5 +1,5 @@
 import type { CommitRows, CommitTx, TransactionHandle } from "../../core/jobs/job.ts";
-import type { Fate } from "../../core/jobs/lease.ts";
+import type { LeaseState } from "../../core/jobs/lease.ts";
 import { HoldfastError, NonRetryableError } from "../../core/text/errors.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { isAsyncFunction, isThenable } from "../../core/text/text.ts";
@@ -274,7 +274,7 @@ interface Parts {
  * Runs the `commit` callbacks once, after the fence was checked; their error rolls back only this attempt. The success is written
  * last: if a callback commits by itself, only its own rows are committed, and the attempt is still held.
  */
-export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fate[]> {
+export function settleWithRows(settlement: Settlement, parts: Parts): Promise<LeaseState[]> {
   const { group, settle, own, path, onFault } = parts;
   const guarded = <T>(write: () => T): T => {
     try {
@@ -284,7 +284,7 @@ export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Fa
       throw explain(error, path);
     }
   };
-  const run = (tx: Tx): Fate[] => {
+  const run = (tx: Tx): LeaseState[] => {
     const fate = guarded(() => settle.fate(settlement));
     if (fate !== "held") return [fate];
     // A success whose follow-up jobs are rejected is recorded as a failure, which commits no rows.

@@ -1,4 +1,4 @@
-import { byTurn } from "../../../core/jobs/job.ts";
+import { byClaimOrder } from "../../../core/jobs/job.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
@@ -60,7 +60,7 @@ export function laneOf(started: Started): number {
 
 /** Statements return rows in any order. */
 export function byStartedTurn([key, priority]: Started, [other, otherPriority]: Started): number {
-  return byTurn({ key, priority }, { key: other, priority: otherPriority });
+  return byClaimOrder({ key, priority }, { key: other, priority: otherPriority });
 }
 
 /** The lane and policy of the row are known. */

@@ -1,4 +1,13 @@
-import { type LaneShare, onlyQueue, outlookOf, PROMOTED, queueOf, quotas, Shares, Turns } from "../../../core/jobs/claiming.ts";
+import {
+  type ClaimableLane,
+  onlyQueue,
+  outlookOf,
+  MAX_PROMOTED_JOBS,
+  queueOf,
+  quotas,
+  ClaimableLanes,
+  QueueRotation,
+} from "../../../core/jobs/claiming.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
@@ -41,7 +50,7 @@ export class Claim {
   readonly #single: Record<"lane" | "lanes", SingleStatement>;
   #withoutTry = 0;
   readonly #ready: ReadyLanes;
-  readonly #turns = new Turns();
+  readonly #turns = new QueueRotation();
   readonly #sql: Record<"promote" | "outset" | "claim" | "recall", string>;
   #claims = 0;
 
@@ -49,14 +58,14 @@ export class Claim {
     this.#parts = parts;
     this.#limited = new LimitedClaim(s, parts.limits);
     this.#single = { lane: singleLaneClaimSql(s), lanes: singleClaimSql(s) };
-    this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longest });
+    this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longestRefillMs });
     this.#sql = {
       // The instant as a value of its own: compared with a function, each delayed job would be looked at.
       promote: `
         update ${s}.jobs set gate = null where key in (
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= (select ${s}.clock($1)) and limits is null
-          order by run_at limit ${PROMOTED} for update skip locked)
+          order by run_at limit ${MAX_PROMOTED_JOBS} for update skip locked)
         returning 1`,
       // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.
       outset: `
@@ -126,7 +135,7 @@ export class Claim {
     }
   }
 
-  async #takeFrom(tx: Tx, request: ClaimRequest, open: LaneShare[][]): Promise<Started[]> {
+  async #takeFrom(tx: Tx, request: ClaimRequest, open: ClaimableLane[][]): Promise<Started[]> {
     const queues = this.#turns.order(open, this.#parts.random);
     if (queues.length === 0) return [];
     const limited = queues.filter((lanes) => this.#isLimited(lanes));
@@ -135,7 +144,7 @@ export class Claim {
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     const ready = Promise.all([prepared, promoted]);
     ready.catch(() => {});
-    const [only, ...others] = queues as [LaneShare[], ...LaneShare[][]];
+    const [only, ...others] = queues as [ClaimableLane[], ...ClaimableLane[][]];
     const taking =
       others.length > 0
         ? this.#takeShares(tx, request, queues, limited, ready)
@@ -165,7 +174,7 @@ export class Claim {
     );
   }
 
-  #singleFrom(tx: Tx, request: ClaimRequest, shares: Shares, found: FoundLanes): SingleCall<Claimed[][]> | null {
+  #singleFrom(tx: Tx, request: ClaimRequest, shares: ClaimableLanes, found: FoundLanes): SingleCall<Claimed[][]> | null {
     const queues = this.#turns.order(shares.byQueue(found.lanes), this.#parts.random);
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
     // What one queue gives decides what the next may.
@@ -191,7 +200,7 @@ export class Claim {
   #readSingle(
     tx: Tx,
     { left }: ClaimRequest,
-    queues: LaneShare[][],
+    queues: ClaimableLane[][],
     found: FoundLanes,
     rows: readonly SingleStarted[],
   ): Promise<Claimed[][]> | null {
@@ -238,8 +247,8 @@ export class Claim {
   async #takeShares(
     tx: Tx,
     request: ClaimRequest,
-    queues: LaneShare[][],
-    limited: LaneShare[][],
+    queues: ClaimableLane[][],
+    limited: ClaimableLane[][],
     ready: Promise<unknown>,
   ): Promise<Started[]> {
     if (limited.length > 0) await ready;
@@ -258,7 +267,7 @@ export class Claim {
   }
 
   /** One statement for all queues, and another where some have less than their share. */
-  async #takeAll(tx: Tx, request: ClaimRequest, queues: LaneShare[][]): Promise<Started[]> {
+  async #takeAll(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][]): Promise<Started[]> {
     const rows: Started[] = [];
     for (const quota of quotas(request.max, queues.length)) {
       const taken = await this.#take(tx, request, queues, quota, request.max - rows.length, false);
@@ -269,7 +278,7 @@ export class Claim {
   }
 
   /** One queue after the other. */
-  async #takeEach(tx: Tx, request: ClaimRequest, queues: LaneShare[][], limited: LaneShare[][]): Promise<Started[]> {
+  async #takeEach(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], limited: ClaimableLane[][]): Promise<Started[]> {
     const rows: Started[] = [];
     let suspects = suspectsOf(request);
     for (const quota of quotas(request.max, queues.length)) {
@@ -300,23 +309,23 @@ export class Claim {
     return this.#parts.settings.isKnown && this.#parts.catalog.counted !== -1;
   }
 
-  #tells(queues: LaneShare[][]): boolean {
+  #tells(queues: ClaimableLane[][]): boolean {
     return queues.some(([share]) => share !== undefined && this.#parts.settings.tells(share.lane.queue));
   }
 
-  #isLimited([share]: readonly LaneShare[]): boolean {
+  #isLimited([share]: readonly ClaimableLane[]): boolean {
     return share !== undefined && this.#parts.settings.limits(share.lane.queue);
   }
 
-  #shares(): Shares {
-    return new Shares(this.#parts.settings, []);
+  #shares(): ClaimableLanes {
+    return new ClaimableLanes(this.#parts.settings, []);
   }
 
   /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */
   async #take(
     tx: Tx,
     request: ClaimRequest,
-    queues: LaneShare[][],
+    queues: ClaimableLane[][],
     quota: number,
     max: number,
     suspects: boolean | null,
@@ -326,24 +335,24 @@ export class Claim {
     const values = claimValues(tx, request, queues, { max, quota, most: quota });
     const rows = await tx.rows<Started>(this.#sql.claim, ...values, suspects);
     const byLane = new Map(shares.map((share) => [share.lane.id, share]));
-    for (const row of rows) (byLane.get(laneOf(row)) as LaneShare).budget.left -= 1;
+    for (const row of rows) (byLane.get(laneOf(row)) as ClaimableLane).budget.left -= 1;
     return rows.sort(inTurn(queues));
   }
 
-  #served(queues: LaneShare[][], started: Started): void {
+  #served(queues: ClaimableLane[][], started: Started): void {
     const lane = laneOf(started);
     const first = queues.find((shares) => shares.some((share) => share.lane.id === lane));
-    if (first !== undefined) this.#turns.served(first, ++this.#claims);
+    if (first !== undefined) this.#turns.recordServed(first, ++this.#claims);
   }
 }
 
 /** The lanes of these queues whose sources may give more. */
-function openShares(queues: readonly LaneShare[][]): LaneShare[] {
+function openShares(queues: readonly ClaimableLane[][]): ClaimableLane[] {
   return queues.flat().filter(({ budget }) => budget.left > 0);
 }
 
 /** By queue, then by turn. */
-function inTurn(queues: readonly LaneShare[][]): (a: Started, b: Started) => number {
+function inTurn(queues: readonly ClaimableLane[][]): (a: Started, b: Started) => number {
   const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
   const place = (row: Started): number => places.get(laneOf(row)) as number;
   return (a, b) => place(a) - place(b) || byStartedTurn(a, b);
@@ -353,7 +362,7 @@ function inTurn(queues: readonly LaneShare[][]): (a: Started, b: Started) => num
 function claimValues(
   tx: Tx,
   { holder, worker }: ClaimRequest,
-  queues: readonly LaneShare[][],
+  queues: readonly ClaimableLane[][],
   { max, quota, most }: { max: number; quota: number; most: number },
 ): Value[] {
   const shares = openShares(queues);
@@ -376,7 +385,7 @@ function claimValues(
 }
 
 /** Rows with a key are jobs; a single statement claims no suspects. */
-function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues: readonly LaneShare[][]): Started[] {
+function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues: readonly ClaimableLane[][]): Started[] {
   const [fence, now] = [common[9], common[10]];
   const leases = new Map(queues.flat().map(({ lane, lease }) => [lane.id, lease]));
   const started: Started[] = [];
@@ -404,8 +413,8 @@ function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues
 }
 
 /** Whether some queues have a source in common that may not give as many as are wanted. */
-function sharesBudgets(queues: readonly LaneShare[][], max: number): boolean {
-  const seen = new Set<LaneShare["budget"]>();
+function sharesBudgets(queues: readonly ClaimableLane[][], max: number): boolean {
+  const seen = new Set<ClaimableLane["budget"]>();
   return queues.some((lanes) => {
     const scarce = new Set(lanes.map(({ budget }) => budget).filter(({ left }) => left < max));
     return [...scarce].some((budget) => seen.size === seen.add(budget).size);

@@ -1,6 +1,6 @@
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import type { HeldLease, LeaseRef } from "../../../core/jobs/lease.ts";
-import type { Fate } from "../../store.ts";
+import type { LeaseState } from "../../store.ts";
 import { lists } from "../connection/driver.ts";
 import { REFUSED } from "../connection/session-settings.ts";
 import type { Settle } from "../settle/settle.ts";
@@ -61,8 +61,8 @@ export class Leases {
   }
 
   /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */
-  async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<Fate[]> {
-    const fates = new Map<Renewal, Fate>();
+  async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<LeaseState[]> {
+    const fates = new Map<Renewal, LeaseState>();
     for (let left = leases, tries = 1; left.length > 0; tries++) {
       const { renewed, rest } = await write((tx) => this.#try(tx, left));
       for (const lease of renewed) fates.set(lease, "held");
@@ -70,17 +70,17 @@ export class Leases {
       left = tries === TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
       if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE * 2 ** (tries - 1)));
     }
-    return leases.map((lease) => fates.get(lease) as Fate);
+    return leases.map((lease) => fates.get(lease) as LeaseState);
   }
 
-  async #try(tx: Tx, leases: readonly Renewal[]): Promise<{ renewed: Renewal[]; rest: { lease: Renewal; fate: Fate }[] }> {
+  async #try(tx: Tx, leases: readonly Renewal[]): Promise<{ renewed: Renewal[]; rest: { lease: Renewal; fate: LeaseState }[] }> {
     const rows = await tx.rows<[JobKey, Fence]>(this.#renew, tx.at, ...lists(leases, "job", "fence", "lease"));
     if (rows.length > 0) tx.wrote();
     const fences = new Map(rows);
     const isRenewed = ({ job, fence }: Renewal) => fences.get(job) === fence;
     const left = leases.filter((lease) => !isRenewed(lease));
     const fates = await this.#settle.fates(tx.rows, left);
-    return { renewed: leases.filter(isRenewed), rest: left.map((lease, i) => ({ lease, fate: fates[i] as Fate })) };
+    return { renewed: leases.filter(isRenewed), rest: left.map((lease, i) => ({ lease, fate: fates[i] as LeaseState })) };
   }
 }
 

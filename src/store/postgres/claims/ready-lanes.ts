@@ -1,5 +1,5 @@
-import { LaneBatch, type MatchedLane, type MatchedLanes, outlookOf, Shares } from "../../../core/jobs/claiming.ts";
-import type { ClaimSource, Outlook } from "../../store.ts";
+import { LaneBatch, type MatchedLane, type MatchedLanes, outlookOf, ClaimableLanes } from "../../../core/jobs/claiming.ts";
+import type { ClaimSource, ClaimOutlook } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import { type Rows } from "../connection/driver.ts";
 import { holdsSuspect, LOCKED, READY, SUSPECT, UNSEEN } from "./claim-statements.ts";
@@ -66,7 +66,7 @@ export class ReadyLanes {
     rows: Rows,
     { at, holder, max }: { at: number | null; holder: number | null; max: number },
     matched: MatchedLanes,
-    shares: Shares,
+    shares: ClaimableLanes,
     done: ReadonlySet<string> = new Set(),
   ): Promise<FoundLanes & { now: number; counted: number }> {
     const open = (lanes: readonly MatchedLane[]) => lanes.filter((one) => !done.has(one.lane.queue) && shares.of(one) !== null);
@@ -156,10 +156,10 @@ export class Outlooks {
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => Number.POSITIVE_INFINITY });
   }
 
-  async of(at: number | null, from: readonly ClaimSource[]): Promise<Outlook> {
+  async of(at: number | null, from: readonly ClaimSource[]): Promise<ClaimOutlook> {
     const { rows, catalog } = this.#parts;
     // The server leaves lanes of paused and locked queues out.
-    const shares = new Shares({ isPaused: () => false }, []);
+    const shares = new ClaimableLanes({ isPaused: () => false }, []);
     for (;;) {
       const { lanes, nextAt, now, counted } = await this.#ready.find(
         rows,

@@ -2,14 +2,14 @@ import type {
   MissingRow,
   FetchedRows,
   KnownUsage,
-  Parked,
+  ParkedJob,
   CounterCache,
   LaneUsage,
-  Stored,
-  Turn,
+  StoredLaneUsage,
+  JobPosition,
 } from "../../../core/limits/lane-usage.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { type Changes, limitsIn } from "../../../core/limits/limit-gate.ts";
+import { type LimitChanges, parseLimits } from "../../../core/limits/limit-gate.ts";
 import { listOf, lists, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
@@ -145,7 +145,7 @@ export class CounterRows {
     for (const one of asked.values()) {
       const known = this.#remembered(one.pair[0]).counter(...one.pair);
       if (known === undefined) unknown.push(one);
-      else limitRows.recall(...one.pair, known);
+      else limitRows.addKnownUsages(...one.pair, known);
       if (known === undefined || !known.every((usage) => isEnough(usage, frees ? one.uses + 1 : 1))) unread.push(one);
     }
     const [, rows] = await Promise.all([
@@ -179,7 +179,7 @@ export class CounterRows {
         return this.fetch(tx, limitRows, [[missing.rule, missing.key]], true);
       case "parked": {
         const { usage, after } = missing;
-        const others = after === null ? limitRows.unread().filter((id) => id !== usage) : [];
+        const others = after === null ? limitRows.usagesWithoutParked().filter((id) => id !== usage) : [];
         const [rows, heads] = await Promise.all([
           tx.rows<ParkedRow>(this.#sql.further, usage, after?.priority ?? null, after?.key ?? null),
           others.length === 0 ? [] : tx.rows<ParkedRow>(this.#sql.unread, listOf(others)),
@@ -202,9 +202,9 @@ export class CounterRows {
   }
 
   /** Sends them all at once: the statements that it takes. The rows of `own` jobs are the caller's to write. */
-  write(tx: Tx, changes: Changes, own: ReadonlySet<JobKey>): Promise<unknown>[] {
+  write(tx: Tx, changes: LimitChanges, own: ReadonlySet<JobKey>): Promise<unknown>[] {
     const sql = this.#sql;
-    const { unparked, removed, due, shut } = changes;
+    const { unparked, removed, due, closed } = changes;
     const added = changes.saved.filter(({ id }) => id === null);
     const saved = [...new Set([...changes.saved, ...due])].filter(({ id }) => id !== null).sort(byId);
     const parkedAtNew = changes.parked.filter(({ usage }) => usage.id === null);
@@ -220,7 +220,7 @@ export class CounterRows {
       send(sql.add, ...counters, ...lists(parkedAtNew.map(parkedRow), "rule", "key", "lane", "priority", "job", "more"));
     }
     if (parked.length > 0) send(sql.park, ...lists(parked.map(parkedRow), "counter", "priority", "job", "more"));
-    if (shut.length > 0) send(sql.shut, listOf(shut));
+    if (closed.length > 0) send(sql.shut, listOf(closed));
     if (opened.length > 0) send(sql.open, ...lists(opened, "key"));
     return statements;
   }
@@ -232,7 +232,7 @@ export function pairsIn(texts: Iterable<string>): Pair[] {
   const pairs: Pair[] = [];
   for (const text of texts) {
     let own = parsed.get(text);
-    if (own === undefined) parsed.set(text, (own = limitsIn(text)));
+    if (own === undefined) parsed.set(text, (own = parseLimits(text)));
     pairs.push(...own);
   }
   return pairs;
@@ -244,7 +244,7 @@ function counterRow(usage: LaneUsage) {
   return { ...usage, rule: usage.counter.rule, key: usage.counter.key };
 }
 
-function parkedRow({ usage, job }: { usage: LaneUsage; job: Turn & { more?: boolean } }) {
+function parkedRow({ usage, job }: { usage: LaneUsage; job: JobPosition & { more?: boolean } }) {
   const { id: counter, lane } = usage;
   const { rule, key } = usage.counter;
   return { counter, rule, key, lane, priority: job.priority, job: job.key, more: job.more ?? false };
@@ -258,8 +258,8 @@ function nameOf([rule, key]: Pair): string {
   return `${rule}:${key}`;
 }
 
-function isEnough({ usage, heads }: KnownUsage, wanted: number): boolean {
-  return usage.parked === 0 || (heads !== null && (heads.whole || heads.jobs.length >= wanted));
+function isEnough({ usage, firstParked }: KnownUsage, wanted: number): boolean {
+  return usage.parked === 0 || (firstParked !== null && (firstParked.whole || firstParked.jobs.length >= wanted));
 }
 
 function depthOf(frees: boolean, uses: number, isShared: boolean): Depth {
@@ -284,10 +284,10 @@ function pairsOf(rows: readonly ParkedRow[]): Pair[] {
   return pairsIn(rows.flatMap(([, , , , limits]) => limits ?? []));
 }
 
-function toParked([, key, priority, more, limits]: ParkedRow): Parked {
+function toParked([, key, priority, more, limits]: ParkedRow): ParkedJob {
   return limits === null ? { key, priority, more } : { key, priority, more, limits };
 }
 
-function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): Stored {
+function toStored([, , id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt]: CounterRow): StoredLaneUsage {
   return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }

@@ -1,6 +1,13 @@
-import { type Candidate, choose, type LaneShare, PROMOTED, readAhead, ROUNDS } from "../../../core/jobs/claiming.ts";
+import {
+  type Candidate,
+  chooseCandidates,
+  type ClaimableLane,
+  MAX_PROMOTED_JOBS,
+  nextReadFactor,
+  MAX_CLAIM_READS,
+} from "../../../core/jobs/claiming.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { byTurn } from "../../../core/jobs/job.ts";
+import { byClaimOrder } from "../../../core/jobs/job.ts";
 import type { LimitedJob } from "../../../core/limits/limit-gate.ts";
 import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
@@ -31,7 +38,7 @@ interface Head extends Candidate {
 /** The next jobs of some lanes, in turn; and the last that was read of each lane that may have more. */
 interface Heads {
   all: Head[];
-  ends: ReadonlyMap<LaneShare, Head>;
+  ends: ReadonlyMap<ClaimableLane, Head>;
 }
 
 /** Jobs out of queues with limits: they are read, and the limit gate says of each whether it starts. */
@@ -47,7 +54,7 @@ export class LimitedClaim {
       order by priority desc, key limit ${limit} for update skip locked`;
     const due = (which: string, order: string) => `
       select key, lane, priority, limits from ${s}.jobs
-      where lane = any($2::integer[]) and limits is not null and ${which} order by ${order} limit ${PROMOTED} for update skip locked`;
+      where lane = any($2::integer[]) and limits is not null and ${which} order by ${order} limit ${MAX_PROMOTED_JOBS} for update skip locked`;
     this.#sql = {
       due: `
         select * from (${due(`gate = 'time' and run_at <= (select ${s}.clock($1))`, "run_at, key")}) as timed
@@ -77,7 +84,7 @@ export class LimitedClaim {
   }
 
   /** What is due by now stands in line, and what the rate allows by now passes. False, most often: there was nothing to do. */
-  async prepare(tx: Tx, queues: readonly LaneShare[][]): Promise<boolean> {
+  async prepare(tx: Tx, queues: readonly ClaimableLane[][]): Promise<boolean> {
     const shares = queues.flat();
     const names = [...new Set(shares.map(({ lane }) => lane.queue))];
     // All are sent at once; what is read behind the lock is what the last holder committed.
@@ -104,7 +111,7 @@ export class LimitedClaim {
   async takeOnly(
     tx: Tx,
     request: ClaimRequest,
-    lanes: readonly LaneShare[],
+    lanes: readonly ClaimableLane[],
     suspects: boolean | null,
     prepared: Promise<boolean>,
   ): Promise<Started[]> {
@@ -122,20 +129,20 @@ export class LimitedClaim {
   async take(
     tx: Tx,
     request: ClaimRequest,
-    lanes: readonly LaneShare[],
+    lanes: readonly ClaimableLane[],
     max: number,
     suspects: boolean | null,
     first: Heads | null = null,
   ): Promise<Started[]> {
     const taken: Started[] = [];
     let ahead = 1;
-    for (let round = 0; round < ROUNDS; round++) {
+    for (let round = 0; round < MAX_CLAIM_READS; round++) {
       const left = max - taken.length;
       const read = { max: left, ahead, suspects: taken.some(isSuspect) ? false : suspects, holder: request.holder };
       const heads = (round === 0 ? first : null) ?? (await this.#heads(tx, lanes, read));
       if (heads.all.length === 0) break;
       const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
-      ahead = readAhead(ahead, { chosen, held });
+      ahead = nextReadFactor(ahead, { chosen, held });
       taken.push(...rows);
       // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
       if (held + opened === 0 || taken.length === max) break;
@@ -145,7 +152,7 @@ export class LimitedClaim {
 
   async #heads(
     tx: Tx,
-    lanes: readonly LaneShare[],
+    lanes: readonly ClaimableLane[],
     { max, ahead, suspects, holder }: { max: number; ahead: number; suspects: boolean | null; holder: number | null },
   ): Promise<Heads> {
     const most = lanes.map(({ budget }) => Math.min(budget.left, max) * ahead);
@@ -161,12 +168,12 @@ export class LimitedClaim {
     const byLane = new Map(lanes.map((share) => [share.lane.id, share]));
     const all = rows
       .map(([key, lane, priority, suspect, limits]): Head => {
-        return { key, share: byLane.get(lane) as LaneShare, priority, suspect, limits };
+        return { key, claimable: byLane.get(lane) as ClaimableLane, priority, suspect, limits };
       })
-      .sort(byTurn);
-    const ends = new Map<LaneShare, Head>();
+      .sort(byClaimOrder);
+    const ends = new Map<ClaimableLane, Head>();
     for (const [i, share] of lanes.entries()) {
-      const read = all.filter((head) => head.share === share && !head.suspect);
+      const read = all.filter((head) => head.claimable === share && !head.suspect);
       if (read.length > 0 && read.length === most[i]) ends.set(share, read.at(-1) as Head);
     }
     return { all, ends };
@@ -175,7 +182,7 @@ export class LimitedClaim {
   async #choose(
     tx: Tx,
     request: ClaimRequest,
-    lanes: readonly LaneShare[],
+    lanes: readonly ClaimableLane[],
     { all, ends }: Heads,
     max: number,
   ): Promise<{ chosen: Head[]; held: number; opened: number; rows: Started[] }> {
@@ -187,8 +194,8 @@ export class LimitedClaim {
       decide: (limitGate) => {
         // It may run more than once.
         for (const [budget, left] of budgets) budget.left = left;
-        return choose(all, ends, max, ({ key, priority, share, limits }) =>
-          limits === null ? "started" : limitGate.take({ key, priority, lane: share.lane.id, limits }),
+        return chooseCandidates(all, ends, max, ({ key, priority, claimable, limits }) =>
+          limits === null ? "started" : limitGate.tryStart({ key, priority, lane: claimable.lane.id, limits }),
         );
       },
       write: async ({ chosen }) => (rows = await this.#start(tx, request, chosen)),
@@ -205,10 +212,10 @@ export class LimitedClaim {
       holder,
       storedWorker({ worker }),
       listOf(byKey.map(({ key }) => key)),
-      listOf(byKey.map(({ share }) => share.lease)),
+      listOf(byKey.map(({ claimable }) => claimable.lease)),
     );
-    for (const { key, share, limits } of chosen) {
-      if (limits !== null) this.#limits.claimed(key, share.lane.queue, { lane: share.lane.id, limits });
+    for (const { key, claimable, limits } of chosen) {
+      if (limits !== null) this.#limits.claimed(key, claimable.lane.queue, { lane: claimable.lane.id, limits });
     }
     tx.wrote();
     return rows.sort(byStartedTurn);

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { FetchedRows, RowMissing, CounterCache } from "../../../core/limits/lane-usage.ts";
-import { type Changes, type Gate, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
+import { type LimitChanges, type Gate, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
@@ -150,7 +150,7 @@ export class Limits {
       own: jobs.map(({ key }) => key),
       decide: (limitGate) =>
         jobs.map((job) => {
-          limitGate.end(job.lane, job.limits, job.began);
+          limitGate.finish(job.lane, job.limits, job.began);
           return job.back ? limitGate.admit(job) : null;
         }),
     });
@@ -166,7 +166,7 @@ export class Limits {
       pairs: pairsIn(limitsOf(ended)),
       frees: true,
       decide: (limitGate) => {
-        for (const { lane, limits } of ended) limitGate.end(lane, limits, true);
+        for (const { lane, limits } of ended) limitGate.finish(lane, limits, true);
       },
     });
   }
@@ -186,7 +186,7 @@ export class Limits {
   /** Counters of these queues that want to be looked at, because of their rate or because their limit has changed. */
   due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
     // Instants are whole milliseconds, and what a rate lasts need not be.
-    const longest = Math.ceil(this.#settings.view.longest);
+    const longest = Math.ceil(this.#settings.view.longestRefillMs);
     return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, longest);
   }
 
@@ -197,7 +197,7 @@ export class Limits {
       pairs: due,
       frees: true,
       decide: (limitGate) => {
-        for (const [rule, key] of due) limitGate.look(rule, key);
+        for (const [rule, key] of due) limitGate.recheck(rule, key);
       },
     });
   }
@@ -253,10 +253,10 @@ export class Limits {
     for (;;) {
       const limitGate = new LimitGate(limitRows, now);
       let answer: T;
-      let changes: Changes | null;
+      let changes: LimitChanges | null;
       try {
         answer = decide(limitGate);
-        changes = limitGate.changes();
+        changes = limitGate.collectChanges();
       } catch (error) {
         if (!(error instanceof RowMissing)) throw error;
         await this.#rows.fetchMissing(tx, limitRows, error.missing);
@@ -283,11 +283,11 @@ export class Limits {
    */
   #store(
     tx: Tx,
-    { limitGate, changes, limitRows }: { limitGate: LimitGate; changes: Changes; limitRows: FetchedRows },
+    { limitGate, changes, limitRows }: { limitGate: LimitGate; changes: LimitChanges; limitRows: FetchedRows },
     own: readonly JobKey[],
   ): void {
     const counters = Map.groupBy(limitGate.counters, ({ rule }) => this.#queueOf(rule));
-    for (const [queue, some] of counters) this.#cache.remembered(queue).keep(some, changes, limitRows);
+    for (const [queue, some] of counters) this.#cache.remembered(queue).update(some, changes, limitRows);
     const writes = this.#rows.write(tx, changes, new Set(own));
     if (writes.length === 0) return;
     for (const write of [...writes, this.#cache.made(tx, [...counters.keys()])]) write.catch(() => {});
@@ -383,6 +383,6 @@ export class LimitCache {
     const known = this.#queues.get(queue);
     if (known === undefined) return;
     known.since = null;
-    known.remembered.forget();
+    known.remembered.clear();
   }
 }

@@ -1,6 +1,6 @@
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import type { Fate, ProgressReport } from "../../store.ts";
+import type { LeaseState, ProgressReport } from "../../store.ts";
 import { held } from "../claims/leases.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
@@ -37,13 +37,13 @@ export class Checkpoints {
     };
   }
 
-  async saveCheckpoint(tx: Tx, { job, fence }: LeaseRef, value: string | null): Promise<Fate> {
+  async saveCheckpoint(tx: Tx, { job, fence }: LeaseRef, value: string | null): Promise<LeaseState> {
     const rows = await tx.rows<[JobKey]>(this.#sql.checkpoint, job, fence, value);
     const [fate] = await this.#fates(tx, [{ job, fence }], rows);
-    return fate as Fate;
+    return fate as LeaseState;
   }
 
-  async saveProgress(tx: Tx, reports: readonly ProgressReport[]): Promise<Fate[]> {
+  async saveProgress(tx: Tx, reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     if (reports.length === 0) return [];
     const rows = await tx.rows<[JobKey]>(
       this.#sql.progress,
@@ -60,7 +60,7 @@ export class Checkpoints {
   }
 
   /** Of those whose notes were not taken it is looked up why. */
-  async #fates(tx: Tx, leases: readonly LeaseRef[], saved: readonly [JobKey][]): Promise<Fate[]> {
+  async #fates(tx: Tx, leases: readonly LeaseRef[], saved: readonly [JobKey][]): Promise<LeaseState[]> {
     if (saved.length > 0) tx.wrote();
     return saved.length === leases.length ? leases.map(() => "held") : this.#settle.fates(tx.rows, leases);
   }

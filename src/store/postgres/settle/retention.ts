@@ -1,6 +1,6 @@
 import type { QueueSettings } from "../../../core/jobs/claiming.ts";
 import type { FinishedState } from "../../../core/jobs/job.ts";
-import { BACKFILL, excesses, longer, type Over } from "../../../core/jobs/retention.ts";
+import { BACKFILL_ROWS, findExcess, longerList, type ExpiredJob } from "../../../core/jobs/retention.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
 import { MUTEX, tryLockMutex } from "../transactions/mutexes.ts";
@@ -72,7 +72,7 @@ export class Retention {
       own: "select pg_current_xact_id()::text::bigint",
       first: "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
       wait: `update ${s}.queues set backfill = -$2::bigint where name = $1`,
-      upTo: `select max(key) from (select key from ${s}.jobs where key > $1 order by key limit ${BACKFILL}) as chunk`,
+      upTo: `select max(key) from (select key from ${s}.jobs where key > $1 order by key limit ${BACKFILL_ROWS}) as chunk`,
       ended: `
         select key, lane, state, finished_at from ${s}.jobs
         where key > $1 and key <= $2 and finished_at is not null and lane = any($3::integer[])`,
@@ -100,7 +100,7 @@ export class Retention {
   }
 
   /** Takes jobs off the list whose time is over, at most so many; those that are to go are locked. */
-  async take(tx: Tx, limit: number, leastAge: number): Promise<{ taken: number; over: Over[] }> {
+  async take(tx: Tx, limit: number, leastAge: number): Promise<{ taken: number; over: ExpiredJob[] }> {
     const { queues, now } = await this.#forgetful(tx.rows, tx.at);
     const due = await this.#due(tx.rows, queues, now, leastAge, limit);
     if (due.length === 0) return { taken: 0, over: [] };
@@ -155,7 +155,7 @@ export class Retention {
     return true;
   }
 
-  async #list(tx: Tx, ended: readonly Over[]): Promise<void> {
+  async #list(tx: Tx, ended: readonly ExpiredJob[]): Promise<void> {
     const listed = ended.filter(
       ({ lane, state }) => this.#parts.settings.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined,
     );
@@ -170,7 +170,7 @@ export class Retention {
     return { queues, now: found[0]?.[0] ?? 0 };
   }
 
-  async #due(rows: Rows, queues: readonly Forgetful[], now: number, leastAge: number, limit: number): Promise<Over[]> {
+  async #due(rows: Rows, queues: readonly Forgetful[], now: number, leastAge: number, limit: number): Promise<ExpiredJob[]> {
     if (queues.length === 0) return [];
     const [finished] = await Promise.all([this.#parts.tally.all(rows), this.#parts.catalog.reload(rows)]);
     const set = new Map(queues.map((queue) => [queue.name, queue]));
@@ -180,7 +180,7 @@ export class Retention {
       finished,
       unlisted: new Set(unlistedIn(queues).map(({ name }) => name)),
     };
-    const found = excesses(kept, now, leastAge);
+    const found = findExcess(kept, now, leastAge);
     // Of each, those that are too many have the even turn, those that are too old the odd one.
     const asks = found.flatMap(({ lanes, state, count, countBefore, ageBefore }, i) => [
       ...(count === 0
@@ -194,12 +194,12 @@ export class Retention {
       ...lists(asks, "turn", "lane", "state", "before", "most"),
     );
     const byTurn = Map.groupBy(oldest, ([turn]) => turn);
-    const over = (turn: number, most: number): Over[] =>
+    const over = (turn: number, most: number): ExpiredJob[] =>
       (byTurn.get(turn) ?? []).slice(0, most).map(([, lane, state, finishedAt, job]) => ({ job, lane, state, finishedAt }));
-    return found.flatMap(({ count }, i) => longer(over(2 * i, count), over(2 * i + 1, limit))).slice(0, limit);
+    return found.flatMap(({ count }, i) => longerList(over(2 * i, count), over(2 * i + 1, limit))).slice(0, limit);
   }
 
-  async #keys(tx: Tx, sql: string, over: readonly Over[]): Promise<JobKey[]> {
+  async #keys(tx: Tx, sql: string, over: readonly ExpiredJob[]): Promise<JobKey[]> {
     const rows = await tx.rows<[JobKey]>(sql, ...lists(over, "job", "state", "finishedAt"));
     return rows.map(([key]) => key);
   }

@@ -1,4 +1,4 @@
-import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
+import { dependentsOf, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
 import type { FinishedState } from "../../../core/jobs/job.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
@@ -70,10 +70,10 @@ export class SettleEffects {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const waits = await this.#parts.waits.behind(tx, [...states.keys()]);
     if (waits.length === 0) return [];
-    const { cancelled, freer } = behind(waits, states);
+    const { cancelled, unblocked } = dependentsOf(waits, states);
     await this.#parts.waits.over(tx, [...states.keys()], [...cancelled.keys()]);
     const ends = cancelled.size === 0 ? [] : await this.#cancelBehind(tx, now, cancelled, states);
-    await this.#unblock(tx, now, await this.#parts.waits.free(tx, freer));
+    await this.#unblock(tx, now, await this.#parts.waits.free(tx, unblocked));
     tx.wrote();
     return ends;
   }

@@ -1,5 +1,5 @@
 import type { Operation } from "../../points.ts";
-import type { Fate, Settlement } from "../../store.ts";
+import type { LeaseState, Settlement } from "../../store.ts";
 import type { Writer } from "../connection/connections.ts";
 import { GroupCommit, type GroupCommitOptions } from "../transactions/group-commit.ts";
 import type { Tx } from "../transactions/transaction.ts";
@@ -29,7 +29,7 @@ interface Parts {
 export class SettleQueue {
   readonly #parts: Parts;
   readonly #second: GroupCommit;
-  readonly #underWay = new Set<Promise<Fate[]>>();
+  readonly #underWay = new Set<Promise<LeaseState[]>>();
   #idleTimer: NodeJS.Timeout | null = null;
   #opening: Promise<void> | null = null;
   #refusedAt = Number.NEGATIVE_INFINITY;
@@ -40,7 +40,7 @@ export class SettleQueue {
     this.#second = new GroupCommit(parts.writer, options);
   }
 
-  async run(settlements: readonly Settlement[]): Promise<Fate[]> {
+  async run(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const { settle, first } = this.#parts;
     if (!settle.isPlain(settlements)) return this.#write(settlements);
     const rows = settlements.length;
@@ -50,7 +50,7 @@ export class SettleQueue {
   }
 
   /** Settles all of them over the second connection, or, where more follows from one of them, all over the first. */
-  async #settleOverSecond(settlements: readonly Settlement[]): Promise<Fate[]> {
+  async #settleOverSecond(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const { settle } = this.#parts;
     this.#idleTimer ??= setTimeout(() => void this.#closeIdle(), SECOND_IDLE_MS).unref();
     this.#idleTimer.refresh();
@@ -70,7 +70,7 @@ export class SettleQueue {
     }
   }
 
-  #write(settlements: readonly Settlement[], { owed = false } = {}): Promise<Fate[]> {
+  #write(settlements: readonly Settlement[], { owed = false } = {}): Promise<LeaseState[]> {
     const { settle, write } = this.#parts;
     return write("settle", (tx) => settle.run(tx, settlements), { wants: () => settle.wants(settlements), owed });
   }

@@ -100,8 +100,8 @@ export class SettleSuccesses {
 
   /** Known lanes whose queues write no events and keep successes for ever; null: all lanes. */
   #quietLanes(settings: SettingsView): number[] | null {
-    if (!settings.telling && !settings.forgetting) return null;
-    const isQuiet = (queue: string) => !settings.tells(queue) && settings.keep(queue, "succeeded") === undefined;
+    if (!settings.hasEvents && !settings.hasRetention) return null;
+    const isQuiet = (queue: string) => !settings.recordsEvents(queue) && settings.keep(queue, "succeeded") === undefined;
     return [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isQuiet(queue) ? [id] : []));
   }
 }

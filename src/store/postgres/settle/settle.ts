@@ -1,7 +1,7 @@
-import { untenable } from "../../../core/jobs/admission.ts";
+import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
-import { type Fate, fateOf, type LeaseRef } from "../../../core/jobs/lease.ts";
+import { type LeaseState, leaseState, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
@@ -91,7 +91,7 @@ export class Settle {
   }
 
   /** The route of one statement, which settles all of them or none. */
-  readonly single: SingleRoute<readonly Settlement[], Fate[]> = {
+  readonly single: SingleRoute<readonly Settlement[], LeaseState[]> = {
     call: (tx, batches) => {
       const all = batches.flat();
       const plain = plainOf(all);
@@ -103,14 +103,14 @@ export class Settle {
   };
 
   /** Settles all of them in a transaction; throws `MoreFollows`, and settles none, where more follows from one of them. */
-  async plain(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
+  async plain(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const plain = plainOf(settlements);
     const settled = plain.length === settlements.length ? await this.#successes.settle(tx, plain) : NONE;
     if (settled.size < settlements.length) throw new MoreFollows();
     return settlements.map(() => "held");
   }
 
-  async run(tx: Tx, settlements: readonly Settlement[]): Promise<Fate[]> {
+  async run(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const late = settlements.every(isPlain) ? NONE : await this.#late(tx, settlements);
     const plain = plainOf(settlements).filter(({ job }) => !late.has(job));
     const quiet = plain.filter(({ job }) => !this.#parts.limits.isClaimed(job));
@@ -147,11 +147,11 @@ export class Settle {
   }
 
   /** What became of leases. */
-  async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<Fate[]> {
+  async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<LeaseState[]> {
     if (leases.length === 0) return [];
     const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
     const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
-    return leases.map((lease) => fateOf(lease, byKey.get(lease.job)));
+    return leases.map((lease) => leaseState(lease, byKey.get(lease.job)));
   }
 
   async reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Promise<(Next | null)[]> {
@@ -244,15 +244,15 @@ export class Settle {
   }
 
   /** In their order: a follow-up of one may have the id that the next one's is refused for. */
-  async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, Fate>> {
-    const fates = new Map<Settlement, Fate>();
+  async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, LeaseState>> {
+    const fates = new Map<Settlement, LeaseState>();
     for (const batch of batchesOf(settlements, late)) {
       const outcomes = await Promise.all(batch.map((settlement) => this.#tenable(tx, settlement)));
       const endings = batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome }));
       const { ended, next, batch: work } = await this.#end(tx, endings);
       const lost = batch.filter((_, i) => ended[i] === null);
       const why = await this.fates(tx.rows, lost);
-      for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as Fate);
+      for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as LeaseState);
       for (const [i, settlement] of batch.entries())
         if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;
       const followUps = batch.flatMap((settlement, i) =>
@@ -268,7 +268,7 @@ export class Settle {
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
     if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
     const refused = await this.#parts.enqueue.refused(tx, followUps);
-    return refused === undefined ? outcome : untenable(refused);
+    return refused === undefined ? outcome : rejectedFollowUp(refused);
   }
 
   async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, History>> {
@@ -372,7 +372,7 @@ function plainOf(settlements: readonly Settlement[]): Settlement[] {
   return plain.sort((a, b) => a.job - b.job);
 }
 
-function heldAll(batches: readonly (readonly Settlement[])[]): Fate[][] {
+function heldAll(batches: readonly (readonly Settlement[])[]): LeaseState[][] {
   return batches.map((batch) => batch.map(() => "held"));
 }
 

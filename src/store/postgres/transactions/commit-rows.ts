@@ -1,6 +1,6 @@
 import type { CommitRows, CommitTx } from "../../../core/jobs/job.ts";
 import { HoldfastError } from "../../../core/text/errors.ts";
-import type { Fate } from "../../../core/jobs/lease.ts";
+import type { LeaseState } from "../../../core/jobs/lease.ts";
 import { describeValue } from "../../../core/text/options.ts";
 import { CommitRowsFailed } from "../../commit-rows.ts";
 import type { NewJob, Settlement } from "../../store.ts";
@@ -33,7 +33,7 @@ interface Parts {
   /** Records the definitions of jobs over the first connection. */
   declare: (jobs: readonly NewJob[]) => Promise<void>;
   /** Settles without callbacks. */
-  settle: (settlements: readonly Settlement[]) => Promise<Fate[]>;
+  settle: (settlements: readonly Settlement[]) => Promise<LeaseState[]>;
   /** How long the callbacks of one attempt may take, in milliseconds. */
   limit: number;
 }
@@ -51,14 +51,14 @@ export class RowCommits {
   readonly #connections: CommitConnection[] = [];
   #free: CommitConnection[] = [];
   readonly #waiting: ((connection: CommitConnection) => void)[] = [];
-  readonly #underWay = new Set<Promise<Fate[]>>();
+  readonly #underWay = new Set<Promise<LeaseState[]>>();
   #closing: NodeJS.Timeout | null = null;
 
   constructor(parts: Parts) {
     this.#parts = parts;
   }
 
-  async run(settlement: Settlement): Promise<Fate[]> {
+  async run(settlement: Settlement): Promise<LeaseState[]> {
     const settled = this.#run(settlement);
     this.#underWay.add(settled);
     try {
@@ -75,7 +75,7 @@ export class RowCommits {
     await Promise.all(this.#connections.map(({ group, writer }) => group.close().then(() => writer.close())));
   }
 
-  async #run(settlement: Settlement): Promise<Fate[]> {
+  async #run(settlement: Settlement): Promise<LeaseState[]> {
     const { s, jobParts, random, declare, settle } = this.#parts;
     if (settlement.followUps !== undefined) await declare(settlement.followUps);
     const connection = await this.#take();
@@ -103,15 +103,15 @@ export class RowCommits {
     }
   }
 
-  async #settle(tx: Transaction, jobParts: JobParts, settlement: Settlement, until: number): Promise<Fate> {
+  async #settle(tx: Transaction, jobParts: JobParts, settlement: Settlement, until: number): Promise<LeaseState> {
     const { s, random } = this.#parts;
     const settle = new Settle(s, { ...jobParts, random });
     const [before] = await settle.fates(tx.rows, [settlement]);
-    if (before !== "held") return before as Fate;
+    if (before !== "held") return before as LeaseState;
     await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));
     const [fate] = await settle.run(tx, [settlement]);
     // The lease was lost while the callbacks ran: their rows must not be committed.
-    if (fate !== "held") throw new RolledBack(fate as Fate);
+    if (fate !== "held") throw new RolledBack(fate as LeaseState);
     // A success whose follow-up jobs are rejected is recorded as a failure, and a failure commits no rows.
     const [row] = await tx.rows<[string]>(`select state from ${s}.jobs where key = $1`, settlement.job);
     if (row?.[0] !== "succeeded") throw new RolledBack(null);
@@ -155,8 +155,8 @@ export class RowCommits {
 
 /** Thrown to roll back callbacks that went well. `fate`: what became of the lease; null: settle without the callbacks. */
 class RolledBack extends Error {
-  readonly fate: Fate | null;
-  constructor(fate: Fate | null) {
+  readonly fate: LeaseState | null;
+  constructor(fate: LeaseState | null) {
     super("The rows of `commit` callbacks are rolled back.");
     this.fate = fate;
   }

@@ -1,9 +1,9 @@
 import {
-  approve,
+  approveBudget,
   type Budget,
   hashToken,
   judgeToken,
-  mint,
+  mintToken,
   refusedToken,
   type StoredToken,
 } from "../../../core/pipelines/budget.ts";
@@ -329,7 +329,7 @@ export class Tokens {
 
   /** A token for a paused build; those minted before do not count any more. */
   *mint(tx: Tx, build: BuildRow, { bytes }: MintedToken): Script<StoredToken> {
-    const { stored } = mint(bytes, build, yield* tx.time());
+    const { stored } = mintToken(bytes, build, yield* tx.time());
     const { hash, pause, mintedAt, expiresAt } = stored;
     yield* tx.run(this.#sql.replace, { build: build.key, at: mintedAt });
     yield* tx.run(this.#sql.add, { hash, build: build.key, pause, mintedAt, expiresAt });
@@ -342,7 +342,7 @@ export class Tokens {
     const stored = typeof presented === "string" ? yield* this.#find(tx, presented) : null;
     const verdict = judgeToken({ presented, stored, build, now });
     if (!verdict.ok) throw refusedToken(verdict, build);
-    const approved = approve(build, budget, build.refused);
+    const approved = approveBudget(build, budget, build.refused);
     yield* tx.run(this.#sql.use, { hash: verdict.used.hash, at: now });
     return approved;
   }

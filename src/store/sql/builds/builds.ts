@@ -1,7 +1,7 @@
 import type { Budget } from "../../../core/pipelines/budget.ts";
-import { type BuildFacts, type BuildReason, hasEnded, moveBuild, type WantedMove } from "../../../core/pipelines/build.ts";
-import { buildAct, type BuildEventType, buildMoved, EVENT_OF_MOVE } from "../../../core/pipelines/build-view.ts";
-import { type Actor, actorText, auditedBuild, RECOVERY, subjectOf } from "../../../core/recovery/audit.ts";
+import { type BuildConditions, type BuildReason, hasEnded, moveBuild, type WantedMove } from "../../../core/pipelines/build.ts";
+import { buildActionEvent, type BuildEventType, buildMoveEvent, EVENT_OF_MOVE } from "../../../core/pipelines/build-view.ts";
+import { type Actor, actorText, auditedBuild, RECOVERY_ACTOR, subjectOf } from "../../../core/recovery/audit.ts";
 import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import {
   type Approval,
@@ -260,7 +260,7 @@ export class Builds implements BuildStore {
     const crashed: BuildRow[] = [];
     for (const { key } of builds) {
       const build = yield* this.#runs.lockKey(tx, key);
-      crashed.push(yield* this.#move(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY, more }));
+      crashed.push(yield* this.#move(tx, build, { move: "crash", reason }, { holderGone: true }, { by: RECOVERY_ACTOR, more }));
     }
     return crashed;
   }
@@ -279,7 +279,7 @@ export class Builds implements BuildStore {
     tx: Tx,
     build: BuildRow,
     wanted: WantedMove,
-    facts: BuildFacts,
+    facts: BuildConditions,
     how: { by: string; budget?: Budget; more?: object },
   ): Script<BuildRow> {
     const { settings, events } = this.#parts;
@@ -294,7 +294,7 @@ export class Builds implements BuildStore {
       yield* wait(settings.pause(tx, build.queue, true));
     }
     yield* this.#record(tx, how.by, EVENT_OF_MOVE[wanted.move], build, moved, how.more);
-    yield* wait(events.tell(tx, buildMoved(moved, transition)));
+    yield* wait(events.tell(tx, buildMoveEvent(moved, transition)));
     return moved;
   }
 
@@ -310,7 +310,7 @@ export class Builds implements BuildStore {
   *#act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): Script<void> {
     const { events } = this.#parts;
     yield* this.#record(tx, how.by, type, build, acted, how.more);
-    yield* wait(events.tell(tx, buildAct(type, acted, yield* wait(events.unique(tx)))));
+    yield* wait(events.tell(tx, buildActionEvent(type, acted, yield* wait(events.unique(tx)))));
   }
 
   *#record(tx: Tx, by: string, action: BuildEventType, build: BuildRow, moved: BuildRow, more: object = {}): Script<void> {

@@ -1,6 +1,6 @@
-import { type CostHistory, type Ledger, settle } from "../../../core/pipelines/budget.ts";
+import { type CostHistory, type Ledger, settleReservation } from "../../../core/pipelines/budget.ts";
 import type { BuildState } from "../../../core/pipelines/build.ts";
-import { type Amount, NOTHING, plus } from "../../../core/pipelines/cost.ts";
+import { type Amount, NO_COST, plus } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { BuildRow, StageCounts } from "../../builds.ts";
 import { type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";
@@ -63,7 +63,7 @@ export class BuildTotals {
   /** Records what an attempt of a stage has cost, for later estimates. */
   addCost({ pipeline }: BuildSpend, stage: string, charge: Amount): void {
     const key = `${pipeline}\n${stage}`;
-    const { attempts, spent } = this.#costs.get(key) ?? { attempts: 0, spent: NOTHING };
+    const { attempts, spent } = this.#costs.get(key) ?? { attempts: 0, spent: NO_COST };
     this.#costs.set(key, { pipeline, stage, attempts: attempts + 1, spent: plus(spent, charge) });
   }
 
@@ -83,7 +83,7 @@ export class BuildTotals {
 
 /** Frees what was reserved for an attempt, and spends what it is charged. */
 export function settleSpend(spend: BuildSpend, reserved: Amount, charge: Amount): void {
-  spend.ledger = settle(spend.ledger, reserved, charge);
+  spend.ledger = settleReservation(spend.ledger, reserved, charge);
 }
 
 /** Loads the counts and costs of builds, locked in the order of their keys, and writes what has been added to them. */

@@ -1,6 +1,6 @@
-import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
-import { howMany, settle } from "../../../core/pipelines/budget.ts";
-import { type Amount, NOTHING } from "../../../core/pipelines/cost.ts";
+import type { LeaseState, LeaseRef } from "../../../core/jobs/lease.ts";
+import { reserveBatch, settleReservation } from "../../../core/pipelines/budget.ts";
+import { type Amount, NO_COST } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
@@ -170,14 +170,14 @@ export class ItemBatch {
   }
 
   add(job: JobKey, build: BuildKey, { kind, stage, segment, path }: NewWork): void {
-    const item = { job, build, kind, stage, segment, path, estimate: NOTHING, cost: NOTHING, charged: NOTHING };
+    const item = { job, build, kind, stage, segment, path, estimate: NO_COST, cost: NO_COST, charged: NO_COST };
     this.#know(item);
     this.#added.set(job, item);
   }
 
   /** The next attempt starts anew; those before it have cost this. */
   keep(item: WorkItem, charged: Amount): void {
-    const kept = { ...item, estimate: NOTHING, cost: NOTHING, charged };
+    const kept = { ...item, estimate: NO_COST, cost: NO_COST, charged };
     this.#items.set(item.job, kept);
     this.#kept.set(item.job, kept);
   }
@@ -270,7 +270,7 @@ interface Start {
 interface Parts {
   batches: WorkBatches;
   settings: Settings;
-  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<Fate[]> };
+  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<LeaseState[]> };
 }
 
 /** Reserves budget for attempts before they start, and saves the costs that they report. */
@@ -302,7 +302,7 @@ export class CostLedger {
     return answers;
   }
 
-  *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<Fate[]> {
+  *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<LeaseState[]> {
     const saved = yield* this.#parts.batches.items.saveCosts(tx, reports);
     if (saved.size === reports.length) return reports.map(() => "held");
     return yield* wait(this.#parts.settle.fates(tx, reports));
@@ -322,12 +322,12 @@ interface Begun {
 function begin(spend: BuildSpend, starts: readonly Start[]): Begun {
   if (spend.state !== "ACTIVE") return { answers: starts.map(() => "pause"), reserved: [], isExhausted: false };
   // A caller that lost the first answer asks again; its estimate is reserved once.
-  for (const { item } of starts) spend.ledger = settle(spend.ledger, item.estimate, NOTHING);
+  for (const { item } of starts) spend.ledger = settleReservation(spend.ledger, item.estimate, NO_COST);
   const estimates = starts.map(({ estimate }) => estimate);
-  const { start, ledger, next } = howMany(spend.ledger, estimates);
+  const { start, ledger, next } = reserveBatch(spend.ledger, estimates);
   spend.ledger = ledger;
   const reserved = starts.flatMap(({ item, estimate }, i) => {
-    const wanted = i < start ? estimate : NOTHING;
+    const wanted = i < start ? estimate : NO_COST;
     return isSame(item.estimate, wanted) ? [] : [{ item, wanted }];
   });
   const isExhausted = next.kind === "pause";

@@ -1,5 +1,5 @@
 import type { JobError } from "../../../core/jobs/job.ts";
-import { type KeptValue, NO_VALUE } from "../../../core/pipelines/context-hash.ts";
+import { type StoredValue, NO_VALUE } from "../../../core/pipelines/context-hash.ts";
 import type { Amount } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import { retriedIn } from "../../builds.ts";
@@ -156,7 +156,7 @@ export interface ResultOrigin {
 
 /** What a stage has made of a target. */
 type NewResultRow = Omit<ResultRow, keyof OutputColumns | "key" | "state" | "micros" | "tokens" | "error" | "at" | "shared"> & {
-  output: KeptValue;
+  output: StoredValue;
   cost: Amount;
   error: JobError | null;
   shared?: boolean;
@@ -443,6 +443,6 @@ function nameOf({ build, stage, path }: ResultOrigin): string {
   return `${build} ${stage}\n${path}`;
 }
 
-function outputColumns({ hash, text, artifact, size }: KeptValue): OutputColumns {
+function outputColumns({ hash, text, artifact, size }: StoredValue): OutputColumns {
   return { output_hash: hash, output_text: text, output_file: artifact, output_size: size };
 }

@@ -1,4 +1,4 @@
-import { type CompletedStages, completedStagesText, GONE } from "../../../core/pipelines/work.ts";
+import { type CompletedStages, completedStagesText, GONE_MARK } from "../../../core/pipelines/work.ts";
 import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import {
   type ListedTarget,
@@ -154,7 +154,7 @@ interface Patch extends Omit<TargetState, "id"> {
   ref: TargetRef;
   /** The target is no longer at the end of its segment; `done` is written then. */
   leaves: boolean;
-  done: typeof GONE | null;
+  done: typeof GONE_MARK | null;
   seen: BuildKey | null;
 }
 
@@ -323,7 +323,7 @@ export class TargetBatch {
 
   /** The target is gone, and is kept only until what was made of it is removed: without a group and a failure. */
   leave(ref: TargetRef): void {
-    this.#patch(ref, { leaves: true, done: GONE, failure: null });
+    this.#patch(ref, { leaves: true, done: GONE_MARK, failure: null });
   }
 
   remove(ref: TargetRef): void {
@@ -349,7 +349,7 @@ export class TargetBatch {
   }
 
   /** Changes nothing of a target that does not exist. */
-  #patch(ref: TargetRef, change: { leaves?: true; done?: typeof GONE; failure?: ResultKey | null; seen?: BuildKey }): void {
+  #patch(ref: TargetRef, change: { leaves?: true; done?: typeof GONE_MARK; failure?: ResultKey | null; seen?: BuildKey }): void {
     const name = nameOf(ref);
     const known = this.#known.get(name);
     if (known === undefined) return;

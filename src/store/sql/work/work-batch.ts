@@ -1,8 +1,14 @@
-import { charge, isTelling, tellerOf } from "../../../core/pipelines/budget.ts";
+import { chargeOf, countsForMean, costReporterOf } from "../../../core/pipelines/budget.ts";
 import { hasEnded } from "../../../core/pipelines/build.ts";
 import { NO_VALUE } from "../../../core/pipelines/context-hash.ts";
-import { type Amount, NOTHING, plus } from "../../../core/pipelines/cost.ts";
-import { artifactMissing, cancelledItem, withResult, withoutArtifacts, withoutResult } from "../../../core/pipelines/work.ts";
+import { type Amount, NO_COST, plus } from "../../../core/pipelines/cost.ts";
+import {
+  artifactMissing,
+  cancelledItemError,
+  withResult,
+  missingArtifactsOutcome,
+  missingResultOutcome,
+} from "../../../core/pipelines/work.ts";
 import { isFinished, type JobError, type JobState } from "../../../core/jobs/job.ts";
 import type { Next, Outcome } from "../../../core/jobs/retry.ts";
 import type { JobKey, ResultKey } from "../../../core/text/ids.ts";
@@ -79,9 +85,9 @@ export class WorkBatch implements WorkBatchParts {
 
   /** The outcome of a success that cannot be written; undefined: it can be written. */
   refusal(job: JobKey, end: WorkEnd | undefined): Outcome | undefined {
-    if (end === undefined) return this.items.get(job)?.kind === "stage" ? withoutResult() : undefined;
+    if (end === undefined) return this.items.get(job)?.kind === "stage" ? missingResultOutcome() : undefined;
     const missing = this.#artifacts.missing(namedIn(end));
-    return missing.length === 0 ? undefined : withoutArtifacts(missing);
+    return missing.length === 0 ? undefined : missingArtifactsOutcome(missing);
   }
 
   /** An attempt has succeeded. */
@@ -103,14 +109,14 @@ export class WorkBatch implements WorkBatchParts {
     if (item === undefined) return;
     const charged = this.#charge(item, end, end.work?.cost);
     if (isFinished(end.next.state)) this.#fail(now, item, charged, end.next.error as JobError, end.work?.context);
-    else if (![item.estimate, item.cost].every((amount) => isSame(amount, NOTHING)) || !isSame(charged, item.charged))
+    else if (![item.estimate, item.cost].every((amount) => isSame(amount, NO_COST)) || !isSame(charged, item.charged))
       this.items.keep(item, charged);
   }
 
   /** An operator has cancelled the job, or what it waited for has ended: the target fails. */
   cancelled(now: number, job: JobKey, was: JobState): void {
     const item = this.items.get(job);
-    if (item !== undefined) this.#fail(now, item, this.#chargeCancelled(item, was), cancelledItem());
+    if (item !== undefined) this.#fail(now, item, this.#chargeCancelled(item, was), cancelledItemError());
   }
 
   /** The job was cancelled because the build does not need it any more: the target does not fail. */
@@ -191,7 +197,7 @@ export class WorkBatch implements WorkBatchParts {
     const { stage, hash, error } = flow;
     return {
       ...position,
-      failure: this.#recordFailure(now, spend, ref.path, id, { stage, hash, parts: null, cost: NOTHING, error }),
+      failure: this.#recordFailure(now, spend, ref.path, id, { stage, hash, parts: null, cost: NO_COST, error }),
     };
   }
 
@@ -252,11 +258,11 @@ export class WorkBatch implements WorkBatchParts {
    */
   #charge(item: WorkItem, { outcome, by }: AttemptEnd, reported: Amount = item.cost, makes = true): Amount {
     const { estimate, stage, kind } = item;
-    const teller = tellerOf(outcome, by);
-    const cost = charge(teller, { reported, estimate });
+    const teller = costReporterOf(outcome, by);
+    const cost = chargeOf(teller, { reported, estimate });
     const spend = this.totals.of(item.build);
     settleSpend(spend, estimate, cost);
-    if (kind === "stage" && makes && isTelling(outcome, teller, reported)) this.totals.addCost(spend, stage, cost);
+    if (kind === "stage" && makes && countsForMean(outcome, teller, reported)) this.totals.addCost(spend, stage, cost);
     return plus(item.charged, cost);
   }
 

@@ -1,5 +1,5 @@
 import type { JobState } from "../../../core/jobs/job.ts";
-import type { Fate, LeaseRef } from "../../../core/jobs/lease.ts";
+import type { LeaseState, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { CostHistory } from "../../../core/pipelines/budget.ts";
 import type { Amount } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
@@ -94,11 +94,11 @@ export class Work implements WorkStore {
     return this.#access.read((db) => this.#targets.count(db, pipeline, segment));
   }
 
-  listed(lease: LeaseRef, batch: ListedBatch): Promise<Fate> {
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState> {
     return this.#access.write("listed", (tx) => this.#listed(tx, lease, batch), { claimed: [lease.job] });
   }
 
-  *#listed(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<Fate> {
+  *#listed(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
     const { build } = batch;
     yield* wait(this.#hooks.prepare(tx));
     const claimed = this.#hooks.claimedQueues([lease.job]);
@@ -185,7 +185,7 @@ export class Work implements WorkStore {
     return (yield* together(wait(this.#hooks.lockQueues(tx, queues)), this.#ledger.begin(tx, starts)))[1];
   }
 
-  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<Fate[]> {
+  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]> {
     if (reports.length === 0) return Promise.resolve([]);
     return this.#access.write("costs", (tx) => this.#ledger.saveCosts(tx, reports));
   }
@@ -239,7 +239,7 @@ export interface ListingParts {
   cancel: { quietly(tx: Tx, jobs: readonly JobKey[]): Answer<Map<JobKey, JobState>> };
   enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
   notes: { saveCheckpoint(tx: Tx, lease: LeaseRef, value: string): Answer<unknown> };
-  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<Fate[]> };
+  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<LeaseState[]> };
 }
 
 /** Writes what a listing finds, batch by batch, each with the cursor to continue from: a crash repeats one batch at most. */
@@ -255,7 +255,7 @@ export class Listing {
   }
 
   /** The lock of the build's queue is held. */
-  *run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<Fate> {
+  *run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
     const { batches, settle, notes } = this.#parts;
     const { build, targets, retried = [], cursor } = batch;
     const artifacts = targets.flatMap((target) => target.artifacts ?? []);
@@ -264,7 +264,7 @@ export class Listing {
       this.#isHeld(tx, lease),
       artifacts.length > 0 ? batches.lockArtifacts(tx) : wait(undefined),
     );
-    if (!held) return (yield* wait(settle.fates(tx, [lease])))[0] as Fate;
+    if (!held) return (yield* wait(settle.fates(tx, [lease])))[0] as LeaseState;
     batches.artifacts.refuseMissing(artifacts);
     const loaded = yield* batches.listing(tx, batch, totals);
     yield* this.#unchanged(tx, loaded, batch);

@@ -3,8 +3,8 @@ import type { Policy } from "../../../core/jobs/retry.ts";
 import type { LimitRule } from "../../../core/limits/limit.ts";
 import {
   type Declaration,
-  declared,
-  NOTHING_SET,
+  declarationChanges,
+  NO_SETTINGS,
   type SettingsChange,
   type SettingsView,
   DeclarationCache,
@@ -125,7 +125,7 @@ export class Settings {
   readonly #sql;
   readonly #declarations: DeclarationCache;
   #seen = -1;
-  #view = NOTHING_SET;
+  #view = NO_SETTINGS;
 
   constructor(db: Connection, options: { canDeclare: boolean }) {
     this.#declarations = new DeclarationCache(options);
@@ -183,7 +183,7 @@ export class Settings {
   declare(tx: Tx, declaration: Declaration): readonly number[] {
     const known = this.#declarations.rulesOf(declaration);
     if (known !== undefined) return known;
-    const { rules, changes } = declared(this.at(tx.settings), declaration, this.#declarations.isOld(declaration));
+    const { rules, changes } = declarationChanges(this.at(tx.settings), declaration, this.#declarations.isOld(declaration));
     for (const change of changes) this.#make(change, rules);
     if (changes.length > 0) {
       this.#changed(tx);

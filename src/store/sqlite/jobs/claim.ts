@@ -1,23 +1,23 @@
 import {
   type Candidate,
-  choose,
+  chooseCandidates,
   LaneBatch,
-  type LaneShare,
+  type ClaimableLane,
   type MatchedLane,
   type MatchedLanes,
-  maySuspect,
+  canClaimSuspect,
   outlookOf,
-  PROMOTED,
+  MAX_PROMOTED_JOBS,
   quotas,
-  readAhead,
-  ROUNDS,
-  Shares,
-  type Start,
-  Turns,
+  nextReadFactor,
+  MAX_CLAIM_READS,
+  ClaimableLanes,
+  type StartVerdict,
+  QueueRotation,
 } from "../../../core/jobs/claiming.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../../job-row.ts";
-import type { ClaimRequest, ClaimSource, Claimed, Outlook } from "../../store.ts";
+import type { ClaimRequest, ClaimSource, Claimed, ClaimOutlook } from "../../store.ts";
 import { jobChecksum } from "../checksum.ts";
 import type { JobParts } from "./enqueue.ts";
 import type { ClaimLocks } from "./limits.ts";
@@ -41,7 +41,7 @@ interface ClaimParts extends JobParts {
 export class Claim {
   readonly #parts: ClaimParts;
   readonly #sql;
-  readonly #turns = new Turns();
+  readonly #turns = new QueueRotation();
   readonly #scan: ReadyLanes;
 
   constructor(db: Connection, parts: ClaimParts) {
@@ -60,11 +60,11 @@ export class Claim {
       promote: db.prepare(
         `update holdfast_jobs set gate = null where key in (
            select key from holdfast_jobs
-           where gate = 'time' and lane = ? and run_at <= ? and limits is null order by run_at limit ${PROMOTED})`,
+           where gate = 'time' and lane = ? and run_at <= ? and limits is null order by run_at limit ${MAX_PROMOTED_JOBS})`,
       ),
       dueLimited: db.prepare(
         `select key, priority, limits from holdfast_jobs
-         where gate = 'time' and lane = ? and run_at <= ? and limits is not null order by run_at, key limit ${PROMOTED}`,
+         where gate = 'time' and lane = ? and run_at <= ? and limits is not null order by run_at, key limit ${MAX_PROMOTED_JOBS}`,
       ),
       setGate: db.prepare("update holdfast_jobs set gate = ? where key = ?"),
       anySuspect: db.prepare("select 1 from holdfast_jobs where state = 'pending' and gate is null and crashes > 0 limit 1"),
@@ -78,7 +78,7 @@ export class Claim {
   run(tx: Tx, request: ClaimRequest): Claimed[] {
     this.#parts.settings.at(tx.settings);
     const matched = this.#parts.catalog.matching(request.from, tx.lanes);
-    const shares = new Shares(this.#parts.settings.view, this.#parts.locks.held(tx.now));
+    const shares = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(tx.now));
     if (!matched.all.some((one) => shares.of(one) !== null)) return [];
     this.#promoteDue(tx, matched, shares);
     this.#parts.limits.serveDue(tx);
@@ -91,14 +91,14 @@ export class Claim {
     return claimed;
   }
 
-  #takeShares(tx: Tx, request: ClaimRequest, queues: LaneShare[][], suspects: boolean, claimed: Claimed[]): boolean {
+  #takeShares(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], suspects: boolean, claimed: Claimed[]): boolean {
     for (const most of quotas(request.max - claimed.length, queues.length)) {
       for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
         if (left <= 0) return suspects;
         const taken = this.#takeFrom(tx, request, lanes, left, suspects);
         if (taken.length === 0) continue;
-        if (claimed.length === 0) this.#turns.served(lanes, tx.commit);
+        if (claimed.length === 0) this.#turns.recordServed(lanes, tx.commit);
         if (taken.some(({ suspect }) => suspect)) suspects = false;
         for (const { claim } of taken) claimed.push(claim);
       }
@@ -107,13 +107,13 @@ export class Claim {
   }
 
   /** Jobs of one queue. A job that a limit holds back is parked, and the next ones are read. */
-  #takeFrom(tx: Tx, request: ClaimRequest, lanes: LaneShare[], max: number, suspects: boolean): Taken[] {
+  #takeFrom(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], max: number, suspects: boolean): Taken[] {
     const taken: Taken[] = [];
     let ahead = 1;
-    for (let round = 0; round < ROUNDS; round++) {
+    for (let round = 0; round < MAX_CLAIM_READS; round++) {
       const { chosen, held } = this.#choose(tx, lanes, max - taken.length, suspects, ahead);
-      const opened = this.#parts.settings.view.limited ? this.#parts.limits.write(tx) : 0;
-      ahead = readAhead(ahead, { chosen, held });
+      const opened = this.#parts.settings.view.hasLimits ? this.#parts.limits.write(tx) : 0;
+      ahead = nextReadFactor(ahead, { chosen, held });
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
         taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
@@ -127,23 +127,23 @@ export class Claim {
     return taken;
   }
 
-  outlook(from: readonly ClaimSource[], now: number): Outlook {
+  outlook(from: readonly ClaimSource[], now: number): ClaimOutlook {
     const [counted, settings] = this.#sql.counted.row() as [number, number];
     this.#parts.settings.at(settings);
     const matched = this.#parts.catalog.matching(from, counted);
-    const shares = new Shares(this.#parts.settings.view, this.#parts.locks.held(now));
+    const shares = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(now));
     const ready = this.#scan.isReady(matched, shares);
     const instants = [...this.#scan.timed(matched, shares)].map(({ at }) => at);
-    if (this.#parts.settings.view.limited && matched.all.some((one) => shares.of(one) !== null))
+    if (this.#parts.settings.view.hasLimits && matched.all.some((one) => shares.of(one) !== null))
       instants.push((this.#sql.nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
 
-  #promoteDue(tx: Tx, matched: MatchedLanes, shares: Shares): void {
+  #promoteDue(tx: Tx, matched: MatchedLanes, shares: ClaimableLanes): void {
     for (const { lane, at } of this.#scan.timed(matched, shares)) {
       if (at === null || at > tx.now) continue;
       if (this.#sql.promote.run(lane, tx.now) > 0) tx.wrote();
-      if (this.#parts.settings.view.limited) this.#promoteLimited(tx, lane);
+      if (this.#parts.settings.view.hasLimits) this.#promoteLimited(tx, lane);
     }
   }
 
@@ -157,31 +157,31 @@ export class Claim {
 
   #maySuspect({ holder }: ClaimRequest): boolean {
     if (this.#sql.anySuspect.row() === undefined) return false;
-    return maySuspect(holder, (process) => this.#sql.holdsSuspect.row(process) !== undefined);
+    return canClaimSuspect(holder, (process) => this.#sql.holdsSuspect.row(process) !== undefined);
   }
 
   /** `ahead`: how many times more jobs are read than are wanted. */
-  #choose(tx: Tx, lanes: LaneShare[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
+  #choose(tx: Tx, lanes: ClaimableLane[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
     const heads: Head[] = [];
-    const ends = new Map<LaneShare, Head>();
+    const ends = new Map<ClaimableLane, Head>();
     for (const share of lanes) {
       const most = Math.min(share.budget.left, max);
       if (most === 0) continue;
       const limit = most * ahead;
       const rows = this.#sql.head.rows(share.lane.id, limit) as HeadRow[];
-      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, share, suspect: false, input: row[6] });
+      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, claimable: share, suspect: false, input: row[6] });
       if (rows.length === limit) ends.set(share, heads.at(-1) as Head);
       if (!suspects) continue;
       for (const row of this.#sql.suspectHead.rows(share.lane.id, 1) as HeadRow[]) {
-        heads.push({ key: row[0], priority: row[1], row, share, suspect: true, input: row[6] });
+        heads.push({ key: row[0], priority: row[1], row, claimable: share, suspect: true, input: row[6] });
       }
     }
-    return choose(heads, ends, max, (head) => this.#start(tx, head));
+    return chooseCandidates(heads, ends, max, (head) => this.#start(tx, head));
   }
 
-  #start(tx: Tx, head: Head): Start {
+  #start(tx: Tx, head: Head): StartVerdict {
     const { key, priority, row } = head;
-    const lane = head.share.lane.id;
+    const lane = head.claimable.lane.id;
     const limits = row[8];
     if (head.input === ELSEWHERE) head.input = (this.#sql.input.row(key)?.[0] ?? null) as string | null;
     const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
@@ -190,13 +190,13 @@ export class Claim {
       // Jobs behind it are read in the next round.
       return "held";
     }
-    return limits === null ? "started" : this.#parts.limits.in(tx).take({ key, lane, priority, limits });
+    return limits === null ? "started" : this.#parts.limits.in(tx).tryStart({ key, lane, priority, limits });
   }
 
-  #mark(tx: Tx, request: ClaimRequest, lanes: LaneShare[], chosen: Head[]): void {
+  #mark(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], chosen: Head[]): void {
     const worker = storedWorker(request);
     for (const share of lanes) {
-      const keys = chosen.filter((one) => one.share === share).map(({ key }) => key);
+      const keys = chosen.filter((one) => one.claimable === share).map(({ key }) => key);
       if (keys.length === 0) continue;
       const { lease } = share;
       const taken = this.#sql.take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
@@ -204,14 +204,14 @@ export class Claim {
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
     }
     tx.wrote();
-    if (!this.#parts.settings.view.telling) return;
+    if (!this.#parts.settings.view.hasEvents) return;
     const enabled = new Set(lanes.filter(({ lane }) => this.#parts.jobEvents.isEnabled(tx, lane.id)));
-    for (const { key, share } of chosen) if (enabled.has(share)) this.#parts.jobEvents.add(tx, "job.started", key);
+    for (const { key, claimable } of chosen) if (enabled.has(claimable)) this.#parts.jobEvents.add(tx, "job.started", key);
   }
 
-  #claimed(tx: Tx, { row, share, input }: Head): Claimed {
-    this.#parts.lanes.add(row[0], share.lane.id, row[8]);
-    return toClaimed(row, share, input, this.#parts.catalog.policy(row[2]), tx.commit, tx.now);
+  #claimed(tx: Tx, { row, claimable, input }: Head): Claimed {
+    this.#parts.lanes.add(row[0], claimable.lane.id, row[8]);
+    return toClaimed(row, claimable, input, this.#parts.catalog.policy(row[2]), tx.commit, tx.now);
   }
 }
 
@@ -257,7 +257,7 @@ class ReadyLanes {
   }
 
   /** The queues to take up to `max` jobs from: few lanes in one batch, many in batches of `max` queues that have jobs. */
-  *batches(matched: MatchedLanes, shares: Shares, max: number, suspects: boolean): Generator<LaneShare[][]> {
+  *batches(matched: MatchedLanes, shares: ClaimableLanes, max: number, suspects: boolean): Generator<ClaimableLane[][]> {
     if (matched.all.length <= FEW_LANES) return yield shares.byQueue(matched.all);
     const done = new Set<string>();
     let batch = new LaneBatch(matched, max);
@@ -272,7 +272,7 @@ class ReadyLanes {
     if (batch.queues.size > 0) yield shares.byQueue(batch.lanes);
   }
 
-  isReady(matched: MatchedLanes, shares: Shares): boolean {
+  isReady(matched: MatchedLanes, shares: ClaimableLanes): boolean {
     if (matched.all.length <= FEW_LANES)
       return matched.all.some((one) => shares.of(one) !== null && this.#sql.readyIn.get({ lane: one.lane.id }) !== undefined);
     for (const lane of this.#between(0, null, true)) {
@@ -282,7 +282,7 @@ class ReadyLanes {
     return false;
   }
 
-  *timed(matched: MatchedLanes, shares: Shares): Generator<{ lane: number; at: number | null }> {
+  *timed(matched: MatchedLanes, shares: ClaimableLanes): Generator<{ lane: number; at: number | null }> {
     if (matched.all.length <= FEW_LANES) {
       for (const one of matched.all) {
         if (shares.of(one) === null) continue;

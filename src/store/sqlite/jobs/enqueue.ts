@@ -1,11 +1,11 @@
 import {
   Admission,
   isEarly,
-  type Refusal,
-  refusal,
-  refusedWhole,
+  type RejectedJob,
+  findRejected,
+  rejectAll,
   type JobLookup,
-  type Standing,
+  type InitialState,
   type Upstream,
 } from "../../../core/jobs/admission.ts";
 import type { JobState } from "../../../core/jobs/job.ts";
@@ -82,7 +82,7 @@ export class Enqueue {
     for (const job of jobs) {
       // The job that it names may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
-      const refused = (isNamed(job) ? admission.refuse(job) : undefined) ?? existing?.of(job);
+      const refused = (isNamed(job) ? admission.reject(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
         answers.push(refused);
         continue;
@@ -106,12 +106,12 @@ export class Enqueue {
         if (plain.length === ROWS * PLAIN) flush();
       } else {
         const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits };
-        broken = this.#writeWhole(tx, row, admission.standing(job)) === "cancelled";
+        broken = this.#writeWhole(tx, row, admission.initialState(job)) === "cancelled";
       }
       if (large) this.#sql.insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
       if (job.work !== undefined) items.push({ job: key, lane, work: job.work, isCancelled: broken });
-      if (this.#parts.settings.view.tells(job.queue)) {
+      if (this.#parts.settings.view.recordsEvents(job.queue)) {
         flush();
         this.#parts.jobEvents.add(tx, "job.enqueued", key);
         if (broken) this.#parts.jobEvents.add(tx, "job.cancelled", key);
@@ -128,11 +128,11 @@ export class Enqueue {
     return answers;
   }
 
-  refused(jobs: readonly NewJob[]): Refusal | undefined {
-    return refusal(jobs, this.#existing);
+  refused(jobs: readonly NewJob[]): RejectedJob | undefined {
+    return findRejected(jobs, this.#existing);
   }
 
-  #writeWhole(tx: Tx, row: Row, standing: Standing): JobState {
+  #writeWhole(tx: Tx, row: Row, standing: InitialState): JobState {
     const { key, lane, priority, limits } = row;
     const { state } = standing;
     let gate: string | null = state === "pending" ? row.gate : null;
@@ -269,7 +269,7 @@ export class EnqueueParts {
   /** All, or, if one is refused, none; then the answer is that refusal. */
   whole(tx: Tx, jobs: readonly NewJob[]): Enqueued[] {
     const refused = this.enqueue.refused(jobs);
-    return refused === undefined ? this.enqueue.run(tx, jobs) : refusedWhole(refused);
+    return refused === undefined ? this.enqueue.run(tx, jobs) : rejectAll(refused);
   }
 
   /** For a transaction that the user may roll back in part: drops the caches first. If it throws, it has written nothing. */

@@ -1,5 +1,12 @@
 import { damagedRow } from "../../../core/text/errors.ts";
-import { about, change, type EventType, jobEvent, type JobEventType, type NewEvent } from "../../../core/jobs/event.ts";
+import {
+  subjectData,
+  commitTransition,
+  type EventType,
+  jobEvent,
+  type JobEventType,
+  type NewEvent,
+} from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/script.ts";
@@ -35,8 +42,8 @@ export class Events {
   }
 
   /** An operator's action. One commit may contain the same action twice: the count keeps the events apart. */
-  act(tx: Tx, type: EventType, subject: string, data = about(type, subject), build?: string): void {
-    const transition = change(type, subject, tx.commit, ++this.#count);
+  act(tx: Tx, type: EventType, subject: string, data = subjectData(type, subject), build?: string): void {
+    const transition = commitTransition(type, subject, tx.commit, ++this.#count);
     this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
 }
@@ -81,7 +88,7 @@ export class JobEvents {
 
   isEnabled(tx: Tx, lane: number): boolean {
     const settings = this.#parts.settings.at(tx.settings);
-    return settings.telling && settings.tells(this.#parts.catalog.lane(lane).queue);
+    return settings.hasEvents && settings.recordsEvents(this.#parts.catalog.lane(lane).queue);
   }
 
   addIfEnabled(tx: Tx, type: JobEventType, lane: number, job: JobKey): void {

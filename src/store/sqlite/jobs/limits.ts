@@ -1,7 +1,7 @@
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { LimitRule } from "../../../core/limits/limit.ts";
-import type { LimitRows, Parked, LaneUsage, Stored, Turn } from "../../../core/limits/lane-usage.ts";
-import { type Changes, LimitGate } from "../../../core/limits/limit-gate.ts";
+import type { LimitRows, ParkedJob, LaneUsage, StoredLaneUsage, JobPosition } from "../../../core/limits/lane-usage.ts";
+import { type LimitChanges, LimitGate } from "../../../core/limits/limit-gate.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { isHeld } from "../../sql/locks.ts";
 import type { Connection, Statement } from "../driver.ts";
@@ -46,19 +46,19 @@ export class Limits {
     this.#seen = version;
     this.#settingsSeen = tx.settings;
     this.#parts.settings.at(tx.settings);
-    return this.#limitGate.at(tx.now);
+    return this.#limitGate.setNow(tx.now);
   }
 
   serveDue(tx: Tx): void {
-    if (!this.#parts.settings.view.limited) return;
+    if (!this.#parts.settings.view.hasLimits) return;
     this.#look(tx, this.#sql.due, tx.now);
     // No rate is used up for longer than its period: the process that wrote such an instant had a clock that was set back since.
-    this.#look(tx, this.#sql.wrong, tx.now + this.#parts.settings.view.longest);
+    this.#look(tx, this.#sql.wrong, tx.now + this.#parts.settings.view.longestRefillMs);
   }
 
   /** Called last in each operation: admits the next jobs and writes the counters. Returns how many jobs became ready. */
   write(tx: Tx): number {
-    const changes = this.#tx === tx ? this.#limitGate.changes() : null;
+    const changes = this.#tx === tx ? this.#limitGate.collectChanges() : null;
     if (changes === null) return 0;
     if (this.#rows.write(changes)) tx.wrote();
     for (const { lane } of changes.opened) tx.ready(this.#parts.catalog.lane(lane).queue);
@@ -66,12 +66,12 @@ export class Limits {
   }
 
   forget(): void {
-    this.#limitGate.forget();
+    this.#limitGate.clear();
     this.#seen = -1;
   }
 
   #look(tx: Tx, statement: Statement, at: number): void {
-    for (const [rule, key] of statement.rows(at)) this.in(tx).look(rule as number, key as string);
+    for (const [rule, key] of statement.rows(at)) this.in(tx).recheck(rule as number, key as string);
     this.write(tx);
   }
 }
@@ -117,11 +117,11 @@ class Rows implements LimitRows {
     return this.#settings.view.rule(id);
   }
 
-  usages(rule: number, key: string): Stored[] {
+  usages(rule: number, key: string): StoredLaneUsage[] {
     return this.#sql.load.rows(rule, key).map(toStored);
   }
 
-  parked(usage: number, after: Turn | null): Parked[] {
+  parked(usage: number, after: JobPosition | null): ParkedJob[] {
     const rows =
       after === null ? this.#sql.first.rows(usage) : this.#sql.next.rows(usage, after.priority, after.priority, after.key);
     return rows.map((row) => {
@@ -130,7 +130,7 @@ class Rows implements LimitRows {
     });
   }
 
-  isParked(usage: number, { priority, key }: Turn): boolean {
+  isParked(usage: number, { priority, key }: JobPosition): boolean {
     return this.#sql.isParked.row(usage, priority, key) !== undefined;
   }
 
@@ -138,13 +138,13 @@ class Rows implements LimitRows {
     return this.#sql.limitsOf.row(job)?.[0] as string;
   }
 
-  write({ unparked, removed, saved, due, parked, shut, opened }: Changes): boolean {
+  write({ unparked, removed, saved, due, parked, closed, opened }: LimitChanges): boolean {
     for (const { usage, job } of unparked) this.#sql.unpark.run(usage.id, job.priority, job.key);
     for (const { id } of removed) this.#sql.remove.run(id);
     for (const usage of saved) this.#write(usage);
     for (const { dueAt, id } of due) this.#sql.setDue.run(dueAt, id);
     for (const { usage, job } of parked) this.#sql.park.run(usage.id, job.priority, job.key, job.more ? 1 : 0);
-    for (const key of shut) this.#sql.shut.run(key);
+    for (const key of closed) this.#sql.shut.run(key);
     if (opened.length > 0) this.#sql.open.run(JSON.stringify(opened.map(({ key }) => key)));
     return removed.length + saved.length + due.length > 0;
   }
@@ -158,7 +158,7 @@ class Rows implements LimitRows {
   }
 }
 
-function toStored(row: unknown[]): Stored {
+function toStored(row: unknown[]): StoredLaneUsage {
   const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt] = row as [
     number,
     number,

@@ -1,5 +1,5 @@
 import { type FinishedState, type JobState, mayMove } from "../../../core/jobs/job.ts";
-import { BACKFILL, excesses, isMore, longer, type Over } from "../../../core/jobs/retention.ts";
+import { BACKFILL_ROWS, findExcess, needsAnotherStep, longerList, type ExpiredJob } from "../../../core/jobs/retention.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
@@ -122,7 +122,7 @@ export class Operate {
     const { taken, over } = this.#parts.expiring.take(tx, limit, leastAge);
     this.#remove(tx, over);
     const removed = over.length;
-    return { removed, more: isMore({ listing, taken, removed, limit }) };
+    return { removed, more: needsAnotherStep({ listing, taken, removed, limit }) };
   }
 
   #remove(tx: Tx, jobs: readonly { job: JobKey; lane: number; state: FinishedState }[]): void {
@@ -195,7 +195,7 @@ export class Cancel {
     if (row.state === "waiting") this.#parts.waits.forget(row.key);
     const { limits } = row;
     if (limits !== null && row.state === "pending") this.#parts.limits.in(tx).withdraw({ ...row, limits }, row.gate);
-    if (limits !== null && row.state === "running") this.#parts.limits.in(tx).end(row.lane, limits, true);
+    if (limits !== null && row.state === "running") this.#parts.limits.in(tx).finish(row.lane, limits, true);
     if (row.state === "running") {
       tx.ended(row.key, row.fence);
       // An exclusive claim may have ended: its queue is open again.
@@ -223,7 +223,9 @@ export class Expiring {
       still: db.prepare("select 1 from holdfast_jobs where key = ? and state = ? and finished_at = ?"),
       unlisted: db.prepare("select name, backfill from holdfast_queues where backfill is not null limit 1"),
       allUnlisted: db.prepare("select name from holdfast_queues where backfill is not null"),
-      endedUpTo: db.prepare(`select max(key) from (select key from holdfast_jobs where key > ? order by key limit ${BACKFILL})`),
+      endedUpTo: db.prepare(
+        `select max(key) from (select key from holdfast_jobs where key > ? order by key limit ${BACKFILL_ROWS})`,
+      ),
       ended: db.prepare(
         "select key, lane, state, finished_at from holdfast_jobs where key > ? and key <= ? and finished_at is not null",
       ),
@@ -243,7 +245,7 @@ export class Expiring {
     return this.#sql.unlisted.row() !== undefined || this.#due(now, leastAge, 1).length > 0;
   }
 
-  take(tx: Tx, limit: number, leastAge: number): { taken: number; over: Over[] } {
+  take(tx: Tx, limit: number, leastAge: number): { taken: number; over: ExpiredJob[] } {
     const due = this.#due(tx.now, leastAge, limit);
     for (const { lane, state, finishedAt, job } of due) this.#sql.forget.run(lane, state, finishedAt, job);
     if (due.length > 0) tx.wrote();
@@ -252,8 +254,8 @@ export class Expiring {
     return { taken: due.length, over };
   }
 
-  #due(now: number, leastAge: number, limit: number): Over[] {
-    const due: Over[] = [];
+  #due(now: number, leastAge: number, limit: number): ExpiredJob[] {
+    const due: ExpiredJob[] = [];
     this.#parts.catalog.reload();
     const kept = {
       set: this.#parts.settings.view.queues,
@@ -261,11 +263,11 @@ export class Expiring {
       finished: this.#parts.tally.all(),
       unlisted: new Set(this.#sql.allUnlisted.rows().map(([name]) => name as string)),
     };
-    for (const { lanes, state, count, countBefore, ageBefore } of excesses(kept, now, leastAge)) {
+    for (const { lanes, state, count, countBefore, ageBefore } of findExcess(kept, now, leastAge)) {
       const left = limit - due.length;
       const tooMany = count === 0 ? [] : this.#oldestOf(lanes, state, countBefore, Math.min(count, left));
       const tooOld = ageBefore === null ? [] : this.#oldestOf(lanes, state, ageBefore, left);
-      due.push(...longer(tooMany, tooOld));
+      due.push(...longerList(tooMany, tooOld));
       if (due.length >= limit) return due;
     }
     return due;
@@ -286,10 +288,10 @@ export class Expiring {
     return true;
   }
 
-  #oldestOf(lanes: readonly number[], state: FinishedState, before: number, limit: number): Over[] {
+  #oldestOf(lanes: readonly number[], state: FinishedState, before: number, limit: number): ExpiredJob[] {
     return lanes
       .flatMap((lane) =>
-        this.#sql.oldest.rows(lane, state, before, limit).map(([job, finishedAt]): Over => {
+        this.#sql.oldest.rows(lane, state, before, limit).map(([job, finishedAt]): ExpiredJob => {
           return { job: job as JobKey, lane, state, finishedAt: finishedAt as number };
         }),
       )

@@ -1,4 +1,4 @@
-import { behind, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
+import { dependentsOf, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
 import type { FinishedState, JobState } from "../../../core/jobs/job.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { damagedRow } from "../../../core/text/errors.ts";
@@ -65,7 +65,7 @@ export class SettleEffects {
   }
 
   #follow(tx: Tx): void {
-    const forgetting = this.#parts.settings.at(tx.settings).forgetting;
+    const forgetting = this.#parts.settings.at(tx.settings).hasRetention;
     const waited = this.#parts.waits.any();
     // Jobs that are cancelled have ended, too, and are handled in the next round.
     while (this.#ended.length > 0) {
@@ -80,12 +80,12 @@ export class SettleEffects {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const pairs = this.#parts.waits.behind([...states.keys()]);
     if (pairs.length === 0) return;
-    const { cancelled, freer } = behind(pairs, states);
+    const { cancelled, unblocked } = dependentsOf(pairs, states);
     this.#parts.waits.over([...states.keys()], [...cancelled.keys()]);
     for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
       this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
     }
-    this.#unblocked(tx, this.#parts.waits.free(freer));
+    this.#unblocked(tx, this.#parts.waits.free(unblocked));
     tx.wrote();
   }
 

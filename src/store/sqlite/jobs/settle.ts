@@ -1,8 +1,8 @@
-import { untenable } from "../../../core/jobs/admission.ts";
+import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
-import { type Fate, fateOf, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
+import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
@@ -67,16 +67,16 @@ export class Settle {
     };
   }
 
-  run(tx: Tx, settlements: readonly Settlement[]): Fate[] {
+  run(tx: Tx, settlements: readonly Settlement[]): LeaseState[] {
     const [locked, noted, waited, built] = this.#sql.around.row() as [number, number, number, number];
-    const { telling, forgetting } = this.#parts.settings.at(tx.settings);
+    const { hasEvents, hasRetention } = this.#parts.settings.at(tx.settings);
     this.#hasLocks = locked === 1;
     this.#hasNotes = noted === 1;
-    this.#hasEvents = telling;
+    this.#hasEvents = hasEvents;
     this.#work = built === 1 ? this.#load(tx, settlements) : null;
     this.#next = [];
-    this.#parts.effects.begin(forgetting || waited === 1);
-    const fates: Fate[] = [];
+    this.#parts.effects.begin(hasRetention || waited === 1);
+    const fates: LeaseState[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = this.#silentRun(settlements, i);
       const together = silent.length >= MANY && this.#succeededTogether(tx, silent);
@@ -106,9 +106,9 @@ export class Settle {
     runSync(this.#parts.batches.close(tx, work));
   }
 
-  fate(lease: LeaseRef): Fate {
+  fate(lease: LeaseRef): LeaseState {
     const row = this.#sql.state.row(lease.job) as [JobState, Fence] | undefined;
-    return fateOf(lease, row && { state: row[0], fence: row[1] });
+    return leaseState(lease, row && { state: row[0], fence: row[1] });
   }
 
   /** Whether this success would be recorded as a failure: a follow-up job or an artifact of it cannot be written. */
@@ -143,7 +143,7 @@ export class Settle {
     const delayed = isDelayed(next);
     let gate: string | null = delayed ? "time" : null;
     if (limits !== null) {
-      this.#parts.limits.in(tx).end(lane, limits, hasBegun(outcome));
+      this.#parts.limits.in(tx).finish(lane, limits, hasBegun(outcome));
       if (!finished && !delayed) gate = this.#parts.limits.in(tx).admit({ key: lease.job, lane, priority, limits });
     }
     const error = next.error === null ? null : JSON.stringify(next.error);
@@ -170,7 +170,7 @@ export class Settle {
     return next;
   }
 
-  #one(tx: Tx, settlement: Settlement): Fate {
+  #one(tx: Tx, settlement: Settlement): LeaseState {
     const { work } = settlement;
     const outcome = this.#tenable(settlement);
     if (outcome.kind === "succeeded") {
@@ -191,7 +191,7 @@ export class Settle {
   #tenable({ job, outcome, followUps, work }: Settlement): Outcome {
     if (outcome.kind !== "succeeded") return outcome;
     const refused = followUps === undefined ? undefined : this.#parts.enqueue.refused(followUps);
-    if (refused !== undefined) return untenable(refused);
+    if (refused !== undefined) return rejectedFollowUp(refused);
     return (this.#isItem(job) ? this.#work?.refusal(job, work) : undefined) ?? outcome;
   }
 
@@ -238,7 +238,7 @@ export class Settle {
     tx.wrote();
     const { lane, limits } = this.#parts.lanes.take(job);
     this.#parts.effects.add(job, lane, "succeeded");
-    if (limits !== null) this.#parts.limits.in(tx).end(lane, limits, true);
+    if (limits !== null) this.#parts.limits.in(tx).finish(lane, limits, true);
     if (this.#hasEvents && this.#parts.jobEvents.isEnabled(tx, lane)) this.#parts.jobEvents.add(tx, "job.succeeded", job);
     // An exclusive claim may have ended: its queue is open again.
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);
@@ -280,7 +280,7 @@ export class Leases {
       where key = :job and fence = :fence and expires_at = :expiresAt and state = 'running'`;
   }
 
-  renew(tx: Tx, leases: readonly (LeaseRef & { lease: number })[]): Fate[] {
+  renew(tx: Tx, leases: readonly (LeaseRef & { lease: number })[]): LeaseState[] {
     return leases.map((held) => {
       const { job, fence, lease } = held;
       if (this.#renew.run(tx.now + lease, lease, job, fence) === 0) return this.#settle.fate(held);
@@ -294,7 +294,7 @@ export class Leases {
     for (const { job, fence, expiresAt } of leases) runSync(tx.run(this.#cut, { job, fence, expiresAt }));
   }
 
-  inspect(leases: readonly LeaseRef[]): Fate[] {
+  inspect(leases: readonly LeaseRef[]): LeaseState[] {
     return leases.map((lease) => this.#settle.fate(lease));
   }
 }

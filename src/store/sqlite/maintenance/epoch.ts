@@ -1,6 +1,6 @@
 import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { EPOCH } from "../../../core/recovery/loss.ts";
+import { COMMITS_PER_EPOCH } from "../../../core/recovery/loss.ts";
 import { type Connection, scalar } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal.ts";
@@ -44,7 +44,7 @@ export function epochIn(db: Connection): number {
 export function raiseEpoch(db: Connection, known: Known): number {
   const here = knownIn(db);
   const epoch = Math.max(here.epoch, known.epoch) + 1;
-  const commits = Math.max(here.commits, known.commits, epoch * EPOCH);
+  const commits = Math.max(here.commits, known.commits, epoch * COMMITS_PER_EPOCH);
   db.prepare("update holdfast_database set epoch = ? where id = 1").run(epoch);
   db.prepare("update holdfast_counter set commits = ?, jobs = ? where id = 1").run(
     commits,

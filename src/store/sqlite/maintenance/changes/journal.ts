@@ -1,6 +1,6 @@
 import { dirname, join } from "node:path";
-import { change } from "../../../../core/jobs/event.ts";
-import { type AuditHead, JOURNAL } from "../../../../core/recovery/audit.ts";
+import { commitTransition } from "../../../../core/jobs/event.ts";
+import { type AuditHead, JOURNAL_ACTOR } from "../../../../core/recovery/audit.ts";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { Fence } from "../../../../core/text/ids.ts";
 import { passStep } from "../../../points.ts";
@@ -48,7 +48,7 @@ export function setJournal(db: Connection, wanted: boolean | undefined, by: Swit
 
 /** After tables, or triggers of the user, were changed. A virtual table switches the journal off: no trigger sees its rows. */
 export function keepUp(db: Connection, now: number): void {
-  const by = { now, actor: JOURNAL };
+  const by = { now, actor: JOURNAL_ACTOR };
   const uncovered = inTransaction(db, () => {
     if (isCovered(db)) return [];
     const { uncovered: virtual } = journaled(db);
@@ -120,7 +120,7 @@ function audit(db: Connection, { now, actor }: Switching, after: { active: boole
   const log = new Audit(DIALECT, { actor, events });
   runSync(log.add(tx, { action: type, subject: "journal", before: { active: !after.active }, after }));
   // This commit has no number of its own: the process that opens the database is not registered yet. The entry has one.
-  events.add(tx, { type, transition: change(type, "journal", commit, entry), data: after });
+  events.add(tx, { type, transition: commitTransition(type, "journal", commit, entry), data: after });
 }
 
 /** Marks the end of each commit of this store, unless another process has switched the journal off. */

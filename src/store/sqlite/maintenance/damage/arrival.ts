@@ -1,5 +1,5 @@
 import { existsSync, statSync } from "node:fs";
-import { type Circumstances, logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
+import { type OpenCircumstances, findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
 import type { Opening } from "../../../maintenance.ts";
@@ -55,10 +55,10 @@ export class Arrival {
     return this.#logFinding()?.severity === "damage" && inodeOf(this.#path) === this.#found.inode;
   }
 
-  #logFinding(): ReturnType<typeof logDamage> {
+  #logFinding(): ReturnType<typeof findLogDamage> {
     const seen = mostSeen(this.#found.slots);
     const durability = seen?.durability === "process" ? "process" : "power";
-    return logDamage(this.#found.scanned?.bad ?? null, { durability, rebooted: this.#rebooted });
+    return findLogDamage(this.#found.scanned?.bad ?? null, { durability, rebooted: this.#rebooted });
   }
 
   lossIn({ db, databaseId, durability }: OpenedSqlite): Loss | null {
@@ -66,8 +66,8 @@ export class Arrival {
     const { inode, hadLog, boot, slots, scanned } = this.#found;
     const log = !hadLog ? "missing" : (scanned?.bad ?? null) === null ? "there" : "cut";
     const isExact = boot !== "" && slots.every(({ seen }) => seen.boot === boot);
-    const circumstances: Circumstances = { durability, rebooted: this.#rebooted, isExact, isNew: inode === null, log };
-    const loss = lossOf(seen, { databaseId, ...knownIn(db) }, circumstances);
+    const circumstances: OpenCircumstances = { durability, rebooted: this.#rebooted, isExact, isNew: inode === null, log };
+    const loss = findLoss(seen, { databaseId, ...knownIn(db) }, circumstances);
     const cut = this.#logFinding();
     if (cut === null || cut.severity === "damage") return loss;
     return loss !== null && loss.commitsMissing >= cut.commitsMissing ? loss : { ...cut, severity: "expected" };

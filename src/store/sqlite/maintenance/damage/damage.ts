@@ -2,8 +2,8 @@ import { fork } from "node:child_process";
 import { once } from "node:events";
 import { hostname } from "node:os";
 import type { AuditHead } from "../../../../core/recovery/audit.ts";
-import { logDamage, type Loss, lossOf } from "../../../../core/recovery/loss.ts";
-import { HoldfastError, onlyRead, reopenCleared } from "../../../../core/text/errors.ts";
+import { findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
+import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../maintenance.ts";
 import { ownFile } from "../../../own-file.ts";
@@ -112,7 +112,7 @@ export class Damage implements DamageStore {
 
   found(finding: NewFinding): void {
     const { severity, what } = this.#findings.add(finding, this.#options.now());
-    if (severity === "damage") this.#stop(what, onlyRead(this.#path, what));
+    if (severity === "damage") this.#stop(what, damagedDatabase(this.#path, what));
   }
 
   /** For a read-only handle: reports the finding, and leaves it to a handle that may act on it. */
@@ -133,7 +133,7 @@ export class Damage implements DamageStore {
 
   #suspect(finding: NewFinding): void {
     this.#isSuspected = true;
-    this.#stop(finding.what, onlyRead(this.#path, finding.what));
+    this.#stop(finding.what, damagedDatabase(this.#path, finding.what));
     this.#confirming = this.#confirm(finding).catch(() => {});
   }
 
@@ -183,7 +183,7 @@ export class Damage implements DamageStore {
   /** Pages do not show a damaged log or missing commits; the log and the witness do. */
   async #stillMissing(): Promise<string | null> {
     const bad = (await scanLog(this.#path))?.bad ?? null;
-    const log = logDamage(bad, { durability: "power", rebooted: false });
+    const log = findLogDamage(bad, { durability: "power", rebooted: false });
     return log?.what ?? this.#loss()?.what ?? null;
   }
 
@@ -194,7 +194,7 @@ export class Damage implements DamageStore {
     const slots = readSlots(this.#path);
     const seen = mostSeen(slots, databaseId) ?? mostSeen(slots);
     const strict = { durability: "power", rebooted: false, isExact: false, isNew: false, log: "there" } as const;
-    return lossOf(seen, { databaseId, ...knownIn(db) }, strict);
+    return findLoss(seen, { databaseId, ...knownIn(db) }, strict);
   }
 
   commitsMissing(): number | null {
@@ -250,14 +250,14 @@ export class Damage implements DamageStore {
   #refresh(): void {
     if (this.replaced(0) !== null || this.#isSuspected) return;
     const damage = this.#findings.all().find(({ severity }) => severity === "damage");
-    if (damage !== undefined) this.#stop(damage.what, onlyRead(this.#path, damage.what));
+    if (damage !== undefined) this.#stop(damage.what, damagedDatabase(this.#path, damage.what));
     else if (this.#what !== null) this.#resume();
     else this.#checkLocks();
   }
 
   #resume(): void {
     if (this.#isReadOnly) {
-      this.#error = reopenCleared(this.#path);
+      this.#error = damageCleared(this.#path);
       this.#what = this.#error.message;
       return;
     }
