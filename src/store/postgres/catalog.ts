@@ -8,8 +8,8 @@ import type { OrderedLock } from "./transactions/mutexes.ts";
 type LaneRow = [id: number, queue: string, name: string, version: number];
 
 /**
- * Lanes and policies are few and never change, so job rows hold their numbers and this holds what the numbers mean.
- * Lanes that other processes make are noticed by their count.
+ * Lanes and policies are few and never change: job rows hold their ids, the catalog what the ids mean. Lanes that other
+ * processes add are noticed by their count.
  */
 export class Catalog {
   readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
@@ -17,15 +17,16 @@ export class Catalog {
   readonly #lanes = new Map<number, Lane>();
   #index = new LaneIndex();
   readonly #laneIds = new Map<string, number>();
-  /** The one that was asked for last: jobs of one lane follow each other. */
   #last: Lane | null = null;
   readonly #policies = new Map<number, Policy>();
   readonly #policyIds = new Map<string, number>();
   /** Definitions reuse their policy object, so most look-ups need no text. */
   #policyIdOf = new WeakMap<Policy, number>();
-  /** Every lane up to this id is known. Who adds lanes holds the counter until the commit, so ids rise with commits. */
+  /**
+   * Every lane up to this id is known. A transaction that adds lanes holds the counter until its commit, so ids rise with
+   * commits.
+   */
   #readTo = 0;
-  /** How many lanes there are, as the counter said when all of them were read. */
   #counted = -1;
 
   constructor(s: string, counter: OrderedLock) {
@@ -44,7 +45,6 @@ export class Catalog {
     };
   }
 
-  /** Knows what this one knows, and learns by itself. */
   copy(s: string, counter: OrderedLock): Catalog {
     const copy = new Catalog(s, counter);
     for (const lane of this.#lanes.values()) copy.#learn([lane.id, lane.queue, lane.name, lane.version]);
@@ -53,16 +53,13 @@ export class Catalog {
     return copy;
   }
 
-  /** What a statement that relies on all lanes being known compares with the counter. */
   get counted(): number {
     return this.#counted;
   }
 
-  /** Makes sure that these are known, so that `laneOf` and `policyIdOf` answer at once. */
   async know(tx: Tx, jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): Promise<void> {
     const lanes = new Map<string, Omit<Lane, "id">>();
     const bodies = new Set<string>();
-    // Jobs of one definition follow each other, and share its policy.
     let last: Policy | undefined;
     for (const job of jobs) {
       if (this.#find(job) === undefined) lanes.set(laneText(job), job);
@@ -81,7 +78,6 @@ export class Catalog {
     return this.#find(job) as number;
   }
 
-  /** Undefined while it is not known. */
   #find({ queue, name, version }: Omit<Lane, "id">): number | undefined {
     const last = this.#last;
     if (last !== null && last.queue === queue && last.name === name && last.version === version) return last.id;
@@ -108,7 +104,6 @@ export class Catalog {
     return this.#lanes.values();
   }
 
-  /** The lanes that these sources name. */
   matching(from: readonly ClaimSource[]): MatchedLanes {
     return this.#index.matching(from);
   }
@@ -121,12 +116,10 @@ export class Catalog {
     return this.#policies.get(id) as Policy;
   }
 
-  /** So that `lane` answers for each of these. */
   async knowLanes(rows: Rows, ids: Iterable<number>): Promise<void> {
     for (const id of ids) if (!this.#lanes.has(id)) return this.reload(rows);
   }
 
-  /** The lanes, for queries. */
   over(rows: Rows) {
     return {
       reload: () => this.reload(rows),
@@ -136,26 +129,22 @@ export class Catalog {
     };
   }
 
-  /** So that `policy` answers for each of these. */
   async knowPolicies(rows: Rows, ids: Iterable<number>): Promise<void> {
     const unknown = [...new Set(ids)].filter((id) => !this.#policies.has(id));
     if (unknown.length === 0) return;
     for (const [id, body] of await rows<[number, string]>(this.#sql.policies, "{}", listOf(unknown))) this.#learnPolicy(id, body);
   }
 
-  /** Every lane there is, and the count of them that tells when there are more. */
   async count(rows: Rows): Promise<void> {
     const [row] = await rows<[number]>(this.#sql.counted);
     await this.reload(rows);
     this.#counted = (row as [number])[0];
   }
 
-  /** There are more than are known. */
   forgetCount(): void {
     this.#counted = -1;
   }
 
-  /** The numbers mean something else by now. */
   forget(): void {
     this.#lanes.clear();
     this.#index = new LaneIndex();
@@ -168,21 +157,18 @@ export class Catalog {
     this.#counted = -1;
   }
 
-  /** Reads the lanes that are new. */
   async reload(rows: Rows): Promise<void> {
     const index = this.#index;
     const added = await rows<LaneRow>(this.#sql.lanes, this.#readTo);
     for (const row of added) this.#learn(row);
-    // Lanes that were forgotten meanwhile are read again.
     if (index === this.#index) this.#readTo = Math.max(this.#readTo, added.at(-1)?.[0] ?? 0);
   }
 
   async #addLanes(tx: Tx, lanes: readonly Omit<Lane, "id">[]): Promise<void> {
-    // Most often another process has made them.
     await this.reload(tx.rows);
     const isMissing = (lane: Omit<Lane, "id">) => !this.#laneIds.has(laneText(lane));
     if (!lanes.some(isMissing)) return;
-    // One after the other: two who add several each would wait for each other.
+    // The counter's lock first: two transactions that add several lanes each would deadlock.
     await this.#counter.take(tx);
     await this.reload(tx.rows);
     const missing = lanes.filter(isMissing);

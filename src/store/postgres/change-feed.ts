@@ -5,7 +5,7 @@ import type { Session, SessionOptions } from "./connection/session.ts";
 import { quoteName } from "./migrate.ts";
 import { channelOf, type Committed, listenerName, Notifier, parseNotification } from "./notifier.ts";
 
-/** Between two looks for others' commits, give or take a quarter: while notifications arrive, and while they cannot. */
+/** Time between two looks for commits of other processes, ±25 %: while notifications arrive, and while they cannot. */
 const LISTENING_LOOK_MS = 5_000;
 const DEAF_LOOK_MS = 500;
 /** How long the listening connection stays open after its last subscriber left. */
@@ -13,17 +13,16 @@ const LISTENER_IDLE_MS = 10_000;
 
 interface ChangeFeedOptions {
   schema: string;
-  /** The store's own name. */
   handle: string;
   send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
-  /** Null behind a pooler, which gives each transaction another connection: there no notification arrives. */
+  /** Null behind a transaction-mode pooler, where no notification arrives. */
   connect: ((options: SessionOptions) => Promise<Session>) | null;
-  /** A timer for looks while notifications arrive; all others run in real time, since they wait for other processes. */
+  /** Timer for looks while notifications arrive. All other timers run in real time, because they wait for other processes. */
   after: (millis: number, call: () => void) => () => void;
   random: () => number;
 }
 
-/** Tells subscribers of commits, of this store and of others, and of jobs that are about to be committed. */
+/** Notifies subscribers of commits of this store and of others, and of jobs that are about to be committed. */
 export class ChangeFeed {
   readonly notifier: Notifier;
   readonly #options: ChangeFeedOptions;
@@ -48,15 +47,12 @@ export class ChangeFeed {
     };
   }
 
-  /** Jobs were handed in, and are not committed yet. */
   incoming(): void {
     for (const { onIncoming } of this.#subscribers) onIncoming?.();
   }
 
-  /** This store has committed; `isNotified`: a notification was sent with it. */
   committed(committed: Committed, isNotified: boolean): void {
     this.#publish({ own: true, ...committed });
-    // In the next tick, so that the callers of what was committed continue first.
     if (!isNotified) process.nextTick(() => this.notifier.add(committed));
   }
 
@@ -120,13 +116,10 @@ export class ChangeFeed {
 
 interface ListenerEvents {
   onNotification: (text: string) => void;
-  /** Notifications may have been missed. */
   onMissed: () => void;
-  /** It is time to look whether some were. */
   onLook: () => void;
 }
 
-/** Receives notifications over a connection of its own, which it opens again when it was lost; and asks for a look now and then. */
 class Listener {
   readonly #options: ChangeFeedOptions;
   readonly #events: ListenerEvents;
@@ -172,7 +165,6 @@ class Listener {
     this.#isListening = true;
     this.#losses = 0;
     this.#scheduleLook();
-    // Until now nothing arrived.
     this.#events.onMissed();
   }
 

@@ -20,10 +20,9 @@ import type { WorkBatch } from "../sql/work/work-batch.ts";
 import type { JobParts } from "./store-parts.ts";
 import { splitAnswers } from "./transactions/write-queue.ts";
 
-/** What no JSON text has in it. */
-const BETWEEN = "\u001e";
+/** Separator that no JSON text contains. */
+const INPUT_SEPARATOR = "\u001e";
 
-/** A row to be. */
 interface Row {
   key: JobKey;
   standing: InitialState;
@@ -39,25 +38,23 @@ interface Row {
 
 type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "waits" | "effects" | "events" | "batches"> & {
   /**
-   * In a user's transaction, which may stay open for long: a job with limits is left to the next claim, which finds it due,
-   * or all claims there would wait for that transaction.
+   * In a user's transaction, which may stay open for long. A job with limits waits for the next claim to admit it; if it took
+   * its limits here, all claims of the queue would wait for that transaction.
    */
-  patient: boolean;
+  defersLimits: boolean;
 };
 
-/** Enqueues jobs. */
 export class Enqueue {
   readonly #parts: EnqueueParts;
   readonly #lookUp: ExistingJobsLookUp;
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
   readonly #one: SingleStatement;
-  readonly #alike: SingleStatement;
+  readonly #many: SingleStatement;
 
   constructor(s: string, parts: EnqueueParts) {
     this.#parts = parts;
     this.#lookUp = new ExistingJobsLookUp(s, parts.catalog);
     this.#sql = {
-      // Keys are given in the order of the list.
       plain: `
         with clock as materialized (select ${s}.clock($1) as now)
         insert into ${s}.jobs (state, gate, lane, priority, policy, run_at, created_at, input)
@@ -79,7 +76,6 @@ export class Enqueue {
       insertIds: `
         insert into ${s}.ids (id, job, name, chosen)
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
-      // From now on more follows from their end than their own row.
       awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
     };
     const enqueueSql = (inputs: string, from: string) => `
@@ -95,8 +91,8 @@ export class Enqueue {
       wrote: "true",
       answer: (verdict) => `select key, created_at, ${verdict} from job`,
     };
-    // Keys are given in the order of the list. Where no other transaction took one meanwhile, the first of them tells all.
-    this.#alike = {
+    // Keys follow the order of the list. If no other transaction took a key in between, the first one gives all.
+    this.#many = {
       parts: `
         ${enqueueSql("input", `, string_to_table($7::text, E'\\u001e', '') as given (input)`)},
         added as materialized (
@@ -110,24 +106,22 @@ export class Enqueue {
     };
   }
 
-  /** Whether these can go in by one statement, without reading anything first. */
   isPlain(jobs: readonly NewJob[]): boolean {
     if (!this.#parts.settings.isKnown) return false;
-    // Jobs of one definition follow each other.
     let last: NewJob | null = null;
     for (const job of jobs) {
-      if (!isBare(job)) return false;
-      if (last !== null && isKin(job, last)) continue;
-      if (this.#hasMore(job) || !this.#parts.settings.isSilent(job) || !this.#parts.catalog.isKnown([job])) return false;
+      if (!needsNoLookup(job)) return false;
+      if (last !== null && haveSameDefinition(job, last)) continue;
+      if (this.#hasLimitsOrEvents(job) || !this.#parts.settings.isSilent(job) || !this.#parts.catalog.isKnown([job]))
+        return false;
       last = job;
     }
     return true;
   }
 
-  /** Calls that were made one after the other, as one. */
   async batches(tx: Tx, batches: readonly (readonly NewJob[])[]): Promise<Enqueued[][]> {
     const jobs = batches.length === 1 ? (batches[0] as readonly NewJob[]) : batches.flat();
-    // Something may have been said since.
+    // Settings may have changed since the call.
     return splitAnswers(await (this.isPlain(jobs) ? this.plain(tx, jobs) : this.run(tx, jobs)), batches);
   }
 
@@ -147,20 +141,19 @@ export class Enqueue {
     return toEnqueued(await made);
   }
 
-  /** Jobs that differ in nothing but their inputs by one statement; null where it takes more. */
+  /** Inserts jobs that differ only in their inputs by one statement. Null: that is not possible. */
   single(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
     const jobs = batches.flat();
     const [job] = jobs;
-    // Something may have been said since.
-    if (job === undefined || !this.isPlain(jobs) || !areAlike(jobs)) return null;
-    const inputs = jobs.length === 1 ? job.input : linesOf(jobs);
+    if (job === undefined || !this.isPlain(jobs) || !differInInputsOnly(jobs)) return null;
+    const inputs = jobs.length === 1 ? job.input : joinInputs(jobs);
     if (inputs === undefined) return null;
     this.#parts.settings.assumed(tx);
     tx.wrote();
     tx.ready(job.queue);
     const { priority, policy, runAt = null, delay } = job;
     return {
-      statement: jobs.length === 1 ? this.#one : this.#alike,
+      statement: jobs.length === 1 ? this.#one : this.#many,
       values: [tx.at, this.#parts.catalog.laneOf(job), priority, this.#parts.catalog.policyIdOf(policy), runAt, delay, inputs],
       read: (rows) => {
         const [made, madeAt, keys] = rows[0] as [number, number, string | null];
@@ -169,7 +162,7 @@ export class Enqueue {
     };
   }
 
-  /** The answer to those, by what was made: the jobs themselves may have ended and gone since. */
+  /** The answers by the receipt: the jobs themselves may have ended and been pruned. */
   recall({ made, madeAt, keys }: Made, batches: readonly (readonly NewJob[])[]): Enqueued[][] {
     const known = keys === null ? null : (JSON.parse(keys) as JobKey[]);
     let n = 0;
@@ -182,20 +175,19 @@ export class Enqueue {
     );
   }
 
-  /** `batch`: the caller writes what is counted of work items with it. */
+  /** `batch`: the caller writes the totals of work items with it. */
   async run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
     await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
     const limits = await this.#parts.settings.limitsOf(tx, jobs);
-    if (limits === null && jobs.every((job) => isBare(job) && !this.#hasMore(job))) {
+    if (limits === null && jobs.every((job) => needsNoLookup(job) && !this.#hasLimitsOrEvents(job))) {
       await this.#parts.catalog.know(tx, jobs);
       return this.plain(tx, jobs);
     }
     return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, batch);
   }
 
-  /** All of them, or, when one of them cannot be, none: then the answer is that one alone. */
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
@@ -203,7 +195,6 @@ export class Enqueue {
     return refused === undefined ? this.run(tx, jobs) : rejectAll(refused);
   }
 
-  /** The first of these that cannot be: its id belongs to a job of another name, or what it comes after is not known. */
   async refused(tx: Tx, jobs: readonly NewJob[]): Promise<RejectedJob | undefined> {
     return findRejected(jobs, await this.#lookUp.of(tx, jobs));
   }
@@ -217,7 +208,6 @@ export class Enqueue {
   ): Promise<Enqueued[]> {
     const now = await tx.now();
     const numbered = tx.rows<[JobKey]>(this.#sql.keys, jobs.length);
-    // Both at once where there are work items, which never come with a user's transaction.
     const [keys, existing] = await Promise.all([numbered, runAsync(this.#parts.batches.existing(tx, jobs))]);
     const admission = new Admission(known);
     const rows: Row[] = [];
@@ -242,14 +232,13 @@ export class Enqueue {
     const awaited = new Set(waits.map(({ upstream }) => upstream));
     for (const row of rows) {
       row.lane = this.#parts.catalog.laneOf(row.job);
-      // Another job of this batch waits for it.
       if (awaited.delete(row.key)) row.quiet = false;
     }
     await this.#admit(tx, rows);
     await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, batch)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
     await this.#parts.waits.add(tx, waits);
-    await this.#tell(tx, rows);
+    await this.#recordEvents(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     const ended = cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" }) as const);
     await runAsync(this.#parts.batches.cancelled(tx, now, ended));
@@ -292,7 +281,7 @@ export class Enqueue {
         : [],
     );
     if (limited.length === 0) return;
-    if (this.#isPatient) {
+    if (this.#defersLimits) {
       for (const { row } of limited) row.gate = "time";
       return;
     }
@@ -318,7 +307,7 @@ export class Enqueue {
     await tx.rows(this.#sql.insert, now, ...lists(stored, ...columns, "id", "slot", "input", "error"));
   }
 
-  async #tell(tx: Tx, rows: readonly Row[]): Promise<void> {
+  async #recordEvents(tx: Tx, rows: readonly Row[]): Promise<void> {
     const happened = rows.flatMap(({ key, lane, standing }): Happened[] => {
       const enqueued: Happened = { type: "job.enqueued", job: key, lane };
       return standing.state === "cancelled" ? [enqueued, { type: "job.cancelled", job: key, lane }] : [enqueued];
@@ -326,25 +315,22 @@ export class Enqueue {
     await this.#parts.events.tell(tx, happened);
   }
 
-  /** Of queues that have limits, unless it can do without; and of those whose jobs are work items. */
   async #lock(tx: Tx, jobs: readonly NewJob[]): Promise<void> {
-    const needed = this.#isPatient ? jobs.filter(({ work }) => work !== undefined) : jobs;
+    const needed = this.#defersLimits ? jobs.filter(({ work }) => work !== undefined) : jobs;
     await this.#parts.limits.lock(tx, this.#parts.limits.queuesOf(needed));
   }
 
-  /** Also where it waits for another transaction that has the same id or key. */
-  get #isPatient(): boolean {
-    return this.#parts.patient || this.#parts.limits.yields;
+  /** Also after a stall: another transaction holds the same id or key. */
+  get #defersLimits(): boolean {
+    return this.#parts.defersLimits || this.#parts.limits.locks.yields;
   }
 
-  /** Something is looked up in its queue, or follows from it. */
-  #hasMore({ queue }: NewJob): boolean {
-    return this.#parts.settings.tells(queue) || this.#parts.settings.limits(queue);
+  #hasLimitsOrEvents({ queue }: NewJob): boolean {
+    return this.#parts.settings.view.recordsEvents(queue) || this.#parts.settings.limits(queue);
   }
 }
 
-/** Nothing that it says has to be looked up. */
-function isBare(job: NewJob): boolean {
+function needsNoLookup(job: NewJob): boolean {
   return (
     job.id === undefined &&
     job.followUpId === undefined &&
@@ -359,8 +345,7 @@ function toEnqueued(made: readonly (readonly [JobKey, number])[]): Enqueued[] {
   return made.map(([key, createdAt]) => ({ id: generatedId(createdAt, key), duplicate: false }));
 }
 
-/** Whether what one may do, the other may. */
-function isKin(job: NewJob, other: NewJob): boolean {
+function haveSameDefinition(job: NewJob, other: NewJob): boolean {
   return (
     job.name === other.name &&
     job.queue === other.queue &&
@@ -370,15 +355,16 @@ function isKin(job: NewJob, other: NewJob): boolean {
   );
 }
 
-/** Whether they differ in nothing but their inputs. */
-function areAlike(jobs: readonly NewJob[]): boolean {
+function differInInputsOnly(jobs: readonly NewJob[]): boolean {
   const [first] = jobs as [NewJob];
   const { priority, runAt, delay } = first;
-  return jobs.every((job) => isKin(job, first) && job.priority === priority && job.runAt === runAt && job.delay === delay);
+  return jobs.every(
+    (job) => haveSameDefinition(job, first) && job.priority === priority && job.runAt === runAt && job.delay === delay,
+  );
 }
 
-/** Their inputs as one text, in which nothing stands for none; undefined where one of them does not go into it. */
-function linesOf(jobs: readonly NewJob[]): string | undefined {
-  if (jobs.some(({ input }) => input === "" || input?.includes(BETWEEN))) return undefined;
-  return jobs.map(({ input }) => input ?? "").join(BETWEEN);
+/** The inputs as one text, with "" for null. Undefined if an input cannot be part of it. */
+function joinInputs(jobs: readonly NewJob[]): string | undefined {
+  if (jobs.some(({ input }) => input === "" || input?.includes(INPUT_SEPARATOR))) return undefined;
+  return jobs.map(({ input }) => input ?? "").join(INPUT_SEPARATOR);
 }

@@ -17,14 +17,13 @@ import { MUTEX } from "./transactions/mutexes.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { JobParts } from "./store-parts.ts";
 
-/** The outbox's inlet: an event is written in the transaction of what it tells, or not at all. */
 export class Events {
   readonly #insert: string;
   readonly #number: string;
-  #told = 0;
+  #actions = 0;
 
   constructor(s: string) {
-    // Its transaction has its number before an event has its id; see `EventNumbering`.
+    // The transaction has its xid before an event has its id; see `EventNumbering`.
     this.#insert = `
       with own as materialized (select pg_current_xact_id() as xid)
       insert into ${s}.outbox (at, type, transition, job, build, data)
@@ -53,22 +52,19 @@ export class Events {
     return String(await this.number(tx));
   }
 
-  /** One that nothing else has. */
   async number(tx: Tx): Promise<Fence> {
     const [[number]] = (await tx.rows<[Fence]>(this.#number)) as [[Fence]];
     return number;
   }
 
-  /** What an operator does. One commit may hold the same twice, e.g. a lock broken, taken and broken again: both are told. */
   async act(tx: Tx, type: EventType, subject: string, data: object = subjectData(type, subject), build?: string): Promise<void> {
-    const transition = commitTransition(type, subject, await this.number(tx), ++this.#told);
+    const transition = commitTransition(type, subject, await this.number(tx), ++this.#actions);
     await this.add(tx, [{ type, transition, data, ...(build === undefined ? {} : { build }) }]);
   }
 }
 
 type Row = [key: JobKey, lane: number, fence: Fence, attempt: number, createdAt: number, id: string | null, error: string | null];
 
-/** What happened to a job. */
 export interface Happened {
   type: JobEventType;
   job: JobKey;
@@ -78,8 +74,8 @@ export interface Happened {
 type JobEventsParts = Pick<JobParts, "catalog" | "settings" | "outbox">;
 
 /**
- * What happens to jobs, told where their queue asks for it. Payloads are not in it: they may be large, and secret.
- * The jobs' rows are read after the change, so that changes without events need not carry the ids.
+ * Events of jobs, for queues that ask for them. They carry no payloads, which may be large or secret. The rows are read after
+ * the change, so that changes without events need not return ids.
  */
 export class JobEvents {
   readonly #parts: JobEventsParts;
@@ -90,13 +86,11 @@ export class JobEvents {
     this.#rows = `select key, lane, fence, attempt, created_at, id, error from ${s}.jobs where key = any($1::bigint[])`;
   }
 
-  /** Told only where it is asked for. */
   async tell(tx: Tx, happened: readonly Happened[]): Promise<void> {
-    const asked = happened.filter(({ lane }) => this.#parts.settings.tells(this.#parts.catalog.lane(lane).queue));
+    const asked = happened.filter(({ lane }) => this.#parts.settings.view.recordsEvents(this.#parts.catalog.lane(lane).queue));
     await this.always(tx, asked);
   }
 
-  /** What an operator does is always told. */
   async always(tx: Tx, happened: readonly Omit<Happened, "lane">[]): Promise<void> {
     if (happened.length === 0) return;
     const rows = await tx.rows<Row>(this.#rows, listOf(happened.map(({ job }) => job)));
@@ -114,23 +108,16 @@ export class JobEvents {
   }
 }
 
-/** How many are numbered in one step, so that no reader waits long for another. */
-const STEP = 1_000;
-/** How long `low` is believed, in milliseconds: a server that took over from another may know less than was known here. */
-const BELIEVED = 60_000;
+const NUMBERED_AT_ONCE = 1_000;
+/** How long `low` is trusted: a server that took over may know less than this process learnt. */
+const LOW_TRUSTED_MS = 60_000;
 
 /**
- * Events get their numbers after their commit, from the first reader: all that can be seen by then, in the
- * order in which they were written, one reader at a time. So
- *
- * - no event is passed over: what is committed later gets a higher number, however early it was written;
- * - of two events of one job the later has the higher number. Its transaction could change the job only after the other
- *   one's was committed, and wrote its event after that: a reader that sees the later one sees the earlier one too, and its id
- *   is lower. So it has its number already, or gets a lower one in the same step;
- * - no reader waits for a writer's transaction, however long it stays open.
- *
- * Numbers of transactions (xid) would give another order: one that wrote something else first has the lower number, and
- * may still come second to a job.
+ * Events get their numbers after their commit, from the first reader, in the order of their ids, one reader at a time. So no
+ * event is skipped: an event committed later gets a higher number, however early it was written. Of two events of one job the
+ * later has the higher number: its transaction could change the job only after the other committed. No reader waits for a
+ * writer's transaction. Numbering by xid would give another order: the transaction with the lower xid may change the job
+ * second.
  */
 export class EventNumbering implements EventNumbers {
   readonly isBehind: string;
@@ -139,7 +126,7 @@ export class EventNumbering implements EventNumbers {
   readonly #reader: Reader;
   readonly #s: string;
   readonly #sql: Record<"lock" | "newest" | "move", string>;
-  /** No id up to this one will be seen any more, see `#learn`: what was there lies dead before all that is alive. */
+  /** No event with an id up to this one will appear any more, see `#learn`. */
   #low = 0;
   #lowSince = 0;
   #mark: Mark | null = null;
@@ -151,8 +138,8 @@ export class EventNumbering implements EventNumbers {
     this.isBehind = `(select id from ${s}.outbox where id > :low order by id limit 1) is not null`;
     this.newest = `coalesce((select max(seq) from ${s}.events), (select seq from ${s}.trimmed where id = 1))`;
     this.#sql = {
-      // An event that was read must survive a crash of the server, or another event would get its number.
-      // So this is on disk whatever the durability is, and everything that was committed before is, too.
+      // The numbers are synced whatever the durability is: an event that was read must survive a crash, or another event would
+      // get its number.
       lock: `
         select set_config('synchronous_commit', 'on', true) from ${s}.mutexes where id = ${MUTEX.numbers} for update`,
       newest: `select ${this.isBehind.replace(":low", "$1::bigint")}, ${this.newest}`,
@@ -160,29 +147,25 @@ export class EventNumbering implements EventNumbers {
     };
   }
 
-  /** What it is asked with. */
   get low(): number {
-    if (performance.now() - this.#lowSince > BELIEVED) this.#low = 0;
+    if (performance.now() - this.#lowSince > LOW_TRUSTED_MS) this.#low = 0;
     return this.#low;
   }
 
-  /**
-   * At least so many, or all there are. It is sent as a whole: a process that is stopped in the middle does not
-   * block other readers, and one that dies after it has done no harm.
-   */
+  /** Sent as one script: a process that is stopped in the middle does not block other readers. */
   async number(atLeast: number): Promise<void> {
-    for (let sum = 0, n = STEP; n === STEP && sum < atLeast; sum += n) {
+    for (let sum = 0, n = NUMBERED_AT_ONCE; n === NUMBERED_AT_ONCE && sum < atLeast; sum += n) {
       const results = await this.#reader.script<[number, string, string]>(
         "set transaction isolation level read committed",
         `set local lock_timeout = ${LOCK_WAIT_MS}`,
-        // Before the lock, which gives the transaction its number: who took an id up to this one has a lower number.
+        // Read before the lock gives the transaction its xid: every transaction that took an id up to this one has a lower xid.
         `select last_value from ${this.#s}.outbox_id_seq`,
         this.#sql.lock,
         this.#move(String(this.low)),
       );
       const [[[last]], , [[moved, over, xid]]] = results.slice(-3) as [[[number]], unknown, [[number, string, string]]];
       n = moved;
-      this.#learn({ isAll: n < STEP, last, over, xid });
+      this.#learn({ isAll: n < NUMBERED_AT_ONCE, last, over, xid });
     }
   }
 
@@ -210,18 +193,18 @@ export class EventNumbering implements EventNumbers {
     const [[isBehind, seq]] = (await tx.rows<[boolean, number]>(newest, low)) as [[boolean, number]];
     if (!isBehind) return seq;
     await tx.rows(lock);
-    for (let n = STEP; n === STEP;) [[n]] = (await tx.rows<[number]>(move, low)) as [[number]];
+    for (let n = NUMBERED_AT_ONCE; n === NUMBERED_AT_ONCE;) [[n]] = (await tx.rows<[number]>(move, low)) as [[number]];
     const [[, last]] = (await tx.rows<[boolean, number]>(newest, low)) as [[boolean, number]];
     return last;
   }
 
-  /** A statement of its own, so that it sees what there is when the lock is held. */
+  /** A separate statement, so that it sees what was committed when the lock is held. */
   #move(low: string): string {
     const s = this.#s;
     return `
       with moved as (
         delete from ${s}.outbox
-        where id > ${low} and id <= coalesce((select id from ${s}.outbox where id > ${low} order by id offset ${STEP - 1} limit 1), ${MOST})
+        where id > ${low} and id <= coalesce((select id from ${s}.outbox where id > ${low} order by id offset ${NUMBERED_AT_ONCE - 1} limit 1), ${MAX_ID})
         returning id, type, at, transition, job, build, data),
       numbered as (
         insert into ${s}.events (seq, type, at, transition, job, build, data)
@@ -231,10 +214,9 @@ export class EventNumbering implements EventNumbers {
   }
 
   /**
-   * What was numbered stays in the index until it is vacuumed, and while a transaction looks at the database as it was an hour
-   * ago, it is not: looking for what is new would take longer and longer. But a transaction that took an id up to `last` had a
-   * number of its transaction by then, and a lower one than the transaction that looked. When all of these are over,
-   * and what can be seen of them is numbered, nothing will come there any more.
+   * Numbered events stay in the index until vacuum, which an old snapshot delays, so each look for new events would take
+   * longer. A transaction that took an id up to `last` has a lower xid than the transaction that read `last`. When all of those
+   * have ended and their events are numbered, no event will appear below `last`.
    */
   #learn({ isAll, last, over, xid }: { isAll: boolean; last: number; over: string; xid: string }): void {
     if (isAll && this.#mark !== null && BigInt(over) > this.#mark.xid) {
@@ -246,11 +228,9 @@ export class EventNumbering implements EventNumbers {
   }
 }
 
-/** The last id that was taken before the transaction of this number. */
 interface Mark {
   last: number;
   xid: bigint;
 }
 
-/** The highest id that can be. */
-const MOST = "9223372036854775807";
+const MAX_ID = "9223372036854775807";

@@ -7,7 +7,6 @@ import type { Catalog } from "./catalog.ts";
 import { listOf } from "./connection/driver.ts";
 import type { Tx } from "./transactions/transaction.ts";
 
-/** A job that is there, or was: a pruned one has the state in which it ended. */
 interface Found {
   name: string;
   key: JobKey;
@@ -15,8 +14,8 @@ interface Found {
 }
 
 /**
- * What the database knows of the jobs that a batch names: by id, by key, or as what comes before. Looked up before it is
- * decided, and those of the batch are added as they are let in.
+ * What the database knows of the jobs that a batch names: by id, by key, or as an upstream. Jobs of the batch are added as they
+ * are admitted.
  */
 export class ExistingJobs implements JobLookup {
   readonly #byId = new Map<string, Found>();
@@ -44,7 +43,6 @@ export class ExistingJobs implements JobLookup {
   }
 }
 
-/** Looks up what a batch has to know before it can be decided, in a handful of statements. */
 export class ExistingJobsLookUp {
   readonly #catalog: Catalog;
   readonly #sql: Record<"lock" | "generated" | "chosen" | "slots" | "lockSlots", string>;
@@ -55,16 +53,15 @@ export class ExistingJobsLookUp {
       select slot, key, created_at, id, lane, state from ${s}.jobs
       where reserved = any($1::text[])`;
     this.#sql = {
-      // What others come after cannot end before it is known who they are.
+      // An upstream job cannot end before the jobs that wait for it are known.
       lock: `
         select 1 from ${s}.jobs where key = any($1::bigint[]) or key in (select job from ${s}.ids where id = any($2::text[]))
         order by key for no key update`,
       generated: `select key, created_at, lane, state from ${s}.jobs where key = any($1::bigint[]) and id is null`,
-      // A chosen id is remembered after its job is gone.
       chosen: `
         select one.id, one.name, one.job, coalesce(job.state, one.ended)
         from ${s}.ids as one left join ${s}.jobs as job on job.key = one.job where one.id = any($1::text[])`,
-      // By jobs_slot. They are locked where others may come after them, under a name of their own.
+      // By jobs_slot. The statement that locks has its own name, because its plan differs.
       slots,
       lockSlots: `${slots} order by key for no key update`,
     };

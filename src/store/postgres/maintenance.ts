@@ -20,7 +20,6 @@ import { schemaVersion } from "./migrate.ts";
 import type { ServerTime } from "./connection/server-time.ts";
 import type { Access } from "./transactions/transaction.ts";
 
-/** Settings that Holdfast's promises rest on; `synchronous_commit` is set by each connection. */
 const SETTINGS: Record<string, string | null> = {
   fsync: "on",
   full_page_writes: "on",
@@ -30,40 +29,32 @@ const SETTINGS: Record<string, string | null> = {
   max_connections: null,
   idle_in_transaction_session_timeout: null,
 };
-/** A transaction that is open for longer is named. */
 const LONG = "1 minute";
 
-/** The health of a database on a server, as far as its role may see it. */
+interface MaintenanceParts {
+  access: Pick<Access, "read" | "at">;
+  time: ServerTime;
+  address: string;
+  /** The schema, not quoted. */
+  name: string;
+}
+
 export class Maintenance implements MaintenanceStore {
   readonly journaled = false;
   readonly epoch = 0;
   readonly isOverdue = false;
   readonly #rows: Rows;
-  readonly #at: () => number | null;
-  readonly #schema: string;
-  readonly #time: ServerTime;
-  /** Without a password. */
-  readonly #address: string;
-  /** The schema's name, not quoted. */
-  readonly #name: string;
+  readonly #s: string;
+  readonly #parts: MaintenanceParts;
 
-  /** `schema` is quoted. */
-  constructor(
-    schema: string,
-    { read, at }: Pick<Access, "read" | "at">,
-    { time, address, name }: { time: ServerTime; address: string; name: string },
-  ) {
-    this.#rows = read;
-    this.#at = at;
-    this.#schema = schema;
-    this.#time = time;
-    this.#address = address;
-    this.#name = name;
+  constructor(s: string, parts: MaintenanceParts) {
+    this.#s = s;
+    this.#rows = parts.access.read;
+    this.#parts = parts;
   }
 
-  /** The server looks after its storage itself. Its clock is looked up, since it may be set. */
   async run(): Promise<null> {
-    await this.#time.keep(this.#rows);
+    await this.#parts.time.keep(this.#rows);
     return null;
   }
 
@@ -73,20 +64,19 @@ export class Maintenance implements MaintenanceStore {
 
   async trimJournal(): Promise<void> {}
 
-  /** A server has its own ways to be copied, and to go back to an instant: better ones than a client could have. */
   async stageBackup(path: string): Promise<StagedBackup> {
-    const database = `postgres://${this.#address}`;
+    const database = `postgres://${this.#parts.address}`;
     const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
     throw new HoldfastError(
       "BACKUP_BY_SERVER",
       `Holdfast makes no backups of a database on a server (${database}); use the server's tools.`,
-      `Run pg_dump --format=custom --schema=${this.#name} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
+      `Run pg_dump --format=custom --schema=${this.#parts.name} --file=${file} ${JSON.stringify(database)}, and pg_restore to bring it ` +
         "back. To go back to an instant, set up continuous archiving (PITR) on the server. Copy the artifacts' folder, too.",
     );
   }
 
   async diagnose(): Promise<Vitals> {
-    const s = this.#schema;
+    const s = this.#s;
     const [head] = await this.#rows<[string, number | string, number | string, number | string, number | string]>(
       `select current_setting('server_version'), (select max(version) from ${s}.migrations),
               pg_database_size(current_database()), floor(extract(epoch from clock_timestamp()) * 1000),
@@ -109,13 +99,12 @@ export class Maintenance implements MaintenanceStore {
   }
 
   async gauge(): Promise<Gauged> {
-    const s = this.#schema;
+    const s = this.#s;
     const now = `(select ${s}.clock($1))`;
-    // By claims_expiring: it reads those that it counts.
     const [row] = await this.#rows<[number | string, number | string]>(
       `select pg_database_size(current_database()),
               (select count(*) from ${s}.running where bound <= ${now} and expires_at <= ${now})`,
-      this.#at(),
+      this.#parts.access.at(),
     );
     const [bytes, expired] = row as NonNullable<typeof row>;
     return { size: { bytes: Number(bytes), unused: 0 }, expiredLeases: Number(expired), wal: null };
@@ -130,7 +119,7 @@ export class Maintenance implements MaintenanceStore {
   }
 
   async #stuck(now: number): Promise<StuckJob[]> {
-    const s = this.#schema;
+    const s = this.#s;
     const rows = await this.#rows<[string | null, number | string, number | string, number | string]>(
       `select job.id, job.created_at, job.key, run.expires_at from ${s}.running as run join ${s}.jobs as job on job.key = run.key
        where run.expires_at < ${now - STUCK} order by run.expires_at limit ${NAMED}`,
@@ -142,7 +131,6 @@ export class Maintenance implements MaintenanceStore {
     }));
   }
 
-  /** Those of other roles are visible to some roles only. */
   async #transactions(): Promise<Vitals["transactions"]> {
     const rows = await this.#rows<[number, string | null, number | string]>(
       `select pid, nullif(application_name, ''), floor(extract(epoch from xact_start) * 1000) from pg_stat_activity
@@ -153,29 +141,27 @@ export class Maintenance implements MaintenanceStore {
   }
 }
 
-/** Jobs in a state or behind a gate that there is not: the server lets everything in, since to look each time costs too much. */
+/** Jobs in an unknown state or gate. The schema has no check for it, because that would slow every write down. */
 export const misstated = (s: string): string => `
   select count(*) from ${s}.jobs
   where state not in ('pending', 'running', 'succeeded', 'failed', 'cancelled', 'quarantined', 'waiting')
     or (gate is not null and (state <> 'pending' or gate not in ('time', 'limit')))`;
 
-/** A server looks after its own pages (`data_checksums`, `pg_amcheck`) and log; here only what Holdfast itself can tell. */
+/** The server checks its own pages (`data_checksums`, `pg_amcheck`); this checks what only Holdfast knows. */
 export class Damage implements DamageStore {
   readonly damaged = null;
   readonly incomplete = null;
   readonly opening = null;
   readonly #rows: Rows;
-  readonly #schema: string;
+  readonly #s: string;
 
-  /** `schema` is quoted. */
-  constructor(rows: Rows, schema: string) {
+  constructor(rows: Rows, s: string) {
     this.#rows = rows;
-    this.#schema = schema;
+    this.#s = s;
   }
 
-  /** "quick": what has to be compared row by row is left out. */
   async check(how: Thoroughness): Promise<Checked> {
-    const s = this.#schema;
+    const s = this.#s;
     const other = (table: string, column: string) =>
       `select count(*) from ${s}.${table} where ${column}_text is not null and ${column}_hash like 'json:%'
          and ${column}_hash <> 'json:' || encode(sha256(convert_to(${column}_text, 'UTF8')), 'hex')`;

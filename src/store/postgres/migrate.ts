@@ -19,12 +19,10 @@ interface Migration {
   sql: (schema: string) => string;
 }
 
-/** In order; a migration that was released never changes. */
 export const MIGRATIONS: Migration[] = [
   { name: "initial", sql: (s) => [jobs, queues, builds, audit, recoveries].map(({ sql }) => sql(s)).join("") },
 ];
 
-/** The version of the schema that this Holdfast reads and writes. */
 export function schemaVersion(): number {
   return MIGRATIONS.length;
 }
@@ -34,15 +32,14 @@ export interface Migrated {
   durability: Durability;
 }
 
-/** How long one process waits for another that brings the schema up to date, in milliseconds. */
 const MIGRATION_WAIT_MS = 60_000;
 /** Another process has created the schema or its first table at the same instant. */
 const CREATED_BY_ANOTHER = new Set(["23505", "42P06", "42P07", "42710"]);
 const MOST_TRIES = 5;
 
 /**
- * Brings the schema up to date in one transaction, which reads the version again once it holds the lock: of two processes
- * that start at once one waits for the other, and one that is killed in the middle leaves what there was before.
+ * Brings the schema up to date in one transaction, which reads the version again under the lock: of two processes that start at
+ * once one waits, and a process that is killed in the middle leaves the schema as it was.
  */
 export async function migrate(
   session: Session,
@@ -58,7 +55,9 @@ export async function migrate(
   return { databaseId, durability };
 }
 
-/** There is no row to lock before the first table is there, so of two that create it at once one fails, and looks again. */
+/**
+ * Before the first table exists there is no row to lock: of two processes that create it at once one fails, and tries again.
+ */
 async function upgradeOnce(session: Session, options: Parameters<typeof upgrade>[1], s: string): Promise<void> {
   for (let tries = 1; ; tries++) {
     try {
@@ -81,7 +80,7 @@ async function upgrade(
     refuseNewer(version, options.schema);
     passPoint("migrate", "begun");
     if (version === 0) {
-      // Where it was made for us, we may not be allowed to make one.
+      // Where an owner created the schema, this role may lack the right to create one.
       const [made] = await session.rows<[boolean]>("select to_regnamespace($1) is not null", [s]);
       if (made?.[0] !== true) await session.command(`create schema if not exists ${s}`);
       await session.command(
@@ -99,7 +98,6 @@ async function upgrade(
         [randomUUID(), options.durability, options.now],
       );
     } else if (version < schemaVersion()) {
-      // That it was made is no news, that it was changed is.
       const moved = { before: { version }, after: { version: schemaVersion() } };
       const db = new Statements(s).reads({ at: options.now, rows: (text, ...values) => session.rows(text, values) });
       const audited = new Audit(dialectOf(s), { actor: options.actor, events: new Events(s) });
@@ -114,7 +112,6 @@ async function upgrade(
   passPoint("migrate", "committed");
 }
 
-/** 0: Holdfast has never been in this schema. */
 export async function versionOf(session: Session, schema: string): Promise<number> {
   const s = quoteName(schema);
   const [found] = await session.rows<[string | null]>(
@@ -124,7 +121,6 @@ export async function versionOf(session: Session, schema: string): Promise<numbe
   );
   const columns = found?.[0] ?? null;
   if (columns === null) return 0;
-  // Others keep such a table, too, and what they count there means nothing here.
   if (columns !== "applied_at name version") throw somebodyElses(schema);
   const rows = await session.rows<[number, string]>(`select version, name from ${s}.migrations order by version`);
   const isOurs = rows.every(([version, name]) => (MIGRATIONS[version - 1]?.name ?? name) === name);
@@ -132,7 +128,6 @@ export async function versionOf(session: Session, schema: string): Promise<numbe
   return (rows.at(-1) as [number, string])[0];
 }
 
-/** A name as it is written into a statement. */
 export function quoteName(name: string): string {
   return `"${name.replaceAll('"', '""')}"`;
 }

@@ -2,31 +2,23 @@ import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { Value } from "./connection/driver.ts";
 import { codeOf } from "./connection/faults.ts";
 
-/** At least so long between two notifications; and while no other process listens. */
+/** Minimum time between two notifications: while another process listens, and while none does. */
 const NOTIFY_INTERVAL_MS = 2;
 const UNHEARD_INTERVAL_MS = 100;
-/** How often the notifier looks up whether another process listens, while one does. */
 const LISTENER_CHECK_MS = 1_000;
-/** How long commits send no notifications after one could not be delivered. */
 const PAUSE_MS = 1_000;
-/** How long `close` waits for the last notification. */
 const CLOSE_TIMEOUT_MS = 1_000;
-/** PostgreSQL refuses 8,000 bytes and more. */
+/** PostgreSQL rejects 8,000 bytes and more. */
 const MAX_BYTES = 7_900;
 
-/** What a transaction has changed that other processes wait for. */
 export interface Committed {
-  /** Queues that may have something to claim. */
   ready: ReadonlySet<string>;
-  /** Leases that were ended by others than their holders. */
   ended: readonly { job: JobKey; fence: Fence }[];
 }
 
-/** A hint for other processes, which may be lost: they look for themselves before long. */
+/** A hint for other processes, which may be lost: they also look by themselves. */
 interface Notification {
-  /** The store that sends it, and ignores it. */
   from: string;
-  /** Null: too many queues to name them. */
   ready: readonly string[] | null;
   ended: readonly (readonly [job: JobKey, fence: Fence])[];
 }
@@ -34,15 +26,14 @@ interface Notification {
 type Statement = [text: string, ...values: Value[]];
 
 /**
- * Notifies other processes of commits. One notification is under way at a time: sent right behind a commit or, where one was
- * sent just before, by the timer; what is committed meanwhile goes into the next. PostgreSQL makes commits that notify wait
- * for each other, in all databases of the server, so no commit of a job carries its own.
+ * Notifies other processes of commits. One notification is under way at a time: it follows a commit at once or, shortly after
+ * another, by the timer; later commits share the next one. PostgreSQL makes commits that notify wait for each other in all
+ * databases of the server, so no commit of a job notifies by itself.
  */
 export class Notifier {
   readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
   readonly #channel: string;
   readonly #from: string;
-  /** How the connections of all listeners begin to be named. */
   readonly #listeners: string;
   #ready = new Set<string>();
   #ended: Committed["ended"][number][] = [];
@@ -53,11 +44,9 @@ export class Notifier {
   #sentAt = Number.NEGATIVE_INFINITY;
   #checkedAt = Number.NEGATIVE_INFINITY;
   #isHeard = false;
-  /** While one could not be delivered, only the timer tries again, and waits less. */
   #isPaused = false;
   #isClosed = false;
 
-  /** `send` uses another connection than commits. */
   constructor(schema: string, from: string, send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>) {
     this.#channel = channelOf(schema);
     this.#from = from;
@@ -65,7 +54,7 @@ export class Notifier {
     this.#send = send;
   }
 
-  /** The statement to send right behind a commit; `answered` has to be called with its answer. Null: `add` has to be called. */
+  /** The statement to send right behind a commit; the caller passes its answer to `answered`. Null: the caller calls `add`. */
   behind(committed: Committed): Statement | null {
     const isUrgent = committed.ready.size + committed.ended.length > 0;
     if (!isUrgent || !this.#isHeard || this.#isPending || this.#isPaused || this.#underWay !== null || this.#isClosed)
@@ -74,7 +63,6 @@ export class Notifier {
     return this.#statement(committed);
   }
 
-  /** What is notified soon, by the timer. */
   add({ ready, ended }: Committed): void {
     for (const queue of ready) this.#ready.add(queue);
     this.#ended.push(...ended);
@@ -90,20 +78,17 @@ export class Notifier {
       this.#isPaused = false;
     } else if (isUndelivered(answer.error) && sent !== null) {
       this.#isPaused = true;
-      // The holders of ended leases notice that by themselves; jobs that can be claimed would wait.
+      // Holders of ended leases notice that by themselves; jobs that can be claimed would wait.
       return this.add({ ready: sent.ready, ended: [] });
     }
     this.#schedule();
   }
 
-  /** The statement that notifies at the commit of a user's transaction. */
   within(ready: Iterable<string>): Statement {
     return ["select pg_notify($1, $2)", this.#channel, notificationText({ from: "", ready: [...ready], ended: [] })];
   }
 
-  /** Sends what is pending first: the processes that wait for it would find it seconds later. */
   async close(): Promise<void> {
-    // What was committed just now is added in the next tick.
     await new Promise<void>((resolve) => process.nextTick(resolve));
     this.#isClosed = true;
     if (this.#timer !== null) clearTimeout(this.#timer);
@@ -149,24 +134,20 @@ export class Notifier {
   }
 }
 
-/** The channel of all stores that have the schema open. */
 export function channelOf(schema: string): string {
   return `holdfast:${schema}`;
 }
 
-/** What the connection over which a store listens is called in the server's list. */
 export function listenerName(schema: string, store: string): string {
   return `holdfast hears ${schema} ${store}`;
 }
 
-/** A notification that is too long names no leases, then no queues. */
 export function notificationText({ from, ready, ended }: Notification): string {
   const text = JSON.stringify([from, ready, ended]);
   if (Buffer.byteLength(text) <= MAX_BYTES) return text;
   return ended.length > 0 ? notificationText({ from, ready, ended: [] }) : JSON.stringify([from, null, []]);
 }
 
-/** Null for a text that this version of Holdfast does not write. */
 export function parseNotification(text: string): Notification | null {
   try {
     const [from, ready, ended] = JSON.parse(text) as [unknown, unknown, unknown];
@@ -177,15 +158,15 @@ export function parseNotification(text: string): Notification | null {
   }
 }
 
-/** A listener has not read for so long that the server's queue is full; or another commit that notifies takes too long. */
+/** The server's notification queue is full because a listener does not read, or another commit that notifies takes too long. */
 function isUndelivered(error: unknown): boolean {
   const code = codeOf(error);
   return code === "54000" || code === "55P03";
 }
 
 /**
- * A commit that notifies waits for all others on the server, and one of those may wait for a replica that is down: the
- * timeout bounds that. A hint need not be on the disk either, and the server would wait for that before it delivers.
+ * A commit that notifies waits for all others on the server, and one of them may wait for a replica that is down: the timeout
+ * bounds that. Nor does a hint wait for the disk.
  */
 const notifySql = (lockTimeout: string): string =>
   `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '${lockTimeout}', true)`;

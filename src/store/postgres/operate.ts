@@ -9,7 +9,7 @@ import { runAsync } from "../sql/script.ts";
 import type { PruneFilter } from "../store.ts";
 import { endedSql } from "./claims/leases.ts";
 import { listOf, lists, type Value } from "./connection/driver.ts";
-import { dialectOf } from "./scripts.ts";
+import { dialectOf, named } from "./scripts.ts";
 import type { LimitedJob } from "./limits/limits.ts";
 import { Stalled } from "./transactions/mutexes.ts";
 import { idParams, keyOf } from "../sql/queries.ts";
@@ -22,7 +22,6 @@ type OperateParts = Pick<JobParts, "catalog" | "settings" | "tally" | "batches" 
   audit: Audit;
 };
 
-/** What an operator does to jobs. A row is locked first, and then read as it is. */
 export class Operate {
   readonly #parts: OperateParts;
   readonly #s: string;
@@ -34,7 +33,7 @@ export class Operate {
     const dialect = dialectOf(s);
     this.#sql = {
       find: `select key, lane, limits is not null from ${s}.jobs where key = ${keyOf(dialect, "$1", "$2", "$3")}`,
-      // One that is being added at this instant is not seen here; jobs_slot finds it, and then all is done again.
+      // A job that another transaction adds at this instant violates jobs_slot, and this transaction runs again.
       holderOf: `
         select 1 from ${s}.jobs where reserved = $1`,
       retry: `
@@ -43,7 +42,7 @@ export class Operate {
       keysOf: `
         select distinct ${keyOf(dialect, "one.id", "one.key", "one.created_at")}
         from unnest($1::text[], $2::bigint[], $3::bigint[]) as one (id, key, created_at)`,
-      // The ids that callers chose stay: one job ever. How it ended stays with them, for what is to come after it.
+      // Ids that callers chose stay for ever, with the state in which the job ended, for jobs that come after it.
       drop: `
         with gone as (delete from ${s}.jobs where key = any($1::bigint[]) returning key, id, state),
         remembered as (update ${s}.ids as one set ended = gone.state from gone where one.id = gone.id and one.chosen),
@@ -66,7 +65,6 @@ export class Operate {
     const row = await this.#lock(tx, id);
     if (row === undefined || !mayMove("retry", row.state)) return false;
     const { key, lane, state, slot, limited } = row;
-    // A work item that has ended is none any more: the next build does it again.
     if (this.#parts.batches.isPipelines(lane)) return false;
     if (slot !== null && (await tx.rows(this.#sql.holderOf, slot)).length > 0) return "key-taken";
     await this.#parts.settings.at(tx);
@@ -90,8 +88,7 @@ export class Operate {
   }
 
   /**
-   * One small step of forgetting what its queue need not keep any longer. One process at a time: two would both take
-   * for too many what only one of them may remove; who comes second has nothing to do.
+   * Removes a few jobs that their queue need not keep. One process at a time: two would both count the same jobs as too many.
    */
   async expire(tx: Tx, step: { limit: number; leastAge: number; unlisted: readonly string[] }): Promise<Expired> {
     if (!(await this.#parts.retention.alone(tx))) return { removed: 0, more: false };
@@ -101,14 +98,13 @@ export class Operate {
     return { removed: over.length, more: needsAnotherStep({ listing, taken, removed: over.length, limit: step.limit }) };
   }
 
-  /** It is among the events of jobs. */
   #wasDone(tx: Tx, action: string, id: string, { lane, state }: Locked, after: JobState): Promise<void> {
     const of = this.#parts.catalog.lane(lane);
     const [before, now] = [auditedJob(of, state), auditedJob(of, after)];
     return runAsync(this.#parts.audit.add(tx, { action, subject: subjectOf(action, id), before, after: now }));
   }
 
-  /** A queue's limits, and its builds, are locked before its jobs are, by everybody: or two would wait for each other. */
+  /** The queue's lock comes before the rows of its jobs, in every transaction, or two would deadlock. */
   async #lock(tx: Tx, id: string): Promise<Locked | undefined> {
     const { key: generated, createdAt } = idParams(id);
     const [found] = await tx.rows<[JobKey, number, boolean]>(this.#sql.find, id, generated, createdAt);
@@ -121,7 +117,7 @@ export class Operate {
     return locked;
   }
 
-  /** By jobs_aside, or by the key: finished jobs are the oldest. The state is written out, so that its index is found. */
+  /** By jobs_aside, or by the key. The state is written out, so that the planner finds its partial index. */
   async #prunable(tx: Tx, { state, queue, ids, finishedBefore, limit }: PruneFilter): Promise<FinishedJob[]> {
     const where = [state === "succeeded" ? "state = 'succeeded'" : `aside = '${state}'`];
     const values: Value[] = [limit];
@@ -141,7 +137,6 @@ export class Operate {
     return rows.flatMap(([key]) => key ?? []);
   }
 
-  /** The caller has locked their rows. */
   async #drop(tx: Tx, jobs: readonly FinishedJob[]): Promise<void> {
     if (jobs.length === 0) return;
     await tx.rows(this.#sql.drop, listOf(jobs.map(({ job }) => job)));
@@ -155,7 +150,6 @@ interface Expired {
   more: boolean;
 }
 
-/** A job that no other transaction can change until the commit. */
 interface Locked {
   key: JobKey;
   state: JobState;
@@ -163,24 +157,15 @@ interface Locked {
   fence: Fence;
   slot: string | null;
   gate: string | null;
-  /** As its limits see it; null when it has none. */
   limited: LimitedJob | null;
 }
 
-type Row = [
-  key: JobKey,
-  state: JobState,
-  lane: number,
-  fence: Fence,
-  slot: string | null,
-  gate: string | null,
-  priority: number,
-  limits: string | null,
-];
-
 type CancelParts = Pick<JobParts, "catalog" | "settings" | "effects" | "waits" | "limits" | "events">;
 
-/** Cancels jobs that have not ended, whichever process holds them. The locks of their queues are held, where they have limits or are work items. */
+/**
+ * Cancels jobs that have not ended, whichever process holds them. The caller holds the locks of queues with limits or work
+ * items.
+ */
 export class Cancel {
   readonly #parts: CancelParts;
   readonly #sql: Record<"lock" | "claims" | "cancel", string>;
@@ -191,7 +176,6 @@ export class Cancel {
       lock: `
         select key, state, lane, fence, slot, gate, priority, limits from ${s}.jobs
         where key = any($1::bigint[]) order by key for update`,
-      // How many there are of these, and how many of them no other transaction has locked.
       claims: `
         select (select count(*) from ${s}.claims where fence = any($1::bigint[])), count(*)
         from (select 1 from ${s}.claims where fence = any($1::bigint[]) order by fence for update skip locked) as held`,
@@ -205,23 +189,23 @@ export class Cancel {
     };
   }
 
-  /** As they are, locked. */
   async lock(tx: Tx, jobs: readonly JobKey[]): Promise<Locked[]> {
     if (jobs.length === 0) return [];
-    const rows = await tx.rows<Row>(this.#sql.lock, listOf(jobs));
-    const lanes = rows.map((row) => row[2]);
+    type Row = Omit<Locked, "limited"> & { priority: number; limits: string | null };
+    const rows = named<Row>(await tx.rows(this.#sql.lock, listOf(jobs)));
+    const lanes = rows.map(({ lane }) => lane);
     await this.#parts.catalog.knowLanes(tx.rows, lanes);
-    return rows.map(([key, state, lane, fence, slot, gate, priority, limits]) => {
-      return { key, state, lane, fence, slot, gate, limited: limits === null ? null : { key, lane, priority, limits } };
+    return rows.map(({ priority, limits, ...row }) => {
+      const { key, lane } = row;
+      return Object.assign(row, { limited: limits === null ? null : { key, lane, priority, limits } });
     });
   }
 
-  /** An operator's act. The caller has seen that it may be cancelled. */
   async run(tx: Tx, job: Locked): Promise<void> {
     await this.#end(tx, [job], () => this.#parts.events.always(tx, [{ type: "job.cancelled", job: job.key }]));
   }
 
-  /** Work items that are not wanted any more: those that had not ended, and what they were. */
+  /** Cancels work items without an audit entry: those that had not ended, and their states before. */
   async quietly(tx: Tx, jobs: readonly JobKey[]): Promise<Map<JobKey, JobState>> {
     const open = (await this.lock(tx, jobs)).filter(({ state }) => mayMove("cancel", state));
     if (open.length > 0) {
@@ -233,7 +217,7 @@ export class Cancel {
 
   async #end(tx: Tx, jobs: readonly Locked[], tell: () => Promise<void>): Promise<void> {
     const running = jobs.filter(({ state }) => state === "running");
-    // A transaction that settles other jobs of their claims may wait for these rows: nothing waits for it meanwhile.
+    // A transaction that settles other jobs of these claims may wait for the rows locked here: run again instead of waiting.
     if (running.length > 0 && !(await this.#haveClaims(tx, running))) throw new Stalled();
     await this.#parts.settings.at(tx);
     const now = await tx.now();
@@ -251,7 +235,6 @@ export class Cancel {
     await this.#parts.effects.follow(tx, now, ended);
     for (const { key, fence, lane } of running) {
       tx.ended(key, fence);
-      // It may have been an exclusive claim: its queue is open again.
       tx.ready(this.#parts.catalog.lane(lane).queue);
     }
     tx.wrote();

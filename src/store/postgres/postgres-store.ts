@@ -46,33 +46,29 @@ import { ServerTime } from "./connection/server-time.ts";
 import type { Work } from "../sql/work/work.ts";
 
 export interface PostgresStoreOptions {
-  /** The schema that holds Holdfast's tables; "holdfast" unless said otherwise. */
+  /** The schema of Holdfast's tables; by default "holdfast". */
   schema?: string;
-  /** How many reads may be under way at once, each over a connection of its own. */
+  /** How many reads may run at once, each over its own connection. */
   readers?: number;
   durability?: Durability;
-  /** False: it must be there already. */
   create?: boolean;
   clock: Clock;
   /** Whether the given clock's time is written, or the database's. */
   injected: boolean;
   random: () => number;
-  /** Who acts through it, for the audit; left out: that is not said. */
   actor?: string;
   /** How long calls wait for a server that cannot be reached, in milliseconds. */
   patience?: number;
-  /** Whether it is waited for already now. */
+  /** Whether `open` already waits for the server. */
   waits?: boolean;
   /** How long the `commit` callbacks of one attempt may take, in milliseconds. */
   commitLimit?: number;
 }
 
-const PATIENCE = 10_000;
+const PATIENCE_MS = 10_000;
 
-/** Between two looks whether others have committed, where one waits for it, in milliseconds. */
-const SOON = 250;
+const BACKFILL_WAIT_MS = 250;
 
-/** The Store on a PostgreSQL server. Each area of SQL has a file of its own. */
 export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
@@ -95,12 +91,10 @@ export class PostgresStore implements Store {
   readonly #connectionLimit: ConnectionLimit;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
-  /** The instant for what is read: the injected clock's, or null for the database's own. */
   readonly #at: () => number | null;
   readonly #userTransactions: UserTransactions;
   readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
-  /** What may be one statement. */
   readonly #single: {
     enqueue: SingleRoute<readonly NewJob[], Enqueued[]>;
     claim: SingleRoute<ClaimRequest, Claimed[]>;
@@ -112,7 +106,7 @@ export class PostgresStore implements Store {
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
-    const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE, ...options }), options);
+    const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE_MS, ...options }), options);
     try {
       const { rows } = store.#reader;
       const share = store.#parts.jobParts.tally.chooseShare(rows, options.random);
@@ -163,7 +157,7 @@ export class PostgresStore implements Store {
     this.events = parts.events;
     this.sinks = parts.sinks;
     const name = options.schema ?? "holdfast";
-    this.maintenance = new Maintenance(s, access, { time, address: writer.address, name });
+    this.maintenance = new Maintenance(s, { access, time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);
     const { audit, jobParts } = parts;
     const { catalog, limits, enqueue } = jobParts;
@@ -176,14 +170,13 @@ export class PostgresStore implements Store {
       random: options.random,
       at: this.#at,
       epoch: opened.epoch,
-      // Whatever the store itself does, it finds out.
       enterAnew: () => this.#write("declare", async () => {}),
       wake: (queues) => this.#changes.notifier.within(queues),
     });
     const how: GroupCommitOptions = {
       clock: options.clock,
       injected: options.injected,
-      patience: options.patience ?? PATIENCE,
+      patience: options.patience ?? PATIENCE_MS,
       random: options.random,
       schema: s,
       statements: parts.statements,
@@ -195,7 +188,7 @@ export class PostgresStore implements Store {
       onRevert: () => jobParts.forgetAll(),
       first: (tx, queues) => jobParts.first(tx, queues),
       last: (tx, entries) => runAsync(audit.write(tx, entries)),
-      onStall: () => limits.stalled(),
+      onStall: () => limits.locks.stalled(),
     };
     this.#group = new GroupCommit(writer, how);
     this.#single = {
@@ -247,8 +240,8 @@ export class PostgresStore implements Store {
   }
 
   /**
-   * For a transaction that may stay open for long. What the jobs' definitions say counts by itself, whatever becomes of that
-   * transaction; and rows that everybody shares are not locked for as long as it stays open.
+   * Declares settings and lanes in a transaction of their own, for a transaction that may stay open for long: rows that all
+   * processes share are not locked that long.
    */
   async #declare(jobs: readonly NewJob[]): Promise<void> {
     const { settings, catalog } = this.#parts.jobParts;
@@ -259,7 +252,6 @@ export class PostgresStore implements Store {
     });
   }
 
-  /** A user's synchronous callback cannot wait for a server. */
   transact<T>(): Promise<T> {
     return Promise.reject(
       new HoldfastError(
@@ -290,7 +282,7 @@ export class PostgresStore implements Store {
     );
   }
 
-  /** Without a connection for the keeper, which renews them, leases would expire one after the other. */
+  /** Without a connection for the keeper, which renews them, leases would expire. */
   async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
     await this.#connectionLimit.look(this.#reader.rows);
     const few = this.#connectionLimit.refusal("worker");
@@ -344,7 +336,7 @@ export class PostgresStore implements Store {
     const { due, soon, unlisted } = await this.#parts.jobParts.retention.outstanding(this.#reader.rows, this.#at(), leastAge);
     if (due) return this.#write("expire", (tx) => this.#parts.operate.expire(tx, { limit, leastAge, unlisted }));
     // Other transactions have to commit first, without a notification: wait in real time, whatever clock is injected.
-    if (soon) await new Promise((resolve) => setTimeout(resolve, SOON));
+    if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
     return { removed: 0, more: soon };
   }
 
@@ -360,7 +352,6 @@ export class PostgresStore implements Store {
     this.#closed ??= this.#rowCommits.close().then(async () => {
       await Promise.all([this.#group.close(), this.#settleQueue.close()]);
       this.processes.close();
-      // The last notice is sent over a connection that reads.
       await Promise.all([this.#changes.close().then(() => this.#reader.close()), this.#writer.close()]);
     });
     return this.#closed;

@@ -33,7 +33,7 @@ export function queryDialect(s: string): QueryDialect {
             select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= :now) as due) as any_of
         group by lane)
       select lane, (select created_at from ${s}.jobs where key = oldest.key) as "createdAt" from oldest`,
-    // Each job by its key: `offset` keeps the planner from another way, whatever it believes about how many there are.
+    // `offset 0` makes the planner look up each job by its key, whatever it estimates.
     page: (jobs, state, ofLanes) => `
       select one.* from (${keysSql(s, state, ofLanes)} order by key limit :limit) as page
       cross join lateral (${jobs} where job.key = page.key offset 0) as one order by page.key`,
@@ -43,20 +43,19 @@ export function queryDialect(s: string): QueryDialect {
 }
 
 /**
- * The keys above :after of the jobs in a state, of all lanes or of those in :lanes; the states are written out, not bound: only
- * so can PostgreSQL see which partial index holds them. Adding 0 to a key keeps it from walking history by the key.
+ * The keys above :after of the jobs in a state, of all lanes or of :lanes. States are written out, so that PostgreSQL finds the
+ * partial index. Adding 0 to a key keeps it from walking history by the key.
  */
 function keysSql(s: string, state: JobState | undefined, ofLanes: boolean): string {
   const lanes = ofLanes ? "and lane = any(cast(:lanes as integer[]))" : "";
   switch (state) {
     case undefined:
       return `select key from ${s}.jobs where key > :after ${lanes}`;
-    // Few jobs run at once: they are found by their own index and put in order.
     case "running":
       return `select key from ${s}.running where key > :after ${lanes}`;
     case "pending":
       return `select key from (${pendingSql(s)}) as pending`;
-    // Most of what there is, also where the planner has not looked yet: it takes few to be in a state, many not to be in others.
+    // Without statistics the planner takes a state for rare, and the absence of others for common.
     case "succeeded":
       return `select key from ${s}.jobs where state not in (${OTHERS}) and key > :after ${lanes}`;
     default:
@@ -69,8 +68,8 @@ const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
   .join(", ");
 
 /**
- * Pending jobs are in several indexes, none of them in the order of their keys; one that is would cost each enqueue an
- * eighth. So the first of each priority are put together with what is delayed, what is parked and what was reclaimed.
+ * Pending jobs are in several indexes, none in the order of keys; such an index would cost each enqueue an eighth. So the first
+ * of each priority are merged with delayed, parked and reclaimed jobs.
  */
 function pendingSql(s: string): string {
   return `
@@ -88,7 +87,7 @@ function pendingSql(s: string): string {
     where parked.job > :after and counter.lane = any(cast(:lanes as integer[]))`;
 }
 
-/** The priorities of what stands ready in these lanes: from one to the next by jobs_ready, without what is between. */
+/** The priorities of ready jobs in :lanes, by seeks in jobs_ready from one to the next. */
 function levels(s: string): string {
   const ready = (lane: string) => `from ${s}.jobs where lane = ${lane} and ${READY}`;
   return `

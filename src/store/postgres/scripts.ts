@@ -16,23 +16,19 @@ import type { NewJob } from "../store.ts";
 import { listOf, type Rows, type Value } from "./connection/driver.ts";
 import type { Access as PostgresAccess, Tx } from "./transactions/transaction.ts";
 
-/** A script's statement as the server takes it. */
 interface Statement {
   text: string;
-  /** The parameters in the order of their numbers. */
   names: readonly string[];
 }
 
-/** Whatever a statement is sent with: a transaction or a reader. `at` is the injected time, null where the server's counts. */
 interface Sender {
   readonly at: number | null;
   readonly rows: Rows;
 }
 
-/** What is added to a statement, by what a script does with it. */
 const ENDINGS = { all: "", run: " returning 1", lock: " for no key update" } as const;
 
-/** Runs scripts' statements. Parameters become numbers, and `:now` an instant that the server reads once a statement. */
+/** Runs the statements of scripts. Parameters are numbered; `:now` is an instant that the server reads once a statement. */
 export class Statements {
   readonly #clock: string;
   readonly #clockOfRow: string;
@@ -45,14 +41,12 @@ export class Statements {
     this.#clock = `clock as materialized (select ${schema}.clock(:now) as now)`;
   }
 
-  /** Sends it at once; the script waits for the answer. */
   rows<Row>({ rows, at }: Sender, how: keyof typeof ENDINGS, sql: string, params: Params = {}): Script<Row[]> {
     const { text, names } = this.#statement(how, sql);
     const values = names.map((name) => (name === "now" ? at : toValue(params[name])));
     return objects<Row>(rows(text, ...values));
   }
 
-  /** The parameters are the columns of these rows, each a list. */
   each<Row>({ rows: send }: Sender, how: keyof typeof ENDINGS, sql: string, rows: readonly EachParams[]): Script<Row[]> {
     const { text, names } = this.#statement(how, sql);
     return objects<Row>(send(text, ...names.map((name) => listOf(rows.map((row) => cellOf(row[name]))))));
@@ -85,7 +79,6 @@ export class Statements {
   }
 }
 
-/** The part of a transaction that scripts use. */
 export abstract class ScriptTx implements Sender, Omit<AnyTx, "ready" | "ended"> {
   abstract readonly at: number | null;
   abstract readonly rows: Rows;
@@ -150,7 +143,6 @@ function* isAny(rows: Script<unknown[]>): Script<boolean> {
   return (yield* rows).length > 0;
 }
 
-/** What a transaction takes before it changes builds. */
 interface Before {
   limits: {
     queuesOf(jobs: readonly NewJob[]): string[];
@@ -161,7 +153,6 @@ interface Before {
   settings: { refresh(tx: Tx): Promise<void> };
 }
 
-/** Lets scripts read over any connection, and write as part of the store's transactions. */
 export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, buildsLock, settings }: Before): Access {
   return {
     read: (script) => runAsync(script(statements.reads({ rows: access.read, at: access.at() }))),
@@ -191,11 +182,14 @@ function numbered(sql: string): Statement {
   return { text, names };
 }
 
-/** The driver gives rows as arrays, along with the names of their columns. */
 type Answered = (readonly unknown[])[] & { columns?: readonly { name: string }[] };
 
 function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
-  const rows = (yield answer) as Answered;
+  return named<Row>((yield answer) as Answered);
+}
+
+/** Rows as objects, by the names of their columns. */
+export function named<Row>(rows: Answered): Row[] {
   const names = rows.columns?.map(({ name }) => name) ?? [];
   return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])) as Row);
 }

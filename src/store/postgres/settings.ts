@@ -1,6 +1,4 @@
-import type { FinishedState } from "../../core/jobs/job.ts";
 import type { LimitRule } from "../../core/limits/limit.ts";
-import type { Keep } from "../../core/jobs/claiming.ts";
 import {
   type Declaration,
   declarationChanges,
@@ -14,15 +12,15 @@ import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { LimitCache } from "./limits/limits.ts";
 import type { Rows, Value } from "./connection/driver.ts";
+import { named } from "./scripts.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
 
-type QueueValues = [QueueRow["name"], boolean, boolean, QueueRow["keep"]];
-type RuleValues = [number, string, string, number, boolean, number | null, number | null, number | null];
+type SettingsParts = { canDeclare: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock };
 
 /**
- * What is set for queues, and which limits there are. Read again only when the database's count of such changes has
- * moved, which every transaction looks at before it commits.
+ * Settings of queues, and limits. They are read again only when the database's count of their changes has moved, which every
+ * transaction compares before it commits.
  */
 export class Settings {
   readonly #sql: Record<
@@ -30,19 +28,15 @@ export class Settings {
     string
   >;
   readonly #declarations: DeclarationCache;
-  readonly #locks: QueueLocks;
-  readonly #cache: LimitCache;
-  readonly #counter: OrderedLock;
+  readonly #parts: SettingsParts;
   #seen = -1;
   #view: SettingsView = NO_SETTINGS;
-  /** Queues that have rules, also such as limit nothing any more: their jobs may still have them in their rows. */
+  /** Queues that have rules, also rules that limit nothing any more: jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
-  constructor(s: string, options: { canDeclare: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock }) {
-    this.#declarations = new DeclarationCache(options);
-    this.#locks = options.locks;
-    this.#cache = options.limitCache;
-    this.#counter = options.counter;
+  constructor(s: string, parts: SettingsParts) {
+    this.#declarations = new DeclarationCache(parts);
+    this.#parts = parts;
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
       count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
@@ -51,7 +45,7 @@ export class Settings {
       pause: `
         insert into ${s}.queues as old (name, paused) values ($1, $2)
         on conflict (name) do update set paused = excluded.paused where old.paused <> excluded.paused returning 1`,
-      // Jobs that ended before anything was said about keeping them are looked up from the first on.
+      // Jobs that ended before `keep` was declared are looked up from the first key on.
       set: `
         insert into ${s}.queues (name, events, keep, backfill) values ($1, $2, $3, $4)
         on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill`,
@@ -63,21 +57,14 @@ export class Settings {
     };
   }
 
-  /** As it was at the last look. */
   get view(): SettingsView {
     return this.#view;
   }
 
-  /** False: nothing can be told before they are read. */
   get isKnown(): boolean {
     return this.#seen !== -1;
   }
 
-  get limited(): boolean {
-    return this.#view.hasLimits;
-  }
-
-  /** Whether jobs of this queue may have limits. */
   limits(queue: string): boolean {
     return this.#ruled.has(queue);
   }
@@ -86,34 +73,23 @@ export class Settings {
     return this.#view.isPaused(queue);
   }
 
-  tells(queue: string): boolean {
-    return this.#view.recordsEvents(queue);
-  }
-
-  keep(queue: string, state: FinishedState): Keep | undefined {
-    return this.#view.keep(queue, state);
-  }
-
-  /** After an undone transaction, or when others have changed something. */
   forget(): void {
     this.#seen = -1;
     this.#declarations.forget();
   }
 
-  /** Called first; everything that the settings then say holds for this transaction. */
   async at(tx: Tx): Promise<SettingsView> {
     if (!this.isKnown) await this.load(tx.rows);
     tx.assume("settings", this.#seen);
     return this.#view;
   }
 
-  /** What is known, for a transaction that does not wait. */
   assumed(tx: Tx): SettingsView {
     tx.assume("settings", this.#seen);
     return this.#view;
   }
 
-  /** After others were waited for, who may have changed them: what is decided from here on need not be decided again. */
+  /** For a transaction that waited for others, which may have changed settings: its decisions need not be repeated. */
   async refresh(tx: Tx): Promise<void> {
     const [[counted]] = (await tx.rows<[number]>(this.#sql.counted)) as [[number]];
     if (counted !== this.#seen) await this.load(tx.rows);
@@ -121,23 +97,17 @@ export class Settings {
 
   async load(rows: Rows): Promise<void> {
     const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
-    const queues = await rows<QueueValues>(this.#sql.queues);
-    const rules = await rows<RuleValues>(this.#sql.rules);
-    this.#view = toSettings(
-      queues.map(([name, paused, events, keep]): QueueRow => ({ name, paused, events, keep })),
-      rules.map(([id, queue, job, position, keyed, concurrency, starts, per]): RuleRow => {
-        return { id, queue, job, position, keyed, concurrency, starts, per };
-      }),
-    );
-    this.#ruled = new Set(rules.map(([, queue]) => queue));
+    const queues = named<QueueRow>(await rows(this.#sql.queues));
+    const rules = named<RuleRow>(await rows(this.#sql.rules));
+    this.#view = toSettings(queues, rules);
+    this.#ruled = new Set(rules.map(({ queue }) => queue));
     this.#seen = counted;
   }
 
-  /** False when it is so already. */
   async pause(tx: Tx, name: string, paused: boolean): Promise<boolean> {
     const view = await this.at(tx);
     if (view.isPaused(name) === paused) return false;
-    // First, so that two who pause several do not wait for each other.
+    // The lock first, so that two processes that pause several queues do not deadlock.
     await this.#count(tx);
     await tx.rows(this.#sql.pause, name, paused);
     await this.load(tx.rows);
@@ -145,21 +115,18 @@ export class Settings {
     return true;
   }
 
-  /** The numbers of the declared limits, in their order. */
   async declare(tx: Tx, declaration: Declaration): Promise<readonly number[]> {
     const known = this.#declarations.rulesOf(declaration);
     if (known !== undefined) return known;
     const { rules, changes } = declarationChanges(await this.at(tx), declaration, this.#declarations.isOld(declaration));
     if (changes.length > 0) {
       const wakes = changes.some(({ kind }) => kind === "set-rule" || kind === "drop-rule");
-      // No job is parked by the old limits unseen by the wake-up of parked jobs.
-      if (wakes) await this.#locks.take(tx, [declaration.queue]);
-      // First, so that two who declare at once do it one after the other.
+      // Under this lock no job is parked by the old limits after the wake-up of parked jobs.
+      if (wakes) await this.#parts.locks.take(tx, [declaration.queue]);
       await this.#count(tx);
       for (const change of changes) await this.#make(tx, change, rules);
-      if (wakes) await this.#cache.changed(tx, declaration.queue);
+      if (wakes) await this.#parts.limitCache.changed(tx, declaration.queue);
       await this.load(tx.rows);
-      // More of what waits there may start now.
       tx.ready(declaration.queue);
       tx.wrote();
     }
@@ -169,19 +136,18 @@ export class Settings {
     return rules;
   }
 
-  /** Whether nothing that the job's definition declares has to be written down any more, and it has no limits. */
+  /** Whether everything that the job's definition declares is stored, and it has no limits. */
   isSilent({ declares }: NewJob): boolean {
     return (
       declares === undefined || (this.#declarations.isDeclared(declares) && this.#declarations.rulesOf(declares) !== undefined)
     );
   }
 
-  /** Whether this process has said it, for good. */
   isDeclared(declaration: Declaration): boolean {
     return this.#declarations.isDeclared(declaration);
   }
 
-  /** What stands in the rows of these jobs about their limits; null when none has any. First words are written down. */
+  /** The `limits` columns of these jobs; null if none has any. Stores declarations that are new. */
   async limitsOf(tx: Tx, jobs: readonly NewJob[]): Promise<(string | null)[] | null> {
     const own = new Map<Declaration, readonly number[]>();
     for (const { declares } of jobs) {
@@ -220,7 +186,7 @@ export class Settings {
 
   /** No other transaction can change settings from here to the commit. */
   async #count(tx: Tx): Promise<void> {
-    await this.#counter.take(tx);
+    await this.#parts.counter.take(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
     tx.moved("settings", count - 1, count);
     tx.onUndo(() => this.forget());

@@ -33,7 +33,6 @@ import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import { workDatabase, workHooks } from "./work.ts";
 
-/** The server looks after its own log and files. */
 const NO_FILE: FileFacts = {
   logAtOpening: () => ({ bytes: 0, frames: 0 }),
   logSize: () => 0,
@@ -41,7 +40,6 @@ const NO_FILE: FileFacts = {
   reported: () => {},
 };
 
-/** All parts of a store, and what each of them needs. `actor`: for the audit. */
 export function storeParts(
   opened: OpenedPostgres,
   { random, actor, time, access }: { random: () => number; actor: string | null; time: ServerTime; access: Access },
@@ -107,7 +105,7 @@ function auditGuards(s: string): AuditGuards {
 
 const NO_COLUMNS = { columns: "", values: "", updates: "", params: () => ({}) };
 
-/** Adds no checksums to rows: the server looks after its pages itself. */
+/** Adds no checksums to rows: the server checks its pages itself. */
 const UNGUARDED = {
   columns: "",
   check: () => {},
@@ -131,11 +129,9 @@ export class JobParts {
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
   readonly buildsLock: OrderedLock;
-  /** What builds work on. */
   readonly batches: WorkBatches;
   readonly #counter: OrderedLock;
 
-  /** `knows`: what is committed for sure, and need not be looked up again. */
   constructor(s: string, options: { canDeclare: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
     const counter = (this.#counter = new OrderedLock(s, "counter"));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
@@ -154,27 +150,25 @@ export class JobParts {
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
     const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
     const parts = { catalog, settings, limits, waits, effects, events, batches };
-    this.enqueue = new Enqueue(s, { ...parts, patient: !options.canDeclare });
+    this.enqueue = new Enqueue(s, { ...parts, defersLimits: !options.canDeclare });
   }
 
-  /** What comes before everything else in a transaction: null when it is nothing. */
   first(tx: Tx, queues: readonly string[]): Promise<void> | null {
-    const locked = this.limits.lockWanted(tx, queues);
+    const locked = this.limits.locks.takeWanted(tx, queues);
     const builds = this.buildsLock.takeWanted(tx);
     const counter = this.#counter.takeWanted(tx);
-    // From here on nothing is waited for that comes before it.
     if (builds !== null) tx.isLate = true;
     return locked === null && builds === null && counter === null ? null : Promise.all([locked, builds, counter]).then(() => {});
   }
 
-  /** Others have changed what is known here, and what relied on it was undone. */
+  /** Cached lanes or settings are outdated, and the transaction that relied on them was undone. */
   forget(): void {
     this.#counter.conflicted();
     this.catalog.forgetCount();
     this.settings.forget();
   }
 
-  /** The database has gone back: nothing of what is known is sure. */
+  /** The database has reverted to an earlier state. */
   forgetAll(): void {
     this.catalog.forget();
     this.settings.forget();

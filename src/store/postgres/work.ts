@@ -20,8 +20,8 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
       await limits.lock(tx, queues);
       limits.unclaimed(jobs);
     },
-    // Held before it is checked which artifacts exist, and until the commit. `referenced` waits for all transactions that
-    // hold it, and sees what they have referenced; later ones find missing what it has swept.
+    // Held from the check that artifacts exist until the commit. `referenced` waits for the transactions that hold it and sees
+    // their references; later ones find swept artifacts missing.
     lockArtifacts: (tx: Tx) => tx.rows(`lock table ${s}.artifacts in row exclusive mode`),
     async resultKeys(tx: Tx, count) {
       const sql = `select nextval('${s}.results_key_seq') from generate_series(1, $1::integer)`;
@@ -47,16 +47,14 @@ export function workHooks(
     knowLanes: (tx: Tx, lanes) => catalog.knowLanes(tx.rows, lanes),
     claimedQueues: (jobs) => limits.claimedIn(jobs),
     lockQueues: (tx: Tx, queues) => limits.lock(tx, queues),
-    /** After the writes that were submitted before, and after transactions of other processes that add references. */
     async referenced(hashes) {
       await access.write("prune", async () => {});
       if (hashes.length === 0) return new Set();
-      // In a transaction of its own, so that it holds nothing that the transactions need for which it waits.
+      // In its own transaction, so that it holds nothing that the transactions it waits for need.
       const answers = await reader.script<[string]>(
         "set transaction isolation level read committed",
         `set local lock_timeout = ${LOCK_WAIT_MS}`,
         `lock table ${s}.artifacts in share mode`,
-        // By artifacts_hash. A script takes no values.
         `select hash from unnest('${listOf(hashes).replaceAll("'", "''")}'::text[]) as asked (hash)
          where exists (select 1 from ${s}.artifacts where artifacts.hash = asked.hash)`,
       );

@@ -40,12 +40,10 @@ export interface AuditGuards {
 }
 
 /**
- * Writes audit entries. Each transaction that adds entries locks the audit's head: so the entries are one chain, and are
- * committed in the order of their numbers. PostgreSQL locks the head at the end of a transaction, when it needs no other
- * row any more, so a transaction that holds the head never waits for a lock.
+ * Writes audit entries. Each transaction that adds entries locks the audit's head, so the entries are one chain. PostgreSQL
+ * locks the head last, so a transaction that holds it never waits for a lock.
  */
 export class Audit {
-  /** The actor given when the store was opened; null if none was. */
   readonly actor: string | null;
   readonly #events: Events;
   readonly #sql: ReturnType<typeof statements>;
@@ -68,7 +66,6 @@ export class Audit {
     yield* wait(this.#events.act(tx, action, name, data, build));
   }
 
-  /** Appends entries to the chain. */
   *write(db: Reads & Pick<Tx, "audited">, entries: readonly NewAuditEntry[]): Script<void> {
     const [locked] = yield* db.all<AuditHead & { now: number }>(this.#sql.lock);
     if (locked === undefined) throw headless();
@@ -84,13 +81,11 @@ export class Audit {
     db.audited?.(head);
   }
 
-  /** Null if the head's row was deleted. */
   *head(db: Reads): Script<AuditHead | null> {
     const head = yield* db.get<AuditHead>(this.#sql.head);
     return head === undefined ? null : { ...head };
   }
 
-  /** Whether exactly this entry exists. */
   *has(db: Reads, { seq, hash }: AuditHead): Script<boolean> {
     return (yield* db.get(this.#sql.entry, { seq, hash })) !== undefined;
   }
@@ -118,7 +113,7 @@ export class Audit {
 interface LogParts {
   audit: Audit;
   guards: AuditGuards;
-  /** Heads of the audit that were written down outside the database: what it must hold. */
+  /** Heads of the audit that were recorded outside the database, which must contain them. */
   keptHeads: () => readonly AuditHead[];
 }
 
@@ -147,7 +142,6 @@ export class AuditLog implements AuditStore {
     return this.#access.write("audit", (tx) => this.#parts.audit.record(tx, act));
   }
 
-  /** Records the action unless an entry with its subject exists. */
   recordOnce(act: Act): Promise<void> {
     return this.#access.write("audit", (tx) => this.#recordOnce(tx, act));
   }
@@ -165,7 +159,6 @@ function statements({ table, rows, locking }: Dialect) {
   const oldest = (where: string) => `${read} where ${where} order by seq limit :limit`;
   const newest = (where: string) =>
     `select * from (${read} where ${where} order by seq desc limit :limit) as newest order by seq`;
-  // By the index on subject.
   const about = "subject = :subject and seq > :after";
   const columns = { seq: "bigint", at: "bigint", by: "text", action: "text", subject: "text" } as const;
   const texts = { before: "text", after: "text", hash: "text" } as const;
@@ -180,7 +173,7 @@ function statements({ table, rows, locking }: Dialect) {
     entry: `select 1 from ${table("audit")} where seq = :seq and hash = :hash`,
     oldest: { all: oldest("seq > :after"), about: oldest(about) },
     newest: { all: newest("seq > :after"), about: newest(about) },
-    // The entries and the head in one statement, so that both are of one instant. Without entries there is still one row.
+    // One statement, so that entries and head are of one instant. Without entries there is still one row.
     check: `
       select head.seq as "headSeq", head.hash as "headHash", entry.*
       from (select 1 as one) as always left join ${table("audit_head")} as head on head.id = 1

@@ -15,40 +15,30 @@ import { type Flag, isYes } from "../job-row.ts";
 import type { Audit } from "./audit.ts";
 import type { Access, Dialect, Reads, Script, Tx } from "./script.ts";
 
-/**
- * The numbers of events. SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are
- * read, see `Numbering`.
- */
+/** SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are read, see `EventNumbering`. */
 export interface EventNumbers {
   /** SQL: whether there are events without a number, with an id above `:low`. */
   readonly isBehind: string;
   readonly low: number;
-  /** SQL: the highest number that an event ever had. */
   readonly newest: string;
-  /** Numbers at least so many events. */
   number(atLeast: number): Promise<void>;
   /** The highest number after all events that this transaction can see are numbered. */
   newestIn(db: Reads): Script<number>;
   /** The same, as of the writes that were submitted before this call. */
   newestNow(): Promise<number>;
-  /** SQL: deletes events and returns their numbers. */
   deleted(where: string): string;
 }
 
-/** What a store adds to the rows of events so that damage to them is noticed. */
 export interface EventGuard {
-  /** Begins with a comma. */
   columns: string;
   /** Throws if a row is not what was written. A damaged event is delivered to no sink. */
   check(row: EventRow): void;
 }
 
-/** Each row says whether events without a number existed when it was read. */
 interface Looked {
   isBehind: boolean;
 }
 
-/** Reads rows; if there were events without a number, numbers them all and reads again. */
 export async function readNumbered<Row extends Looked>(numbers: EventNumbers, read: () => Promise<Row[]>): Promise<Row[]> {
   const rows = await read();
   if (!rows[0]?.isBehind) return rows;
@@ -56,7 +46,6 @@ export async function readNumbered<Row extends Looked>(numbers: EventNumbers, re
   return read();
 }
 
-/** The events that are kept, in the order of their commits. */
 export class EventLog implements EventStore {
   readonly #access: Access;
   readonly #parts: { numbers: EventNumbers; guard: EventGuard; databaseId: string };
@@ -71,7 +60,6 @@ export class EventLog implements EventStore {
   async page(query: EventQuery): Promise<Event[]> {
     const { numbers, guard, databaseId } = this.#parts;
     let rows = await this.#page(query);
-    // Events without a number come after all that have one.
     if (rows[0]?.isBehind && (query.last || rows.filter(isEvent).length < query.limit)) {
       await numbers.number(isPlain(query) ? query.limit : Number.POSITIVE_INFINITY);
       rows = await this.#page(query);
@@ -118,7 +106,6 @@ function isEvent(row: PageRow): row is Looked & EventRow {
   return row.seq !== null;
 }
 
-/** Everything after a number, of any kind. */
 function isPlain({ types, job, build, last = false }: EventQuery): boolean {
   return types === undefined && job === undefined && build === undefined && !last;
 }
@@ -130,14 +117,13 @@ function statements(dialect: Dialect, { numbers, guard }: { numbers: EventNumber
   const page = (from: string) => `
     select ${numbers.isBehind} as "isBehind", page.* from (select 1 as one) as always left join (${from}) as page on true
     order by page.seq`;
-  // For operators; it may read all events.
   const asked = `seq > :after and (cast(:job as text) is null or job = :job) and (cast(:build as text) is null or build = :build)
     and (not :isTyped or exists (
       select 1 from ${dialect.items("text", ":types")} as asked
       where event.type = asked.value or (asked.value like '%*'
         and substr(event.type, 1, length(asked.value) - 1) = substr(asked.value, 1, length(asked.value) - 1))))`;
-  // The oldest events that all sinks have passed and that are older than is kept. An event further in the future than
-  // that was written while the clock was wrong; younger events must not wait for it.
+  // The oldest events that all sinks have passed and that are older than is kept. An event further in the future was written
+  // while the clock was wrong; younger events must not wait for it.
   const gone = `seq <= (
       select max(seq) from (
         select seq from ${events}
@@ -145,7 +131,6 @@ function statements(dialect: Dialect, { numbers, guard }: { numbers: EventNumber
         order by seq limit :limit) as oldest)
     and at not between :now - cast(:olderThan as bigint) and :now + cast(:olderThan as bigint)`;
   return {
-    // By the primary key: it costs what it returns.
     oldest: page(`${read} seq > :after order by seq limit :limit`),
     filtered: page(`${read} ${asked} order by seq limit :limit`),
     last: page(`${read} ${asked} order by seq desc limit :limit`),
@@ -164,7 +149,6 @@ interface Cursor {
   cursor: number;
 }
 
-/** How far each sink has delivered events, and which process delivers them. */
 export class Sinks implements SinkStore {
   readonly #access: Access;
   readonly #parts: { audit: Audit; numbers: EventNumbers };
@@ -180,7 +164,6 @@ export class Sinks implements SinkStore {
     return this.#write("sink", name, (tx) => this.#open(tx, name, kind));
   }
 
-  /** A sink that exists keeps its cursor; only its kind may change. */
   *#open(tx: Tx, name: string, kind: string): Script<number> {
     for (;;) {
       const found = yield* tx.get<Cursor & { kind: string }>(this.#sql.find, { name });
@@ -189,12 +172,11 @@ export class Sinks implements SinkStore {
         return found.cursor;
       }
       const cursor = yield* this.#parts.numbers.newestIn(tx);
-      // Another transaction may have inserted the sink since it was looked up.
       if (yield* tx.run(this.#sql.insert, { name, kind, cursor })) return cursor;
     }
   }
 
-  /** A process on standby asks again and again: a refusal writes nothing. */
+  /** A standby process asks again and again: a refusal writes nothing. */
   async hold(name: string, claim: Claim): Promise<SinkHold | null> {
     type Seen = Cursor & { token: Fence; isFree: Flag };
     const { ttl, token } = claim;
@@ -252,10 +234,9 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
   const { table } = dialect;
   const sinks = table("sinks");
   const held = "name = :name and token = :token and holder is not null";
-  // A sink is free if no process holds it, its time is over, or its holder is not registered any more. A time further away
-  // than `ttl` was written before the clock was set back, and counts as over. A holder that loses its sink this way
-  // loses no event: its token moves the cursor no more. `:clock`, because a statement that waited for the row compares
-  // the new holder's time.
+  // A sink is free if no registered process holds it, or its time is over. A time further away than `ttl` was written before
+  // the clock was set back. A holder that loses its sink this way loses no event: its token moves the cursor no more. `:clock`,
+  // because a statement that waited for the row compares the new holder's time.
   const free = `(
     sink.holder is null or sink.expires_at <= :clock or sink.expires_at > :clock + :ttl
     or not exists (select 1 from ${table("processes")} as process where process.id = sink.holder))`;
@@ -273,7 +254,7 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
     keep: `
       update ${sinks} set expires_at = :clock + :ttl where name = :name and holder = :holder and token = :token
       returning cursor`,
-    // Of two writes in flight the one with the higher number counts, in whichever order they arrive.
+    // Of two writes in flight the higher number counts, in whichever order they arrive.
     advance: `
       update ${sinks} set cursor = ${dialect.greatest("cursor", ":seq")}, expires_at = :clock + :ttl, delivered_at = :clock,
         failures = 0, failed_at = null, error = null

@@ -6,8 +6,8 @@ import type { Audit } from "./audit.ts";
 import type { RecoveryLog } from "./reports.ts";
 
 /**
- * Whether a row `lock` is held: its time is not over, or the exclusive claim it belongs to is still running. The state is
- * compared in a way that keeps PostgreSQL from going through all running jobs to find that one.
+ * Whether a row `lock` is held: its time is not over, or its exclusive claim is still running. `coalesce` keeps PostgreSQL from
+ * walking all running jobs.
  */
 export function isHeld({ table }: Dialect, now = ":now"): string {
   return `(
@@ -18,9 +18,9 @@ export function isHeld({ table }: Dialect, now = ":now"): string {
 }
 
 /**
- * Whether a lock is over, for statements that change it. On PostgreSQL such a statement may have waited for the row: then it
- * sees the row as it is now, but the jobs as they were when it began. A claim that was bound to the lock in the meantime
- * is not running there yet and must not be mistaken for one that has ended.
+ * Whether a lock is over, for statements that change it. On PostgreSQL a statement that waited for the row sees the row as it
+ * is now, but the jobs as they were when it began: a claim that was bound meanwhile is not running there yet, and must not be
+ * mistaken for one that has ended.
  */
 export function isOver(dialect: Dialect, now = ":now"): string {
   return `(
@@ -31,8 +31,8 @@ export function isOver(dialect: Dialect, now = ":now"): string {
 }
 
 /**
- * Named, leased mutexes. A lock is free if it has no row, if its time is over, or if it belongs to an exclusive claim that
- * has ended. Locks of exclusive claims have no expiry and are never released: the job's own row tells whether they count.
+ * Named, leased mutexes. Locks of exclusive claims have no expiry and are never released: the job's own row tells whether they
+ * count.
  */
 export class Locks implements LockStore {
   readonly #access: Access;
@@ -49,7 +49,6 @@ export class Locks implements LockStore {
     return this.#write(name, (tx) => tx.run(this.#sql.acquire, { name, holder, token, ttl, process: this.#self }));
   }
 
-  /** From now on the lock belongs to the process that extends it. */
   extend(name: string, token: string, ttl: number): Promise<boolean> {
     return this.#write(name, (tx) => tx.run(this.#sql.extend, { name, token, ttl, process: this.#self }));
   }
@@ -80,7 +79,7 @@ export class Locks implements LockStore {
     return true;
   }
 
-  /** Called again and again, mostly for nothing: then nothing is written. */
+  /** Called often, mostly for nothing: then nothing is written. */
   async clean(): Promise<string[]> {
     const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
     return unclean === undefined ? [] : this.#access.write("reclaim", (tx) => this.#clean(tx));
@@ -94,23 +93,20 @@ export class Locks implements LockStore {
     return locks;
   }
 
-  /** The names of the locks that `clean` would remove once these leases are reclaimed. */
+  /** The locks that `clean` would remove once these leases are reclaimed. */
   *stale(db: Reads, reclaimed: readonly LeaseRef[]): Script<string[]> {
     return (yield* db.all<Named>(this.#sql.stale, leasesOf(reclaimed))).map(({ name }) => name);
   }
 
-  /** The names of what these processes have locked, by name or by an exclusive claim. */
   *ofProcesses(db: Reads, processes: readonly ProcessId[]): Script<string[]> {
     const locks = yield* db.all<Named>(this.#sql.ofProcesses, { processes });
     return locks.map(({ name }) => name);
   }
 
-  /** The locks that a dead process took by name are free before their time is over. */
   *freeOf(tx: Tx, process: ProcessId): Script<string[]> {
     return freed(tx, yield* tx.returning<Named>(this.#sql.freeOf, { process }));
   }
 
-  /** Frees the locks of exclusive claims that have just ended. */
   *freeBound(tx: Tx, ended: readonly LeaseRef[]): Script<string[]> {
     return freed(tx, yield* tx.returning<Named>(this.#sql.freeBound, leasesOf(ended)));
   }
@@ -119,7 +115,6 @@ export class Locks implements LockStore {
     return this.#access.write("lock", script, { row: `lock ${name}` });
   }
 
-  /** The process whose locks they are; one that is not registered is never found dead. */
   get #self(): ProcessId | null {
     return this.#parts.processes.self || null;
   }
@@ -162,7 +157,7 @@ function statements(dialect: Dialect) {
       delete from ${locks} as lock where name = :name and (not :stale or ${over})
       returning holder, acquired_at as "acquiredAt", expires_at as "expiresAt"`,
     clean: `delete from ${locks} as lock where ${over} returning name`,
-    // A lock that lasts longer than it was taken for: the clock was set back since then.
+    // The clock was set back since the lock was taken.
     shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl`,
     unclean: `select 1 from ${locks} as lock where ${over} or lock.expires_at > :now + lock.ttl limit 1`,
     list: `

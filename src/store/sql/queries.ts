@@ -22,25 +22,19 @@ const COLUMNS = `
 
 /** What each database adds to the queries: the conditions of its partial indexes, and its own statements. */
 export interface QueryDialect {
-  /** Jobs that can be claimed now; jobs of dead workers that can; jobs that wait for others. */
   ready: string;
   suspect: string;
   waiting: string;
-  /** The running jobs, with their lanes. */
   running: string;
-  /** Selects lane, state and the negative number of the work items that builds which have ended have left. */
+  /** Selects lane, state and the negative count of work items of builds that have ended. */
   unwanted: string;
   /** Selects `lane` and `createdAt` of the oldest job that could run now, for each lane in `:lanes`. */
   oldest: string;
-  /** Selects a page of jobs in a state. */
   page(jobs: string, state: JobState | undefined, ofLanes: boolean): string;
-  /** Whether a page of this state always names the lanes. */
   needsLanes(state: JobState | undefined): boolean;
-  /** What is read in addition, so that damage to a row is noticed. Both begin with a comma or a join. */
   guard: { columns: string; joins: string; isDamaged(row: JobRow): boolean; withhold(row: JobRow): JobRow };
 }
 
-/** The lanes that this process knows. */
 interface Lanes {
   reload(): Answer<void>;
   know(ids: readonly number[]): Answer<void>;
@@ -88,7 +82,6 @@ export class Queries implements QueryStore {
     const rows = yield* db.all<JobRow>(this.#dialect.page(this.#sql.jobs, state, lanes !== null), params);
     yield* wait(this.#lanes.know(rows.map(({ lane }) => lane)));
     const { isDamaged, withhold } = this.#dialect.guard;
-    // A damaged job does not hide the others: it is shown without what it holds.
     const shown = rows.map((row) => (isDamaged(row) ? withhold(row) : row));
     return pageOf(shown, limit, (lane) => this.#lanes.lane(lane));
   }
@@ -114,7 +107,7 @@ export class Queries implements QueryStore {
       db.all<LaneCount & Tallied>(this.#sql.counted),
       db.all<{ lane: number; createdAt: number | null }>(this.#dialect.oldest, { lanes: lanes.map(({ id }) => id) }),
     );
-    // A lane that was made for a user's transaction that rolled back has never had a job.
+    // A lane that was added for a user's transaction that rolled back has never had a job.
     const used = new Set(counted.map(({ lane }) => lane));
     const counts = {
       lanes: lanes.filter(({ id }) => used.has(id)),
@@ -141,7 +134,7 @@ export class Queries implements QueryStore {
   }
 }
 
-/** Selects the key of a public id, whichever kind it is; `idParams` has the values. A chosen id may outlive its job. */
+/** Selects the key of a public id; `idParams` has the values. A chosen id may outlive its job. */
 export function keyOf({ table }: Dialect, id = ":id", key = ":key", createdAt = ":createdAt"): string {
   return `coalesce(
     (select job from ${table("ids")} where id = ${id}),
@@ -158,7 +151,7 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
   const jobs = `
     select ${COLUMNS}${guard.columns} from ${table("jobs")} as job left join ${table("notes")} as note on note.job = job.key
     left join ${table("processes")} as process on process.id = job.holder and job.state = 'running' ${guard.joins}`;
-  // Each arm walks one partial index and nothing else: the cost is that of what is unfinished, never of history.
+  // Each arm walks one partial index: the cost is that of what is unfinished, never of history.
   const unfinished = `
     select lane, 'pending' as state, count(*) as n from ${table("jobs")} where ${ready} group by lane
     union all
@@ -182,7 +175,6 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
       union all
       select lane, state, n, ended, since, fresh, before from ${table("tally")}`,
-    // Without any queue there is still one row, which has the time.
     queues: `select name, paused, :now as now from (select 1 as one) as always left join ${table("queues")} on true`,
   };
 }

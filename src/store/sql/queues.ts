@@ -31,7 +31,6 @@ import {
   wait,
 } from "./script.ts";
 
-/** Settings that programs declare for queues, and pausing by operators. */
 export class Queues implements QueueStore {
   readonly #access: Access;
   readonly #parts: { settings: Settings; audit: Audit };
@@ -63,10 +62,9 @@ export class Queues implements QueueStore {
   }
 }
 
-/** What a store adds to the rows of schedules so that damage to them is noticed. Names of columns begin with a comma. */
+/** What a store adds to the rows of schedules so that damage is noticed. Columns begin with a comma. */
 export interface ScheduleGuard {
   columns: string;
-  /** Throws if a row is not what was written. */
   check(row: GuardedSchedule): void;
   saved: { columns: string; values: string; updates: string; params(row: GuardedSchedule): Params };
 }
@@ -84,7 +82,7 @@ export interface GuardedSchedule {
 
 type Made = GuardedSchedule & { lastJob: JobKey | null };
 
-/** What is enqueued when. A tick is one transaction: its jobs are added and next_at moves on, or neither. */
+/** A tick is one transaction: its jobs are added and next_at moves on, or neither. */
 export class Schedules implements ScheduleStore {
   readonly #access: Access;
   readonly #parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard };
@@ -103,7 +101,7 @@ export class Schedules implements ScheduleStore {
   *#save(tx: Tx, { template, nextAt, ...draft }: ScheduleDraft): Script<StoredSchedule> {
     const { audit, guard } = this.#parts;
     const row = { ...draft, template: JSON.stringify(template), name: template.name };
-    // Of two who save it at once, the second finds what the first has made of it.
+    // Of two processes that save it at once, the second finds what the first has saved.
     const made = yield* this.#locked(tx, draft.key);
     const [old] = yield* this.#read(tx, draft.key);
     const revision = yield* tx.fence();
@@ -122,7 +120,6 @@ export class Schedules implements ScheduleStore {
   async due(): Promise<DueSchedules> {
     type Due = ScheduleRow & { now: number };
     const rows = await this.#access.read((db) => db.all<Due>(this.#sql.due));
-    // Without any schedule there is still one row, which has none.
     const due = rows.flatMap(({ now, ...row }) => (row.key !== null && row.nextAt <= now ? [toSchedule(row)] : []));
     const [{ now, nextAt }] = rows as [Due];
     return { due, nextAt, now };
@@ -147,7 +144,7 @@ export class Schedules implements ScheduleStore {
   }
 
   *#trigger(tx: Tx, key: string): Script<Enqueued | null> {
-    // Of two who trigger it at once, the second sees the first one's job.
+    // Of two processes that trigger it at once, the second sees the first one's job.
     const made = yield* this.#locked(tx, key);
     if (made === undefined) return null;
     this.#parts.guard.check(made);
@@ -204,7 +201,7 @@ export class Schedules implements ScheduleStore {
     return answers.at(-1) as Enqueued;
   }
 
-  /** The id of its last job, unless that is over, or pruned, or may have others beside it. */
+  /** The id of its last job, unless that has ended, or may overlap with others. */
   *#unfinished(db: Reads, { overlap, lastJob }: Made): Script<string | undefined> {
     if (isYes(overlap) || lastJob === null) return undefined;
     const job = yield* db.get<{ state: JobState; createdAt: number }>(this.#sql.job, { lastJob });
@@ -222,7 +219,6 @@ const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, ove
 function statements(dialect: Dialect, guard: ScheduleGuard) {
   const table = dialect.table("schedules");
   const made = `key, cron, timezone, missed, within, overlap, template, name, last_job as "lastJob"${guard.columns}`;
-  // In these words the index schedules_due has it.
   const runs = dialect.isFalse("paused");
   return {
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
@@ -239,7 +235,6 @@ function statements(dialect: Dialect, guard: ScheduleGuard) {
       returning ${COLUMNS}`,
     list: `
       select ${COLUMNS} from ${table} where cast(:key as text) is null or key = :key order by ${dialect.byBytes("key")}`,
-    // One statement, hence as of one instant: what is due, and what comes next.
     due: `
       select ${COLUMNS}, :now as now from (select 1) as always left join ${table}
         on ${runs} and next_at <= ${dialect.greatest(":now", `(select min(next_at) from ${table} where ${runs})`)}
@@ -254,7 +249,7 @@ function statements(dialect: Dialect, guard: ScheduleGuard) {
     job: `select state, created_at as "createdAt" from ${dialect.table("jobs")} where key = :lastJob`,
     remove: `delete from ${table} where key = :key returning ${COLUMNS}`,
     pause: `update ${table} set paused = true where key = :key and not paused`,
-    // Only from paused: a resume that changes nothing must not step over a tick that is due.
+    // Only from paused: a resume that changes nothing must not skip a tick that is due.
     resume: `update ${table} set paused = false, next_at = :nextAt where key = :key and revision = :revision and paused`,
   };
 }

@@ -59,14 +59,12 @@ interface Parts {
   file: FileFacts;
 }
 
-/** What only a SQLite file knows: its write-ahead log, and what was found wrong with it. A server looks after both itself. */
+/** What only a SQLite file knows: its write-ahead log, and what was found wrong with it. */
 export interface FileFacts {
-  /** The log as it was when this handle opened the file. */
   logAtOpening(): { bytes: number; frames: number };
   logSize(): number;
-  /** Acknowledged commits that are not there; null: it is not known. */
+  /** Acknowledged commits that are missing; null: not known. */
   commitsMissing(): number | null;
-  /** A report has recorded these findings. */
   reported(ids: readonly string[]): void;
 }
 
@@ -125,7 +123,7 @@ export class Recoveries implements RecoveryStore {
   }
 
   async reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess> {
-    // What proves that a process lives is removed after the process is unregistered, and not before.
+    // The proof of life is removed after the process is unregistered, and not before.
     const forget = this.#parts.processes.forgetting?.(dead.process);
     const recovered = await this.#write("reclaim", (tx) => this.#reclaimFrom(tx, dead));
     if (recovered.isDone) forget?.();
@@ -165,7 +163,7 @@ export class Recoveries implements RecoveryStore {
     };
   }
 
-  /** How many of these builds the report has not counted yet: a build that is resumed may crash again before its report ends. */
+  /** How many of these builds the report has not counted yet: a resumed build may crash again before the report ends. */
   *#notCounted(tx: Tx, report: number, builds: readonly string[]): Script<number> {
     let count = 0;
     for (const build of builds) {
@@ -261,7 +259,7 @@ export class Recoveries implements RecoveryStore {
     return reclaimed;
   }
 
-  /** Ends leases, each only if it is still the given one, and notifies their holders. Answers those that it ended. */
+  /** Ends leases, each only if it is still the given one, and notifies their holders. */
   *#endLeases(tx: Tx, leases: readonly ReclaimedLease[]): Script<{ ended: LeaseRef[]; reclaimed: Reclaimed }> {
     const nexts = yield* wait(this.#parts.settle.reclaim(tx, leases));
     const ended = leases.filter((_, i) => nexts[i] !== null);
@@ -287,13 +285,11 @@ export class Recoveries implements RecoveryStore {
     return new Set((yield* db.all<{ id: number }>(this.#sql.registered, { ids })).map(({ id }) => id));
   }
 
-  /** How many jobs these processes hold. */
   *#heldBy(db: Reads, processes: readonly ProcessId[]): Script<number> {
     return ((yield* db.get<{ jobs: number }>(this.#sql.heldBy, { processes })) as { jobs: number }).jobs;
   }
 }
 
-/** Another process has unregistered the dead one. */
 function goneBefore(): RecoveredProcess {
   return { ...reclaimedOf([]), builds: [], locks: [], orchestratorLocks: [], isDone: true, isUnregistered: false };
 }
@@ -304,13 +300,11 @@ function statements(dialect: Dialect) {
   return {
     // By an index on the earliest expiry; with nothing expired it reads one index page.
     expired: `${lease} where bound <= :now and expires_at <= :now order by expires_at, key limit :limit`,
-    // Reads all running jobs.
     stale: `
       ${lease} where expires_at <= :now or (:skewed and expires_at > :now + lease) or ${dialect.in("holder", "bigint", ":dead")}
       order by expires_at, key limit :limit`,
     registered: `select id from ${dialect.table("processes")} where ${dialect.in("id", "bigint", ":ids")}`,
     heldBy: `select ${dialect.heldBy(":processes")} as jobs`,
-    // By the index audit_subject.
     crashes: `select after from ${dialect.table("audit")} where subject = :build and action = 'build.crashed'`,
     leases: `
       select key as job, fence, expires_at as "expiresAt" from ${dialect.running} as running

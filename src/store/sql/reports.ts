@@ -29,7 +29,6 @@ import { type Dialect, type Events, type Reads, type Script, type Tx, wait } fro
 
 const NO_COUNTS = Object.fromEntries(Object.keys(COUNTED).map((name) => [name, 0])) as Record<keyof RecoveryCounts, number>;
 
-/** The tables of recovery reports and of the dead processes that they name. */
 export class Reports {
   readonly #sql: ReturnType<typeof statements>;
 
@@ -37,7 +36,6 @@ export class Reports {
     this.#sql = statements(dialect);
   }
 
-  /** The report of the recovery that is under way. */
   running(db: Reads): Script<ReportRow | undefined> {
     return db.get<ReportRow>(this.#sql.running);
   }
@@ -72,7 +70,6 @@ export class Reports {
     return tx.run(this.#sql.setOwner, { id, owner });
   }
 
-  /** Names a dead process in a report; false if the report names it already. */
   name(tx: Tx, report: number, { id, life }: { id: ProcessId; life: Life }): Script<boolean> {
     return tx.run(this.#sql.name, { report, id, life });
   }
@@ -82,7 +79,6 @@ export class Reports {
     return (yield* db.all<Left>(this.#sql.left, { report })).map((row) => Object.assign({}, row));
   }
 
-  /** Whether a report is under way, names this process, and the process is still registered. */
   *names(db: Reads, report: number, process: ProcessId): Script<boolean> {
     return (yield* db.get(this.#sql.names, { report, process })) !== undefined;
   }
@@ -91,7 +87,6 @@ export class Reports {
     return tx.run(this.#sql.count, { ...NO_COUNTS, ...counts, id });
   }
 
-  /** Adds findings to a report; answers all that it has. */
   *find(tx: Tx, id: number, findings: Partial<Findings>): Script<Findings> {
     const row = (yield* this.row(tx, id)) as ReportRow;
     const { wal_frames: walFramesReplayed, commits_missing: commitsMissing } = row;
@@ -130,14 +125,13 @@ function statements({ table, in: isIn }: Dialect) {
   const sums = Object.entries(COUNTED).map(([name, column]) => `${column} = ${column} + cast(:${name} as bigint)`);
   const isRunning = "id = :id and state = 'running'";
   return {
-    // By the index recoveries_running.
     running: `${read} where state = 'running'`,
     byId: `${read} where id = :id`,
     open: `
       insert into ${reports} (state, owner, begun_at, recovered_at, wal_bytes, wal_frames)
       values ('running', :by, :now, :now, :bytes, :frames) returning id`,
     setOwner: `update ${reports} set owner = :owner where ${isRunning}`,
-    // The last statement of its transaction, so a transaction that waits for this row is waited for by no other.
+    // The last statement of its transaction, so that no transaction waits for one that waits for this row.
     count: `update ${reports} set ${sums.join(", ")}, recovered_at = :now where ${isRunning}`,
     find: `
       update ${reports} set errors = :errors, commits_missing = :commitsMissing, wal_frames = :walFramesReplayed where id = :id`,
@@ -160,7 +154,6 @@ function statements({ table, in: isIn }: Dialect) {
       insert into ${table("report_totals")} as total (id, ${TOTALLED.join(", ")})
       select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from ${reports} where id = :id
       on conflict (id) do update set ${ADDED}`,
-    // By the index recoveries_failed, and over the reports that are kept, which are a thousand at most.
     totals: `
       select ${TOTALLED.join(", ")}, (select count(*) from ${reports} where state = 'failed') as open,
         (select count(*) from ${reports} where state in ('failed', 'acknowledged')) as failed
@@ -168,7 +161,6 @@ function statements({ table, in: isIn }: Dialect) {
     trim: `delete from ${reports} where id <= :before and state in ('completed', 'acknowledged')`,
     trimNames: `
       delete from ${named} where recovery <= :before and recovery not in (select id from ${reports} where id <= :before)`,
-    // By the index recoveries_failed.
     failed: `${read} where state = 'failed' order by id`,
     acknowledge: `
       update ${reports} set state = 'acknowledged', acknowledged_by = :by, acknowledged_at = :now
@@ -192,7 +184,7 @@ interface TotalsRow extends Omit<Logged, "at"> {
   recoveredAt: number;
 }
 
-/** Records what recovery reclaimed, when and why: a bounded log, totals, and an event. */
+/** Records what recovery reclaimed: a bounded log, totals, and an event. */
 export class RecoveryLog {
   readonly #events: Events;
   readonly #sql: ReturnType<typeof logStatements>;
@@ -232,7 +224,6 @@ function logStatements({ table, inOrder }: Dialect) {
       `insert into ${log} (at, cause, entries, quarantined, failed, locks)
        values (:now, :cause, cast(:entries as integer), :quarantined, :failed, cast(:locks as integer)) returning id`,
     ),
-    // One statement, so that the log and the totals are of one instant.
     totals: `
       select totals.entries as "allEntries", totals.locks as "allLocks", totals.recovered_at as "recoveredAt",
         log.at, log.cause, log.entries, log.quarantined, log.failed, log.locks

@@ -14,19 +14,16 @@ import { startedBySpotSql, startedInLaneSql } from "./leases.ts";
 export const READY = "ready";
 export const SUSPECT = "suspect = 'pending' and gate is null";
 
-/** A job that came with a user's transaction, may run at once, and has not passed its limits yet: by jobs_unseen. */
+/** A job of a user's transaction that may run at once, and has not passed its limits yet: by jobs_unseen. */
 export const UNSEEN = "gate = 'time' and fence = 0 and run_at <= created_at";
 
-/** Whether this process holds a job that was running when a worker died. */
 export function holdsSuspect(s: string, holder: string): string {
   return `exists (select 1 from ${s}.jobs where suspect = 'running' and holder = ${holder})`;
 }
 
-/** What a statement that claims jobs returns of each: see `Started`. */
 export const STARTED = `job.key, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
   job.fence, job.expires_at, job.suspect is not null, job.lane, job.lease`;
 
-/** A job's row after the claim. */
 export type Started = [
   key: JobKey,
   priority: number,
@@ -43,13 +40,11 @@ export type Started = [
   lease: number,
 ];
 
-/** What such a statement sets, with the `fence` and instant of `given`. $2 and $3: the process, or the name of a caller without one. */
 export function startSql(lease: string, now = "given.now", fence = "given.fence"): string {
   return `state = 'running', attempt = attempt + 1, fence = ${fence}, holder = $2::bigint, worker = $3,
       started_at = ${now}, lease = ${lease}, expires_at = ${now} + ${lease}`;
 }
 
-/** Whether the job was running when a worker died. */
 export function isSuspect(started: Started): boolean {
   return started[10];
 }
@@ -58,12 +53,10 @@ export function laneOf(started: Started): number {
   return started[11];
 }
 
-/** Statements return rows in any order. */
 export function byStartedTurn([key, priority]: Started, [other, otherPriority]: Started): number {
   return byClaimOrder({ key, priority }, { key: other, priority: otherPriority });
 }
 
-/** The lane and policy of the row are known. */
 export function toClaimed(row: Started, catalog: Catalog): Claimed {
   const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease] = row;
   const { name, queue, version } = catalog.lane(lane);
@@ -84,10 +77,8 @@ export function toClaimed(row: Started, catalog: Catalog): Claimed {
   };
 }
 
-/** Whether a row `lock` is held at `clock.now`. */
 export const LOCKED = (s: string): string => isHeld(dialectOf(s), "clock.now");
 
-/** The lock of a queue, taken by an exclusive claim. */
 export class ClaimLocks {
   readonly #bind: string;
 
@@ -107,7 +98,6 @@ export class ClaimLocks {
       select 1 from taken`;
   }
 
-  /** False, and nothing is changed, if another holder has it. */
   async bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): Promise<boolean> {
     const taken = await tx.rows(this.#bind, tx.at, claim.queue, holder, token, claim.job, claim.fence);
     if (taken.length > 0) tx.wrote();
@@ -116,8 +106,8 @@ export class ClaimLocks {
 }
 
 /**
- * The next jobs of one lane, each locked; locked ones are skipped. Rows that are locked and not chosen are free again with
- * the commit. A locked row keeps its place (ctid), and is found again by that.
+ * Locks the next jobs of one lane, and skips locked ones. Rows that are not chosen are free again with the commit. A locked row
+ * keeps its ctid, and is found again by that.
  */
 function headSql(s: string, which: string, lane: string, limit: string): string {
   return `
@@ -126,15 +116,14 @@ function headSql(s: string, which: string, lane: string, limit: string): string 
 }
 
 /**
- * Both statements take the same values. $1: the injected time; $2: the process; $3: the worker; $4: how many jobs in all; $5
- * to $11: for each lane its id, queue and lease, how many jobs of it are read, the position of its queue, its source, and how
- * many jobs that source may give; $12: how many jobs of each queue.
+ * Both statements take the same values. $1: the injected time; $2: the process; $3: the worker; $4: how many jobs in all; $5 to
+ * $11: for each lane its id, queue and lease, how many jobs of it are read, the position of its queue, its source, and how many
+ * jobs that source may give; $12: how many jobs of each queue.
  */
 const LANES = `
     unnest($5::integer[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
       as lane (id, queue, lease, most, place, source, budget)`;
 
-/** Starts what is `chosen`. */
 const startedSql = (s: string, returned: string): string => `
     job as (
       update ${s}.jobs as job set ${startSql("chosen.lease")}
@@ -143,9 +132,8 @@ const startedSql = (s: string, returned: string): string => `
     started as (${startedBySpotSql(s)})`;
 
 /**
- * Claims in a transaction, by the same decision as `choose` for each queue: the heads of its lanes, in turn, as many as it and
- * their sources may give; at most one of them a suspect: the first whose source has not given all it may by then. $13:
- * whether a suspect may be taken; null: if its process holds none.
+ * Claims in a transaction, by the same decision as `choose` for each queue; at most one job is a suspect. $13: whether a
+ * suspect may be claimed; null: if its process holds none.
  */
 export function claimSql(s: string): string {
   return `
@@ -174,7 +162,6 @@ export function claimSql(s: string): string {
     select * from job`;
 }
 
-/** What `singleClaimSql` returns: a job, or, without a key, what all jobs have in common. */
 export type SingleStarted = [
   key: JobKey | null,
   priority: number | null,
@@ -188,18 +175,15 @@ export type SingleStarted = [
   fence: Fence,
   now: number,
   isRefused: boolean | null,
-  /** Where fewer were claimed than could be: whether there are more, which are locked at this instant or may not be claimed. */
+  /** If fewer were claimed than wanted: whether other jobs are locked or may not be claimed. */
   more: boolean | null,
-  /** When the next delayed job is due. */
   nextAt: number | null,
   verdict: null,
 ];
 
-/** What such a statement returns of each job. */
 const SINGLE_STARTED = `job.key, nullif(job.priority, 0), job.policy, nullif(job.attempt, 1), job.created_at, job.id, job.input,
         job.scheduled_for, job.lane`;
 
-/** The answer of such a statement. To the statement itself, jobs that it claims are ready to its end. */
 const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string) => (verdict: string) =>
   `
       select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
@@ -209,7 +193,6 @@ const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string
         next_at, ${verdict} from given
       union all select *, null, null, null, null, null, null from job`;
 
-/** Whether one statement will not do: see `singleClaimSql`. */
 const refusedSql = (s: string, lanes: string, queues: string): string => `
           next_at <= now
           or exists (select 1 from ${s}.jobs where ${SUSPECT} and lane = ${lanes})
@@ -218,10 +201,7 @@ const refusedSql = (s: string, lanes: string, queues: string): string => `
 const nextAtSql = (s: string, lane: string): string =>
   `select run_at from ${s}.jobs where gate = 'time' and lane = ${lane} order by run_at limit 1`;
 
-/**
- * The same for a single lane, which takes the server a quarter less time: most workers have one definition. $5, $6, $7: its id,
- * queue and lease.
- */
+/** For a single lane, which most workers have: a quarter less time on the server. $5, $6, $7: its id, queue and lease. */
 export function singleLaneClaimSql(s: string): SingleStatement {
   return {
     parts: `
@@ -246,10 +226,9 @@ export function singleLaneClaimSql(s: string): SingleStatement {
 }
 
 /**
- * Claims by one statement that is a transaction. It takes nothing, and says `isRefused`, where there is more to do: a lock on a
- * queue, a suspect, a delayed job that is due and has its turn among the others, or a queue that has more jobs than its share
- * while others have fewer. Each part that others refer to costs the server as much as ten jobs, so there are few; and each
- * value of a row costs both sides something, so what all jobs have in common is a row of its own. A suspect is never claimed.
+ * Claims by one statement that is a transaction. It claims nothing, and answers `isRefused`, if there is a lock on a queue, a
+ * suspect, a delayed job that is due, or a queue with more jobs than its share while others have fewer. Each CTE that others
+ * refer to costs as much as ten jobs, so there are few; values that all jobs have in common are one row.
  */
 export function singleClaimSql(s: string): SingleStatement {
   const nextAt = `select min((${nextAtSql(s, "lane.id")})) from unnest($5::integer[]) as lane (id)`;

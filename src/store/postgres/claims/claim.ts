@@ -34,7 +34,7 @@ import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
 import type { SingleCall, Tx } from "../transactions/transaction.ts";
 import type { JobParts } from "../store-parts.ts";
 
-/** After one claim that a single statement could not make, so many go into a transaction without trying. */
+/** After one claim that a single statement could not make, so many use a transaction at once. */
 const CLAIMS_WITHOUT_TRY = 8;
 
 type ClaimParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events"> & {
@@ -43,7 +43,6 @@ type ClaimParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events"> &
   read: Rows;
 };
 
-/** Claims jobs: by one statement where that will do, or in a transaction. */
 export class Claim {
   readonly #parts: ClaimParts;
   readonly #limited: LimitedClaim;
@@ -60,14 +59,14 @@ export class Claim {
     this.#single = { lane: singleLaneClaimSql(s), lanes: singleClaimSql(s) };
     this.#ready = new ReadyLanes(s, { random: parts.random, longest: () => parts.settings.view.longestRefillMs });
     this.#sql = {
-      // The instant as a value of its own: compared with a function, each delayed job would be looked at.
+      // The instant comes from a subselect: compared with a function, each delayed job would be read.
       promote: `
         update ${s}.jobs set gate = null where key in (
           select key from ${s}.jobs
           where gate = 'time' and lane = any($2::integer[]) and run_at <= (select ${s}.clock($1)) and limits is null
           order by run_at limit ${MAX_PROMOTED_JOBS} for update skip locked)
         returning 1`,
-      // By jobs_suspect: most often there is none at all. And the names of those queues whose lock is held.
+      // By jobs_suspect, where most often there is none; and the queues whose lock is held.
       outset: `
         with clock as materialized (select ${s}.clock($4) as now)
         select exists (
@@ -81,7 +80,6 @@ export class Claim {
     };
   }
 
-  /** Whether it sends all its statements at once. */
   isQuick({ from, exclusive }: ClaimRequest): boolean {
     if (exclusive !== undefined || !this.#isKnown()) return false;
     const matched = this.#parts.catalog.matching(from);
@@ -90,7 +88,7 @@ export class Claim {
     return queue !== null && !this.#parts.settings.limits(queue);
   }
 
-  /** The queues whose lock it takes; of many lanes, only those that have jobs, which is not known yet. */
+  /** Queues to lock. Of many lanes only those that have jobs are locked, which is not known yet. */
   wants({ from }: ClaimRequest): string[] {
     const matched = this.#parts.catalog.matching(from);
     if (ReadyLanes.areMany(matched)) return [];
@@ -117,7 +115,6 @@ export class Claim {
     return claimed;
   }
 
-  /** Of few lanes one batch, sent at once; of many, batches of those that have jobs, until there are as many as are wanted. */
   async #takeBatches(tx: Tx, request: ClaimRequest): Promise<Started[]> {
     const matched = this.#parts.catalog.matching(request.from);
     const shares = this.#shares();
@@ -139,7 +136,7 @@ export class Claim {
     const queues = this.#turns.order(open, this.#parts.random);
     if (queues.length === 0) return [];
     const limited = queues.filter((lanes) => this.#isLimited(lanes));
-    // Sent one after the other: the locks of queues with limits come before any row's.
+    // Pipelined in this order: locks of queues with limits come before any row.
     const prepared = limited.length === 0 ? undefined : this.#limited.prepare(tx, limited);
     const promoted = tx.rows<never[]>(this.#sql.promote, tx.at, listOf(queues.flat().map(({ lane }) => lane.id)));
     const ready = Promise.all([prepared, promoted]);
@@ -157,7 +154,6 @@ export class Claim {
     return rows;
   }
 
-  /** One statement, after another one that finds its lanes where there are many; null where it takes more, as several claims do. */
   single(
     tx: Tx,
     [request, ...others]: ClaimRequest[],
@@ -168,7 +164,7 @@ export class Claim {
     const shares = this.#shares();
     if (!ReadyLanes.areMany(matched)) return this.#singleFrom(tx, request, shares, allOf(matched));
     const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
-    // Where no lane has jobs, one of them stands for all: the statement also finds out whether all lanes are known.
+    // Without any ready lane, one lane stands for all: the statement also compares the count of lanes.
     return found.then(({ lanes, ...rest }) =>
       this.#singleFrom(tx, request, shares, { ...rest, lanes: lanes.length === 0 ? matched.all.slice(0, 1) : lanes }),
     );
@@ -177,7 +173,6 @@ export class Claim {
   #singleFrom(tx: Tx, request: ClaimRequest, shares: ClaimableLanes, found: FoundLanes): SingleCall<Claimed[][]> | null {
     const queues = this.#turns.order(shares.byQueue(found.lanes), this.#parts.random);
     if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
-    // What one queue gives decides what the next may.
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     const [only, ...more] = openShares(queues);
     if (only === undefined || (this.#withoutTry > 0 && this.#withoutTry-- > 0)) return null;
@@ -192,11 +187,9 @@ export class Claim {
       return { statement: this.#single.lane, values, read };
     }
     const quota = Math.max(1, Math.ceil(max / queues.length));
-    // One job more of each lane shows that there are more.
     return { statement: this.#single.lanes, values: claimValues(tx, request, queues, { max, quota, most: quota + 1 }), read };
   }
 
-  /** Null: nothing was claimed, and it takes a transaction. */
   #readSingle(
     tx: Tx,
     { left }: ClaimRequest,
@@ -210,7 +203,6 @@ export class Claim {
       this.#withoutTry = CLAIMS_WITHOUT_TRY;
       return null;
     }
-    // Other lanes have jobs, which may be all that is left.
     if (!found.isWhole && rows.length === 1) return null;
     if (found.isWhole && more === false) left?.(outlookOf(false, [nextAt, found.nextAt], now));
     const started = startedOf(rows, common, queues).sort(inTurn(queues));
@@ -219,18 +211,16 @@ export class Claim {
     tx.wrote();
     this.#ready.served(found);
     this.#served(queues, first);
-    // Policies never change, so it does not matter when they are read.
     return Promise.resolve(this.#claimed(this.#parts.read, started)).then((claimed) => [claimed]);
   }
 
-  /** The answer to a claim whose answer was lost, by its fence: what it has started, as far as it still runs. */
+  /** Answers a claim whose answer was lost, by its fence: jobs that still run. */
   async recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
     if (fence === null) return [];
     const started = await rows<Started>(this.#sql.recall, fence);
     return this.#claimed(rows, started.sort(byStartedTurn));
   }
 
-  /** At once where their policies are known. */
   #claimed(rows: Rows, started: readonly Started[]): Claimed[] | Promise<Claimed[]> {
     if (started.every((row) => this.#parts.catalog.knowsPolicy(row[2]))) return this.#known(started);
     const policies = started.map((row) => row[2]);
@@ -243,7 +233,6 @@ export class Claim {
     return claimed;
   }
 
-  /** Each queue its share; one whose lock is held has none. */
   async #takeShares(
     tx: Tx,
     request: ClaimRequest,
@@ -261,12 +250,12 @@ export class Claim {
     )) as [[boolean, string | null]];
     const closed = new Set(locked === null ? [] : (JSON.parse(locked) as string[]));
     const open = queues.filter((lanes) => !closed.has(queueOf(lanes)));
-    // What one queue gives decides what the next may, where they have a source in common, or suspects, of which one is taken.
+    // Queues with a common source, or with suspects, are claimed one after the other: each decides what the next may give.
     const apart = suspects || limited.length > 0 || sharesBudgets(open, request.max);
     return apart ? this.#takeEach(tx, request, open, limited) : this.#takeAll(tx, request, open);
   }
 
-  /** One statement for all queues, and another where some have less than their share. */
+  /** One statement for all queues, and another if some gave less than their share. */
   async #takeAll(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][]): Promise<Started[]> {
     const rows: Started[] = [];
     for (const quota of quotas(request.max, queues.length)) {
@@ -277,7 +266,6 @@ export class Claim {
     return rows;
   }
 
-  /** One queue after the other. */
   async #takeEach(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], limited: ClaimableLane[][]): Promise<Started[]> {
     const rows: Started[] = [];
     let suspects = suspectsOf(request);
@@ -295,7 +283,6 @@ export class Claim {
     return rows;
   }
 
-  /** The lock of each queue, with the first of its claims. Another claim may have been faster, and then nothing was free. */
   async #lock(tx: Tx, claimed: readonly Claimed[], worker: string, token: string): Promise<void> {
     const queues = new Set<string>();
     for (const claim of claimed) {
@@ -310,7 +297,7 @@ export class Claim {
   }
 
   #tells(queues: ClaimableLane[][]): boolean {
-    return queues.some(([share]) => share !== undefined && this.#parts.settings.tells(share.lane.queue));
+    return queues.some(([share]) => share !== undefined && this.#parts.settings.view.recordsEvents(share.lane.queue));
   }
 
   #isLimited([share]: readonly ClaimableLane[]): boolean {
@@ -321,7 +308,6 @@ export class Claim {
     return new ClaimableLanes(this.#parts.settings, []);
   }
 
-  /** At most `quota` of each queue, in their order, and `max` of all. Suspects are taken of one queue only. */
   async #take(
     tx: Tx,
     request: ClaimRequest,
@@ -346,19 +332,16 @@ export class Claim {
   }
 }
 
-/** The lanes of these queues whose sources may give more. */
 function openShares(queues: readonly ClaimableLane[][]): ClaimableLane[] {
   return queues.flat().filter(({ budget }) => budget.left > 0);
 }
 
-/** By queue, then by turn. */
 function inTurn(queues: readonly ClaimableLane[][]): (a: Started, b: Started) => number {
   const places = new Map(queues.flatMap((lanes, place) => lanes.map(({ lane }) => [lane.id, place])));
   const place = (row: Started): number => places.get(laneOf(row)) as number;
   return (a, b) => place(a) - place(b) || byStartedTurn(a, b);
 }
 
-/** The values of both statements that claim. `most`: how many jobs of each lane are read. */
 function claimValues(
   tx: Tx,
   { holder, worker }: ClaimRequest,
@@ -384,7 +367,6 @@ function claimValues(
   ];
 }
 
-/** Rows with a key are jobs; a single statement claims no suspects. */
 function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues: readonly ClaimableLane[][]): Started[] {
   const [fence, now] = [common[9], common[10]];
   const leases = new Map(queues.flat().map(({ lane, lease }) => [lane.id, lease]));
@@ -412,7 +394,7 @@ function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues
   return started;
 }
 
-/** Whether some queues have a source in common that may not give as many as are wanted. */
+/** Whether queues have a source in common that may give fewer jobs than wanted. */
 function sharesBudgets(queues: readonly ClaimableLane[][], max: number): boolean {
   const seen = new Set<ClaimableLane["budget"]>();
   return queues.some((lanes) => {
@@ -421,7 +403,7 @@ function sharesBudgets(queues: readonly ClaimableLane[][], max: number): boolean
   });
 }
 
-/** Whether it may take one that was running when a worker died: by hand always; null: if its process has none. */
+/** Whether a suspect may be claimed: by hand always; null: if the process holds none. */
 function suspectsOf({ holder }: ClaimRequest): boolean | null {
   return holder === null ? true : null;
 }

@@ -7,24 +7,24 @@ import type { Settle } from "../settle/settle.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**
- * Whether a row `job` is still the attempt that is `asked` for. Wrapped, the state says nothing about itself. Else the planner,
- * whose statistics seldom catch a running job, begins with the index of those, and walks all of them for each that is asked
- * for: ten times as slow as by key.
+ * Whether a row `job` is still the attempt that is `asked` for. `coalesce` hides the state from the planner, which would
+ * otherwise walk the index of running jobs for each: ten times as slow as by key.
  */
 export const HELD = "job.key = asked.key and job.fence = asked.fence and coalesce(job.state, '') = 'running'";
 
-/** Locks the rows of those of a list that are still held, in the order of their keys: no other transaction can end them before the commit. */
+/**
+ * Locks those rows of a list that are still held, in the order of keys: no other transaction can end them before the commit.
+ */
 export const held = (s: string, asked: string): string => `
   select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
   order by job.key for no key update of job`;
 
-/** How often a lease is tried whose row is locked: after so many milliseconds, then twice as many, and so on. */
-const TRIES = 6;
-const PAUSE = 10;
+/** Tries for a lease whose row is locked, with exponential pauses. */
+const MAX_TRIES = 6;
+const RETRY_PAUSE_MS = 10;
 
 type Renewal = LeaseRef & { lease: number };
 
-/** Renewing what one believes to hold. */
 export class Leases {
   readonly #settle: Settle;
   readonly #renew: string;
@@ -32,8 +32,8 @@ export class Leases {
 
   constructor(s: string, settle: Settle) {
     this.#settle = settle;
-    // Only a lease that is still the job's; an expired one that was not reclaimed yet may be renewed. A row that is locked is
-    // stepped over: it may be so for as long as a user's own transaction takes, and the others must not expire for it.
+    // An expired lease that was not reclaimed may be renewed. Locked rows are skipped: a user's transaction may hold one for
+    // long, and the other leases must not expire meanwhile.
     this.#renew = `
       with clock as materialized (select ${s}.clock($1) as now),
       held as materialized (
@@ -54,21 +54,21 @@ export class Leases {
       select 1 from cut`;
   }
 
-  /** Leases that end further away than they can, because the clock was set back, end a lease from now. */
+  /** Leases that end further away than possible, because the clock was set back, end one lease from now. */
   async cut(tx: Tx, leases: readonly HeldLease[]): Promise<void> {
     const cut = await tx.rows(this.#cut, tx.at, ...lists(leases, "job", "fence", "expiresAt"));
     if (cut.length > 0) tx.wrote();
   }
 
-  /** Each try is a transaction. One that is still locked after the last is held, and is renewed when its time comes again. */
+  /** Each try is a transaction. A lease that is still locked after the last try counts as held. */
   async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<LeaseState[]> {
     const fates = new Map<Renewal, LeaseState>();
     for (let left = leases, tries = 1; left.length > 0; tries++) {
       const { renewed, rest } = await write((tx) => this.#try(tx, left));
       for (const lease of renewed) fates.set(lease, "held");
       for (const { lease, fate } of rest) fates.set(lease, fate);
-      left = tries === TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
-      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, PAUSE * 2 ** (tries - 1)));
+      left = tries === MAX_TRIES ? [] : rest.flatMap(({ lease, fate }) => (fate === "held" ? [lease] : []));
+      if (left.length > 0) await new Promise((resolve) => setTimeout(resolve, RETRY_PAUSE_MS * 2 ** (tries - 1)));
     }
     return leases.map((lease) => fates.get(lease) as LeaseState);
   }
@@ -85,11 +85,11 @@ export class Leases {
 }
 
 /**
- * Which jobs run is kept by claim, in a row for all that one statement started: `${s}.claims`, and the view `running` upon
- * it. Every statement that starts jobs, ends some of them or changes when their leases expire updates it as well.
+ * Which jobs run is recorded by claim: one row of `claims` for all jobs that one statement started, and the view `running`.
+ * Every statement that starts or ends jobs or moves their leases updates it.
  */
 
-/** Part of a statement that starts jobs: `chosen` are their keys and leases; `given` is the instant and the fence. $2: the process. */
+/** `chosen` has keys and leases; `given` the instant and the fence. $2: the process. */
 export function startedSql(s: string, chosen: string): string {
   return `
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
@@ -98,15 +98,13 @@ export function startedSql(s: string, chosen: string): string {
 }
 
 /**
- * The same where `chosen` rows are found again by their places, and `job` are those that were. A statement that waited a moment
- * for a row lock gets the row's newest version, which may be younger than the statement: it cannot change that one. The claim
- * would then have a job that was never started, so the statement is refused and runs again.
+ * For `chosen` rows that are found again by ctid. A statement that waited for a row lock gets the newest version of the row,
+ * which it cannot change: the claim would contain a job that was never started, so the statement is rejected and runs again.
  */
 export function startedBySpotSql(s: string): string {
   return `${startedSql(s, "chosen")} and (count(*) = (select count(*) from job) or ${s}.refuse('${REFUSED.moved}'))`;
 }
 
-/** The same for a statement about one lane: all have one lease, and `given` also has the places where they were found. */
 export function startedInLaneSql(s: string, lease: string): string {
   return `
     insert into ${s}.claims (fence, holder, expires_at, at_work, jobs)
@@ -114,7 +112,7 @@ export function startedInLaneSql(s: string, lease: string): string {
     from job having case when count(*) = (select cardinality(spots) from given) then count(*) > 0 else ${s}.refuse('${REFUSED.moved}') end`;
 }
 
-/** Parts of a statement that ends jobs: `ended` has the fence of each. The last one's row goes with it. */
+/** `ended` has the fence of each job. The row of a claim goes with its last job. */
 export function endedSql(s: string, ended: string): string {
   return `
     over as (select fence, count(*) as n from ${ended} group by fence),
@@ -127,7 +125,6 @@ export function endedSql(s: string, ended: string): string {
     none as (delete from ${s}.claims as claim using left_over where claim.fence = left_over.fence and left_over.at_work <= 0)`;
 }
 
-/** Part of a statement that changes when leases end: `changed` has the fence and the new end of each. */
 function boundSql(s: string, changed: string): string {
   return `
     bounds as (select fence, count(*) as n, min(expires_at) as expires_at from ${changed} group by fence),

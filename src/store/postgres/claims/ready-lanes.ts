@@ -5,63 +5,50 @@ import { type Rows } from "../connection/driver.ts";
 import { holdsSuspect, LOCKED, READY, SUSPECT, UNSEEN } from "./claim-statements.ts";
 
 /**
- * Up to this many lanes are all sent to the server with each claim. Beyond, the server is asked first which lanes have jobs,
- * so that a claim does not cost more because there are more queues and definitions.
+ * Up to this many lanes are sent with each claim. Beyond, the server is asked first which lanes have jobs, so that claims do
+ * not cost more with more queues and definitions.
  */
 const FEW_LANES = 32;
-/** Lanes read beyond those that are wanted: several may have one queue, or be of other workers' definitions. */
 const SPARE_LANES = 8;
 
-/** `found`: what there is, a list in JSON. `hidesSuspects`: suspects are left out, since the process holds one. */
 type FoundRow = [counted: number, now: number, hidesSuspects: boolean, found: string];
 /**
- * A lane that has jobs; one whose first delayed job is due `at` some time; or, without a lane, a queue whose limits allow
- * the next start then. A queue that is paused or locked is `closed`.
+ * A lane that has jobs; a lane whose first delayed job is due `at` an instant; or, without a lane, a queue whose limits allow
+ * the next start then. `closed`: paused or locked.
  */
 type Found = [lane: number | null, at: number | null, queue: string | null, closed: boolean];
 
-/** The lanes to claim from, and what is known of the others. */
 export interface FoundLanes {
   lanes: MatchedLane[];
-  /** False: other lanes may have jobs. */
   isWhole: boolean;
-  /** Whether delayed or limited jobs are due, which one statement cannot claim. */
+  /** Delayed or limited jobs are due, which one statement cannot claim. */
   isDue: boolean;
-  /** When the next delayed or limited job is due. */
   nextAt: number | null;
-  /** The last lane of a batch that is not whole. */
   last: number | null;
 }
 
-/** All lanes of a claim that may take from few. */
 export function allOf({ all }: MatchedLanes): FoundLanes {
   return { lanes: all, isWhole: true, isDue: false, nextAt: null, last: null };
 }
 
-/** Finds the lanes that have something to claim, among those that a claim may take from. */
 export class ReadyLanes {
   readonly #random: () => number;
   readonly #longest: () => number;
   readonly #sql: string;
-  /** The last lane that a claim has taken from; the next claim begins behind it, so that every lane has its turn. */
+  /** The next claim begins behind this lane, so that every lane has its turn. */
   #cursor: number | null = null;
 
-  /** `longest`: how long the longest limit by rate lasts. */
   constructor(s: string, parts: { random: () => number; longest: () => number }) {
     this.#random = parts.random;
     this.#longest = parts.longest;
     this.#sql = foundSql(s);
   }
 
-  /** Whether a claim from these asks first which of them have jobs. */
   static areMany({ all }: MatchedLanes): boolean {
     return all.length > FEW_LANES;
   }
 
-  /**
-   * The lanes of the next `max` queues that have jobs, without queues that are `done`; and all lanes with jobs that have
-   * become due.
-   */
+  /** The lanes of the next `max` queues that have jobs, without queues that are `done`; and all lanes with due jobs. */
   async find(
     rows: Rows,
     { at, holder, max }: { at: number | null; holder: number | null; max: number },
@@ -70,7 +57,6 @@ export class ReadyLanes {
     done: ReadonlySet<string> = new Set(),
   ): Promise<FoundLanes & { now: number; counted: number }> {
     const open = (lanes: readonly MatchedLane[]) => lanes.filter((one) => !done.has(one.lane.queue) && shares.of(one) !== null);
-    // At first anywhere, so that processes do not begin alike.
     this.#cursor ??= matched.all[Math.floor(this.#random() * matched.all.length)]?.lane.id ?? null;
     for (let most = max + SPARE_LANES; ; most *= 8) {
       const [row] = await rows<FoundRow>(this.#sql, at, holder, this.#cursor ?? 0, most);
@@ -86,7 +72,7 @@ export class ReadyLanes {
         const lanes = open(id === null ? (matched.byQueue.get(queue as string) ?? []) : [matched.byId.get(id) ?? []].flat());
         if (lanes.length === 0) continue;
         if (due !== null) nextAt = Math.min(nextAt ?? due, due);
-        // A limit that allows no start for longer than it lasts was written by a clock that was set back since.
+        // A limit that allows no start for longer than its period was written before the clock was set back.
         if (due !== null && due > now && !(id === null && due > now + this.#longest())) continue;
         isDue ||= due !== null;
         for (const one of lanes) if (batch.add(one) && due === null) last = id;
@@ -96,16 +82,14 @@ export class ReadyLanes {
     }
   }
 
-  /** A claim has taken jobs of these. */
   served({ last }: FoundLanes): void {
     this.#cursor = last ?? this.#cursor;
   }
 }
 
 /**
- * Each step is a seek in an index from one lane to the next: what it costs depends on how many lanes have jobs, not on how
- * many there are. Subqueries that return one value keep the server from joining whole tables; and the fewer there are, the
- * less it takes to begin.
+ * Each step seeks from one lane to the next: the cost depends on how many lanes have jobs, not on how many exist. Scalar
+ * subqueries keep the server from joining whole tables.
  */
 function foundSql(s: string): string {
   const walk = (name: string, table: string, id: string, at: string, which: string) => `
@@ -144,11 +128,9 @@ function foundSql(s: string): string {
     from ${s}.counter cross join clock where counter.id = 1`;
 }
 
-/** Whether there is something to claim, and if not, when: what an idle worker asks again and again. */
 export class Outlooks {
   readonly #parts: { rows: Rows; catalog: Catalog };
   readonly #ready: ReadyLanes;
-  /** How many lanes there were when all of them were read. */
   #counted = -1;
 
   constructor(s: string, parts: { rows: Rows; catalog: Catalog; random: () => number }) {
@@ -158,7 +140,6 @@ export class Outlooks {
 
   async of(at: number | null, from: readonly ClaimSource[]): Promise<ClaimOutlook> {
     const { rows, catalog } = this.#parts;
-    // The server leaves lanes of paused and locked queues out.
     const shares = new ClaimableLanes({ isPaused: () => false }, []);
     for (;;) {
       const { lanes, nextAt, now, counted } = await this.#ready.find(

@@ -1,34 +1,30 @@
 import { HoldfastError } from "../../../core/text/errors.ts";
 
-/** Where a server is, as whom one comes, and how. */
 export interface Address {
-  /** For people, and never with a user or a password: `localhost:5432/shop`. */
   name: string;
-  /** Tried in this order. */
   hosts: readonly Host[];
   user: string | undefined;
   password: string | undefined;
   database: string | undefined;
-  /** What the driver takes: false, or how much of the server's certificate is checked. */
   ssl: string | boolean;
-  /** Only a server that takes writes will do: the others are stepped over. */
+  /** Only a server that takes writes will do; other hosts are skipped. */
   writable: boolean;
-  /** `?pooler=transaction`: a pooler in between gives each transaction another connection. */
+  /** `?pooler=transaction`: a pooler gives each transaction another connection. */
   pooled: boolean;
-  /** How long to try to connect, in milliseconds. */
   within: number;
-  /** Further settings of the server's, for each connection. */
   settings: Readonly<Record<string, string>>;
 }
 
-/** By name, or by the path of a socket: `?host=/run/postgresql` names its folder. */
 export type Host = { host: string; port: number } | { path: string; host?: undefined };
 
 const FORM = /^postgres(?:ql)?:\/\/(?:(?<user>[^/?#]*)@)?(?<hosts>[^/?#@]*)(?<path>\/[^?#]*)?(?:\?(?<query>[^#]*))?$/;
 const PORT = 5432;
-const WITHIN = 10_000;
+const CONNECT_TIMEOUT_MS = 10_000;
 const SSL_MODES = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
-/** What other programs understand, and the driver does not: left out silently, one would be less safe than one believes. */
+/**
+ * Parameters that other programs understand and the driver does not: ignored, they would leave a connection less safe than its
+ * user believes.
+ */
 const UNSUPPORTED = [
   "channel_binding",
   "client_encoding",
@@ -41,18 +37,17 @@ const UNSUPPORTED = [
   "sslrootcert",
 ];
 
-/** Whether it is meant to be one; a path is none. */
 export function isAddress(where: string): boolean {
   return /^postgres(ql)?:/.test(where);
 }
 
 /**
- * postgres://user:password@host:port,host:port/database?name=value. What is said in the query and is not understood
- * here is a setting of the server's, which refuses those that it does not know.
+ * postgres://user:password@host:port,host:port/database?name=value. Unknown parameters are settings of the server, which
+ * rejects those that it does not know.
  */
 export function parseAddress(given: string, env: Readonly<Record<string, string | undefined>> = process.env): Address {
   const { user, hosts: at = "", path = "", query = "" } = FORM.exec(given)?.groups ?? malformed();
-  // An @ this late stands behind a password that was not encoded: none of it may be taken for a host, and shown.
+  // An @ this late follows a password that was not encoded: no part of it may be taken for a host, and shown.
   if (`${path}${query}`.includes("@") && user === undefined) malformed();
   if (path.includes("@")) malformed();
   const asked = new Map(new URLSearchParams(query));
@@ -79,14 +74,12 @@ export function parseAddress(given: string, env: Readonly<Record<string, string 
   return { ...address, settings: Object.fromEntries(asked) };
 }
 
-/** What the query says is as good as what stands before the host; both at once is a mistake. */
 function once(name: string, before: string | undefined, asked: string | undefined): string | undefined {
   if (before !== undefined && asked !== undefined)
     refuse(name, "is given twice", "Give it once, before the host or in the query.");
   return before ?? asked;
 }
 
-/** Names a schema that is Holdfast's own. Written in quotes everywhere, it could be anything; this is what people can type. */
 export function checkSchema(schema: unknown): string {
   if (typeof schema === "string" && /^[a-z_][a-z0-9_]{0,39}$/.test(schema)) {
     if (!schema.startsWith("pg_") && schema !== "public" && schema !== "information_schema") return schema;
@@ -136,9 +129,9 @@ function isPooled(pooler: string | undefined): boolean {
 }
 
 function withinOf(seconds: string | undefined): number {
-  if (seconds === undefined) return WITHIN;
+  if (seconds === undefined) return CONNECT_TIMEOUT_MS;
   const within = Number(seconds) * 1_000;
-  // 0 is, as everywhere, as long as it takes: here, the longest a timer can be.
+  // 0 means no timeout: the longest that a timer can be.
   if (within >= 0) return within === 0 ? 2 ** 31 - 1 : within;
   return refuse("connect_timeout", "is not a number", "Give a number of seconds.");
 }
@@ -151,7 +144,7 @@ function decode(text: string): string {
   }
 }
 
-/** It may hold a password, so it is not repeated. */
+/** It may contain a password, so it is not repeated. */
 function malformed(): never {
   throw new HoldfastError(
     "ADDRESS_INVALID",

@@ -4,21 +4,17 @@ import { closedError, explain, isLost } from "./faults.ts";
 import { Session } from "./session.ts";
 
 interface ReaderOptions {
-  /** Connections, at most: reads that may be under way at once without waiting for each other. */
   most: number;
-  /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
   patience: number;
   random: () => number;
 }
 
-/** A connection, how many reads are under way on it, and when the last of them is over. */
 interface Seat {
   session: Promise<Session>;
   reads: number;
   last: Promise<void>;
 }
 
-/** Reads, each by itself, over connections of their own: no query waits for a write. */
 export class Reader {
   readonly #server: Server;
   readonly #options: ReaderOptions;
@@ -30,19 +26,17 @@ export class Reader {
     this.#options = options;
   }
 
-  /** Reading twice does no harm: a lost connection is tried again, for a while. */
   readonly rows: Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> =>
     this.#patiently((session) => session.rows<Row>(text, values));
 
   /**
-   * Statements without values as one transaction, which no process has to hold open: the server runs it through by itself,
-   * also when the process that sent it dies or is stopped. The rows of each. It must do no harm to run it twice.
+   * Runs statements without values as one transaction. The server runs it to its end even if the process that sent it dies or
+   * is stopped. It must be safe to run twice.
    */
   script<Row extends readonly unknown[]>(...statements: string[]): Promise<Row[][]> {
     return this.#patiently((session) => session.script<Row>(statements.join(";")));
   }
 
-  /** Sent once: for what is not worth waiting for. */
   attempt(text: string, ...values: Value[]): Promise<readonly unknown[]> {
     return this.#send((session) => session.rows(text, values));
   }
@@ -74,7 +68,7 @@ export class Reader {
     if (this.#closed) throw closedError();
     const seat = this.#seat();
     seat.reads++;
-    // A pooler hands a connection on with each answer: what was sent before that is never answered.
+    // A pooler hands a connection on with each answer: statements pipelined before that are never answered.
     const turn = this.#server.address.pooled ? seat.last : undefined;
     const read = Promise.resolve(turn).then(async () => send(await seat.session));
     const over = () => void seat.reads--;
@@ -82,7 +76,6 @@ export class Reader {
     return read;
   }
 
-  /** A free one, or another, or the one that is waited for the least. */
   #seat(): Seat {
     const free = this.#seats.find(({ reads }) => reads === 0);
     if (free !== undefined) return free;
@@ -97,7 +90,7 @@ export class Reader {
   }
 }
 
-/** The connection over which this handle writes. It is opened anew when it was lost, and set up each time. */
+/** The connection that a handle writes over. It is opened again when it was lost, and set up each time. */
 export class Writer {
   readonly #server: Server;
   readonly #setUps: ((session: Session) => Promise<void>)[] = [];
@@ -107,17 +100,14 @@ export class Writer {
     this.#server = server;
   }
 
-  /** For people: without user and password. */
   get address(): string {
     return this.#server.address.name;
   }
 
-  /** Connections are not one's own for longer than a transaction. */
   get pooled(): boolean {
     return this.#server.address.pooled;
   }
 
-  /** The one there is, if it is of any use. */
   get current(): Session | null {
     return this.#session === null || this.#session.isLost || this.#session.isDated ? null : this.#session;
   }
@@ -129,7 +119,6 @@ export class Writer {
     try {
       for (const setUp of this.#setUps) await setUp(session);
     } catch (error) {
-      // Half set up it is good for nothing.
       session.lose(error);
       throw error;
     }
@@ -137,7 +126,6 @@ export class Writer {
     return session;
   }
 
-  /** What else is to be done with each connection from now on, before anything is written over it. */
   onSession(setUp: (session: Session) => Promise<void>): void {
     this.#setUps.push(setUp);
   }

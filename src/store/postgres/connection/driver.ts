@@ -7,13 +7,10 @@ import { ConnectionLost } from "./faults.ts";
 import type { Address, Host } from "./address.ts";
 
 export type Sql = postgres.Sql<{ bigint: number }>;
-/** What a statement takes. Lists go in as one text, see `listOf`. */
 export type Value = string | number | boolean | null;
 
-/** Sends a statement, of a transaction or of a reader; the rows of its answer, each in the order of its columns. */
 export type Rows = <Row extends readonly unknown[]>(text: string, ...values: Value[]) => Promise<Row[]>;
 
-/** A server, and what it takes to talk to it. */
 export interface Server {
   driver: typeof postgres;
   address: Address;
@@ -22,24 +19,19 @@ export interface Server {
 }
 
 export interface ConnectOptions {
-  /** Under this name it stands in the server's list of connections. */
   name: string;
-  /** Why, where the driver would not say. */
   onClose: (cause?: Error) => void;
   onNotice?: (channel: string, text: string) => void;
 }
 
-/** One connection, and the way to end it at once. */
 export interface Connection {
   sql: Sql;
-  /** How many bytes have come over it. */
   heard(): number;
-  /** Whether it keeps the process alive. */
   keep(alive: boolean): void;
   destroy(): void;
 }
 
-/** The driver is the user's to install, and is loaded only where it is needed. */
+/** The user installs the driver; it is loaded only where it is needed. */
 export async function loadDriver(): Promise<typeof postgres> {
   try {
     return IS_THREAD_CODE ? (requirePackage("postgres") as typeof postgres) : (await import("postgres")).default;
@@ -55,10 +47,8 @@ export async function loadDriver(): Promise<typeof postgres> {
 }
 
 /**
- * Nothing is connected yet: that happens with the first statement, once and never again. The driver would connect anew by
- * itself, with what it remembers of the lost connection: it then waits for answers that will never come, sends what was
- * left of a transaction to a server that knows nothing of it, or tries for ever without saying so. A driver that has lost
- * its connection is of no more use, and a new one costs little.
+ * Connects with the first statement, once. The driver would reconnect by itself with the state of the lost connection: it would
+ * wait for answers that never come, send the rest of a transaction to a server that does not know it, or retry for ever.
  */
 export function connect({ driver, address }: Server, host: Host, options: ConnectOptions): Connection {
   let socket: Socket | null = null;
@@ -66,7 +56,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     if (socket !== null) throw new ConnectionLost();
     socket = dial(host.host === undefined ? { path: host.path } : { ...host, noDelay: true });
     return dialled(socket, host).then((made) => {
-      // The driver continues as if it had been granted, and what fails then says nothing about the reason.
+      // The driver continues as if TLS had been granted, and then fails without the reason.
       if (address.ssl !== false && address.ssl !== "prefer")
         made.once("data", (answer) => answer[0] === NOT_ENCRYPTED && options.onClose(tlsRefused()));
       return made;
@@ -80,7 +70,7 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     ssl: address.ssl as "require",
     max: 1,
     prepare: !address.pooled,
-    // Lists are sent as text, so the types are not needed. Errors while the driver asks for them could not be caught.
+    // Lists are sent as text, so the types are not needed; errors while the driver fetches them could not be caught.
     fetch_types: false,
     max_lifetime: null,
     idle_timeout: 0,
@@ -88,15 +78,14 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
     keep_alive: 15,
     onnotice: () => {},
     onclose: () => options.onClose(),
-    // What the driver's own `listen` is made of; that one cannot be told how long to wait before it connects again.
+    // The driver's own `listen` reconnects by itself, after delays that cannot be set.
     ...(options.onNotice === undefined ? {} : { onnotify: options.onNotice }),
     connection: { application_name: options.name, ...address.settings },
     types: {
-      // Instants and keys are below 2^53.
       bigint: { to: 20, from: [20], parse: Number, serialize: String },
       ...TEXTS_AS_THEY_ARE,
     },
-    // Its types do not know it, its manual does.
+    // The driver's manual has it, its types do not.
     ...({ socket: once } as object),
   });
   return {
@@ -126,7 +115,6 @@ function textOr(serialize: (value: unknown) => string) {
   return (value: unknown) => (typeof value === "string" ? value : serialize(value));
 }
 
-/** A server's answer to a request for TLS. */
 const NOT_ENCRYPTED = "N".charCodeAt(0);
 
 function tlsRefused(): Error {
@@ -139,13 +127,12 @@ function dialled(socket: Socket, host: Host): Promise<Socket> {
     socket.once("close", () => reject(new ConnectionLost()));
     socket.once("connect", () => {
       socket.removeAllListeners();
-      // The driver compares it with the server's certificate.
       resolve(Object.assign(socket, { host: host.host }));
     });
   });
 }
 
-/** A list as PostgreSQL writes it: one value, however many there are. */
+/** A list as PostgreSQL writes it: one value, however many items it has. */
 export function listOf(values: readonly Value[]): string {
   let text = "{";
   for (let i = 0; i < values.length; i++) {
@@ -156,14 +143,13 @@ export function listOf(values: readonly Value[]): string {
   return `${text}}`;
 }
 
-/** Columns of rows, each as a list. */
 export function lists<Name extends string>(rows: readonly Readonly<Record<Name, Value>>[], ...names: Name[]): string[] {
   return names.map((name) => listOf(rows.map((row) => row[name])));
 }
 
 /**
- * Where a number stands in a list of numbers that grow. A row that is found by `= any(list)` gets its values by that: one
- * walk over the index instead of a look-up for each, as a join with the list would need.
+ * The position of a number in a sorted list. A row found by `= any(list)` gets its values by that: one walk over the index
+ * instead of a look-up for each item, as a join would need.
  */
 export function placeIn(number: string, list: string): string {
   return `width_bucket(${number}, ${list}::bigint[])`;

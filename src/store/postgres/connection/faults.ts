@@ -1,7 +1,7 @@
 import { HoldfastError } from "../../../core/text/errors.ts";
 import { REFUSED as CODES } from "./session-settings.ts";
 
-/** The connection is gone; whatever was under way on it and not committed is undone by the server. */
+/** The connection is gone; the server undoes what was not committed. */
 export class ConnectionLost extends Error {
   constructor(cause?: unknown) {
     super(cause === undefined ? "the connection was lost" : wordsOf(cause), { cause });
@@ -9,9 +9,9 @@ export class ConnectionLost extends Error {
   }
 }
 
-/** Another transaction was faster, which is seen only now: everything is undone and decided again. */
+/** Another transaction was faster: everything is undone and decided again. */
 export class RerunTransaction extends Error {
-  /** What was in the way is waited for next time: there is no need to wait before. */
+  /** The next try waits for what was in the way, so there is no pause before it. */
   readonly soon: boolean;
   constructor(message?: string, options: { soon: boolean } = { soon: false }) {
     super(message);
@@ -23,7 +23,6 @@ export function closedError(): HoldfastError {
   return new HoldfastError("CLOSED", "This store is closed.", "Call open() again.");
 }
 
-/** The driver's and the system's words for a connection that is gone, or was never there. */
 const GONE = new Set([
   "CONNECTION_CLOSED",
   "CONNECTION_ENDED",
@@ -42,51 +41,46 @@ const GONE = new Set([
   "57P01",
   "57P02",
   "57P03",
-  // It ended this connection because nothing was heard on it for too long.
   "25P03",
   "57P05",
-  // Or because its transaction lasted for too long.
   "25P04",
-  // Too many connections just now.
+  // Too many connections at the moment.
   "53300",
 ]);
 
-/** No writes are taken. */
 export const NO_WRITES = "25006";
 
 export function codeOf(error: unknown): string {
   if (error instanceof ConnectionLost) return codeOf(error.cause);
   const { code, routine } = error instanceof Error ? (error as { code?: unknown; routine?: unknown }) : {};
-  // A replica has no tables that are not logged, and says so before it says that it takes no writes. Told by the place in
-  // the server where it is said: the words are in the server's own language.
+  // A replica has no unlogged tables, and reports that before it reports that it is read-only. Recognised by the routine in the
+  // server, because messages are translated.
   if (code === "0A000" && routine === "get_relation_info") return NO_WRITES;
   return typeof code === "string" ? code : "";
 }
 
-/** Whether the connection is gone: then it is worth trying again over another. */
 export function isLost(error: unknown): boolean {
   const code = codeOf(error);
   return error instanceof ConnectionLost || GONE.has(code) || code.startsWith("08");
 }
 
-/** Whether it was the server that said so, which hence is there. Every driver tells how severe it is. */
+/** Whether the server itself answered with this error, and so can be reached. */
 export function isRefused(error: unknown): boolean {
   if (error instanceof ConnectionLost) return isRefused(error.cause);
   return error instanceof Error && typeof (error as { severity?: unknown }).severity === "string";
 }
 
-/** Whether the same again may well succeed: it was chosen to end a deadlock, or another transaction was faster. */
+/** Whether another try may succeed: it was chosen to end a deadlock, or another transaction was faster. */
 export function mayRunAgain(error: unknown): boolean {
   const code = codeOf(error);
   return error instanceof RerunTransaction || code === "40P01" || code === "40001" || isTaken(error);
 }
 
-/** An id or a key was free when it was looked up, and is not any more: a second look finds whose it is. */
+/** An id or a key that was free when it was looked up is taken now. */
 function isTaken(error: unknown): boolean {
   return codeOf(error) === "23505" && ARBITERS.has(constraintOf(error));
 }
 
-/** `postgres` and `pg` call it differently. */
 function constraintOf(error: unknown): string {
   const { constraint_name, constraint } = error as { constraint_name?: string; constraint?: string };
   return constraint_name ?? constraint ?? "";
@@ -94,7 +88,7 @@ function constraintOf(error: unknown): string {
 
 const ARBITERS = new Set(["ids_pkey", "jobs_slot"]);
 
-/** The error for a caller; errors that are not the database's pass as they are. */
+/** The error for a caller; errors that do not come from the database pass unchanged. */
 export function explain(error: unknown, address: string): unknown {
   if (error instanceof HoldfastError) return error;
   const [said, code] = [wordsOf(error), codeOf(error)];
@@ -107,15 +101,14 @@ export function explain(error: unknown, address: string): unknown {
 }
 
 function explanationOf(code: string, said: string): Explanation | undefined {
-  // Two codes that are used for much else.
   if ((code === "42704" || code === "22023") && / parameter "/.test(said)) return UNKNOWN_SETTING;
-  // In the server's own language, which need not be this one: only what is certain is called so.
+  // The message may be translated: only what is certain gets this name.
   if (code === "57014" && /statement timeout/.test(said)) return TIMED_OUT;
   if (code === "EPROTO" || code.startsWith("ERR_SSL_") || /before secure TLS connection/.test(said)) return TLS_FAILED;
   return EXPLAINED[code];
 }
 
-/** Where a name stands for several addresses, none of which answers, the error itself says nothing. */
+/** Where a host name has several addresses and none answers, the error itself is empty. */
 function wordsOf(error: unknown): string {
   if (error instanceof AggregateError && error.message === "") return error.errors.map(wordsOf).join("; ");
   return error instanceof Error ? error.message : String(error);
@@ -123,13 +116,11 @@ function wordsOf(error: unknown): string {
 
 function explainedByKind(error: unknown): Explanation | undefined {
   if (isLost(error)) return GONE_EXPLAINED;
-  // It was tried again and again, and is worth trying later: nothing is wrong with what was asked.
-  if (mayRunAgain(error)) return CROWDED;
+  if (mayRunAgain(error)) return CONTENDED;
   if (!isRefused(error)) return undefined;
   return isOfValues(codeOf(error)) ? VALUE : REFUSED;
 }
 
-/** By the classes of PostgreSQL's codes: the data themselves, a constraint that they break, a limit that they are beyond. */
 function isOfValues(code: string): boolean {
   return code.startsWith("22") || code.startsWith("23") || code === "54000";
 }
@@ -142,7 +133,7 @@ const GONE_EXPLAINED: Explanation = [
   "Check that the server runs and that the address is right. Calls that failed changed nothing; workers continue when the server is back.",
 ];
 
-const CROWDED: Explanation = [
+const CONTENDED: Explanation = [
   "BUSY",
   "Other transactions kept changing the same rows at ADDRESS, so nothing was changed (SAID).",
   "Try again. Look for a program that changes the settings of queues in a loop.",
@@ -214,7 +205,6 @@ const UNKNOWN_SETTING: Explanation = [
   "Correct it or leave it out. Give a schema with the option `schema`, not in the address.",
 ];
 
-/** By PostgreSQL's own codes, and by the system's. */
 const EXPLAINED: Readonly<Record<string, Explanation>> = {
   "28P01": DENIED,
   "28000": DENIED,
@@ -292,15 +282,14 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: CERTIFICATE,
 };
 
-/** In milliseconds. */
-const SHORTEST = 50;
-const LONGEST = 1_000;
+const MIN_BACKOFF_MS = 50;
+const MAX_BACKOFF_MS = 1_000;
 
 /**
- * How long to wait before a server that was lost so many times is tried again: not at all at first, since often the
- * connection alone is gone; then longer and longer, and never quite as long as the others, who all come back at once.
+ * How long to wait before the next try after so many losses: at first not at all, because often only the connection is gone;
+ * then exponentially longer, with jitter, because all processes come back at once.
  */
 export function backoff(losses: number, random: () => number): number {
   if (losses === 0) return 0;
-  return Math.min(LONGEST, SHORTEST * 2 ** (losses - 1)) * (0.5 + random() / 2);
+  return Math.min(MAX_BACKOFF_MS, MIN_BACKOFF_MS * 2 ** (losses - 1)) * (0.5 + random() / 2);
 }

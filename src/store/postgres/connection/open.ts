@@ -20,75 +20,56 @@ interface OpenPostgresOptions {
   clock: Clock;
   injected: boolean;
   random: () => number;
-  /** Who opens it, for the audit. */
   actor?: string;
   patience: number;
-  /** Whether a server that is gone is waited for already now: one that was there a moment ago. */
+  /** Whether to wait already now for a server that was there a moment ago. */
   waits?: boolean;
 }
 
 export interface OpenedPostgres {
-  /** The schema, as it is written into statements. */
   s: string;
   writer: Writer;
-  /** Another one, which connects when it is first needed. */
   second: Writer;
-  /** Makes one more, for statements of users. */
   makeWriter: () => Writer;
   reader: Reader;
   databaseId: string;
   durability: Durability;
   epoch: Epoch;
   connectionLimit: ConnectionLimit;
-  /** Connections are not one's own for longer than a transaction. */
   pooled: boolean;
-  /** Opens a connection for notifications; null behind a pooler. */
   listen: ((options: SessionOptions) => Promise<Session>) | null;
 }
 
-/**
- * What is written is written for its indexes. Planned once and so, no statement becomes ten times as slow because of what
- * statistics said about a table that was empty a minute ago, and none is planned anew each time.
- */
-const PLANNED = `
-  set standard_conforming_strings = on; set plan_cache_mode = force_generic_plan; set jit = off;
-  set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off`;
+/** Writers join by index look-ups, whatever the statistics of a table that was empty a minute ago suggest. */
+const INDEX_JOINS = "set standard_conforming_strings = on; set enable_hashjoin = off; set enable_mergejoin = off";
 
-/** Reads that may be under way at once, unless said otherwise. */
 const READERS = 2;
 
-/** Connections that are ready for use, to a schema that is up to date. */
 export async function openPostgres(url: string, options: OpenPostgresOptions): Promise<OpenedPostgres> {
   const { schema = "holdfast", readers = READERS, random, patience } = options;
   const address = parseAddress(url);
-  // Soon enough that calls that wait can still be served over another connection.
+  // Soon enough that waiting calls can still be served over another connection.
   const server: Server = { driver: await loadDriver(), address, silence: patience / 4 };
-  const [writer, second] = [new Writer(server), new Writer(server)];
-  if (!address.pooled)
-    for (const one of [writer, second]) one.onSession(async (session) => void (await session.command(PLANNED)));
+  const { pooled } = address;
+  const writers = [new Writer(server), new Writer(server)] as const;
+  const [writer, second] = writers;
+  const setUp = (settings: string) => async (session: Session) => void (pooled || (await session.command(settings)));
+  for (const one of writers) one.onSession(setUp(INDEX_JOINS));
   const reader = new Reader(server, { most: readers, patience, random });
   const since = performance.now();
   for (let losses = 0; ; losses++) {
     try {
-      const { pooled } = address;
-      const listen = (how: SessionOptions) => Session.open(server, how);
       const entered = await enter(writer, options);
-      if (!pooled) await setUp(writer, second, writing(entered.durability));
+      const setUpWrites = setUp(writing(entered.durability));
+      await setUpWrites(await writer.session());
+      for (const one of writers) one.onSession(setUpWrites);
       const makeWriter = () => {
         const made = new Writer(server);
-        if (!pooled) made.onSession(async (session) => void (await session.command(writing(entered.durability))));
+        made.onSession(setUpWrites);
         return made;
       };
-      return {
-        s: quoteName(schema),
-        writer,
-        second,
-        makeWriter,
-        reader,
-        pooled,
-        listen: pooled ? null : listen,
-        ...entered,
-      };
+      const listen = pooled ? null : (how: SessionOptions) => Session.open(server, how);
+      return { s: quoteName(schema), writer, second, makeWriter, reader, pooled, listen, ...entered };
     } catch (error) {
       if (!options.waits || !isLost(error) || performance.now() - since >= patience) {
         await Promise.all([writer.close(), reader.close()]);
@@ -99,14 +80,6 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
   }
 }
 
-/** Both, whenever they connect; the first has done so. */
-async function setUp(first: Writer, second: Writer, settings: string): Promise<void> {
-  const set = async (session: Session): Promise<void> => void (await session.command(settings));
-  await set(await first.session());
-  for (const writer of [first, second]) writer.onSession(set);
-}
-
-/** Sees to it that the schema is there, up to date and awake. */
 async function enter(
   writer: Writer,
   { schema = "holdfast", durability, create = true, injected, clock, actor }: OpenPostgresOptions,
@@ -119,7 +92,6 @@ async function enter(
   refuseOld(version);
   refuseEncoding(encoding);
   const connectionLimit = new ConnectionLimit(writer.address);
-  // Behind a pooler connections are the pooler's, and shared.
   if (!writer.pooled) await connectionLimit.look((text, ...values) => session.rows(text, values));
   const few = connectionLimit.refusal("process");
   if (few !== null) throw few;
@@ -133,7 +105,6 @@ async function enter(
   return { ...migrated, epoch, connectionLimit };
 }
 
-/** As PostgreSQL counts them: 150004 is 15.4. */
 const OLDEST = 150_000;
 
 export function refuseOld(version: number): void {
@@ -145,7 +116,7 @@ export function refuseOld(version: number): void {
   );
 }
 
-/** Half of what people write could not be stored, and would be found out when a job has already been done. */
+/** Other encodings cannot store every text, and a job would fail only after it has run. */
 function refuseEncoding(encoding: string): void {
   if (encoding === "UTF8") return;
   throw new HoldfastError(
@@ -165,10 +136,9 @@ function durabilityDiffers(schema: string, has: Durability, asked: Durability): 
 
 type Limit = [connections: number, kind: "role" | "database", name: string];
 
-/** What a process needs to enqueue and to look; and one that holds leases, all that it may come to have. */
+/** Connections that a process needs to enqueue and query, and at most with leases. */
 const NEEDED = { process: 3, worker: 7 };
 
-/** How many connections this user may have to this database: where they are too few, a process is in its own way. */
 export class ConnectionLimit {
   readonly #address: string;
   #limit: Limit | null = null;
@@ -189,7 +159,6 @@ export class ConnectionLimit {
     this.#limit = limit ?? null;
   }
 
-  /** As it was when last looked up; null: it is enough, and to wait for others is not in vain. */
   refusal(who: keyof typeof NEEDED): HoldfastError | null {
     if (this.#limit === null || this.#limit[0] >= NEEDED[who]) return null;
     const [connections, kind, name] = this.#limit;

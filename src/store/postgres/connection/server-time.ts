@@ -1,16 +1,14 @@
 import type { Rows } from "./driver.ts";
 
-/** How often it is asked for, at most, in milliseconds. */
-const KEEP = 1_000;
+const ASK_INTERVAL_MS = 1_000;
 
 /**
- * The database's time, as far as it can be told from here without asking. What is written is written in that time, so
- * decisions about what was read must not use the clock of this host, which may be an hour off.
+ * The database's time, estimated without a query. Rows are written in that time, so decisions about them must not use this
+ * host's clock, which may be an hour off.
  */
 export class ServerTime {
   readonly #sql: string;
   readonly #monotonic: () => number;
-  /** How far it is ahead of this process's monotonic clock. */
   #ahead: number | null = null;
   #askedAt = Number.NEGATIVE_INFINITY;
 
@@ -23,9 +21,8 @@ export class ServerTime {
     return Math.round(this.#monotonic() + (this.#ahead ?? 0));
   }
 
-  /** Asks again, now and then: clocks drift, and are set. */
   async keep(rows: Rows): Promise<void> {
-    if (this.#monotonic() - this.#askedAt >= KEEP) await this.ask(rows);
+    if (this.#monotonic() - this.#askedAt >= ASK_INTERVAL_MS) await this.ask(rows);
   }
 
   async ask(rows: Rows): Promise<void> {
@@ -35,8 +32,8 @@ export class ServerTime {
   }
 
   /**
-   * The answer was given at some moment between these two: what is believed is moved no further than that demands, so a
-   * slow answer never makes a good belief worse.
+   * The answer was given between these two instants: the estimate moves no further than that demands, so a slow answer never
+   * makes it worse.
    */
   learn(answer: number, before: number, after: number): void {
     const [least, most] = [answer - after, answer + 1 - before];

@@ -4,8 +4,8 @@ import type { Durability } from "../../store.ts";
 export const LOCK_WAIT_MS = 15_000;
 
 /**
- * Settings that what is sent and read here relies on, and that a role or a database may have otherwise: whether NULL stands
- * for nothing in a list, and whether numbers with fractions come back exactly.
+ * Settings that statements and answers rely on, and that a role or a database may have changed: NULL in lists, and exact
+ * fractions.
  */
 const RELIED = [
   ["array_nulls", "on"],
@@ -13,11 +13,9 @@ const RELIED = [
 ] as const;
 
 /**
- * How the server comes to its plans, on connections of our own. Every statement is written for its index, and one plan does
- * for all values. Left to itself it makes another for each claim, since that looks a little cheaper, and making it costs as
- * much as claiming forty jobs; and where it last saw a table full of what it looks for, it reads all of it to find none.
- * Before version 18 it also takes what several processes find for the share of one of them, and has them read and sort all
- * of history for a page of a list: nothing here is worth a second process.
+ * Every statement is written for its index, and one generic plan does for all values. Otherwise the server plans each claim
+ * anew, which costs as much as claiming forty jobs, and scans a table that it last saw full of what it looks for. Before
+ * version 18 it also starts parallel workers that read and sort all of history for a page of a list.
  */
 const PLANNED = [
   ["plan_cache_mode", "force_generic_plan"],
@@ -26,44 +24,40 @@ const PLANNED = [
   ["jit", "off"],
 ] as const;
 
-/** For a whole connection: columns of a select. */
 export const RELIED_SET = [...RELIED, ...PLANNED].map(([name, value]) => `set_config('${name}', '${value}', false)`).join(", ");
 
-/** For the rest of a transaction: the user's own statements are planned as on connections of the user's own. */
+/** For the rest of a transaction: the user's statements are planned as on the user's own connections. */
 export const USERS_LOCALLY = PLANNED.map(([name]) => `set local ${name} to default`).join("; ");
 
 /**
- * Between two statements of a transaction, in milliseconds; then the server undoes it all. A process that is stopped, or
- * whose handler blocks the event loop, holds locks that other processes may wait for. It runs the transaction again when it continues.
+ * The server rolls a transaction back that is silent for so long, in milliseconds. A process that is stopped, or whose handler
+ * blocks the event loop, holds locks that others may wait for; it runs the transaction again when it continues.
  */
-const LONGEST_SILENCE = 5_000;
+const MAX_SILENCE_MS = 5_000;
 
 /** For the rest of a transaction: as Holdfast's statements need it, whatever the user's statements have set. */
 export const OURS_LOCALLY = [
   ...[...RELIED, ...PLANNED].map(([name, value]) => `set local ${name} = '${value}'`),
-  `set local idle_in_transaction_session_timeout = ${LONGEST_SILENCE}`,
+  `set local idle_in_transaction_session_timeout = ${MAX_SILENCE_MS}`,
   "set local statement_timeout to default",
 ].join("; ");
 
-/** What those who write rely on, whatever the server's or the user's defaults are. */
 const WRITING = (durability: Durability): (readonly [name: string, value: string])[] => [
   ["synchronous_commit", durability === "power" ? "on" : "off"],
-  ["idle_in_transaction_session_timeout", String(LONGEST_SILENCE)],
+  ["idle_in_transaction_session_timeout", String(MAX_SILENCE_MS)],
 ];
 
-/** Bounds every wait for a lock, unless the user or the server has a bound for it. */
 function boundWaits(local: boolean): string {
   return `
     select set_config('lock_timeout', '${LOCK_WAIT_MS}', ${local}) where current_setting('lock_timeout') = '0'`;
 }
 
-/** For a whole connection that writes. */
 export function writing(durability: Durability): string {
   const settings = [...WRITING(durability), ["default_transaction_isolation", "'read committed'"]];
   return [...settings.map(([name, value]) => `set ${name} = ${value}`), boundWaits(false)].join(";");
 }
 
-/** How a transaction begins: with everything that it relies on, where the next one may have another connection. */
+/** How a transaction begins: behind a pooler with all settings, because each may have another connection. */
 export function beginning(durability: Durability, pooled: boolean): string[] {
   const begin = "begin isolation level read committed";
   if (!pooled) return [begin];
@@ -71,10 +65,9 @@ export function beginning(durability: Durability, pooled: boolean): string[] {
   return [begin, ...settings.map(([name, value]) => `set local ${name} = ${value}`), boundWaits(true)];
 }
 
-/** As they are now: columns of a select, each under its setting's name. */
 export const RELIED_READ = RELIED.map(([name]) => `current_setting('${name}') as ${name}`).join(", ");
 
-/** What sets them in a user's transaction, and restores what was there; nothing where they are right. */
+/** What sets them in a user's transaction, and restores the user's values; null where they are right. */
 export function borrowed(found: Readonly<Record<string, unknown>>): { take: string | null; giveBack: string | null } {
   const other = RELIED.filter(([name, value]) => found[name] !== value);
   if (other.length === 0) return { take: null, giveBack: null };
@@ -85,17 +78,17 @@ function setLocally(values: (readonly [name: string, value: string])[]): string 
   return `select ${values.map(([name, value]) => `set_config('${name}', '${value.replaceAll("'", "''")}', true)`).join(", ")}`;
 }
 
-/** Codes of our own, by which the server ends a statement, and with it the transaction: see the function `refuse`. */
+/** Our own codes, with which the function `refuse` ends a statement and its transaction. */
 export const REFUSED = {
-  /** The database has gone back. */
+  /** The database has reverted. */
   returned: "HF001",
-  /** What was known of lanes or settings has changed. */
+  /** Lanes or settings have changed. */
   stale: "HF002",
-  /** A caller had the answer that it was not committed. */
+  /** The caller was answered that it is not committed. */
   closed: "HF003",
   /** A job was changed while it was being claimed. */
   moved: "HF004",
-  /** A commit would not wait for the disk as it should. */
+  /** The commit would not wait for the disk. */
   unsynced: "HF005",
   /** A single statement could not settle all of its jobs. */
   partial: "HF006",

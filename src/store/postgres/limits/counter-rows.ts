@@ -14,19 +14,16 @@ import { listOf, lists, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**
- * How many parked jobs of each counter are read with it: the first, to see whether its turn has come; two, where a place
- * becomes free, and a few, where those behind will be remembered or several do; or as many as can pass at once. What is
- * missing after all is fetched, but each time everything is decided anew: so a batch must not find it out key by key.
+ * How many parked jobs are read with each counter: the first, to see whether its turn has come; two, where a slot becomes free;
+ * a few, where they will be cached or several slots do; or as many as can pass at once. A job that is missing after all is
+ * fetched, and everything decided again, so a batch must not find that out key by key.
  */
 const DEPTHS = { first: 1, two: 2, few: 8, many: 100 } as const;
 type Depth = keyof typeof DEPTHS;
-/** Behind the job whose turn is $2 and $3, or from the first on. */
 const FURTHER = "and ($2::integer is null or counter > $1 or priority < $2 or (priority = $2 and job > $3::bigint))";
 
-/** A limit, and the key under which it is used. */
 export type Pair = [rule: number, key: string];
 
-/** A counter that is looked at, and how many parked jobs of it may have to be known. */
 interface Asked {
   pair: Pair;
   uses: number;
@@ -47,28 +44,24 @@ type ShareRow = [
 ];
 type ParkedRow = [counter: number, job: JobKey, priority: number, more: boolean, limits: string | null];
 
-/** The rows that counters and parked jobs have: fetched for the limit gate, and written as it says. */
 export class CounterRows {
   readonly #sql: Record<
     "usages" | "unread" | "further" | "isParked" | "limitsOf" | "unpark" | "remove" | "save" | "add" | "park" | "shut" | "open",
     string
   >;
   readonly #heads: Record<Depth, string>;
-  readonly #remembered: (rule: number) => CounterCache;
+  readonly #countersOf: (rule: number) => CounterCache;
 
-  /** `remembered`: what is known of the counters of a limit. */
-  constructor(s: string, remembered: (rule: number) => CounterCache) {
-    this.#remembered = remembered;
+  constructor(s: string, countersOf: (rule: number) => CounterCache) {
+    this.#countersOf = countersOf;
     const numbers = ["running", "passed", "beyond", "parked", "lowest", "last", "bucket", "due_at"];
     const types = ["bigint", "bigint", "bigint", "bigint", "integer", "bigint", "double precision", "bigint"];
     const lists = (first: number) => types.map((type, i) => `$${first + i}::${type}[]`).join(", ");
-    // One look-up each, however few there were when it was planned.
     const asked = `unnest($1::integer[], $2::text[]) as asked (asked_rule, asked_key) cross join lateral (
       select * from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as usage`;
     const limits = `case when head.more then (select limits from ${s}.jobs where key = head.job) end`;
-    // From its first one on in the order of the index, into the next counter where it has fewer: for "equal" a plan that
-    // expects few would sort all that are parked there, a million of them. How many are read stands in the text: of a
-    // number that it does not know, a plan expects the worst.
+    // In the order of the index, beyond the counter's own jobs: for `counter =` a plan that expects few rows would sort a
+    // million parked jobs. The limit is part of the text, because for an unknown number a plan expects the worst.
     const onwards = (counter: string, where: string, limit: number) => `
       select counter, job, priority, more from ${s}.parked where counter >= ${counter} ${where}
       order by counter, priority desc, job limit ${limit}`;
@@ -88,7 +81,6 @@ export class CounterRows {
     this.#sql = {
       usages: `select rule, key, id, lane, ${numbers.join(", ")} from ${asked}`,
       unread: heads("unnest($1::bigint[]) as usage (id)", DEPTHS.few),
-      // Those that are stepped over were read before.
       further: `
         select head.counter, head.job, head.priority, head.more, ${limits}
         from (${onwards("$1", FURTHER, DEPTHS.many)}) as head
@@ -99,12 +91,11 @@ export class CounterRows {
         delete from ${s}.parked as parked using unnest($1::bigint[], $2::integer[], $3::bigint[]) as asked (counter, priority, job)
         where parked.counter = asked.counter and parked.priority = asked.priority and parked.job = asked.job`,
       remove: `delete from ${s}.counters where id = any($1::bigint[])`,
-      // In the order of their ids.
       save: `
         update ${s}.counters as usage
         set ${numbers.map((column, i) => `${column} = ($${2 + i}::${types[i]}[])[${placeIn("usage.id", "$1")}]`).join(", ")}
         where usage.id = any($1::bigint[])`,
-      // New ones together with those that are parked there: their ids are not known before.
+      // New counters together with the jobs parked there: their ids are not known before.
       add: `
         with added as (
           insert into ${s}.counters (rule, key, lane, ${numbers.join(", ")})
@@ -124,8 +115,8 @@ export class CounterRows {
   }
 
   /**
-   * What is known of these counters, with the first that are parked there, and what else those need to pass. A counter
-   * is named as often as it is used; `frees`: each time a place may become free.
+   * Fetches counters with their first parked jobs, and the other counters that those need. A counter is named as often as it is
+   * used. `frees`: each use may free a slot.
    */
   async fetch(tx: Tx, limitRows: FetchedRows, pairs: Iterable<Pair>, frees: boolean): Promise<void> {
     const heads = await this.#fetch(tx, limitRows, pairs, frees);
@@ -143,7 +134,7 @@ export class CounterRows {
     const unknown: Asked[] = [];
     const unread: Asked[] = [];
     for (const one of asked.values()) {
-      const known = this.#remembered(one.pair[0]).counter(...one.pair);
+      const known = this.#countersOf(one.pair[0]).counter(...one.pair);
       if (known === undefined) unknown.push(one);
       else limitRows.addKnownUsages(...one.pair, known);
       if (known === undefined || !known.every((usage) => isEnough(usage, frees ? one.uses + 1 : 1))) unread.push(one);
@@ -163,7 +154,7 @@ export class CounterRows {
   }
 
   async #fetchHeads(tx: Tx, limitRows: FetchedRows, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
-    const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#remembered(rule).isShared));
+    const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#countersOf(rule).isShared));
     const read = Array.from(groups, async ([depth, group]) => {
       const rows = await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group));
       addHeads(limitRows, rows, DEPTHS[depth]);
@@ -172,7 +163,6 @@ export class CounterRows {
     return (await Promise.all(read)).flat();
   }
 
-  /** A missing that turned out to be missing, and others of its kind that may well be the next. */
   async fetchMissing(tx: Tx, limitRows: FetchedRows, missing: MissingRow): Promise<void> {
     switch (missing.what) {
       case "usages":
@@ -201,7 +191,7 @@ export class CounterRows {
     }
   }
 
-  /** Sends them all at once: the statements that it takes. The rows of `own` jobs are the caller's to write. */
+  /** Sends all statements at once. The caller writes the rows of `own` jobs. */
   write(tx: Tx, changes: LimitChanges, own: ReadonlySet<JobKey>): Promise<unknown>[] {
     const sql = this.#sql;
     const { unparked, removed, due, closed } = changes;
@@ -226,7 +216,6 @@ export class CounterRows {
   }
 }
 
-/** As often as it stands there. */
 export function pairsIn(texts: Iterable<string>): Pair[] {
   const parsed = new Map<string, Pair[]>();
   const pairs: Pair[] = [];
@@ -272,14 +261,12 @@ function pairLists(asked: readonly { pair: Pair }[]): [rules: string, keys: stri
   return [listOf(asked.map(({ pair: [rule] }) => rule)), listOf(asked.map(({ pair: [, key] }) => key))];
 }
 
-/** Of some counters the first so many, where there are as many. */
 function addHeads(limitRows: FetchedRows, rows: readonly ParkedRow[], depth: number): void {
   for (const [usage, jobs] of Map.groupBy(rows, ([counter]) => counter)) {
     limitRows.setParked(usage, { jobs: jobs.map(toParked), whole: jobs.length < depth });
   }
 }
 
-/** What those that have other limits, too, will have to pass. */
 function pairsOf(rows: readonly ParkedRow[]): Pair[] {
   return pairsIn(rows.flatMap(([, , , , limits]) => limits ?? []));
 }

@@ -35,13 +35,12 @@ interface Head extends Candidate {
   limits: string | null;
 }
 
-/** The next jobs of some lanes, in turn; and the last that was read of each lane that may have more. */
 interface Heads {
   all: Head[];
   ends: ReadonlyMap<ClaimableLane, Head>;
 }
 
-/** Jobs out of queues with limits: they are read, and the limit gate says of each whether it starts. */
+/** Claims from queues with limits: the limit gate decides for each job whether it starts. */
 export class LimitedClaim {
   readonly #limits: Limits;
   readonly #sql: Record<"due" | "setGates" | "heads" | "start", string>;
@@ -83,11 +82,11 @@ export class LimitedClaim {
     };
   }
 
-  /** What is due by now stands in line, and what the rate allows by now passes. False, most often: there was nothing to do. */
+  /** Admits jobs that are due and what rates allow by now. False: there was nothing to do. */
   async prepare(tx: Tx, queues: readonly ClaimableLane[][]): Promise<boolean> {
     const shares = queues.flat();
     const names = [...new Set(shares.map(({ lane }) => lane.queue))];
-    // All are sent at once; what is read behind the lock is what the last holder committed.
+    // Pipelined: reads behind the lock see what its last holder committed.
     const [, jobs, counters] = await Promise.all([
       this.#limits.lock(tx, names),
       tx.rows<[JobKey, number, number, string]>(this.#sql.due, tx.at, listOf(shares.map(({ lane }) => lane.id))),
@@ -107,7 +106,7 @@ export class LimitedClaim {
     tx.wrote();
   }
 
-  /** Of a single queue: what is next is read along with what prepares it, and again where that has changed something. */
+  /** Reads the next jobs along with `prepare`, and again if that changed something. */
   async takeOnly(
     tx: Tx,
     request: ClaimRequest,
@@ -122,9 +121,8 @@ export class LimitedClaim {
   }
 
   /**
-   * At most so many of one queue, by its lanes; what a limit holds back is parked on the way, so behind it the next ones
-   * are read. `suspects`: whether one may be taken that was running when a worker died; null: if its process has none.
-   * `first`: what is next, where that was read already.
+   * Claims at most `max` jobs of one queue. Jobs that a limit holds back are parked, and the next ones are read. `suspects`:
+   * whether a suspect may be claimed; null: if the process holds none.
    */
   async take(
     tx: Tx,
@@ -144,7 +142,6 @@ export class LimitedClaim {
       const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
       ahead = nextReadFactor(ahead, { chosen, held });
       taken.push(...rows);
-      // What now stands ready behind those that start, or instead of those that may not, is read in the next round.
       if (held + opened === 0 || taken.length === max) break;
     }
     return taken;
@@ -192,7 +189,6 @@ export class LimitedClaim {
       pairs: pairsIn(all.flatMap(({ limits }) => limits ?? [])),
       frees: true,
       decide: (limitGate) => {
-        // It may run more than once.
         for (const [budget, left] of budgets) budget.left = left;
         return chooseCandidates(all, ends, max, ({ key, priority, claimable, limits }) =>
           limits === null ? "started" : limitGate.tryStart({ key, priority, lane: claimable.lane.id, limits }),

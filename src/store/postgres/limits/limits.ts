@@ -12,119 +12,89 @@ import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";
 
 export type { LimitedJob };
 
-/** Counters of a limit whose rate lets something pass again, looked at in one transaction; the rest follows with the next claim. */
-const DUE = 200;
-/** Beyond this many, what was claimed here and settled elsewhere is forgotten with the rest. */
-const MOST = 50_000;
+/** Counters whose rate allows starts again, in one transaction; others follow with the next claim. */
+const MAX_DUE = 200;
+/** Beyond this many entries the map is cleared: it keeps jobs that other processes settled. */
+const MAX_CLAIMED = 50_000;
 
 type Limited = Pick<LimitedJob, "lane" | "limits">;
 
-/** A job that was claimed here, as its end needs it. Of a work item it is not known what it is limited by. */
 interface ClaimedHere {
   queue: string;
   limited: Limited | null;
 }
 
-/** What is to be decided, and about whom. */
 interface Question<T> {
-  /** Counters that are looked at, each as often as it is used; what else is needed is fetched when it turns out to be. */
   pairs: readonly Pair[];
-  /** Whether places become free, so that the next ones pass. */
   frees: boolean;
-  /** Jobs whose rows the caller writes. */
   own?: readonly JobKey[];
-  /** May run more than once, and changes nothing but the limitGate. */
+  /** May run more than once, and changes nothing but the gate. */
   decide: (limitGate: LimitGate) => T;
-  /** What the caller writes then, sent ahead of the changes, and waited for. */
   write?: (answer: T) => Promise<unknown>;
 }
 
 interface Decided<T> {
   answer: T;
-  /** Jobs that stand ready now. */
   opened: ReadonlySet<JobKey>;
 }
 
 /**
- * The limit gate on this database. Its rows are read ahead, for a whole batch and under the lock of its queue; where one
- * turns out to be missing, it is fetched and everything is decided again; then the changes are written in one go.
+ * The limit gate on PostgreSQL. Its rows are read for a whole batch under the lock of the queue; if one is missing, it is
+ * fetched and everything is decided again; then all changes are written.
  */
 export class Limits {
-  readonly #catalog: Catalog;
-  readonly #settings: Settings;
-  readonly #locks: QueueLocks;
-  readonly #cache: LimitCache;
+  readonly locks: QueueLocks;
+  readonly #parts: { catalog: Catalog; settings: Settings; limitCache: LimitCache };
   readonly #rows: CounterRows;
   readonly #sql: Record<"lanes" | "due", string>;
-  /** Each job with limits, or work item, that was claimed through this store. */
   readonly #claimed = new Map<JobKey, ClaimedHere>();
   #last: Promise<unknown> = Promise.resolve();
 
   constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; limitCache: LimitCache }) {
-    this.#catalog = parts.catalog;
-    this.#settings = parts.settings;
-    this.#locks = parts.locks;
-    this.#cache = parts.limitCache;
-    this.#rows = new CounterRows(s, (rule) => this.#cache.remembered(this.#queueOf(rule)));
+    this.locks = parts.locks;
+    this.#parts = parts;
+    this.#rows = new CounterRows(s, (rule) => this.#parts.limitCache.countersOf(this.#queueOf(rule)));
     const due = (when: string) => `
       select asked.rule, counter.key from clock cross join unnest($1::integer[]) as asked (rule) cross join lateral (
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
-        order by due_at limit ${DUE}) as counter`;
+        order by due_at limit ${MAX_DUE}) as counter`;
     this.#sql = {
-      // Their own, and those of the jobs that their ends may free.
       lanes: `
         select lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null
         union
         select job.lane from unnest($2::bigint[]) as ended (key) join ${s}.waits on waits.upstream = ended.key
         cross join lateral (select lane, limits from ${s}.jobs where key = waits.job offset 0) as job where job.limits is not null`,
-      // By counters_due. No rate is used up for longer than it lasts: an instant further away than that was written by a clock
-      // that was set back since.
+      // By counters_due. An instant further away than the longest rate was written before the clock was set back.
       due: `
         with clock as materialized (select ${s}.clock($2) as now)
         ${due("<= clock.now")} union all ${due("> clock.now + $3")}`,
     };
   }
 
-  /** Before any row of their jobs is locked: no other transaction decides about the limits of these queues until the commit. */
   lock(tx: Tx, queues: Iterable<string>): Promise<void> {
-    return this.#locks.take(tx, queues);
+    return this.locks.take(tx, queues);
   }
 
-  /** Those that an earlier try turned out to need, and these; null when there are none. */
-  lockWanted(tx: Tx, also: readonly string[]): Promise<void> | null {
-    return this.#locks.takeWanted(tx, also);
-  }
-
-  /** Whether no lock is taken that one can do without, since it was held for too long while something else was waited for. */
-  get yields(): boolean {
-    return this.#locks.yields;
-  }
-
-  stalled(): void {
-    this.#locks.stalled();
-  }
-
-  /** The queues of those of them that will have limits, or are work items: locked before anything is looked up for them. */
   queuesOf(jobs: readonly NewJob[]): string[] {
     const limited = jobs.filter(
-      ({ queue, declares, work }) => this.#settings.limits(queue) || (declares?.limits.length ?? 0) > 0 || work !== undefined,
+      ({ queue, declares, work }) =>
+        this.#parts.settings.limits(queue) || (declares?.limits.length ?? 0) > 0 || work !== undefined,
     );
     return [...new Set(limited.map(({ queue }) => queue))];
   }
 
-  /** Before the rows of these jobs are locked, or anything is decided by them; `also`: whichever else will be needed. */
   async lockOf(tx: Tx, jobs: readonly JobKey[], also: readonly string[] = []): Promise<void> {
     const queues = new Set([...this.claimedIn(jobs), ...also]);
-    if (this.#settings.limited && jobs.length > 0) {
+    if (this.#parts.settings.view.hasLimits && jobs.length > 0) {
       const unknown = jobs.filter((job) => !this.#claimed.has(job));
       const lanes = (await tx.rows<[number]>(this.#sql.lanes, listOf(unknown), listOf(jobs))).map(([lane]) => lane);
-      await this.#catalog.knowLanes(tx.rows, lanes);
-      for (const lane of lanes) queues.add(this.#catalog.lane(lane).queue);
+      await this.#parts.catalog.knowLanes(tx.rows, lanes);
+      for (const lane of lanes) queues.add(this.#parts.catalog.lane(lane).queue);
     }
     await this.lock(tx, queues);
   }
 
-  /** Jobs become pending: the gate each stands before, which the caller writes into its row. */
+  /** Jobs become pending; answers the gate of each, which the caller writes into its row. */
   async admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
     if (jobs.length === 0) return [];
     const { answer, opened } = await this.decide(tx, {
@@ -137,8 +107,8 @@ export class Limits {
   }
 
   /**
-   * Jobs run no more; those that never began give back what they took of the rate. Of those that come back, the gate that
-   * each stands before, which the caller writes into its row.
+   * Jobs run no more; those that never began return what they took of the rate. Answers the gates of those that are pending
+   * again.
    */
   async end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
     if (jobs.length === 0) return [];
@@ -157,7 +127,6 @@ export class Limits {
     return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
   }
 
-  /** Jobs have ended that were claimed here, and are known to have limits. */
   async free(tx: Tx, jobs: Iterable<JobKey>): Promise<void> {
     const ended = Array.from(jobs, (job) => (this.#claimed.get(job) as ClaimedHere).limited as Limited);
     if (ended.length === 0) return;
@@ -171,7 +140,6 @@ export class Limits {
     });
   }
 
-  /** Pending jobs are pending no more, and were never started. `gate` is where each stood. */
   async withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {
     await this.decide(tx, {
       pairs: pairsIn(limitsOf(jobs)),
@@ -183,14 +151,12 @@ export class Limits {
     });
   }
 
-  /** Counters of these queues that want to be looked at, because of their rate or because their limit has changed. */
   due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
-    // Instants are whole milliseconds, and what a rate lasts need not be.
-    const longest = Math.ceil(this.#settings.view.longestRefillMs);
+    // Instants are whole milliseconds, periods of rates need not be.
+    const longest = Math.ceil(this.#parts.settings.view.longestRefillMs);
     return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, longest);
   }
 
-  /** Lets pass what may by now. */
   async serve(tx: Tx, due: readonly Pair[]): Promise<void> {
     if (due.length === 0) return;
     await this.decide(tx, {
@@ -202,18 +168,15 @@ export class Limits {
     });
   }
 
-  /** A job with limits, or a work item, was claimed here: who settles it need not look up its queue. */
   claimed(job: JobKey, queue: string, limited: ClaimedHere["limited"] = null): void {
-    if (this.#claimed.size >= MOST) this.#claimed.clear();
+    if (this.#claimed.size >= MAX_CLAIMED) this.#claimed.clear();
     this.#claimed.set(job, { queue, limited });
   }
 
-  /** They have ended. */
   unclaimed(jobs: readonly JobKey[]): void {
     for (const job of jobs) this.#claimed.delete(job);
   }
 
-  /** The queues of those of them that have limits or are work items, as far as that is known here. */
   claimedIn(jobs: readonly JobKey[]): string[] {
     const queues = new Set<string>();
     for (const job of jobs) {
@@ -225,19 +188,18 @@ export class Limits {
 
   forget(): void {
     this.#claimed.clear();
-    this.#cache.forget();
+    this.#parts.limitCache.forget();
   }
 
   isClaimed(job: JobKey): boolean {
     return this.#claimed.size > 0 && this.#claimed.has(job);
   }
 
-  /** Whether it was claimed here, and is known to have limits, and which. */
   isLimited(job: JobKey): boolean {
     return (this.#claimed.get(job)?.limited ?? null) !== null;
   }
 
-  /** One after the other, or two of one transaction would both start from what was before them. */
+  /** One decision after the other: two of one transaction would both start from the same counts. */
   decide<T>(tx: Tx, question: Question<T>): Promise<Decided<T>> {
     const decided = this.#last.then(() => this.#decide(tx, question));
     this.#last = decided.catch(() => {});
@@ -245,9 +207,8 @@ export class Limits {
   }
 
   async #decide<T>(tx: Tx, { pairs, frees, own = [], decide, write }: Question<T>): Promise<Decided<T>> {
-    const limitRows = new FetchedRows((id) => this.#settings.view.rule(id));
+    const limitRows = new FetchedRows((id) => this.#parts.settings.view.rule(id));
     const queues = [...new Set(pairs.map(([rule]) => this.#queueOf(rule)))];
-    // What is remembered counts once it is known who decided last.
     const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);
     await this.#rows.fetch(tx, limitRows, pairs, frees);
     for (;;) {
@@ -271,39 +232,34 @@ export class Limits {
     }
   }
 
-  /** They are forgotten once it is written that they run no more. */
   #over(tx: Tx, jobs: Iterable<JobKey>): void {
     const over = [...jobs];
     tx.onCommit(() => this.unclaimed(over));
   }
 
-  /**
-   * Sends the changes and their version, and caches what they lead to. The answers are not awaited: if one of them
-   * fails, so does whatever comes behind it, to the end of the transaction.
-   */
+  /** The answers are not awaited: if a write fails, so does every later statement of the transaction. */
   #store(
     tx: Tx,
     { limitGate, changes, limitRows }: { limitGate: LimitGate; changes: LimitChanges; limitRows: FetchedRows },
     own: readonly JobKey[],
   ): void {
     const counters = Map.groupBy(limitGate.counters, ({ rule }) => this.#queueOf(rule));
-    for (const [queue, some] of counters) this.#cache.remembered(queue).update(some, changes, limitRows);
+    for (const [queue, some] of counters) this.#parts.limitCache.countersOf(queue).update(some, changes, limitRows);
     const writes = this.#rows.write(tx, changes, new Set(own));
     if (writes.length === 0) return;
-    for (const write of [...writes, this.#cache.made(tx, [...counters.keys()])]) write.catch(() => {});
+    for (const write of [...writes, this.#parts.limitCache.made(tx, [...counters.keys()])]) write.catch(() => {});
     tx.wrote();
   }
 
   #queueOf(rule: number): string {
-    return this.#settings.view.rules.get(rule)?.queue ?? "";
+    return this.#parts.settings.view.rules.get(rule)?.queue ?? "";
   }
 
   #rulesOf(queues: readonly string[]): number[] {
-    return [...this.#settings.view.rules.values()].filter(({ queue }) => queues.includes(queue)).map(({ id }) => id);
+    return [...this.#parts.settings.view.rules.values()].filter(({ queue }) => queues.includes(queue)).map(({ id }) => id);
   }
 }
 
-/** The gate in the end: room may have come with what else was decided. */
 function gateOf(gate: Gate, { key }: LimitedJob, opened: ReadonlySet<JobKey>): Gate {
   return opened.has(key) ? null : gate;
 }
@@ -312,15 +268,14 @@ function limitsOf(jobs: readonly { limits: string }[]): string[] {
   return jobs.map(({ limits }) => limits);
 }
 
-/** What is known of the counters of a queue, since the decision of that name. */
 interface Known {
   since: string | null;
-  remembered: CounterCache;
+  counters: CounterCache;
 }
 
 /**
- * Whether another store has decided about the limits of a queue since this one last did. If not, its counters are as
- * they were left then, and nothing has to be read again. Each decision has a name of its own, so one that was undone is
+ * Whether another store has decided about the limits of a queue since this one last did. If not, its counters are as this store
+ * left them. Without the cache a limited drain is half as fast. Each decision has a unique name, so one that was undone is
  * never taken for another.
  */
 export class LimitCache {
@@ -338,7 +293,6 @@ export class LimitCache {
     };
   }
 
-  /** Behind the lock of these queues: what others have changed is forgotten. */
   async read(tx: Tx, queues: readonly string[]): Promise<void> {
     const last = new Map(await tx.rows<[string, string]>(this.#sql.last, listOf(queues)));
     for (const queue of queues) {
@@ -346,18 +300,16 @@ export class LimitCache {
       if (known === undefined) continue;
       const isOurs = known.since !== null && known.since === last.get(queue);
       if (!isOurs) this.#forget(queue);
-      known.remembered.isShared = !isOurs;
+      known.counters.isShared = !isOurs;
     }
   }
 
-  /** Under the lock of its queue. */
-  remembered(queue: string): CounterCache {
+  countersOf(queue: string): CounterCache {
     let known = this.#queues.get(queue);
-    if (known === undefined) this.#queues.set(queue, (known = { since: null, remembered: new CounterCache() }));
-    return known.remembered;
+    if (known === undefined) this.#queues.set(queue, (known = { since: null, counters: new CounterCache() }));
+    return known.counters;
   }
 
-  /** One was made about these queues, and all that it changes is stored. */
   made(tx: Tx, queues: readonly string[]): Promise<unknown> {
     const since = `${this.#handle} ${++this.#made}`;
     for (const queue of queues) {
@@ -368,13 +320,12 @@ export class LimitCache {
     return tx.rows(this.#sql.made, listOf(queues), since);
   }
 
-  /** Counters of this queue are changed otherwise, under its lock. */
+  /** Counters of this queue are changed without the gate, under its lock. */
   changed(tx: Tx, queue: string): Promise<unknown> {
     this.#forget(queue);
     return this.made(tx, [queue]);
   }
 
-  /** Nothing of what is known is sure. */
   forget(): void {
     this.#queues.clear();
   }
@@ -383,6 +334,6 @@ export class LimitCache {
     const known = this.#queues.get(queue);
     if (known === undefined) return;
     known.since = null;
-    known.remembered.clear();
+    known.counters.clear();
   }
 }

@@ -1,6 +1,5 @@
 import { NO_ENTRY } from "../../../core/recovery/audit.ts";
 
-/** The audit is a chain: each entry has a hash that covers the one before it. */
 export const sql = (s: string): string => `
 create table ${s}.audit (
   -- From the head, one after the other.
@@ -59,7 +58,6 @@ create trigger audit_head_stays before truncate on ${s}.audit_head
   for each statement execute function ${s}.refuse_audit_change();
 `;
 
-/** The triggers that reject changes of entries, by their names. */
 export const GUARDS = [
   "audit_unchanged",
   "audit_kept",

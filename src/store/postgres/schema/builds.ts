@@ -1,6 +1,6 @@
 /**
- * Builds: what was run, what came of it, what it cost, and who leads it. Whatever is ordered or compared is so by its bytes
- * (collation "C"), as on SQLite: what a database believes about languages would bring targets into another order.
+ * Builds, their results, costs and orchestrators. Texts are ordered by their bytes (collation "C"), as on SQLite, whatever the
+ * locale of the database is.
  */
 export const sql = (s: string): string => `
 create sequence ${s}.build as bigint;

@@ -1,8 +1,8 @@
 import { MUTEX, QUEUE_MUTEXES } from "../transactions/mutexes.ts";
 
 /**
- * Jobs in one table, updated in place, as on SQLite: tables of their own for running or finished jobs were slower here,
- * too. Large inputs need none either, since PostgreSQL keeps them outside of the row by itself.
+ * Jobs in one table, updated in place: separate tables for running or finished jobs were slower. PostgreSQL stores large inputs
+ * outside of the row by itself.
  */
 export const sql = (s: string): string => `
 create table ${s}.database (

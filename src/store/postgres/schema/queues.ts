@@ -1,4 +1,4 @@
-/** Queues as they are set up, limits, schedules, and events with their sinks. Nothing here has a row where no job asks for it. */
+/** Queues, limits, schedules, and events with their sinks. A queue without any of them has no row here. */
 export const sql = (s: string): string => `
 create table ${s}.queues (
   name      text primary key,

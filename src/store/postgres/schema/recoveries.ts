@@ -1,4 +1,3 @@
-/** What is done after a crash, the reports of it, and what all reports come to. */
 export const sql = (s: string): string => `
 -- A report of each recovery after a crash. What a transaction gives back is added here in that transaction. owner: the
 -- process that ends it; null: it has left. spent: milliseconds until all was given back. errors: JSON.

@@ -7,8 +7,8 @@ import type { Tx } from "../transactions/transaction.ts";
 import type { Settle } from "./settle.ts";
 
 /**
- * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked
- * first: a transaction that ends the attempt at the same instant comes before, and is seen, or after, and sees what was saved.
+ * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked first,
+ * so that the end of the attempt comes before or after.
  */
 export class Checkpoints {
   readonly #settle: Settle;
@@ -22,7 +22,6 @@ export class Checkpoints {
         insert into ${s}.notes (job, checkpoint) select key, $3 from held
         on conflict (job) do update set checkpoint = excluded.checkpoint
         returning job`,
-      // Of two reports of one job the later counts.
       progress: `
         with held as materialized (${held(
           s,
@@ -48,7 +47,7 @@ export class Checkpoints {
     const rows = await tx.rows<[JobKey]>(
       this.#sql.progress,
       ...lists(reports, "job", "fence", "fraction"),
-      // PostgreSQL has no text with a NUL. One in a message for people must not cost all the others theirs.
+      // PostgreSQL cannot store a NUL, and one in a message must not reject all the other reports.
       listOf(reports.map(({ message }) => message?.replaceAll("\0", "\uFFFD") ?? null)),
     );
     return this.#fates(tx, reports, rows);
@@ -59,7 +58,6 @@ export class Checkpoints {
     return row?.[0] ?? null;
   }
 
-  /** Of those whose notes were not taken it is looked up why. */
   async #fates(tx: Tx, leases: readonly LeaseRef[], saved: readonly [JobKey][]): Promise<LeaseState[]> {
     if (saved.length > 0) tx.wrote();
     return saved.length === leases.length ? leases.map(() => "held") : this.#settle.fates(tx.rows, leases);

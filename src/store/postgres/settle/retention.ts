@@ -8,40 +8,36 @@ import type { Tx } from "../transactions/transaction.ts";
 import type { FinishedJob } from "./settle-effects.ts";
 import type { JobParts } from "../store-parts.ts";
 
-/** A queue that does not keep its finished jobs for ever, and how far those are listed that ended before it said so. */
-interface Forgetful {
+interface LimitedRetention {
   name: string;
   keep: QueueSettings["keep"];
   backfill: number | null;
-  /** Its look into the past cannot begin yet. */
   waits: boolean;
 }
 
-/** What is to be done, as a reader sees it before the transaction that does it begins. */
 interface Outstanding {
   due: boolean;
-  /** Something will be, when others have committed what they are about. */
+  /** Something will be due when other transactions have committed. */
   soon: boolean;
-  /** Queues that said how long to keep jobs, and whose older ones may be missing from the list. */
   unlisted: string[];
 }
 
 type RetentionParts = Pick<JobParts, "catalog" | "settings" | "tally">;
 
 /**
- * Finished jobs of queues that do not keep them for ever, in the order in which they ended: what has to go is found
- * without walking history. A job that an operator has retried may still be listed; it is looked at before it goes.
+ * Finished jobs of queues with `keep`, in the order in which they ended. A job that an operator has retried may still be
+ * listed; it is checked before it is removed.
  */
 export class Retention {
   readonly #parts: RetentionParts;
   readonly #sql: Record<
-    "add" | "alone" | "forgetful" | "oldest" | "hold" | "still" | "forget" | "own" | "first" | "wait" | "upTo" | "ended" | "goOn",
+    "add" | "alone" | "queues" | "oldest" | "hold" | "still" | "forget" | "own" | "first" | "wait" | "upTo" | "ended" | "goOn",
     string
   >;
 
   constructor(s: string, parts: RetentionParts) {
     this.#parts = parts;
-    // Wrapped, the state says nothing about itself, or the planner might walk all of that state for each.
+    // `coalesce` hides the state from the planner, which might walk all jobs of that state.
     const listed = `
       from unnest($1::bigint[], $2::text[], $3::bigint[]) as over (key, state, finished_at)
       join ${s}.jobs as job on job.key = over.key and coalesce(job.state, '') = over.state and job.finished_at = over.finished_at`;
@@ -51,7 +47,7 @@ export class Retention {
         select * from unnest($1::integer[], $2::text[], $3::bigint[], $4::bigint[]) as ended (lane, state, finished_at, job)
         on conflict do nothing`,
       alone: tryLockMutex(s, MUTEX.retention),
-      forgetful: `
+      queues: `
         select ${s}.clock($1), name, keep, backfill,
           coalesce(pg_snapshot_xmin(pg_current_snapshot())::text::bigint < -backfill, false)
         from ${s}.queues where keep is not null`,
@@ -80,34 +76,30 @@ export class Retention {
     };
   }
 
-  /** Lists those of them that are not kept for ever. */
   async add(tx: Tx, ended: readonly FinishedJob[], finishedAt: number): Promise<void> {
     const over = ended.map((one) => ({ ...one, finishedAt }));
     await this.#list(tx, over);
   }
 
-  /** Whether there is anything to do: reads only, since most of the time there is not. */
   async outstanding(rows: Rows, at: number | null, leastAge: number): Promise<Outstanding> {
-    const { queues, now } = await this.#forgetful(rows, at);
+    const { queues, now } = await this.#readQueues(rows, at);
     const unlisted = unlistedIn(queues);
     const due = unlisted.some(({ waits }) => !waits) || (await this.#due(rows, queues, now, leastAge, 1)).length > 0;
     return { due, soon: unlisted.length > 0, unlisted: unlisted.map(({ name }) => name) };
   }
 
-  /** Whether no other transaction takes jobs off the list until the commit. */
   async alone(tx: Tx): Promise<boolean> {
     return (await tx.rows(this.#sql.alone)).length > 0;
   }
 
-  /** Takes jobs off the list whose time is over, at most so many; those that are to go are locked. */
   async take(tx: Tx, limit: number, leastAge: number): Promise<{ taken: number; over: ExpiredJob[] }> {
-    const { queues, now } = await this.#forgetful(tx.rows, tx.at);
+    const { queues, now } = await this.#readQueues(tx.rows, tx.at);
     const due = await this.#due(tx.rows, queues, now, leastAge, limit);
     if (due.length === 0) return { taken: 0, over: [] };
     const held = new Set(await this.#keys(tx, this.#sql.hold, due));
-    // Another transaction has locked one, e.g. to let another job wait for it: its turn is with the next step.
+    // Another transaction has locked the job, e.g. to let another job wait for it: it is removed in the next step.
     const busy = new Set(await this.#keys(tx, this.#sql.still, due));
-    // One that was retried since is listed anew when it ends again.
+    // A job that was retried is listed again when it ends.
     const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
     await tx.rows(this.#sql.forget, ...lists(taken, "lane", "state", "finishedAt", "job"));
     tx.wrote();
@@ -115,12 +107,12 @@ export class Retention {
   }
 
   /**
-   * Lists what ended before its queue said how long to keep it; true while there is more to look through. A settle that did
-   * not know what the queue said when a job ended may not be committed yet: the look begins when every
-   * transaction is over that began before this one. The queues in `unlisted` were seen before it began.
+   * Lists jobs that ended before `keep` was declared; true while there are more. A settle that did not know of `keep` may not
+   * have committed yet, so this begins when every transaction has ended that began before it. The queues in `unlisted` were
+   * seen before this transaction began.
    */
   async backfill(tx: Tx, unlisted: readonly string[]): Promise<boolean> {
-    const { queues } = await this.#forgetful(tx.rows, tx.at);
+    const { queues } = await this.#readQueues(tx.rows, tx.at);
     const rest = unlistedIn(queues);
     const queue = rest.find(({ waits }) => !waits);
     if (queue === undefined) return rest.length > 0;
@@ -130,7 +122,6 @@ export class Retention {
     return this.#listFrom(tx, name, Math.max(0, from));
   }
 
-  /** Whether no older transaction is under way; if one is, the queue waits until it is over. */
   async #isFirst(tx: Tx, name: string): Promise<boolean> {
     const own = await this.#number(tx, this.#sql.own);
     if ((await this.#number(tx, this.#sql.first)) >= own) return true;
@@ -157,20 +148,26 @@ export class Retention {
 
   async #list(tx: Tx, ended: readonly ExpiredJob[]): Promise<void> {
     const listed = ended.filter(
-      ({ lane, state }) => this.#parts.settings.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined,
+      ({ lane, state }) => this.#parts.settings.view.keep(this.#parts.catalog.lane(lane).queue, state) !== undefined,
     );
     if (listed.length > 0) await tx.rows(this.#sql.add, ...lists(listed, "lane", "state", "finishedAt", "job"));
   }
 
-  async #forgetful(rows: Rows, at: number | null): Promise<{ queues: Forgetful[]; now: number }> {
-    const found = await rows<[number, string, string, number | null, boolean]>(this.#sql.forgetful, at);
+  async #readQueues(rows: Rows, at: number | null): Promise<{ queues: LimitedRetention[]; now: number }> {
+    const found = await rows<[number, string, string, number | null, boolean]>(this.#sql.queues, at);
     const queues = found.map(([, name, keep, backfill, waits]) => {
       return { name, keep: JSON.parse(keep) as QueueSettings["keep"], backfill, waits };
     });
     return { queues, now: found[0]?.[0] ?? 0 };
   }
 
-  async #due(rows: Rows, queues: readonly Forgetful[], now: number, leastAge: number, limit: number): Promise<ExpiredJob[]> {
+  async #due(
+    rows: Rows,
+    queues: readonly LimitedRetention[],
+    now: number,
+    leastAge: number,
+    limit: number,
+  ): Promise<ExpiredJob[]> {
     if (queues.length === 0) return [];
     const [finished] = await Promise.all([this.#parts.tally.all(rows), this.#parts.catalog.reload(rows)]);
     const set = new Map(queues.map((queue) => [queue.name, queue]));
@@ -181,7 +178,6 @@ export class Retention {
       unlisted: new Set(unlistedIn(queues).map(({ name }) => name)),
     };
     const found = findExcess(kept, now, leastAge);
-    // Of each, those that are too many have the even turn, those that are too old the odd one.
     const asks = found.flatMap(({ lanes, state, count, countBefore, ageBefore }, i) => [
       ...(count === 0
         ? []
@@ -209,6 +205,6 @@ export class Retention {
   }
 }
 
-function unlistedIn(queues: readonly Forgetful[]): (Forgetful & { backfill: number })[] {
-  return queues.filter((queue): queue is Forgetful & { backfill: number } => queue.backfill !== null);
+function unlistedIn(queues: readonly LimitedRetention[]): (LimitedRetention & { backfill: number })[] {
+  return queues.filter((queue): queue is LimitedRetention & { backfill: number } => queue.backfill !== null);
 }

@@ -7,7 +7,6 @@ import type { Tx } from "../transactions/transaction.ts";
 import { runAsync } from "../../sql/script.ts";
 import type { JobParts } from "../store-parts.ts";
 
-/** A job that has ended. */
 export interface FinishedJob {
   job: JobKey;
   lane: number;
@@ -19,9 +18,8 @@ type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, c
 type SettleEffectsParts = Pick<JobParts, "catalog" | "tally" | "waits" | "limits" | "retention" | "events" | "batches">;
 
 /**
- * What the end of a job means for everything around its row: counts, how long it is kept, and the jobs that come after
- * it. Nothing waits for ever: a job that ends otherwise than succeeded cancels those that were to come after it, and
- * those after them, in the same transaction.
+ * What follows from the end of a job: counts, retention, and the jobs that come after it. A job that does not succeed cancels
+ * those after it, and those after them, in the same transaction.
  */
 export class SettleEffects {
   readonly #parts: SettleEffectsParts;
@@ -43,30 +41,25 @@ export class SettleEffects {
     };
   }
 
-  /** The settings are those of this transaction. `ended` is what the caller has written. */
   async follow(tx: Tx, now: number, ended: readonly FinishedJob[]): Promise<void> {
     await this.#parts.tally.add(tx, now, ended);
-    // What is cancelled on the way has ended, too, and is looked at in the next round.
     for (let round = ended; round.length > 0;) {
       await this.#parts.retention.add(tx, round, now);
-      round = await this.#tellBehind(tx, now, round);
+      round = await this.#updateDependents(tx, now, round);
       await this.#parts.tally.add(tx, now, round);
     }
   }
 
-  /** Whether a job waits for one of these. */
   areAwaited(tx: Tx, jobs: readonly JobKey[]): Promise<boolean> {
     return this.#parts.waits.areAny(tx, jobs);
   }
 
-  /** Those that wait for these may go on. */
   async succeeded(tx: Tx, jobs: readonly JobKey[]): Promise<void> {
     const ended = jobs.map((job) => ({ job, state: "succeeded" }) as const);
-    await this.#tellBehind(tx, await tx.now(), ended);
+    await this.#updateDependents(tx, await tx.now(), ended);
   }
 
-  /** In a handful of statements, however many come after them: those of them that are cancelled by it. */
-  async #tellBehind(tx: Tx, now: number, ended: readonly Pick<FinishedJob, "job" | "state">[]): Promise<FinishedJob[]> {
+  async #updateDependents(tx: Tx, now: number, ended: readonly Pick<FinishedJob, "job" | "state">[]): Promise<FinishedJob[]> {
     const states = new Map(ended.map(({ job, state }) => [job, state]));
     const waits = await this.#parts.waits.behind(tx, [...states.keys()]);
     if (waits.length === 0) return [];
@@ -103,13 +96,13 @@ export class SettleEffects {
   ): Promise<FinishedJob[]> {
     const rows = await this.#waitingOf(tx, [...upstreamOf.keys()]);
     const upstreams = await tx.rows<[JobKey, number, string | null]>(this.#sql.idsOf, listOf([...new Set(upstreamOf.values())]));
-    const said = new Map(
+    const errorOf = new Map(
       upstreams.map(([key, createdAt, id]) => {
         return [key, JSON.stringify(upstreamEnded(publicId(id, createdAt, key), states.get(key) as FinishedState))];
       }),
     );
     const keys = rows.map(([key]) => key);
-    const errors = keys.map((key) => said.get(upstreamOf.get(key) as JobKey) as string);
+    const errors = keys.map((key) => errorOf.get(upstreamOf.get(key) as JobKey) as string);
     await tx.rows(this.#sql.cancel, now, listOf(keys), listOf(errors));
     const cancelled = rows.map(([job, lane]): FinishedJob => ({ job, lane, state: "cancelled" }));
     const happened = cancelled.map(({ job, lane }) => ({ type: "job.cancelled", job, lane }) as const);
@@ -128,7 +121,6 @@ export class SettleEffects {
   }
 }
 
-/** A job that comes after others. */
 export class Waits {
   readonly #sql: Record<"add" | "areAny" | "behind" | "lock" | "removeBehind" | "removeOf" | "free", string>;
 
@@ -137,7 +129,7 @@ export class Waits {
       add: `insert into ${s}.waits (job, upstream) select * from unnest($1::bigint[], $2::bigint[]) on conflict do nothing`,
       areAny: `select exists (select 1 from ${s}.waits where upstream = any($1::bigint[]))`,
       behind: `select job, upstream from ${s}.waits where upstream = any($1::bigint[]) order by job`,
-      // What two upstreams free at once is freed by the second: it waits here for the first, and then sees what it did.
+      // A job that two upstreams free at once is freed by the second: it waits here for the first, and then sees its commit.
       lock: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       removeBehind: `delete from ${s}.waits where upstream = any($1::bigint[])`,
       removeOf: `delete from ${s}.waits where job = any($1::bigint[])`,
@@ -152,13 +144,11 @@ export class Waits {
     await tx.rows(this.#sql.add, ...lists(waits, "job", "upstream"));
   }
 
-  /** Whether a job waits for one of these. */
   async areAny(tx: Tx, upstreams: readonly JobKey[]): Promise<boolean> {
     const [row] = await tx.rows<[boolean]>(this.#sql.areAny, listOf(upstreams));
     return (row as [boolean])[0];
   }
 
-  /** Those that wait for one of these, in the order in which they were made; no other transaction can change them now. */
   async behind(tx: Tx, ended: readonly JobKey[]): Promise<Wait[]> {
     const waits = await tx.rows<[JobKey, JobKey]>(this.#sql.behind, listOf(ended));
     if (waits.length === 0) return [];
@@ -166,13 +156,11 @@ export class Waits {
     return waits.map(([job, upstream]) => ({ job, upstream }));
   }
 
-  /** These have ended, and those wait no longer for whatever it is. */
   async over(tx: Tx, upstreams: readonly JobKey[], jobs: readonly JobKey[]): Promise<void> {
     await tx.rows(this.#sql.removeBehind, listOf(upstreams));
     if (jobs.length > 0) await tx.rows(this.#sql.removeOf, listOf(jobs));
   }
 
-  /** Those of them that wait for nothing any more. */
   async free(tx: Tx, jobs: readonly JobKey[]): Promise<JobKey[]> {
     if (jobs.length === 0) return [];
     return (await tx.rows<[JobKey]>(this.#sql.free, listOf(jobs))).map(([job]) => job);
@@ -184,22 +172,19 @@ export class Waits {
 }
 
 /**
- * Counts are split into shares, one row each: so many stores can settle at once without waiting for each other. A lane and
- * state have three times as many rows at most, since users' transactions and second connections have shares of their own.
+ * Counts are split into shares, one row each, so that many stores can settle without waiting for each other. Users'
+ * transactions and second connections have shares of their own.
  */
 const SHARES = 64;
 
-/** A share for a transaction that may stay open for long: a user's, or one with `commit` callbacks. */
 export function longShare(random: () => number): number {
   return SHARES + Math.floor(random() * SHARES);
 }
 
-/** The share of a store's second connection. */
 export function secondShare(first: number): number {
   return 2 * SHARES + first;
 }
 
-/** Counts of finished jobs, kept with each change of one, so that counting never walks history. */
 export class Tally {
   readonly #sql: Record<"share" | "add" | "subtract" | "all", string>;
 
@@ -220,21 +205,16 @@ export class Tally {
     };
   }
 
-  /**
-   * The share of a connection: each has its own, unless there are many. With the same share, two transactions that count
-   * several lanes, each in another order, would wait for each other.
-   */
+  /** With the same share, two transactions that count several lanes in different orders would deadlock. */
   async chooseShare(rows: Rows, random: () => number): Promise<number> {
     try {
       const [row] = await rows<[number]>(this.#sql.share);
       return (row as [number])[0] % SHARES;
     } catch {
-      // A role that may only read counts nothing.
       return Math.floor(random() * SHARES);
     }
   }
 
-  /** What a statement that ends jobs does besides: `ended` is what it returns of them, with their lane, and `clock` the time. */
   static within(s: string, share: string, state: FinishedState): string {
     return `
       insert into ${s}.tally as old (share, lane, state, n, ended, fresh, since)

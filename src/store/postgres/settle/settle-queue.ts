@@ -13,18 +13,15 @@ const SECOND_IDLE_MS = 10_000;
 
 interface Parts {
   settle: Settle;
-  /** The store's first connection. */
   first: GroupCommit;
-  /** A second one, which connects when it is first needed. */
   writer: Writer;
   /** Writes over the first connection; rejects where the store is read-only. */
   write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T>): Promise<T>;
 }
 
 /**
- * Chooses the connection for settlements. A worker that drains a backlog settles over a second connection, while the first
- * one claims: the server works on both at once, and a drain is a third faster. A settle and a claim never touch the same
- * job: one is running, the other pending.
+ * Chooses the connection for settlements. A worker that drains a backlog settles over a second connection while the first one
+ * claims: a drain is a third faster. A settle and a claim never touch the same job.
  */
 export class SettleQueue {
   readonly #parts: Parts;
@@ -49,7 +46,6 @@ export class SettleQueue {
     return first.submitQuick("settle", settlements, run, { rows, single: settle.single });
   }
 
-  /** Settles all of them over the second connection, or, where more follows from one of them, all over the first. */
   async #settleOverSecond(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const { settle } = this.#parts;
     this.#idleTimer ??= setTimeout(() => void this.#closeIdle(), SECOND_IDLE_MS).unref();
@@ -75,7 +71,6 @@ export class SettleQueue {
     return write("settle", (tx) => settle.run(tx, settlements), { wants: () => settle.wants(settlements), owed });
   }
 
-  /** While the second connection is not open, the first one is used, and the second is opened for the next batch. */
   #usesSecond(settlements: number): boolean {
     const { first, writer } = this.#parts;
     if (settlements < MIN_SETTLEMENTS || !first.onlyClaimsAndSettles || this.#closed) return false;
@@ -89,12 +84,11 @@ export class SettleQueue {
     try {
       await this.#parts.writer.session();
     } catch {
-      // All connections are in use, or the server is down: errors are the first connection's to report.
+      // All connections are in use, or the server is down: the first connection reports errors.
       this.#refusedAt = performance.now();
     }
   }
 
-  /** Rejects new settlements over the second connection; resolves when all that were accepted are settled. */
   async close(): Promise<void> {
     this.#closed = true;
     if (this.#idleTimer !== null) clearTimeout(this.#idleTimer);

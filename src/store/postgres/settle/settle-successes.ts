@@ -10,24 +10,22 @@ import type { SingleStatement } from "../transactions/receipts.ts";
 import type { SingleCall, Tx } from "../transactions/transaction.ts";
 import { Tally } from "./settle-effects.ts";
 
-/** After one batch that a single statement could not settle, so many go into a transaction without trying. */
+/** After one batch that a single statement could not settle, so many use a transaction at once. */
 const BATCHES_WITHOUT_TRY = 8;
 
-/** How a statement finds its jobs, and their outputs. */
 interface Selection {
   output: string;
   from: string;
   held: string;
 }
 
-/** $5: the output of each. */
 const WITH_OUTPUT: Selection = {
   output: "asked.output",
   from: "from unnest($3::bigint[], $4::bigint[], $5::text[]) as asked (key, fence, output)",
   held: HELD,
 };
 
-/** $5: null, the output of all. Each fence is found by its position in the list: a fifth less work for the server. */
+/** $5: null. Each fence is found by its position in the list: a fifth less work for the server. */
 const WITHOUT_OUTPUT: Selection = {
   output: "$5::text",
   from: "",
@@ -40,7 +38,6 @@ type Kind = "quiet" | "limited";
 
 type Statements = Record<Kind, string> & { single: SingleStatement };
 
-/** Settles successes from which nothing follows in the rows of other jobs: most settlements are of this kind. */
 export class SettleSuccesses {
   readonly #catalog: Catalog;
   readonly #settings: Settings;
@@ -58,7 +55,7 @@ export class SettleSuccesses {
     this.#sql = { withoutOutput: all(WITHOUT_OUTPUT), withOutput: all(WITH_OUTPUT) };
   }
 
-  /** Returns those that it has settled. `plain` has each job once, in the order of their keys. */
+  /** `plain` has each job once, in the order of keys. Answers those that it has settled. */
   async settle(tx: Tx, plain: readonly Settlement[], kind: Kind = "quiet"): Promise<Set<JobKey>> {
     if (plain.length === 0) return new Set();
     if (!this.#settings.isKnown) await this.#settings.at(tx);
@@ -70,7 +67,6 @@ export class SettleSuccesses {
     return settled;
   }
 
-  /** All of them as one statement that is a transaction; null after a batch that was not all of this kind. */
   single<T>(tx: Tx, plain: readonly Settlement[], answer: T): SingleCall<T> | null {
     if (this.#withoutTry > 0) {
       this.#withoutTry--;
@@ -98,7 +94,7 @@ export class SettleSuccesses {
     };
   }
 
-  /** Known lanes whose queues write no events and keep successes for ever; null: all lanes. */
+  /** Lanes whose queues write no events and keep successes for ever; null: all lanes. */
   #quietLanes(settings: SettingsView): number[] | null {
     if (!settings.hasEvents && !settings.hasRetention) return null;
     const isQuiet = (queue: string) => !settings.recordsEvents(queue) && settings.keep(queue, "succeeded") === undefined;
@@ -106,13 +102,14 @@ export class SettleSuccesses {
   }
 }
 
-/** Another transaction may begin to wait for a job with limits at this instant: the caller checks again, in a later statement. */
+/**
+ * Another transaction may begin to wait for a job with limits at this instant: the caller checks again in a later statement.
+ */
 function kindSql(s: string, kind: Kind): string {
   if (kind === "quiet") return "job.quiet";
   return `job.limits is not null and not exists (select 1 from ${s}.waits where upstream = job.key)`;
 }
 
-/** Settles and counts in one statement. */
 function settleSql(s: string, { output, from, held }: Selection, kind: Kind): string {
   return `
     clock as materialized (select ${s}.clock($1) as now),
@@ -138,8 +135,8 @@ function singleSql(s: string, selection: Selection): SingleStatement {
     values: 6,
     made: "null::bigint, null::bigint, null::text",
     wrote: "true",
-    // The retention backfill waits only for transactions that have written when it begins. A settle that has not, and that
-    // began before, must not use the settings that it knew.
+    // The retention backfill waits only for transactions that have written when it begins. A settle that began before and has
+    // not written must not use the settings that it knew.
     settings: `${s}.settings_now()`,
     answer: (verdict) => `
         select case when (select count(*) from ended) < cardinality($3::bigint[]) then ${s}.refuse('${REFUSED.partial}') end, ${verdict}`,

@@ -8,6 +8,7 @@ import { slotOf } from "../../job-row.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
+import { named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
@@ -16,39 +17,23 @@ import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { JobParts } from "../store-parts.ts";
 
-type HistoryRow = [
-  key: JobKey,
-  fence: Fence,
-  lane: number,
-  policy: number,
-  attempt: number,
-  errors: number,
-  crashes: number,
-  expiresAt: number,
-  priority: number,
-  limits: string | null,
-];
-
-/** An attempt, and how it ends. */
 export interface AttemptEnd extends LeaseRef {
   outcome: Outcome;
-  /** Only if its lease ends at this very instant: then it is still the lease that was judged. */
+  /** Only if its lease still ends at this instant: then it is the lease that was judged. */
   expiresAt?: number;
-  /** Of a work item: what belongs to its end. */
   work?: WorkEnd | undefined;
 }
 
-/** What the job does next; null when the lease is not held any more. */
 export type SettleResult = { next: Next; outcome: Outcome } | null;
 
-/** Thrown where settlements are not all successes from which nothing follows. Nothing is written. */
+/** Thrown if more than its own row follows from a settlement. Nothing is written. */
 export class MoreFollows extends Error {}
 
 type SettleParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches"> & {
   random: () => number;
 };
 
-/** Ends attempts. Every write is guarded by job, fence and `running`: a zombie's late settle changes nothing. */
+/** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
   readonly #parts: SettleParts;
   readonly #successes: SettleSuccesses;
@@ -58,14 +43,14 @@ export class Settle {
     this.#parts = parts;
     this.#successes = new SettleSuccesses(s, parts);
     const history = `
-      select key, fence, lane, policy, attempt, errors, crashes, expires_at, priority, limits from ${s}.jobs
+      select key, fence, lane, policy, attempt, errors, crashes, expires_at as "expiresAt", priority, limits from ${s}.jobs
       where key = any($1::bigint[]) and coalesce(state, '') = 'running' order by key for update`;
     this.#sql = {
       holders: `select key, reserved from ${s}.jobs where reserved = any($1::text[])`,
       hold: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       history,
-      // A locked row is about to be settled or renewed, or is locked for as long as a user's transaction takes: its lease is
-      // judged again later, without waiting.
+      // A locked row is being settled or renewed, or belongs to a long user transaction: its lease is judged again later,
+      // without waiting.
       judged: `${history} skip locked`,
       move: `
         with moved as (
@@ -84,13 +69,12 @@ export class Settle {
     };
   }
 
-  /** Whether all of them are successes that one statement can settle, as far as is known here. */
+  /** Whether one statement can settle all of them, as far as is known here. */
   isPlain(settlements: readonly Settlement[]): boolean {
-    if (!this.#parts.settings.isKnown || this.#parts.settings.limited || !settlements.every(isPlain)) return false;
+    if (!this.#parts.settings.isKnown || this.#parts.settings.view.hasLimits || !settlements.every(isPlain)) return false;
     return !settlements.some(({ job }) => this.#parts.limits.isClaimed(job));
   }
 
-  /** The route of one statement, which settles all of them or none. */
   readonly single: SingleRoute<readonly Settlement[], LeaseState[]> = {
     call: (tx, batches) => {
       const all = batches.flat();
@@ -102,7 +86,6 @@ export class Settle {
     recall: async (_rows, _outcome, batches) => heldAll(batches),
   };
 
-  /** Settles all of them in a transaction; throws `MoreFollows`, and settles none, where more follows from one of them. */
   async plain(tx: Tx, settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const plain = plainOf(settlements);
     const settled = plain.length === settlements.length ? await this.#successes.settle(tx, plain) : NONE;
@@ -118,9 +101,8 @@ export class Settle {
     const others = without(settlements, [...quiet, ...limited]);
     if (others.length > 0) await this.#lock(tx, [...limited, ...others]);
     else if (!this.#parts.settings.isKnown) await this.#parts.settings.at(tx);
-    // Sent ahead of all that lock rows.
     const locked = this.#parts.limits.lock(tx, this.#parts.limits.claimedIn(limited.map(({ job }) => job)));
-    // In several statements, but in the order of their keys all the same.
+    // Several statements follow; this one locks the rows in the order of keys.
     if ([quiet, limited, others].filter(({ length }) => length > 0).length > 1)
       tx.rows(this.#sql.hold, listOf(settlements.map(({ job }) => job))).catch(() => {});
     const [quietly, freed] = await Promise.all([this.#successes.settle(tx, quiet), this.#settleLimited(tx, limited, locked)]);
@@ -133,12 +115,11 @@ export class Settle {
     return settlements.map((settlement) => fates.get(settlement) ?? "held");
   }
 
-  /** Settles successes of jobs whose limits are known, and for which no job waits; returns those that it has settled. */
   async #settleLimited(tx: Tx, limited: readonly Settlement[], locked: Promise<void>): Promise<Set<JobKey>> {
     if (limited.length === 0) return new Set();
     const jobs = limited.map(({ job }) => job);
     const ending = this.#successes.settle(tx, limited, "limited");
-    // Another job may have begun to wait for one of them, unseen by that statement.
+    // Another job may have begun to wait for one of them after that statement's snapshot.
     const [ended, areAwaited] = await Promise.all([ending, this.#parts.effects.areAwaited(tx, jobs), locked, tx.now()]);
     for (const queue of this.#parts.limits.claimedIn([...ended])) tx.ready(queue);
     await this.#parts.limits.free(tx, ended);
@@ -146,7 +127,6 @@ export class Settle {
     return ended;
   }
 
-  /** What became of leases. */
   async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<LeaseState[]> {
     if (leases.length === 0) return [];
     const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
@@ -159,7 +139,6 @@ export class Settle {
     return (await this.end(tx, endings)).map((ended) => ended && ended.next);
   }
 
-  /** Decides by what is in the rows, and writes it; null for each whose lease is not held any more. */
   async end(tx: Tx, endings: readonly AttemptEnd[]): Promise<SettleResult[]> {
     if (endings.length === 0) return [];
     await this.#parts.settings.at(tx);
@@ -170,7 +149,7 @@ export class Settle {
     return ended;
   }
 
-  /** `next`: the jobs that the ends of work items lead to, for the caller to add; `batch`: what they change, not closed yet. */
+  /** `next`: jobs for the caller to enqueue. The caller closes `batch`. */
   async #end(
     tx: Tx,
     endings: readonly AttemptEnd[],
@@ -183,7 +162,6 @@ export class Settle {
     const ended = endings.map((ending): SettleResult => {
       const row = rows.get(ending.job);
       if (row === undefined || !isHeld(ending, row)) return null;
-      // Only once, should it be asked for twice.
       rows.delete(ending.job);
       const outcome = (batch !== null && this.#untenable(batch, row, ending)) || ending.outcome;
       const next = decide(row, this.#parts.catalog.policy(row.policy), outcome, this.#parts.random());
@@ -196,13 +174,11 @@ export class Settle {
     return { ended, next, batch };
   }
 
-  /** What becomes of the success of a work item that cannot be written as it is. */
   #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: AttemptEnd): Outcome | undefined {
     if (outcome.kind !== "succeeded" || !this.#parts.batches.isPipelines(lane)) return undefined;
     return batch.refusal(job, work);
   }
 
-  /** What the end of a work item means for its build: the jobs that it leads to. */
   #workOver(batch: WorkBatch, now: number, { row, next, outcome, ending }: Move): NewJob[] {
     if (!this.#parts.batches.isPipelines(row.lane)) return [];
     const { work, expiresAt } = ending;
@@ -211,7 +187,7 @@ export class Settle {
     return [];
   }
 
-  /** Those that have a key which a follow-up of one before them wants: it is not free yet by then. */
+  /** Jobs whose key a follow-up of an earlier settlement wants: the key is not free yet by then. */
   async #late(tx: Tx, settlements: readonly Settlement[]): Promise<ReadonlySet<JobKey>> {
     const wanted = new Map<string, number>();
     for (const [i, { followUps = [] }] of settlements.entries()) {
@@ -227,7 +203,6 @@ export class Settle {
     return new Set(held.filter(isLate).map(([job]) => job));
   }
 
-  /** The queues whose lock it takes to settle these, as far as that is known here. */
   wants(settlements: readonly Settlement[]): string[] {
     return [...this.#parts.limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
   }
@@ -236,14 +211,13 @@ export class Settle {
     return this.#parts.limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
   }
 
-  /** The limits of all that they may touch. */
   async #lock(tx: Tx, settlements: readonly Settlement[]): Promise<void> {
     await this.#parts.settings.at(tx);
     const jobs = settlements.map(({ job }) => job);
     await this.#parts.limits.lockOf(tx, jobs, this.#followed(settlements));
   }
 
-  /** In their order: a follow-up of one may have the id that the next one's is refused for. */
+  /** In their order: a follow-up may take the id for which the next one is refused. */
   async #each(tx: Tx, settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Promise<Map<Settlement, LeaseState>> {
     const fates = new Map<Settlement, LeaseState>();
     for (const batch of batchesOf(settlements, late)) {
@@ -264,7 +238,7 @@ export class Settle {
     return fates;
   }
 
-  /** A success and its follow-ups are one; where one of these cannot be, the attempt has failed, and would fail again. */
+  /** If a follow-up is refused, the attempt has failed. */
   async #tenable(tx: Tx, { outcome, followUps }: Settlement): Promise<Outcome> {
     if (outcome.kind !== "succeeded" || followUps === undefined || !followUps.some(isRisky)) return outcome;
     const refused = await this.#parts.enqueue.refused(tx, followUps);
@@ -273,20 +247,14 @@ export class Settle {
 
   async #history(tx: Tx, endings: readonly AttemptEnd[]): Promise<Map<JobKey, History>> {
     const history = endings.some(({ expiresAt }) => expiresAt === undefined) ? this.#sql.history : this.#sql.judged;
-    const found = await tx.rows<HistoryRow>(history, listOf(endings.map(({ job }) => job)));
-    const lanes = found.map((row) => row[2]);
-    await this.#parts.catalog.knowLanes(tx.rows, lanes);
-    const policies = found.map((row) => row[3]);
-    await this.#parts.catalog.knowPolicies(tx.rows, policies);
-    return new Map(
-      found.map(([key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits]) => [
-        key,
-        { key, fence, lane, policy, attempt, errors, crashes, expiresAt, priority, limits },
-      ]),
-    );
+    const found = named<History>(await tx.rows(history, ...lists(endings, "job")));
+    const { catalog } = this.#parts;
+    const [lanes, policies] = [found.map(({ lane }) => lane), found.map(({ policy }) => policy)];
+    await catalog.knowLanes(tx.rows, lanes);
+    await catalog.knowPolicies(tx.rows, policies);
+    return new Map(found.map((row) => [row.key, row]));
   }
 
-  /** Those with limits leave their places to others, and stand in line again if they are pending now. */
   async #limit(tx: Tx, moves: readonly Move[]): Promise<void> {
     const limited = moves.flatMap((move) => (move.row.limits === null ? [] : [{ move, ...move.row, limits: move.row.limits }]));
     if (limited.length === 0) return;
@@ -350,7 +318,6 @@ interface Move {
   ending: AttemptEnd;
 }
 
-/** Whether it is still the attempt that is to end. */
 function isHeld({ fence, expiresAt }: AttemptEnd, row: History | undefined): boolean {
   return row !== undefined && row.fence === fence && (expiresAt ?? row.expiresAt) === row.expiresAt;
 }
@@ -363,8 +330,8 @@ function isPlain({ outcome, followUps, commit, work }: Settlement): boolean {
 }
 
 /**
- * Those that can be ended together. Of two of one job the first counts, so only that one; and by key, because two who lock
- * the same rows, each in another order, stand in each other's way, and because each is found by its place among them.
+ * Successes that can be settled together, each job once, sorted by key: two transactions that lock the same rows in different
+ * orders would deadlock, and statements find each by its position.
  */
 function plainOf(settlements: readonly Settlement[]): Settlement[] {
   const jobs = new Set<JobKey>();
@@ -381,12 +348,11 @@ function without(settlements: readonly Settlement[], some: readonly Settlement[]
   return settlements.filter((settlement) => !gone.has(settlement));
 }
 
-/** Whether it may be refused: its id may be taken, or what it comes after unknown. */
 function isRisky({ id, after }: NewJob): boolean {
   return id !== undefined || after !== undefined;
 }
 
-/** Those whose follow-ups may be refused each end a batch, and those that come after others' follow-ups begin one. */
+/** A settlement whose follow-ups may be refused ends a batch; one that is late begins one. */
 function batchesOf(settlements: readonly Settlement[], late: ReadonlySet<JobKey>): Settlement[][] {
   const batches: Settlement[][] = [[]];
   for (const settlement of settlements) {

@@ -13,39 +13,32 @@ import { Settle } from "../settle/settle.ts";
 import { GroupCommit, type GroupCommitOptions } from "./group-commit.ts";
 import type { Transaction } from "./transaction.ts";
 
-/** Attempts whose `commit` callbacks run at once, each over a connection of its own; others wait for a free one. */
 const MAX_CONNECTIONS = 4;
-/** A connection that was not used for so long is closed. */
 const IDLE_MS = 10_000;
-/** The server ends a transaction of a stopped process so long after the callbacks' time is over. */
+/** The server ends a transaction of a stopped process this long after the callbacks' time is over. */
 const GRACE_MS = 5_000;
 /** PostgreSQL's code for a statement in a transaction that an earlier error has aborted. */
 const ABORTED = "25P02";
 
 interface Parts {
-  /** The schema, as it is written into statements. */
   s: string;
   makeWriter: () => Writer;
   group: GroupCommitOptions;
   /** What the store's first connection knows; a fresh copy for each attempt, because their transactions overlap. */
   jobParts: JobParts;
   random: () => number;
-  /** Records the definitions of jobs over the first connection. */
   declare: (jobs: readonly NewJob[]) => Promise<void>;
-  /** Settles without callbacks. */
   settle: (settlements: readonly Settlement[]) => Promise<LeaseState[]>;
-  /** How long the callbacks of one attempt may take, in milliseconds. */
   limit: number;
 }
 
-/** One connection, and what is known while an attempt is settled over it. */
 interface CommitConnection {
   writer: Writer;
   group: GroupCommit;
   jobParts: JobParts;
 }
 
-/** Settles attempts with `commit` callbacks: each in a transaction of its own that also contains the callbacks' statements. */
+/** Settles attempts with `commit` callbacks: each in its own transaction, which also contains the callbacks' statements. */
 export class RowCommits {
   readonly #parts: Parts;
   readonly #connections: CommitConnection[] = [];
@@ -68,7 +61,6 @@ export class RowCommits {
     }
   }
 
-  /** Resolves when the attempts that were handed in are settled. */
   async close(): Promise<void> {
     await Promise.allSettled(this.#underWay);
     if (this.#closing !== null) clearTimeout(this.#closing);
@@ -130,7 +122,7 @@ export class RowCommits {
       tallyShare: () => longShare(random),
       first: (tx, queues) => connection.jobParts.first(tx, queues),
       onStale: () => connection.jobParts.forget(),
-      onStall: () => connection.jobParts.limits.stalled(),
+      onStall: () => connection.jobParts.limits.locks.stalled(),
       onRevert: () => {
         group.onRevert();
         connection.jobParts.forgetAll();
@@ -153,7 +145,7 @@ export class RowCommits {
   }
 }
 
-/** Thrown to roll back callbacks that went well. `fate`: what became of the lease; null: settle without the callbacks. */
+/** Thrown to roll back callbacks that went well. `fate`: of the lease; null: settle without the callbacks. */
 class RolledBack extends Error {
   readonly fate: LeaseState | null;
   constructor(fate: LeaseState | null) {
@@ -162,7 +154,6 @@ class RolledBack extends Error {
   }
 }
 
-/** Runs the callbacks in the open transaction, and sees that they left it open and intact. */
 async function callAll(tx: Transaction, callbacks: readonly CommitRows[], limit: number): Promise<void> {
   if (limit <= 0) throw new CommitRowsFailed(tooLong());
   const [before] = await tx.rows<[string]>("select pg_current_xact_id()::text");
@@ -188,7 +179,6 @@ async function callAll(tx: Transaction, callbacks: readonly CommitRows[], limit:
   if (after?.[0] !== before?.[0]) throw new CommitRowsFailed(ended());
 }
 
-/** What callbacks get: statements of the user's own, in the transaction of the success. */
 class UserStatements {
   readonly tx: CommitTx;
   isOver = false;
@@ -209,14 +199,13 @@ class UserStatements {
         if (typeof text !== "string" || (values !== undefined && !Array.isArray(values)))
           return Promise.reject(noStatement(typeof text === "string" ? values : text));
         const answer = transaction.query(text, values?.map(sentValue)).then((rows) => ({ rows }));
-        // Also where the callback does not await it: the error aborts the transaction, and with it the attempt.
+        // Also if the callback does not await it: the error aborts the transaction, and with it the attempt.
         this.#last = answer.catch((error: unknown) => (this.#failure ??= error));
         return answer;
       },
     };
   }
 
-  /** The first error that the server answered; a callback may have ignored it. The server answers in order. */
   async firstFailure(): Promise<unknown> {
     await this.#last;
     return this.#failure;
@@ -224,11 +213,10 @@ class UserStatements {
 }
 
 /**
- * A value as it is sent: as text, whose type the server infers from the statement, as `pg` does it. The driver by itself
- * knows no types of lists. It sends bytes as they are.
+ * A value as text, whose type the server infers from the statement, as `pg` does it; the driver by itself knows no types of
+ * lists. Bytes are sent as they are.
  */
 function sentValue(value: unknown): unknown {
-  // The driver rejects undefined.
   if (value === undefined || value === null || value instanceof Uint8Array) return value;
   if (Array.isArray(value)) return `{${value.map(listElement).join(",")}}`;
   if (value instanceof Date && !Number.isNaN(value.getTime())) return value.toISOString();

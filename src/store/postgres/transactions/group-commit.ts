@@ -27,30 +27,25 @@ import {
 } from "./write-queue.ts";
 
 export interface GroupCommitOptions extends TransactionOptions {
-  /** Until this much has passed, a server that is gone is waited for; in milliseconds. */
   patience: number;
   random: () => number;
   durability: Durability;
-  /** Hears of each commit. */
   changes: ChangeFeed;
-  /** Nothing that was known of the database is so any more. */
   onRevert: () => void;
-  /** Comes before everything else: what an earlier try has shown to be needed, and the locks of these queues. */
+  /** Takes the locks that an earlier try needed, and those of these queues, before anything else. */
   first: (tx: Tx, queues: readonly string[]) => Promise<void> | null;
-  /** Comes after everything else: what is written into the audit, whose head everybody wants who does. */
+  /** Writes audit entries after everything else: all writers of the audit lock its head. */
   last: (tx: Tx, entries: readonly NewAuditEntry[]) => Promise<void>;
-  /** It waited for too long for something while it held what others need, and runs again. */
   onStall: () => void;
 }
 
-/** How often a transaction that was overtaken, or chosen to end a deadlock, runs again. */
-const TRIES = 20;
+/** How often a transaction runs again that was overtaken, or chosen to end a deadlock. */
+const MAX_TRIES = 20;
 /**
- * What is called before anything else is heard, and while the last transaction is on its way, becomes one transaction,
- * because a commit costs a hundred times what a row costs. A promise settles only after the commit.
- *
- * The commit is sent when every answer is there, together with the receipt. So a connection that is lost before has
- * changed nothing, and one that is lost with the commit has either left its receipt or changed nothing.
+ * Calls made in one tick, or while a transaction is under way, share the next transaction, because a commit costs a hundred
+ * times what a row costs. A promise settles only after the commit. The commit is sent when every answer has arrived, together
+ * with the receipt: a connection lost before has changed nothing, and one lost with the commit has left its receipt or changed
+ * nothing.
  */
 export class GroupCommit {
   readonly #writer: Writer;
@@ -60,9 +55,7 @@ export class GroupCommit {
   readonly #waiting = new WriteQueue();
   #underWay: Item[] = [];
   #running = false;
-  /** Since when the server cannot be reached; null: it can. */
   #lostSince: number | null = null;
-  /** The database has gone back, and has to be learnt anew. */
   #hasReverted = false;
   #closed = false;
   #idle: (() => void)[] = [];
@@ -79,7 +72,6 @@ export class GroupCommit {
     return this.#add<T>(undefined, () => this.#waiting.add(operation, run, hints), hints.owed);
   }
 
-  /** `run` sends everything at once, and for all calls together that are made one after the other. */
   submitQuick<Input, T>(
     operation: Operation,
     input: Input,
@@ -95,12 +87,11 @@ export class GroupCommit {
       item().calls.push({ input, resolve: resolve as (value: unknown) => void, reject, since: performance.now() });
       if (this.#running) return;
       this.#running = true;
-      // After everybody else who has something to say now.
       process.nextTick(() => void this.#drain());
     });
   }
 
-  /** Whether it has nothing to do but claims and ends of jobs, which have nothing to do with each other. */
+  /** Whether it has nothing but claims and settles, which never touch the same jobs. */
   get onlyClaimsAndSettles(): boolean {
     return this.#underWay.every(isClaimOrSettle) && this.#waiting.areClaimsOrSettles;
   }
@@ -109,7 +100,6 @@ export class GroupCommit {
     return !this.#running;
   }
 
-  /** Resolves when nothing is waiting for its commit; nothing is taken any more, but what is owed. */
   close(): Promise<void> {
     this.#closed = true;
     if (!this.#running) return Promise.resolve();
@@ -127,11 +117,10 @@ export class GroupCommit {
     for (const resolve of this.#idle.splice(0)) resolve();
   }
 
-  /** Every item has its answer when this resolves. */
   async #run(items: Item[]): Promise<void> {
-    let apart = false;
+    let inSavepoints = false;
     for (let tries = 0, losses = 0, stalls = 0; ;) {
-      const outcome = await this.#transact(items, apart, tries < TRIES);
+      const outcome = await this.#transact(items, inSavepoints, tries < MAX_TRIES);
       this.#lostSince = outcome !== "done" && outcome.lost ? (this.#lostSince ?? performance.now()) : null;
       if (outcome === "done") return;
       if (outcome.lost) {
@@ -139,14 +128,17 @@ export class GroupCommit {
         if (items.length === 0) return;
         await this.#pause(losses++);
       } else if (outcome.error instanceof Stalled) {
-        // Only the one that has to wait does, and it holds no lock that another one of them needed.
-        if (items.length > 1) return void (await this.#runEach(items));
+        // Only the item that has to wait does, and it holds no lock that another item needs.
+        if (items.length > 1) {
+          for (const item of items) await this.#run([item]);
+          return;
+        }
         this.#options.onStall();
         await this.#pause(stalls++);
-      } else if (mayRunAgain(outcome.error) && ++tries < TRIES) {
+      } else if (mayRunAgain(outcome.error) && ++tries < MAX_TRIES) {
         if (!(outcome.error instanceof RerunTransaction && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
-      } else if (!apart && callsOf(items) > 1 && !outcome.unknown) {
-        apart = true;
+      } else if (!inSavepoints && callsOf(items) > 1 && !outcome.unknown) {
+        inSavepoints = true;
         items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
       } else {
         for (const { calls } of items) for (const call of calls) call.reject(explain(outcome.error, this.#writer.address));
@@ -155,16 +147,12 @@ export class GroupCommit {
     }
   }
 
-  async #runEach(items: Item[]): Promise<void> {
-    for (const item of items) await this.#run([item]);
-  }
-
-  /** One try. Savepoints are only needed to tell a bad item from its neighbours, so the first goes without. */
-  async #transact(items: Item[], apart: boolean, again: boolean): Promise<"done" | Failed> {
+  /** One try. The first goes without savepoints, which only separate a bad item from the others. */
+  async #transact(items: Item[], inSavepoints: boolean, again: boolean): Promise<"done" | Failed> {
     let session: Session;
     try {
       session = this.#writer.current ?? (await this.#writer.session());
-      // Not before: now no transaction is under way that relies on what was known.
+      // Now no transaction is under way that relies on the old state.
       if (this.#hasReverted) {
         await this.#options.epoch.enter(session, this.#options.onRevert);
         this.#hasReverted = false;
@@ -174,24 +162,23 @@ export class GroupCommit {
     }
     const state = new Transaction(session, this.#options);
     let receipt: number | null;
-    let answers: (() => void)[];
+    let answer: () => void;
     try {
-      const atOnce = !apart && items.every(({ quick }) => quick);
+      const atOnce = !inSavepoints && items.every(({ quick }) => quick);
       const begin = this.#begin;
-      // One that is alone takes them when it comes to it, along with what it reads then.
+      // A single item takes its locks along with its first reads.
       const first = this.#options.first(state, items.length > 1 ? wantedBy(items) : []);
-      // It may come to nothing with the beginning, which says why.
       first?.catch(() => {});
-      const done = first === null && !apart ? await this.#alone(session, state, items) : null;
+      const done = first === null && !inSavepoints ? await this.#runSingle(session, state, items) : null;
       if (done !== null) return done;
       if (!atOnce || first !== null) await state.begin(begin);
       await first;
-      const run = apart ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
+      const run = inSavepoints ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
       run.catch(() => {});
-      // Where all is sent at once, the end goes with it, and so does the beginning.
+      // If all is sent at once, the end goes with it, and so does the begin.
       if (atOnce) void state.end(this.#receipts).catch(() => {});
       await state.begin(begin);
-      answers = await run;
+      answer = await run;
       if (state.entries.length > 0) await this.#options.last(state, state.entries);
       receipt = await state.end(this.#receipts);
       for (const item of items) passPoint(item.operation, "written");
@@ -205,12 +192,11 @@ export class GroupCommit {
       state.undo();
       return committed;
     }
-    this.#committed(items, state, isNotified && !session.isLost, answers);
+    this.#committed(items, state, isNotified && !session.isLost, answer);
     return "done";
   }
 
-  /** A transaction that is one statement; null: it has to be more. */
-  async #alone(session: Session, state: Transaction, items: readonly Item[]): Promise<"done" | Failed | null> {
+  async #runSingle(session: Session, state: Transaction, items: readonly Item[]): Promise<"done" | Failed | null> {
     const [{ operation, single, calls }] = items as [Item];
     if (items.length > 1 || single === null || this.#writer.pooled) return null;
     const inputs = calls.map(({ input }) => input);
@@ -218,7 +204,7 @@ export class GroupCommit {
     if (call === null) return null;
     passPoint(operation, "begun");
     passPoint(operation, "written");
-    const sent = state.alone(this.#receipts, call);
+    const sent = state.sendSingle(this.#receipts, call);
     const isNotified = this.#notify(session, state);
     let answers: unknown[];
     try {
@@ -238,19 +224,13 @@ export class GroupCommit {
         return found;
       }
       answers = found.answers;
-      // It has left its receipt, so it has.
       state.wrote();
     }
-    const resolves = calls.map(
-      ({ resolve }, i) =>
-        () =>
-          resolve(answers[i]),
-    );
-    this.#committed(items, state, isNotified && state.isCommitted, resolves);
+    const answer = (): void => calls.forEach(({ resolve }, i) => resolve(answers[i]));
+    this.#committed(items, state, isNotified && state.isCommitted, answer);
     return "done";
   }
 
-  /** Sends a notification right behind the commit, and does not wait for it. False: none was sent. */
   #notify(session: Session, { hasWritten, committed }: Transaction): boolean {
     const { notifier } = this.#options.changes;
     const statement = hasWritten ? notifier.behind(committed) : null;
@@ -266,9 +246,16 @@ export class GroupCommit {
   async #undone(session: Session, state: Transaction, error: unknown): Promise<Failed> {
     const cause = this.#causeOf(state, error);
     state.stop(cause);
-    const failed = await this.#rolledBack(session, cause);
+    let isRolledBack = false;
+    if (!session.isLost && !isLost(cause)) {
+      isRolledBack = await session.command("rollback").then(
+        () => true,
+        () => false,
+      );
+    }
+    if (!isRolledBack) session.lose(cause);
     state.undo();
-    return failed;
+    return { error: cause, lost: isLost(cause) };
   }
 
   #causeOf(state: Transaction, error: unknown): unknown {
@@ -277,19 +264,17 @@ export class GroupCommit {
     return cause;
   }
 
-  #committed(items: readonly Item[], state: Transaction, isNotified: boolean, answers: readonly (() => void)[]): void {
+  #committed(items: readonly Item[], state: Transaction, isNotified: boolean, answer: () => void): void {
     for (const item of items) passPoint(item.operation, "committed");
     state.keep();
     this.#underWay = [];
-    // The subscribers first: callers continue with what has changed.
     if (state.hasWritten) this.#options.changes.committed(state.committed, isNotified);
-    const answerAll = (): void => answers.forEach((answer) => answer());
-    // And the server before all of them, where there is more for it: what they go on with would keep it waiting.
-    if (this.#waiting.isEmpty) answerAll();
-    else process.nextTick(answerAll);
+    // The next transaction is sent before the callers continue, so that the server does not wait for them.
+    if (this.#waiting.isEmpty) answer();
+    else process.nextTick(answer);
   }
 
-  async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<(() => void)[]> {
+  async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<() => void> {
     const answers: (() => void)[] = [];
     for (const item of items) {
       const call = item.calls[0] as Call;
@@ -305,26 +290,13 @@ export class GroupCommit {
         const cause = part.cause(error);
         part.stop(cause);
         part.undo();
-        // One that is overtaken for ever must not take the others with it.
+        // An item that is overtaken again and again must not block the others.
         if (session.isLost || isLost(cause) || (again && mayRunAgain(cause))) throw cause;
         await session.command("rollback to item");
         answers.push(() => call.reject(explain(cause, this.#writer.address)));
       }
     }
-    return answers;
-  }
-
-  async #rolledBack(session: Session, error: unknown): Promise<Failed> {
-    if (!session.isLost && !isLost(error)) {
-      try {
-        await session.command("rollback");
-        return { error, lost: false };
-      } catch {
-        // It is lost now; the server undoes what it was about.
-      }
-    }
-    session.lose(error);
-    return { error, lost: isLost(error) };
+    return () => answers.forEach((answer) => answer());
   }
 
   async #commit(session: Session, receipt: number | null): Promise<"yes" | Failed> {
@@ -335,20 +307,20 @@ export class GroupCommit {
     } catch (error) {
       if (!session.isLost && !isLost(error)) return { error, lost: false };
       session.lose(error);
-      // It may have happened: the database knows. Where nothing was written, nothing can be lost.
+      // The commit may have taken effect: the receipt tells. If nothing was written, nothing can be lost.
       const resolved = receipt === null ? null : await this.#resolve(receipt, error);
       return resolved !== null && "error" in resolved ? resolved : "yes";
     }
   }
 
-  /** What became of a transaction whose commit had no answer, and what that would have been. Asked until the server can tell. */
+  /** Asks until the server can tell whether a commit without an answer took effect, and what its answer would have been. */
   async #resolve(
     receipt: number,
     lost: unknown,
     recall: (rows: Rows, outcome: Outcome) => Promise<unknown[]> = () => Promise.resolve([]),
   ): Promise<{ answers: unknown[] } | Failed> {
     const since = performance.now();
-    for (let losses = 0; performance.now() - since < PATIENCE_FOR_COMMITS; losses++) {
+    for (let losses = 0; performance.now() - since < COMMIT_PATIENCE_MS; losses++) {
       await this.#pause(losses);
       try {
         const session = await this.#writer.session();
@@ -356,14 +328,13 @@ export class GroupCommit {
         if (outcome?.committed === false) return { error: lost, lost: true };
         if (outcome !== null) return { answers: await recall((text, ...values) => session.rows(text, values), outcome) };
       } catch (error) {
-        // Those that have come meanwhile need not wait for it as long as these do.
         this.#waiting.keep((items) => this.#patient(items, error));
       }
     }
     return { error: unknown(lost), lost: false, unknown: true };
   }
 
-  /** Those that have waited long enough for the server are told why; it is not its fault if this process was stopped before. */
+  /** Rejects calls that have waited long enough for the server; time before the loss does not count. */
   #patient(items: Item[], error: unknown): Item[] {
     const now = performance.now();
     for (const item of items) {
@@ -376,20 +347,18 @@ export class GroupCommit {
     return items.filter(({ calls }) => calls.length > 0);
   }
 
-  /** Real time, whatever clock is injected: it is the server that is waited for. */
   #pause(losses: number): Promise<void> {
     return new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
   }
 }
 
-/** However long it takes a server to come back: the caller is owed an answer. */
-const PATIENCE_FOR_COMMITS = 60_000;
+/** A caller whose commit is in doubt waits longer than others, because it is owed an answer. */
+const COMMIT_PATIENCE_MS = 60_000;
 
 interface Failed {
   error: unknown;
-  /** The connection is gone, and with it everything that was not committed. */
   lost: boolean;
-  /** It may have been committed: what is made again would be made twice. */
+  /** It may have been committed: running it again could do it twice. */
   unknown?: boolean;
 }
 

@@ -13,72 +13,56 @@ import { type CallHints, PipelinedBegin } from "./write-queue.ts";
 import { Stalled } from "./mutexes.ts";
 import type { Receipts, SingleStatement } from "./receipts.ts";
 
-/** One transaction, as the operations inside it see it. */
 export interface Tx extends AnyTx {
-  /** The injected clock's time; null where the database's own clock counts. Statements take it as it is. */
+  /** The injected clock's time; null: the database's clock counts. */
   readonly at: number | null;
-  /** The share of the counts of finished jobs that its connection adds to. */
   readonly tallyShare: number;
-  /** One instant for the whole transaction, for those who decide by it before they write. */
   now(): Promise<number>;
   readonly rows: Rows;
-  /** Relies on lanes, or settings, being as they were when this count of their changes was read. If not, all is done again. */
+  /** Relies on lanes or settings having this count of changes; otherwise the transaction runs again. */
   assume(what: Counted, count: number): void;
-  /** Holds rows, which come after the lock of any queue: none is waited for any more. */
+  /** It holds rows, which come after the locks of queues: it waits for no queue lock any more. */
   isLate: boolean;
-  /** The queues whose lock it holds. */
   queues: readonly string[];
-  /** Has itself moved that count. */
   moved(what: Counted, from: number, to: number): void;
-  /** What was learnt in this transaction counts only if it is committed. */
   onUndo(forget: () => void): void;
   onCommit(keep: () => void): void;
-  /** An entry of the audit: its head is locked, and it is written, when all else is done. */
+  /** Adds an audit entry when everything else is done: the head of the audit is locked last. */
   atLast(entry: NewAuditEntry): void;
 }
 
-/** What is cached of the database, and counted there when it changes. */
 export type Counted = "lanes" | "settings";
 
-/** An operation that is one statement, and a transaction by itself. */
 export interface SingleCall<T> {
   statement: SingleStatement;
   values: Value[];
-  /** What its rows say; null: it has changed nothing, and has to go the longer way. */
   read: (rows: readonly (readonly unknown[])[]) => T | Promise<T> | null;
 }
 
 export interface TransactionOptions {
   clock: Clock;
-  /** Whether statements take the given clock's time, or the database's. */
   injected: boolean;
   schema: string;
   statements: Statements;
   epoch: Epoch;
   tallyShare: () => number;
-  /** What was assumed is not so any more. */
   onStale: () => void;
 }
 
-/** A statement that locks rows until the commit. The mutexes are taken before any row, so they are not counted. */
+/** A statement that locks rows. Mutexes come before any row, so they do not count. */
 const LOCKS_ROWS = /^(?!.*\.mutexes\b).*\b(insert into|update|delete from)\b/s;
 
-/** What is known of a transaction while it runs. */
 export class Transaction extends ScriptTx implements Tx {
   readonly at: number | null;
   readonly tallyShare: number;
-  /** What it changes that other processes wait for. */
   readonly committed = { ready: new Set<string>(), ended: [] as { job: JobKey; fence: Fence }[] };
-  /** What it has to write into the audit. */
   readonly entries: NewAuditEntry[] = [];
   hasWritten = false;
-  /** By its only statement. */
   isCommitted = false;
   isLate = false;
   queues: readonly string[] = [];
   readonly #session: Session;
   readonly #options: TransactionOptions;
-  /** What is to be sent with its beginning; null when that is under way. */
   #pipelined: PipelinedBegin | null;
   #begun: Promise<void> = Promise.resolve();
   readonly #undo: (() => void)[] = [];
@@ -87,7 +71,6 @@ export class Transaction extends ScriptTx implements Tx {
   #failed: { error: unknown } | null = null;
   #stopped: { cause: unknown } | null = null;
   #sent = 0;
-  /** The number of its receipt, once it is asked for. */
   batch = 0;
   #end: { receipt: Promise<number | null>; sent: number } | null = null;
   #undone = false;
@@ -117,12 +100,11 @@ export class Transaction extends ScriptTx implements Tx {
     this.#sent++;
     this.isLate ||= LOCKS_ROWS.test(text);
     const rows = this.#pipelined === null ? this.#send<Row>(text, values) : this.#pipelined.add<Row>(text, values);
-    // After the first error every other statement fails, too, for no reason of its own.
+    // After the first error every other statement fails, too.
     rows.catch((error: unknown) => (this.#failed ??= { error }));
     return rows;
   };
 
-  /** A statement of a user's own, whose rows are objects. */
   query(text: string, values: unknown[] = []): Promise<unknown[]> {
     return this.#session.query(text, values);
   }
@@ -135,7 +117,6 @@ export class Transaction extends ScriptTx implements Tx {
     return this.#session.isLost;
   }
 
-  /** Together with all that has been handed in so far. A second time it does nothing more. */
   begin(begin: readonly string[]): Promise<void> {
     const pipelined = this.#pipelined;
     this.#pipelined = null;
@@ -143,8 +124,7 @@ export class Transaction extends ScriptTx implements Tx {
     return this.#begun;
   }
 
-  /** All of it: the statement, its end, and the commit that the server makes of a statement outside of any transaction. */
-  async alone(receipts: Receipts, { statement, values }: SingleCall<unknown>): Promise<unknown[][]> {
+  async sendSingle(receipts: Receipts, { statement, values }: SingleCall<unknown>): Promise<unknown[][]> {
     const batch = (this.batch = receipts.next());
     const { lanes = null, settings = null } = this.#assumed;
     const text = receipts.sealed(statement);
@@ -159,8 +139,8 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   /**
-   * Leaves the receipt, and sees whether what was assumed is still so. Null when nothing was written. Sent ahead of the
-   * answers, it counts if nothing else was sent after it.
+   * Leaves the receipt, and checks the assumptions. Null if nothing was written. Sent ahead of the answers, it counts if
+   * nothing was sent after it.
    */
   end(receipts: Receipts): Promise<number | null> {
     if (this.#end?.sent !== this.#sent) {
@@ -177,7 +157,7 @@ export class Transaction extends ScriptTx implements Tx {
     return (row as [boolean])[0] ? batch : null;
   }
 
-  /** It is about to be rolled back. What an item sent from here on would be done by itself, and stay. */
+  /** From here on the transaction is rolled back: a later statement would run outside of it, and stay. */
   stop(cause: unknown): void {
     this.#stopped ??= { cause };
   }
@@ -192,7 +172,7 @@ export class Transaction extends ScriptTx implements Tx {
     this.#rely(what, to);
   }
 
-  /** An end that was sent before knew nothing of it. */
+  /** A receipt that was sent before did not check this. */
   #rely(what: Counted, count: number): void {
     if (this.#assumed[what] !== count) this.#end = null;
     this.#assumed[what] = count;
@@ -209,7 +189,7 @@ export class Transaction extends ScriptTx implements Tx {
   }
 
   cause(error: unknown): unknown {
-    // What was known has been forgotten under it, and whatever went wrong may come of that.
+    // Caches were cleared under it, and any error may come from that.
     if (this.#options.epoch.known !== this.#epoch && !isLost(error)) return new DatabaseReverted();
     if (error instanceof RerunTransaction) return error;
     const cause = this.#failed?.error ?? error;
@@ -263,7 +243,7 @@ export class Transaction extends ScriptTx implements Tx {
     for (const keep of this.#keep) keep();
   }
 
-  /** One item's part: what it has to tell is held back until it is known to be done. */
+  /** One item's part: its notifications are held back until it has succeeded. */
   part(): Transaction {
     const part = new Transaction(this.#session, this.#options, this);
     part.isLate = this.isLate;
@@ -284,12 +264,11 @@ export class Transaction extends ScriptTx implements Tx {
   }
 }
 
-/** How an area of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
+/** How a part of the store reads and writes: each write is one atomic unit, which may share its commit with others. */
 export interface Access {
-  /** The injected clock's time for what is read; null where the database's own clock counts. */
   at(): number | null;
   readonly read: Rows;
   write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints?: Pick<CallHints<T>, "wants" | "row">): Promise<T>;
-  /** Reads in its turn among the writes, also where these are refused. */
+  /** Reads in its turn among the writes, also where writes are rejected. */
   readInTurn<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
 }

@@ -10,7 +10,6 @@ import { ScriptTx, Statements } from "../scripts.ts";
 import { JobParts } from "../store-parts.ts";
 import type { Counted, Tx } from "./transaction.ts";
 
-/** The store whose database the guests write to. */
 export interface Host {
   s: string;
   address: string;
@@ -18,19 +17,16 @@ export interface Host {
   durability: Durability;
   catalog: Catalog;
   random: () => number;
-  /** The injected clock's time, else null. */
   at: () => number | null;
   epoch: Epoch;
-  /** The database has gone back: the store learns what it is now. */
   enterAnew: () => Promise<void>;
-  /** A statement that tells others, when the guest commits, that these queues have something. */
+  /** A statement that notifies other processes, at the user's commit, of jobs in these queues. */
   wake: (queues: ReadonlySet<string>) => [text: string, ...values: Value[]] | null;
 }
 
-/** Between two that name the same job in their transactions one waits, and looks again: rarely more than once. */
-const TRIES = 5;
+const MAX_TRIES = 5;
 
-/** Users' own transactions: jobs go in with their rows. What is answered holds if, and only if, they commit. */
+/** Enqueues jobs in users' own transactions. An answer holds only if the user commits. */
 export class UserTransactions {
   readonly #host: Host;
 
@@ -46,22 +42,22 @@ export class UserTransactions {
         try {
           return await this.#try(access, settings, jobs);
         } catch (error) {
-          if (!mayRunAgain(error) || tries === TRIES) throw error;
+          if (!mayRunAgain(error) || tries === MAX_TRIES) throw error;
           if (error instanceof DatabaseReverted) await this.#host.enterAnew();
         }
       }
     } catch (error) {
       if (codeOf(error) === ABORTED) throw aborted(error);
-      // It is his to run again, and he looks for this code.
+      // The user's code runs the transaction again, and looks for this code.
       throw CONFLICTS.has(codeOf(error)) ? error : explain(error, this.#host.address);
     }
   }
 
-  /** All or none; when it throws, it has left nothing behind, and the transaction may go on. */
-  async #try({ query, apart }: Access, settings: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
+  /** When it throws, it has left nothing behind, and the user's transaction can continue. */
+  async #try({ query, inSavepoint }: Access, settings: Settings, jobs: readonly NewJob[]): Promise<Enqueued[]> {
     await query("savepoint holdfast_enqueue", []);
     try {
-      const answers = await apart((inner) => this.#write(inner, settings, jobs));
+      const answers = await inSavepoint((inner) => this.#write(inner, settings, jobs));
       await query("release savepoint holdfast_enqueue", []);
       return answers;
     } catch (error) {
@@ -83,7 +79,7 @@ export class UserTransactions {
     return answers;
   }
 
-  /** Refused before anything is written, where he could not keep what this store promises. */
+  /** Rejects transactions that could not keep what this store promises. */
   async #check(query: Query): Promise<Settings> {
     const { s, databaseId, durability, address } = this.#host;
     const [first] = await readRows<{ xid: string }>(query, "select pg_current_xact_id()::text as xid");
@@ -100,27 +96,22 @@ export class UserTransactions {
     const databases =
       known === "true" ? await readRows<{ id: string }>(query, `select database_id as id from ${s}.database where id = 1`) : [];
     if (databases[0]?.id !== databaseId) throw otherDatabase(address);
-    // Unlike SQLite's, this can be raised inside a transaction, for this one alone.
     if (durability === "power" && sync === "off") await query("set local synchronous_commit = on", []);
     return borrowed(found);
   }
 }
 
-/** What the server ends a transaction with that cannot be one of several at once. */
 const CONFLICTS = new Set(["40001", "40P01"]);
 
-/** A statement before has failed, and nothing but a rollback is taken any more. */
 const ABORTED = "25P02";
 
 type Settings = ReturnType<typeof borrowed>;
 
 type Query = (text: string, values: readonly Value[]) => Promise<readonly unknown[]>;
 
-/** The way into a user's transaction. */
 interface Access {
   query: Query;
-  /** What fails in here does not fail the transaction, once it is undone. */
-  apart: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
+  inSavepoint: <T>(run: (query: Query) => Promise<T>) => Promise<T>;
 }
 
 /**
@@ -144,20 +135,18 @@ class UserTx extends ScriptTx implements Tx {
   isLate = false;
   queues: readonly string[] = [];
   readonly #query: Query;
-  readonly #s: string;
-  readonly #epoch: Epoch;
+  readonly #host: Host;
   readonly #known: number;
   readonly #assumed: Partial<Record<Counted, number>> = {};
   #now: Promise<number> | null = null;
 
-  constructor(query: Query, { s, at, epoch, random }: Host) {
-    super(new Statements(s));
-    this.#epoch = epoch;
-    this.#known = epoch.known;
+  constructor(query: Query, host: Host) {
+    super(new Statements(host.s));
     this.#query = query;
-    this.#s = s;
-    this.at = at();
-    this.tallyShare = longShare(random);
+    this.#host = host;
+    this.#known = host.epoch.known;
+    this.at = host.at();
+    this.tallyShare = longShare(host.random);
   }
 
   readonly rows: Rows = async <Row extends readonly unknown[]>(text: string, ...values: Value[]): Promise<Row[]> => {
@@ -171,14 +160,13 @@ class UserTx extends ScriptTx implements Tx {
   };
 
   now(): Promise<number> {
-    this.#now ??= this.rows<[number]>(`select ${this.#s}.clock($1) as now`, this.at).then(([row]) => (row as [number])[0]);
+    this.#now ??= this.rows<[number]>(`select ${this.#host.s}.clock($1) as now`, this.at).then(([row]) => (row as [number])[0]);
     return this.#now;
   }
 
-  /** Whether what was assumed is still so. */
   async end(): Promise<void> {
     const [row] = await this.rows<[number, number, boolean]>(
-      `select lanes, settings, ${this.#epoch.isGone("$1::bigint")} as gone from ${this.#s}.counter where id = 1`,
+      `select lanes, settings, ${this.#host.epoch.isGone("$1::bigint")} as gone from ${this.#host.s}.counter where id = 1`,
       this.#known,
     );
     const [lanes, settings, isGone] = row as [number, number, boolean];
@@ -199,11 +187,11 @@ class UserTx extends ScriptTx implements Tx {
     this.woken.add(queue);
   }
 
-  // Nothing that is learnt in it is kept, and it is not ours to commit.
+  // The user commits or rolls back, and nothing learnt here is cached.
   onUndo(): void {}
   onCommit(): void {}
   wrote(): void {}
-  /** The head of the audit would be locked for as long as that transaction stays open. */
+  /** The head of the audit would stay locked as long as the user's transaction is open. */
   atLast(): void {
     throw new Error("nothing that is written into the audit is done in a user's transaction");
   }
@@ -216,7 +204,7 @@ function accessOf(given: unknown): Access {
   if (isObject(given) && typeof given["query"] === "function") {
     const ask = given["query"] as (text: string, values: unknown[]) => unknown;
     const query: Query = async (text, values) => rowsOf(await ask.call(given, text, [...values]));
-    return { query, apart: (run) => run(query) };
+    return { query, inSavepoint: (run) => run(query) };
   }
   throw new HoldfastError(
     "TX_INVALID",
@@ -225,7 +213,6 @@ function accessOf(given: unknown): Access {
   );
 }
 
-/** The rows of what a user's `query` answered: `{ rows }`, or the rows themselves. */
 function rowsOf(answer: unknown): readonly unknown[] {
   const rows = isObject(answer) && !Array.isArray(answer) ? answer["rows"] : answer;
   if (Array.isArray(rows)) return rows;
@@ -242,16 +229,15 @@ function noRows(): HoldfastError {
 
 interface PostgresSql {
   unsafe: (text: string, values: unknown[]) => PromiseLike<readonly unknown[]>;
-  /** Within a transaction. */
   savepoint?: <T>(run: (sql: PostgresSql) => Promise<T>) => Promise<T>;
 }
 
-/** This driver rolls a transaction back in which any statement has failed, but for those of a savepoint of its own. */
+/** The driver `postgres` rolls back a transaction in which a statement failed outside of its own savepoints. */
 function accessOfPostgres(sql: PostgresSql): Access {
   const query: Query = async (text, values) => sql.unsafe(text, [...values]);
-  const apart: Access["apart"] = (run) =>
+  const inSavepoint: Access["inSavepoint"] = (run) =>
     sql.savepoint === undefined ? run(query) : sql.savepoint((inner) => run(accessOfPostgres(inner).query));
-  return { query, apart };
+  return { query, inSavepoint };
 }
 
 function isObject(given: unknown): given is Record<string, unknown> {

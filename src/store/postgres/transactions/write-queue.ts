@@ -4,36 +4,28 @@ import type { Session } from "../connection/session.ts";
 import type { Outcome } from "./receipts.ts";
 import type { SingleCall, Transaction, Tx } from "./transaction.ts";
 
-/** What is called, by one or several. */
 export interface Item {
   operation: Operation;
-  /** All its statements are sent at once, for all its calls: the next item need not wait, and more calls may join. */
+  /** It sends all its statements at once: the next item need not wait, and more calls may join. */
   quick: boolean;
-  /** How many rows it is about, where that may be many. */
   rows: number;
-  /** What may make one statement of its calls; null: it is always several. */
   single: SingleRoute<unknown, unknown> | null;
   calls: Call[];
-  /** Queues whose lock it will need, as far as that is known. */
   wants: () => readonly string[];
-  /** What it changes is one row of a name that a user chose; null: it is not. */
   row: string | null;
-  /** An answer for each call. */
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
 }
 
-/** What is known of a call before it runs. */
 export interface CallHints<T> {
   wants?: Item["wants"] | undefined;
   row?: string;
   single?: SingleRoute<undefined, T>;
-  /** The rest of a call that was made before: it is taken also when nothing else is any more. */
+  /** The rest of an accepted call: runs also while the store closes. */
   owed?: boolean;
 }
 
-/** Calls that may be one statement. Its answer can be lost with its commit, and is found by what was made. */
+/** Calls that may be one statement. If its answer is lost with its commit, `recall` finds it by the receipt. */
 export interface SingleRoute<Input, T> {
-  /** An answer for each call. Null: not this time. `rows`: for what it reads first, outside of the transaction. */
   call: (tx: Tx, inputs: Input[], rows: Rows) => SingleCall<T[]> | null | Promise<SingleCall<T[]> | null>;
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
@@ -46,12 +38,11 @@ export interface Call {
 }
 
 /**
- * About so many rows one transaction is about, unless a single call is about more. With more of them a commit costs no less
- * for each; and while the server is at them, their callers can prepare the next.
+ * Rows of one transaction, unless a single call has more. A larger transaction costs no less for each row, and callers could
+ * not prepare the next one meanwhile.
  */
-const MOST_ROWS = 1_000;
+const MAX_ROWS = 1_000;
 
-/** Calls that have not begun, in the order in which they were made. */
 export class WriteQueue {
   #items: Item[] = [];
 
@@ -63,7 +54,6 @@ export class WriteQueue {
     return this.#items.every(isClaimOrSettle);
   }
 
-  /** `run` may run more than once, after everything it did was undone. */
   add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, single }: CallHints<T>): Item {
     const item: Item = {
       operation,
@@ -79,14 +69,13 @@ export class WriteQueue {
     return item;
   }
 
-  /** `run` sends everything at once, and for all calls together that are made one after the other: the last one may be joined. */
   addQuick<Input, T>(
     operation: Operation,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
     { rows, single }: { rows: number; single: SingleRoute<Input, T> | null },
   ): Item {
     const last = this.#items.at(-1);
-    if (last !== undefined && last.quick && last.operation === operation && last.rows + rows <= MOST_ROWS) {
+    if (last !== undefined && last.quick && last.operation === operation && last.rows + rows <= MAX_ROWS) {
       last.rows += rows;
       return last;
     }
@@ -95,14 +84,12 @@ export class WriteQueue {
     return item;
   }
 
-  /** As many as one transaction should be about. */
   take(): Item[] {
     let rows = 0;
-    const end = this.#items.findIndex((item, i) => (rows += item.rows) > MOST_ROWS && i > 0);
+    const end = this.#items.findIndex((item, i) => (rows += item.rows) > MAX_ROWS && i > 0);
     return this.#items.splice(0, end === -1 ? this.#items.length : end);
   }
 
-  /** Some of them may have their answer already. */
   keep(among: (items: Item[]) => Item[]): void {
     this.#items = among(this.#items);
   }
@@ -111,14 +98,13 @@ export class WriteQueue {
 const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
 
 /**
- * The queues whose lock they need; and, where they are about several rows of users' names, those rows like queues, named so
- * that they come before all of them. Calls come in any order, and two transactions that take such rows one by one would
- * wait for each other. A transaction with a single one waits for nothing while it has it.
+ * The queues whose locks these items need. Several rows with users' names are locked like queues, before all of them: calls
+ * come in any order, and two transactions that lock such rows one by one would deadlock.
  */
 export function wantedBy(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
   const names = [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
-  // Under such a name nothing can be stored: that call is refused, and the others are not.
+  // Such a name cannot be stored: only that call is rejected.
   return names.filter((name) => !name.includes("\0"));
 }
 
@@ -126,26 +112,19 @@ export function isClaimOrSettle({ operation, quick }: Item): boolean {
   return quick && (operation === "claim" || operation === "settle");
 }
 
-export async function together(items: Item[], state: Transaction): Promise<(() => void)[]> {
+export async function together(items: Item[], state: Transaction): Promise<() => void> {
   const values: Promise<unknown[]>[] = [];
   for (const item of items) {
     passPoint(item.operation, "begun");
     const value = item.run(state, inputsOf(item));
     values.push(value);
     if (item.quick) value.catch(() => {});
-    else if (!(await succeeds(value))) break;
+    else if ((await Promise.allSettled([value]))[0].status === "rejected") break;
   }
-  // If one fails, the others come to their end, too, before anything is undone.
+  // If one fails, the others finish before anything is undone.
   await Promise.allSettled(values);
   const results = await Promise.all(values);
-  return items.flatMap(({ calls }, i) => calls.map((call, n) => () => call.resolve(results[i]?.[n])));
-}
-
-function succeeds(value: Promise<unknown>): Promise<boolean> {
-  return value.then(
-    () => true,
-    () => false,
-  );
+  return () => items.forEach(({ calls }, i) => calls.forEach((call, n) => call.resolve(results[i]?.[n])));
 }
 
 export function inputsOf({ calls }: Item): unknown[] {
@@ -156,15 +135,14 @@ export function callsOf(items: readonly Item[]): number {
   return items.reduce((sum, { calls }) => sum + calls.length, 0);
 }
 
-/** The answers to calls that were made as one: each has as many as it asked for. */
 export function splitAnswers<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
   if (batches.length === 1) return [answers];
   let from = 0;
   return batches.map(({ length }) => answers.slice(from, (from += length)));
 }
 
-/** More than this is not worth the trip that is saved, in characters. */
-const MOST = 32_768;
+/** Longer statements are not worth the saved round trip, in characters. */
+const MAX_BEGIN_CHARS = 32_768;
 
 interface Statement {
   text: string;
@@ -174,9 +152,9 @@ interface Statement {
 }
 
 /**
- * How a transaction begins. Nothing may be sent behind a `begin` before it has succeeded: where it fails, all the rest would
- * be done by itself, and stay. But the server stops at the first statement of a message that fails. So the first
- * statements go with it, in one message, and cost no trip of their own.
+ * Nothing may be sent behind a `begin` before it has succeeded: if it fails, later statements would run outside of a
+ * transaction, and stay. But the server stops at the first failing statement of a message, so the first statements go with the
+ * begin in one message.
  */
 export class PipelinedBegin {
   readonly #statements: Statement[] = [];
@@ -187,7 +165,6 @@ export class PipelinedBegin {
     });
   }
 
-  /** Resolves when it has begun; each statement has an answer of its own. */
   async send(session: Session, begin: readonly string[]): Promise<void> {
     const statements = this.#statements;
     try {
@@ -205,8 +182,7 @@ export class PipelinedBegin {
   }
 }
 
-/** A text with a NUL would end the message before its end. */
 function isShort(statements: readonly Statement[]): boolean {
   const texts = statements.flatMap(({ values }) => values.filter((value) => typeof value === "string"));
-  return texts.reduce((sum, { length }) => sum + length, 0) <= MOST && !texts.some((text) => text.includes("\0"));
+  return texts.reduce((sum, { length }) => sum + length, 0) <= MAX_BEGIN_CHARS && !texts.some((text) => text.includes("\0"));
 }

@@ -34,11 +34,9 @@ import {
 import type { KnownProcesses } from "../../processes.ts";
 import { type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
 
-/** What a store adds to the rows of builds so that damage to them is noticed. Names of columns begin with a comma. */
+/** What a store adds to the rows of builds so that damage is noticed. Columns begin with a comma. */
 export interface BuildGuard {
-  /** What is read in addition. */
   columns: string;
-  /** Throws if a row is not what was written. */
   check(row: BuildColumns): void;
   inserted: { columns: string; values: string; params(row: InsertedBuild): Params };
 }
@@ -58,8 +56,8 @@ interface InsertedBuild {
 type Row = BuildColumns & { stages: string | null };
 
 /**
- * The rows of builds. A row is also the lock of its build: a transaction that bases a decision on it locks it first and reads it then, so
- * that everything it finds is of one instant and stays so until the commit.
+ * The rows of builds. A row is also the lock of its build: a transaction locks it before it reads it, so that what it reads
+ * stays so until the commit.
  */
 export class Runs {
   readonly #guard: BuildGuard;
@@ -82,7 +80,6 @@ export class Runs {
     return (yield* this.#locked(tx, this.#sql.lockKey, this.#sql.byKey, { key })) as BuildRow;
   }
 
-  /** The one build of a pipeline that has not ended. */
   lockUnended(tx: Tx, pipeline: string): Script<BuildRow | null> {
     return this.#locked(tx, this.#sql.lockUnended, this.#sql.unended, { pipeline });
   }
@@ -99,14 +96,12 @@ export class Runs {
     return buildPage(yield* this.#all(db, this.#sql.list, params), limit);
   }
 
-  /** How many attempts of this build are running. */
   *running(db: Reads, { key, open, listing }: BuildRow): Script<number> {
     if (open === 0 && listing !== "running") return 0;
     const row = yield* db.get<{ running: number }>(this.#sql.running, { key });
     return (row as { running: number }).running;
   }
 
-  /** A PENDING build, which is not announced yet. */
   *insert(tx: Tx, build: NewBuild): Script<BuildRow> {
     const { pipeline, queue, hash, description, options, maxFailures, budget, stages } = build;
     const now = yield* tx.time();
@@ -118,7 +113,6 @@ export class Runs {
     return yield* this.get(tx, key);
   }
 
-  /** Writes a transition of the build as it was read. */
   *move(tx: Tx, { key }: BuildRow, transition: BuildTransition, { micros, tokens }: Budget): Script<BuildRow> {
     const { from, to, seq, reason, note } = transition;
     const finishedAt = hasEnded(to) ? yield* tx.time() : null;
@@ -132,7 +126,7 @@ export class Runs {
     return yield* this.get(tx, key);
   }
 
-  /** False if the build is not ACTIVE, or not in the round before this one; it may return to round 0 when nothing later is open. */
+  /** False if the build is not ACTIVE, or not in the round before; it may return to round 0 when nothing later is open. */
   nextRound(tx: Tx, { key }: BuildRow, round: number): Script<boolean> {
     return tx.run(this.#sql.nextRound, { key, round });
   }
@@ -169,13 +163,11 @@ function ifActive(value: string, column: string): string {
 function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
   const builds = dialect.table("builds");
   const stages = dialect.table("build_stages");
-  // The stages are read in the same statement, hence as of the same instant.
   const read = `
     select ${BUILD}${columns},
       ${dialect.jsonRows(STAGE, `${stages} as stage where stage.build = run.key`, "place")} as stages
     from ${builds} as run`;
   const lock = `select key from ${builds}`;
-  // Uses the index builds_unended: there is one at most.
   const unended = "pipeline = :pipeline and state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
   return {
     byId: `${read} where id = :id`,
@@ -186,7 +178,7 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
     lockUnended: `${lock} where ${unended}`,
     newest: `
       ${read} where pipeline = :pipeline and (cast(:state as text) is null or state = :state) order by key desc limit 1`,
-    // Uses the index builds_pipeline, and seeks from each pipeline to the next: it does not matter how many builds they have.
+    // By builds_pipeline, with a seek from each pipeline to the next: the number of builds does not matter.
     newestOfEach: `
       with recursive known (name) as (
         select min(pipeline) from ${builds}
@@ -212,7 +204,7 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
     insertStages: `
       insert into ${stages} (build, place, stage)
       select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,
-    // What the budget refused does not matter once the build continues: it will be asked again.
+    // What the budget refused is asked for again once the build continues.
     move: `
       update ${builds} set state = cast(:to as text), reason = :reason, note = :note, seq = :seq, approved = false,
         budget_micros = :micros, budget_tokens = :tokens, finished_at = :finishedAt,
@@ -234,7 +226,6 @@ interface LeftBuild {
   lock: string | null;
 }
 
-/** Which orchestrator leads the builds of each pipeline. */
 export class OrchestratorLocks {
   readonly #sql: ReturnType<typeof orchestratorLocksSql>;
 
@@ -242,19 +233,16 @@ export class OrchestratorLocks {
     this.#sql = orchestratorLocksSql(dialect);
   }
 
-  /** Null if no registered process holds the pipeline's lock. */
   *held(db: Reads, pipeline: string): Script<OrchestratorLockRow | null> {
     const [lock] = yield* this.#read(db, this.#sql.held, { pipeline });
     return lock ?? null;
   }
 
-  /** The lock of this build, if it has this token. */
   *holding(db: Reads, build: BuildKey, { pipeline, token }: LockToken): Script<OrchestratorLockRow | null> {
     const row = yield* db.get<OrchestratorLockColumns>(this.#sql.find, { pipeline });
     return row === undefined || row.token !== token || row.key !== build ? null : toOrchestratorLock(row);
   }
 
-  /** Whether their processes are alive or not. */
   list(db: Reads, pipeline?: string): Script<OrchestratorLockRow[]> {
     if (pipeline === undefined) return this.#read(db, this.#sql.all);
     return this.#read(db, this.#sql.find, { pipeline });
@@ -281,7 +269,7 @@ export class OrchestratorLocks {
     return tx.run(this.#sql.release, { build });
   }
 
-  /** ACTIVE builds without an orchestrator, led by a process that is gone, or by one that has not been heard of for too long. */
+  /** ACTIVE builds without an orchestrator, or whose orchestrator is dead or has been silent for too long. */
   *withoutOrchestrator(db: Reads, { dead, alive }: KnownProcesses): Script<LeftBuild[]> {
     return yield* db.all<LeftBuild>(this.#sql.withoutOrchestrator, { dead, alive });
   }
@@ -290,7 +278,6 @@ export class OrchestratorLocks {
 function orchestratorLocksSql(dialect: Dialect) {
   const leads = dialect.table("leads");
   const builds = dialect.table("builds");
-  // A process that is found dead is struck off, and with that its lead is free.
   const registered = `exists (select 1 from ${dialect.table("processes")} where id = lead.holder)`;
   const read = `
     select lead.pipeline, build.id as build, build.key, lead.token, lead.holder, lead.pid, lead.host, lead.program,
@@ -300,14 +287,14 @@ function orchestratorLocksSql(dialect: Dialect) {
     find: `${read} where lead.pipeline = :pipeline`,
     held: `${read} where lead.pipeline = :pipeline and ${registered}`,
     all: `${read} order by lead.pipeline`,
-    // Fails if a process leads the pipeline, whatever was read before.
+    // Fails if a process holds the lock, whatever was read before.
     take: `
       insert into ${leads} (pipeline, build, token, holder, pid, host, program, program_hash, acquired_at, beat_at)
       values (:pipeline, :build, :token, :holder, :pid, :host, :program, :programHash, :now, :now)`,
     beat: `update ${leads} set beat_at = :now where pipeline = :pipeline and token = :token`,
     release: `delete from ${leads} where build = :build`,
     orchestratedBy: `${read} where lead.holder = :holder order by build.key`,
-    // Uses the index builds_unended: its condition is repeated here so that the planner recognises it.
+    // By builds_unended: its condition is repeated so that the planner recognises it.
     withoutOrchestrator: `
       select build.key, build.id, lead.pipeline as lock from ${builds} as build
         left join ${leads} as lead on lead.pipeline = build.pipeline and lead.build = build.key
@@ -319,7 +306,7 @@ function orchestratorLocksSql(dialect: Dialect) {
   };
 }
 
-/** Confirmation tokens, of which only hashes are stored. A transaction that uses them has locked the row of their build. */
+/** Confirmation tokens, stored as hashes. The caller has locked the build's row. */
 export class Tokens {
   readonly #sql: ReturnType<typeof tokensSql>;
 
@@ -327,7 +314,6 @@ export class Tokens {
     this.#sql = tokensSql(dialect);
   }
 
-  /** A token for a paused build; those minted before do not count any more. */
   *mint(tx: Tx, build: BuildRow, { bytes }: MintedToken): Script<StoredToken> {
     const { stored } = mintToken(bytes, build, yield* tx.time());
     const { hash, pause, mintedAt, expiresAt } = stored;
@@ -336,7 +322,6 @@ export class Tokens {
     return stored;
   }
 
-  /** Uses the token up; the budget that it lets the build have. Throws if it is not accepted. */
   *use(tx: Tx, build: BuildRow, { token: presented, budget }: Approval): Script<Budget> {
     const now = yield* tx.time();
     const stored = typeof presented === "string" ? yield* this.#find(tx, presented) : null;
@@ -367,8 +352,8 @@ function tokensSql({ table }: Dialect) {
 }
 
 /**
- * Failures that a resumed build runs again. The resume takes them out of the counts, a listing of the build lists their
- * targets again and deletes them batch by batch, and what is left of them counts again when the build stops being ACTIVE.
+ * Failures that a resumed build runs again. The resume takes them out of the counts, a listing lists their targets again and
+ * deletes them batch by batch, and what is left counts again when the build stops being ACTIVE.
  */
 export class Retries {
   readonly #sql: ReturnType<typeof retriesSql>;
@@ -381,13 +366,11 @@ export class Retries {
     return (yield* db.get(this.#sql.any, { mark: retriedIn(key) })) !== undefined;
   }
 
-  /** From here on `maxFailures` counts anew. */
   *begin(tx: Tx, { key, failed, state, reason }: BuildRow): Script<void> {
     const hasDied = state === "CRASHED" && reason !== "stopped";
     if (failed > 0) yield* this.#move(tx, key, hasDied ? this.#sql.beginWithoutKillers : this.#sql.begin);
   }
 
-  /** What has not been listed again has failed, as before. */
   *end(tx: Tx, { key }: BuildRow): Script<void> {
     if (yield* this.any(tx, key)) yield* this.#move(tx, key, this.#sql.end);
   }
@@ -400,12 +383,11 @@ export class Retries {
 }
 
 /**
- * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed
- * it: run again, it would kill the orchestrator of every resume, and a supervisor that resumes would never see the end.
+ * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed it:
+ * run again, it would kill the orchestrator of every resume.
  */
 const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
 
-// Each uses the index results_failed.
 function retriesSql(dialect: Dialect) {
   const results = dialect.table("results");
   const stages = dialect.table("build_stages");
@@ -422,7 +404,7 @@ function retriesSql(dialect: Dialect) {
   };
 }
 
-/** Builds that have ended and still have work items. Uses the index work_target to go from one build that has any to the next. */
+/** Builds that have ended and still have work items, by seeks in work_target. */
 export function endedWithWork({ table }: Dialect): string {
   const work = table("work");
   return `

@@ -53,7 +53,6 @@ interface Parts {
   guard: BuildGuard;
 }
 
-/** Builds of pipelines. Every method that changes a build locks its row first. */
 export class Builds implements BuildStore {
   readonly #access: Access;
   readonly #parts: Parts;
@@ -224,7 +223,7 @@ export class Builds implements BuildStore {
     return true;
   }
 
-  /** Called again and again, mostly for nothing: then nothing is written. */
+  /** Called often, mostly for nothing: then nothing is written. */
   async orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]> {
     const found = await this.#access.read((db) => this.#locks.withoutOrchestrator(db, known));
     return found.length === 0 ? [] : this.#write((tx) => this.#orphan(tx, known, reason));
@@ -245,7 +244,6 @@ export class Builds implements BuildStore {
     return yield* this.#crash(tx, yield* this.#locks.orchestratedBy(tx, holder), reason, { recovery });
   }
 
-  /** The ids of the builds that a process orchestrates. */
   *orchestratedBy(db: Reads, holder: ProcessId): Script<string[]> {
     return (yield* this.#locks.orchestratedBy(db, holder)).map(({ build }) => build);
   }
@@ -306,7 +304,6 @@ export class Builds implements BuildStore {
     return !isPaused;
   }
 
-  /** Records an action that does not move the build. */
   *#act(tx: Tx, type: BuildEventType, build: BuildRow, acted: BuildRow, how: { by: string; more?: object }): Script<void> {
     const { events } = this.#parts;
     yield* this.#record(tx, how.by, type, build, acted, how.more);
@@ -327,7 +324,6 @@ export class Builds implements BuildStore {
     return { ...build, rests, retries: yield* this.#retries.any(tx, build.key) };
   }
 
-  /** Whether earlier builds of the pipeline have ended and left work items. */
   *#isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
     return (yield* db.get(this.#workLeft, { pipeline })) !== undefined;
   }

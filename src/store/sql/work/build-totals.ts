@@ -7,7 +7,7 @@ import { type Dialect, type Script, type Settings, together, type Tx, wait } fro
 
 type Count = Exclude<keyof StageCounts, "stage">;
 
-/** The columns of a build that its work items change: as they were loaded, and what an operation adds to them. */
+/** The columns of a build that its work items change: as they were loaded, and what an operation adds. */
 export interface BuildSpend {
   readonly build: BuildKey;
   readonly pipeline: string;
@@ -22,13 +22,12 @@ export interface BuildSpend {
   readonly stages: Map<string, Record<Count, number>>;
 }
 
-/** What attempts of a stage have cost in an operation. */
 interface StageCost extends CostHistory {
   pipeline: string;
   stage: string;
 }
 
-/** Counts and costs of the builds that an operation has loaded. They are summed up and written once, at its end. */
+/** Counts and costs of the builds that an operation has loaded. They are written once, at its end. */
 export class BuildTotals {
   readonly #builds: Map<BuildKey, BuildSpend>;
   readonly #costs = new Map<string, StageCost>();
@@ -49,7 +48,6 @@ export class BuildTotals {
     counts[what] += n;
   }
 
-  /** Counts open work items of a stage. */
   open(spend: BuildSpend, stage: string, n: number): void {
     spend.open += n;
     this.count(spend, stage, "open", n);
@@ -60,14 +58,12 @@ export class BuildTotals {
     this.count(spend, stage, "failed", n);
   }
 
-  /** Records what an attempt of a stage has cost, for later estimates. */
   addCost({ pipeline }: BuildSpend, stage: string, charge: Amount): void {
     const key = `${pipeline}\n${stage}`;
     const { attempts, spent } = this.#costs.get(key) ?? { attempts: 0, spent: NO_COST };
     this.#costs.set(key, { pipeline, stage, attempts: attempts + 1, spent: plus(spent, charge) });
   }
 
-  /** The changes since the last call. */
   changes(): { builds: BuildSpend[]; costs: StageCost[] } {
     const builds = [...this.#builds.values()];
     // In one order everywhere, so that two transactions do not deadlock.
@@ -81,12 +77,10 @@ export class BuildTotals {
   }
 }
 
-/** Frees what was reserved for an attempt, and spends what it is charged. */
 export function settleSpend(spend: BuildSpend, reserved: Amount, charge: Amount): void {
   spend.ledger = settleReservation(spend.ledger, reserved, charge);
 }
 
-/** Loads the counts and costs of builds, locked in the order of their keys, and writes what has been added to them. */
 export class BuildTotalsTable {
   readonly #settings: Settings;
   readonly #sql: ReturnType<typeof statements>;
@@ -96,13 +90,12 @@ export class BuildTotalsTable {
     this.#sql = statements(dialect);
   }
 
-  /** Loads these builds, and those that these jobs are work items of. */
   *load(tx: Tx, builds: readonly BuildKey[], jobs: readonly JobKey[]): Script<BuildTotals> {
     const rows = yield* tx.all<SpendColumns>(this.#sql.load, { builds, jobs });
     return new BuildTotals(rows.map(toSpend));
   }
 
-  /** Pauses the queue of an active build of which more targets have failed than may. */
+  /** Pauses the queue of an active build in which too many targets have failed. */
   *write(tx: Tx, totals: BuildTotals): Script<void> {
     const { builds, costs } = totals.changes();
     const changed = builds.filter(hasChanged).map(toDelta);

@@ -9,7 +9,6 @@ import { type Answer, type Dialect, type Reads, type Script, type Settings, toge
 import { type BuildSpend, isSame } from "./build-totals.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
-/** A work item that has not ended. */
 export interface WorkItem {
   job: JobKey;
   build: BuildKey;
@@ -17,23 +16,19 @@ export interface WorkItem {
   stage: string;
   segment: number;
   path: string;
-  /** Reserved for the attempt that runs. */
   estimate: Amount;
-  /** What that attempt has reported so far. */
   cost: Amount;
-  /** What the attempts before it have cost. */
   charged: Amount;
 }
 
-/** What names a target within a build. */
 export type TargetInBuild = Pick<WorkItem, "build" | "segment" | "path">;
 
 type ItemColumns = Omit<WorkItem, "estimate" | "cost" | "charged"> &
   Record<`${"estimate" | "cost" | "charged"}_${"micros" | "tokens"}`, number>;
 
 /**
- * The rows of work items that have not ended. Statements find them by the given values themselves and not by a join with
- * them: PostgreSQL's planner does not know how many values there are and would scan the table.
+ * The rows of work items that have not ended. Statements find them by lists and not by a join: PostgreSQL's planner does not
+ * know how long a list is and would scan the table.
  */
 export class ItemTable {
   readonly #sql: ReturnType<typeof statements>;
@@ -46,12 +41,11 @@ export class ItemTable {
     return jobs.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.byJob, { jobs })).map(toItem);
   }
 
-  /** All that these targets have, and perhaps more. */
+  /** All items of these targets, and perhaps others. */
   *at(tx: Reads, targets: readonly TargetInBuild[]): Script<WorkItem[]> {
     return targets.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.at, listsOf(targets))).map(toItem);
   }
 
-  /** The jobs that these work items are already: each is open once. */
   *existing(tx: Reads, jobs: readonly NewJob[]): Script<ExistingItems> {
     type Row = NewWork & { key: JobKey; createdAt: number; id: string | null };
     const items = jobs.flatMap(({ work }) => work ?? []);
@@ -59,7 +53,7 @@ export class ItemTable {
     return new ExistingItems(rows.map((row) => [nameOf(row), publicId(row.id, row.createdAt, row.key)]));
   }
 
-  /** The items of these leases that are held, with the leases' places. The locked jobs cannot end before the commit. */
+  /** The items of these leases that are held. The locked jobs cannot end before the commit. */
   *held(tx: Tx, leases: readonly LeaseRef[]): Script<{ place: number; item: WorkItem }[]> {
     const asked = leases.map(({ job, fence }, place) => ({ place, job, fence }));
     const params = { jobs: leases.map(({ job }) => job), leases: JSON.stringify(asked) };
@@ -72,7 +66,7 @@ export class ItemTable {
     return tx.each(this.#sql.reserve, rows);
   }
 
-  /** Saves what attempts have reported, if their leases are held: the jobs of those. Of two reports of one job the later counts. */
+  /** Saves reported costs of held leases; answers their jobs. Of two reports of one job the later counts. */
   *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<Set<JobKey>> {
     const rows = reports.map(({ job, fence, cost }) => ({ key: job, fence, micros: cost.micros, tokens: cost.tokens }));
     const latest = new Map(rows.map((row) => [`${row.key} ${row.fence}`, row]));
@@ -96,7 +90,6 @@ function statements(dialect: Dialect) {
   const work = table("work");
   const columns = `work.job, work.build, work.kind, work.stage, work.segment, work.path, work.estimate_micros, work.estimate_tokens,
     work.cost_micros, work.cost_tokens, work.charged_micros, work.charged_tokens`;
-  // By the index work_target; other items may match, too.
   const among = `${isIn("work.build", "bigint", ":builds")} and ${isIn("work.segment", "bigint", ":segments")}
     and ${isIn("work.path", "text", ":paths")}`;
   const amount = { job: "bigint", micros: "bigint", tokens: "bigint" } as const;
@@ -175,7 +168,6 @@ export class ItemBatch {
     this.#added.set(job, item);
   }
 
-  /** The next attempt starts anew; those before it have cost this. */
   keep(item: WorkItem, charged: Amount): void {
     const kept = { ...item, estimate: NO_COST, cost: NO_COST, charged };
     this.#items.set(item.job, kept);
@@ -188,13 +180,11 @@ export class ItemBatch {
     if (!this.#added.delete(job)) this.#removed.push(job);
   }
 
-  /** The open items of a target that are of this kind. */
   of(target: TargetInBuild, kind: WorkItem["kind"]): WorkItem[] {
     const items = (this.#byTarget.get(targetName(target)) ?? []).flatMap((job) => this.#items.get(job) ?? []);
     return items.filter((item) => item.kind === kind);
   }
 
-  /** The changes since the last call. */
   changes(): ItemChanges {
     const changes = { removed: this.#removed, kept: [...this.#kept.values()], added: [...this.#added.values()] };
     this.#removed = [];
@@ -212,7 +202,6 @@ export class ItemBatch {
   }
 }
 
-/** The ids of the jobs that work items are already. */
 export class ExistingItems {
   readonly #ids: Map<string, string>;
 
@@ -281,7 +270,7 @@ export class CostLedger {
     this.#parts = parts;
   }
 
-  /** The locks of the items' queues are held. */
+  /** The caller holds the locks of the items' queues. */
   *begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[]): Script<Beginning[]> {
     const { batches, settings } = this.#parts;
     const answers = starts.map((): Beginning => "lost");
@@ -310,15 +299,13 @@ export class CostLedger {
 }
 
 interface Begun {
-  /** One for each start. */
   answers: Beginning[];
-  /** The reservations that change. */
   reserved: { item: WorkItem; wanted: Amount }[];
   /** No attempt of this build starts any more: its queue pauses. */
   isExhausted: boolean;
 }
 
-/** Decides which of these attempts of one build may start, in their order, and reserves their estimates in the build. */
+/** Decides which of these attempts of one build may start, in their order, and reserves their estimates. */
 function begin(spend: BuildSpend, starts: readonly Start[]): Begun {
   if (spend.state !== "ACTIVE") return { answers: starts.map(() => "pause"), reserved: [], isExhausted: false };
   // A caller that lost the first answer asks again; its estimate is reserved once.

@@ -26,20 +26,15 @@ import {
   wait,
 } from "../script.ts";
 
-/** What a store adds to the rows of results so that damage is noticed. */
+/** What a store adds to the rows of results so that damage is noticed. Columns begin with a comma. */
 export interface ResultGuard {
-  /** Begins with a comma. */
   columns: string;
-  /** The columns of a result that is looked up by its hash. */
   found: string;
   isIntact(row: OutputColumns): boolean;
-  /** Throws if a row is not what was written. */
   check(row: CheckedResult): void;
-  /** The checksum that is written with a row; null where rows have none. */
   readonly checksum: ((row: CheckedResult) => number) | null;
 }
 
-/** What the check of a result covers, at the least. */
 type CheckedResult = Omit<ResultColumns, "build" | "state" | "key"> & { state: string };
 
 export class Results {
@@ -102,7 +97,6 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
   const read = `select ${columns} from ${results} as result ${andBuild}`;
   const own = `(select key from ${builds} where id = :build)`;
   const pipeline = `(select pipeline from ${builds} where id = :build)`;
-  // By the index results_target; a build has one row at most.
   const before = (state: string) => `
     ${read} where result.pipeline = ${pipeline} and result.stage = :stage and result.path = :path
       and result.build < ${own} and result.build > 0 and result.state <> '${state}'
@@ -131,7 +125,6 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       `where ${isOne} and one.state = 'SUCCESS' and (asked.build is null or one.build = asked.build) order by one.key desc`,
     )}`;
   return {
-    // The newest first, by the index results_context, or results_hash.
     lookUp: lookUp("one.pipeline = :pipeline and one.stage = asked.stage and one.path = asked.path and one.hash = asked.hash"),
     lookUpShared: lookUp("one.hash = asked.hash and one.shared = 1 and one.pipeline = :pipeline and one.stage = asked.stage"),
     byKey: `
@@ -143,7 +136,6 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
     before: before("GONE"),
     ofStage: { first: ofStage(""), next: ofStage("and path > :after") },
     failures: `${read} where result.build = ${own} and result.state = 'FAILED' order by result.key limit :limit`,
-    // By the index results_failed.
     retried: `${read} where result.build = :build and result.state = 'FAILED' and result.key > :after order by result.key limit :limit`,
   };
 }
@@ -154,7 +146,6 @@ export interface ResultOrigin {
   path: string;
 }
 
-/** What a stage has made of a target. */
 type NewResultRow = Omit<ResultRow, keyof OutputColumns | "key" | "state" | "micros" | "tokens" | "error" | "at" | "shared"> & {
   output: StoredValue;
   cost: Amount;
@@ -162,7 +153,6 @@ type NewResultRow = Omit<ResultRow, keyof OutputColumns | "key" | "state" | "mic
   shared?: boolean;
 };
 
-/** A row of results, but for its checksum. */
 type ResultRow = OutputColumns &
   ResultOrigin & {
     key: ResultKey;
@@ -178,7 +168,6 @@ type ResultRow = OutputColumns &
     shared: number;
   };
 
-/** A result that another target, or this build, has from now on. */
 interface Copy extends ResultOrigin {
   result: ResultKey;
 }
@@ -192,13 +181,12 @@ interface ResultsWanted {
   most: number;
 }
 
-/** Loads the results that an operation may replace, and writes what takes their place, with the artifacts. */
 export class ResultTable {
   readonly #guard: ResultGuard;
   readonly #sql: ReturnType<typeof resultTableSql>;
   readonly #keys: (tx: Tx, count: number) => Answer<ResultKey[]>;
 
-  /** `keys`: keys that no other result has; they are known before the rows are written, because targets name them. */
+  /** `keys`: unused keys; they are known before the rows are written, because targets name them. */
   constructor(dialect: Dialect, guard: ResultGuard, keys: (tx: Tx, count: number) => Answer<ResultKey[]>) {
     this.#guard = guard;
     this.#sql = resultTableSql(dialect, guard);
@@ -220,7 +208,6 @@ export class ResultTable {
     return new ResultBatch(known, free, (row) => this.#guard.check(row));
   }
 
-  /** What is replaced goes first. */
   *write(tx: Tx, batch: ResultBatch): Script<void> {
     const { added, copied, kept, removed, dropped, artifacts } = batch.changes();
     const { checksum } = this.#guard;
@@ -236,7 +223,6 @@ export class ResultTable {
     );
   }
 
-  /** Deletes failures from before the build was resumed. */
   *removeRetried(tx: Tx, build: BuildKey, keys: readonly ResultKey[]): Script<void> {
     if (keys.length > 0) yield* tx.run(this.#sql.removeRetried, { build: retriedIn(build), keys });
   }
@@ -276,7 +262,7 @@ function resultTableSql({ table, in: isIn, each, overriding }: Dialect, { checks
   const load = `select ${names} from ${results}`;
   const replaced = "on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size";
   return {
-    // By the indexes; other results may match, too. A transaction that changes them holds the build's row.
+    // Other results may match, too. A transaction that changes them holds the build's row.
     load: `
       ${load} where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("stage", "text", ":stages")}
         and ${isIn("path", "text", ":paths")} and ${isIn("build", "bigint", ":builds")}
@@ -311,7 +297,6 @@ function resultTableSql({ table, in: isIn, each, overriding }: Dialect, { checks
   };
 }
 
-/** The results that an operation has loaded, and what it changes of them and of their artifacts. */
 export class ResultBatch {
   readonly #own = new Map<string, ResultRow>();
   readonly #byKey = new Map<ResultKey, ResultRow>();
@@ -324,7 +309,6 @@ export class ResultBatch {
   readonly #dropped: ResultOrigin[] = [];
   #artifacts = new Map<string, ArtifactColumns>();
 
-  /** `check` throws if a row is damaged. */
   constructor(known: readonly ResultRow[] = [], free: readonly ResultKey[] = [], check: (row: ResultRow) => void = () => {}) {
     for (const row of known) this.#know(row);
     this.#free = [...free].sort((a, b) => b - a);
@@ -347,10 +331,7 @@ export class ResultBatch {
     return { key, again };
   }
 
-  /**
-   * From this build on, a target has this result of a stage: one of an earlier build, or of another target. Null: it has none
-   * any more.
-   */
+  /** From this build on, a target has this result, of an earlier build or of another target. Null: it has none any more. */
   reuse(by: Pick<NewResultRow, "build" | "pipeline" | "stage" | "path" | "target">, result: ResultKey | null, at: number): void {
     const { build, pipeline, stage, path, target } = by;
     this.#replace(by);
@@ -367,7 +348,7 @@ export class ResultBatch {
     this.#copied.set(nameOf(by), { build, stage, path, result });
   }
 
-  /** Deletes the record of a target's failure in this build; answers its stage, if the failure was counted. */
+  /** Deletes a target's failure in this build; answers its stage, if the failure was counted. */
   recall(build: BuildKey, failure: ResultKey): string | undefined {
     const known = this.#byKey.get(failure);
     const isRetried = known?.build === retriedIn(build);
@@ -405,7 +386,7 @@ export class ResultBatch {
     return key;
   }
 
-  /** Makes room for another result: the state of the one that was there. Targets that have reused a success keep it. */
+  /** Makes room for another result; answers the state of the old one. Targets that have reused a success keep it. */
   #replace(origin: ResultOrigin): string | undefined {
     const name = nameOf(origin);
     this.#copied.delete(name);
@@ -419,7 +400,7 @@ export class ResultBatch {
     return old.state;
   }
 
-  /** The success is of no build any more; its negative key stands there. */
+  /** The success belongs to no build any more; its negative key stands there. */
   #detach(old: ResultRow): void {
     this.#own.delete(nameOf(old));
     const added = this.#added.get(old.key);

@@ -21,22 +21,17 @@ import {
   type Tx,
 } from "../script.ts";
 
-/** What a store adds to the rows of targets so that damage to them is noticed. */
+/** What a store adds to the rows of targets so that damage is noticed. Columns begin with a comma. */
 export interface TargetGuard {
-  /** Begins with a comma. */
   columns: string;
-  /** Throws if a row is not what was written. */
   check(row: TargetColumns): void;
-  /** The checksum that is written with a row; null where rows have none. */
   readonly checksum: ((row: CheckedTarget) => number) | null;
 }
 
-/** What the checksum of a target covers. */
 type CheckedTarget = Omit<TargetColumns, "seen" | "done" | "completed" | "grouping" | "member" | "failure" | "rev"> & {
   pipeline: string;
 };
 
-/** Reads the targets of pipelines, by segment and path. Paths are ordered by their bytes: so are the columns collated. */
 export class Targets {
   readonly #guard: TargetGuard;
   readonly #sql: ReturnType<typeof targetsSql>;
@@ -67,7 +62,6 @@ export class Targets {
     return this.#read(db, unseen === undefined ? all : others, params);
   }
 
-  /** First the targets without a group, then group by group. */
   *#members(db: Reads, { pipeline, segment, after, group, limit }: MemberPage): Script<TargetRow[]> {
     const { ungrouped, grouped, groups } = this.#sql;
     const first = group === undefined ? (after?.group ?? null) : group;
@@ -88,7 +82,7 @@ export class Targets {
   }
 }
 
-/** Each condition is in the statement only if it is asked for, so that the planner finds its index. */
+/** A condition is in the statement only if it is asked for, so that the planner finds its index. */
 function targetsSql(dialect: Dialect, guard: TargetGuard) {
   const targets = dialect.table("targets");
   const read = `select ${TARGET}${guard.columns} from ${targets}`;
@@ -113,24 +107,20 @@ function targetsSql(dialect: Dialect, guard: TargetGuard) {
   };
 }
 
-/** What names a target. */
 export interface TargetRef {
   pipeline: string;
   segment: number;
   path: string;
 }
 
-/** What a target is compared by before it is changed. */
 export interface TargetState {
   id: string;
   rev: number;
   failure: ResultKey | null;
 }
 
-/** The columns of a target that change only with its content. */
 type Content = Pick<ListedTarget, "id" | "parent" | "hash" | "fingerprint"> & { value_hash: string };
 
-/** Where a target is: at the end of its segment, or at a stage of it. */
 export interface TargetPosition {
   completed: CompletedStages;
   done: string | null;
@@ -139,7 +129,7 @@ export interface TargetPosition {
   failure: ResultKey | null;
 }
 
-/** A target that is written: whole, or only its position where its content is stored already. */
+/** Written whole, or only its position if its content is stored already. */
 interface Put {
   isStored: boolean;
   ref: TargetRef;
@@ -149,7 +139,6 @@ interface Put {
   rev: number;
 }
 
-/** What changes of a target whose other columns stay. */
 interface Patch extends Omit<TargetState, "id"> {
   ref: TargetRef;
   /** The target is no longer at the end of its segment; `done` is written then. */
@@ -158,7 +147,6 @@ interface Patch extends Omit<TargetState, "id"> {
   seen: BuildKey | null;
 }
 
-/** Loads targets, locked, and writes what an operation changes of them. */
 export class TargetTable {
   readonly #guard: TargetGuard;
   readonly #sql: ReturnType<typeof targetTableSql>;
@@ -168,7 +156,6 @@ export class TargetTable {
     this.#sql = targetTableSql(dialect, guard);
   }
 
-  /** No other transaction changes the loaded targets before the commit. */
   *load(tx: Reads, refs: readonly TargetRef[]): Script<TargetBatch> {
     const batch = new TargetBatch();
     if (refs.length === 0) return batch;
@@ -181,7 +168,6 @@ export class TargetTable {
     return batch;
   }
 
-  /** Marks targets of a segment, which are loaded, as listed by this build. */
   *see(tx: Tx, { pipeline, segment }: Omit<TargetRef, "path">, paths: readonly string[], build: BuildKey): Script<void> {
     if (paths.length > 0) yield* tx.run(this.#sql.see, { pipeline, segment, paths, build });
   }
@@ -246,12 +232,11 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, { checksum 
   const put: Record<string, ColumnType> = { ...CONTENT, ...POSITION, ...(checksum === null ? {} : { checksum: "bigint" }) };
   const updated = Object.keys(put).map((name) => `${name} = excluded.${name}`);
   return {
-    // By the primary key; other targets may match, too.
     load: `
       select pipeline, segment, path, id, rev, failure, parent, hash, fingerprint, value_hash from ${targets}
       where ${isIn("pipeline", "text", ":pipelines")} and ${isIn("segment", "bigint", ":segments")} and ${isIn("path", "text", ":paths")}
       order by pipeline, segment, path${locking}`,
-    // A target that was loaded is locked. One that was missing may have been added since, with a higher revision.
+    // A loaded target is locked. A missing one may have been added since, with a higher revision.
     put: each(
       { ...REF, ...put },
       (row) => `
@@ -278,7 +263,6 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, { checksum 
   };
 }
 
-/** The targets that an operation has loaded, and what it changes of them. */
 export class TargetBatch {
   readonly #known = new Map<string, TargetState>();
   readonly #stored = new Map<string, Content>();
@@ -286,7 +270,6 @@ export class TargetBatch {
   #patches = new Map<string, Patch>();
   #removed = new Map<string, TargetRef>();
 
-  /** A row as it was loaded. */
   know(row: TargetRef & TargetState & Content): void {
     const name = nameOf(row);
     this.#known.set(name, row);
@@ -297,7 +280,6 @@ export class TargetBatch {
     return this.#known.get(nameOf(ref));
   }
 
-  /** Replaces the target, or adds it. */
   put(ref: TargetRef, target: ListedTarget, position: TargetPosition, build: BuildKey): void {
     const name = nameOf(ref);
     const rev = target.rev + 1;
@@ -321,7 +303,7 @@ export class TargetBatch {
     this.#patch(ref, { failure });
   }
 
-  /** The target is gone, and is kept only until what was made of it is removed: without a group and a failure. */
+  /** The target is gone, and is kept only until what was made of it is removed. */
   leave(ref: TargetRef): void {
     this.#patch(ref, { leaves: true, done: GONE_MARK, failure: null });
   }
@@ -335,7 +317,6 @@ export class TargetBatch {
     this.#removed.set(name, ref);
   }
 
-  /** The changes since the last call. */
   changes(): { puts: Put[]; patches: Patch[]; removed: TargetRef[] } {
     const changes = {
       puts: [...this.#puts.values()],
@@ -348,7 +329,6 @@ export class TargetBatch {
     return changes;
   }
 
-  /** Changes nothing of a target that does not exist. */
   #patch(ref: TargetRef, change: { leaves?: true; done?: typeof GONE_MARK; failure?: ResultKey | null; seen?: BuildKey }): void {
     const name = nameOf(ref);
     const known = this.#known.get(name);

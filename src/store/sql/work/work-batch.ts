@@ -28,13 +28,11 @@ import type { ItemBatch, WorkItem } from "./items.ts";
 import type { ResultBatch } from "./results.ts";
 import type { TargetPosition, TargetBatch, TargetRef, TargetState } from "./targets.ts";
 
-/** How an attempt ended, and by whose word. */
 export interface AttemptEnd {
   outcome: Outcome;
   by: "holder" | "reclaimer";
 }
 
-/** Why a target cannot continue, and at which stage. */
 interface Failure {
   stage: string;
   hash: string;
@@ -46,36 +44,28 @@ interface Failure {
 type GoneTarget = NonNullable<ListedBatch["gone"]>[number];
 
 const SUCCEEDED: AttemptEnd = { outcome: { kind: "succeeded", output: null }, by: "holder" };
-/** The holder of a cancelled attempt cannot say what it has paid. */
+/** The holder of a cancelled attempt cannot report its cost. */
 const CANCELLED: AttemptEnd = { outcome: { kind: "stalled" }, by: "reclaimer" };
 
-export interface WorkBatchParts {
-  totals: BuildTotals;
-  items: ItemBatch;
-  targets: TargetBatch;
-  results: ResultBatch;
-}
-
 /**
- * The rows that one operation on work items has loaded. It decides what the end of an attempt, or a listed target, means
- * for them; `WorkBatches` writes the changes. Methods that answer jobs leave it to the caller to enqueue them.
+ * The rows that one operation on work items has loaded. It decides what the end of an attempt, or a listed target, means for
+ * them; `WorkBatches` writes the changes. The caller enqueues the jobs that methods answer.
  */
-export class WorkBatch implements WorkBatchParts {
+export class WorkBatch {
   readonly totals: BuildTotals;
   readonly items: ItemBatch;
   readonly targets: TargetBatch;
   readonly results: ResultBatch;
   readonly #artifacts: ArtifactCheck;
 
-  constructor({ totals, items, targets, results }: WorkBatchParts, artifacts: ArtifactCheck) {
-    this.totals = totals;
-    this.items = items;
-    this.targets = targets;
-    this.results = results;
+  constructor(rows: Pick<WorkBatch, "totals" | "items" | "targets" | "results">, artifacts: ArtifactCheck) {
+    this.totals = rows.totals;
+    this.items = rows.items;
+    this.targets = rows.targets;
+    this.results = rows.results;
     this.#artifacts = artifacts;
   }
 
-  /** Adds the work item of a new job. */
   add(job: JobKey, work: NewWork): void {
     const { build, kind, stage } = work;
     if (build === null) throw new Error(`The work item of job ${job} names no build.`);
@@ -83,14 +73,13 @@ export class WorkBatch implements WorkBatchParts {
     if (kind !== "listing") this.totals.open(this.totals.of(build), stage, 1);
   }
 
-  /** The outcome of a success that cannot be written; undefined: it can be written. */
+  /** The outcome of a success that cannot be written; undefined: it can be. */
   refusal(job: JobKey, end: WorkEnd | undefined): Outcome | undefined {
     if (end === undefined) return this.items.get(job)?.kind === "stage" ? missingResultOutcome() : undefined;
     const missing = this.#artifacts.missing(namedIn(end));
     return missing.length === 0 ? undefined : missingArtifactsOutcome(missing);
   }
 
-  /** An attempt has succeeded. */
   succeeded(now: number, job: JobKey, end: WorkEnd | undefined): NewJob[] {
     const item = this.items.get(job);
     if (item === undefined) return [];
@@ -103,7 +92,6 @@ export class WorkBatch implements WorkBatchParts {
     return this.#continue(now, spend, { ...refOf(spend, item), path: end.target.path }, end.target, made);
   }
 
-  /** An attempt has ended otherwise. */
   ended(now: number, job: JobKey, end: AttemptEnd & { next: Next; work: WorkEnd | undefined }): void {
     const item = this.items.get(job);
     if (item === undefined) return;
@@ -113,13 +101,13 @@ export class WorkBatch implements WorkBatchParts {
       this.items.keep(item, charged);
   }
 
-  /** An operator has cancelled the job, or what it waited for has ended: the target fails. */
+  /** An operator has cancelled the job, or its upstream has ended: the target fails. */
   cancelled(now: number, job: JobKey, was: JobState): void {
     const item = this.items.get(job);
     if (item !== undefined) this.#fail(now, item, this.#chargeCancelled(item, was), cancelledItemError());
   }
 
-  /** The job was cancelled because the build does not need it any more: the target does not fail. */
+  /** The build does not need the job any more: the target does not fail. */
   dropped(job: JobKey, was: JobState): void {
     const item = this.items.get(job);
     if (item === undefined) return;
@@ -127,7 +115,6 @@ export class WorkBatch implements WorkBatchParts {
     this.#remove(item);
   }
 
-  /** A listing has found a target new or changed. `drop`: cancels a job. */
   changed(now: number, spend: BuildSpend, segment: number, target: ListedTarget, drop: (job: JobKey) => void): NewJob[] {
     const ref = refOf(spend, { segment, path: target.path });
     const state = this.targets.get(ref);
@@ -136,7 +123,6 @@ export class WorkBatch implements WorkBatchParts {
     return this.#continue(now, spend, ref, target, null);
   }
 
-  /** A listing has not found a target any more. */
   gone(now: number, spend: BuildSpend, segment: number, target: GoneTarget, drop: (job: JobKey) => void): NewJob[] {
     const { path, rev, removals, had = [], keep = false } = target;
     const ref = refOf(spend, { segment, path });
@@ -152,19 +138,18 @@ export class WorkBatch implements WorkBatchParts {
 
   /** A listing has found a target as it was, at the end of its segment. */
   unchanged(spend: BuildSpend, target: ListedTarget): void {
-    this.#countPassed(spend, target);
+    for (const { stage, as } of target.passed) this.totals.count(spend, stage, as, 1);
     if (target.artifacts !== undefined)
       this.results.addArtifacts({ build: spend.build, stage: "", path: target.path }, target.artifacts);
   }
 
-  /** Drops what this build does, or did in vain, for the target as it was before. */
   #restart(spend: BuildSpend, { segment, path }: TargetRef, { failure }: TargetState, drop: (job: JobKey) => void): void {
     for (const { job } of this.items.of({ build: spend.build, segment, path }, "stage")) drop(job);
     const stage = failure === null ? undefined : this.results.recall(spend.build, failure);
     if (stage !== undefined) this.totals.failed(spend, stage, -1);
   }
 
-  /** Writes where a target goes next. A target that has changed since it was read is left alone. */
+  /** A target that has changed since it was read is left alone. */
   #continue(now: number, spend: BuildSpend, ref: TargetRef, target: ListedTarget, made: ResultKey | null): NewJob[] {
     if ((this.targets.get(ref)?.rev ?? 0) !== target.rev) return [];
     const { build, pipeline } = spend;
@@ -175,11 +160,6 @@ export class WorkBatch implements WorkBatchParts {
     if (flow === null) this.targets.see(ref, build);
     else this.targets.put(ref, target, this.#positionOf(now, spend, ref, target, flow, made), build);
     return flow?.to === "work" ? jobsOf(spend, [flow.job]) : [];
-  }
-
-  /** Counts the stages that the target had no need of. */
-  #countPassed(spend: BuildSpend, { passed }: ListedTarget): void {
-    for (const { stage, as } of passed) this.totals.count(spend, stage, as, 1);
   }
 
   #positionOf(
@@ -201,7 +181,6 @@ export class WorkBatch implements WorkBatchParts {
     };
   }
 
-  /** Charges a success, and adds what its stage has made: the key of that result. */
   #record(now: number, spend: BuildSpend, item: WorkItem, end: WorkEnd | undefined): ResultKey | null {
     const result = end?.result ?? null;
     const cost = this.#charge(item, SUCCEEDED, end?.cost, result !== null);
@@ -253,8 +232,8 @@ export class WorkBatch implements WorkBatchParts {
   }
 
   /**
-   * Spends what an attempt is charged, and frees what was reserved for it: the cost of all attempts so far. `makes`: the
-   * attempt was about to make a result, so that its cost serves as an estimate for others.
+   * Spends what an attempt is charged, and frees its reservation; answers the cost of all attempts so far. `makes`: the cost
+   * serves as an estimate for others.
    */
   #charge(item: WorkItem, { outcome, by }: AttemptEnd, reported: Amount = item.cost, makes = true): Amount {
     const { estimate, stage, kind } = item;
@@ -280,7 +259,6 @@ export class WorkBatch implements WorkBatchParts {
 export class ArtifactCheck {
   #missing: (hashes: Iterable<string>) => readonly string[] = () => [];
 
-  /** `missing`: which of these artifacts do not exist. */
   use(missing: (hashes: Iterable<string>) => readonly string[]): void {
     this.#missing = missing;
   }
@@ -295,7 +273,6 @@ export class ArtifactCheck {
   }
 }
 
-/** All artifacts that the end of a work item refers to. */
 export function namedIn({ result, target }: WorkEnd): NamedArtifact[] {
   return [...(result === null ? [] : artifactsOf(result)), ...(target?.artifacts ?? [])];
 }

@@ -10,7 +10,6 @@ import { ResultBatch, type ResultGuard, type ResultOrigin, ResultTable } from ".
 import { TargetBatch, type TargetGuard, type TargetRef, TargetTable } from "./targets.ts";
 import { ArtifactCheck, namedIn, WorkBatch } from "./work-batch.ts";
 
-/** A job that ends; its lane is known. */
 export interface EndingJob {
   job: JobKey;
   lane: number;
@@ -19,26 +18,20 @@ export interface EndingJob {
 
 /** What each database does in its own way before work items change. */
 export interface WorkDatabase {
-  /** The queue of a lane that is known. */
   queueOf(lane: number): string;
-  /** Locks the queues of jobs that end. */
   lockEnding(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
   /** Keeps artifacts from being swept until the commit. */
   lockArtifacts(tx: Tx): Answer<unknown>;
-  /** Keys that no result has. */
   resultKeys(tx: Tx, count: number): Answer<ResultKey[]>;
   /** The error after which the transaction runs again, because another one has added the same target. */
   overtaken(): Error;
 }
 
 /**
- * Loads the rows that an operation on work items needs before it decides, and writes what it has changed: a handful of
- * statements, however many items there are.
- *
- * On PostgreSQL, a transaction that changes work items or the totals of their build holds the lock of their queue, which
- * comes before any row: builds of several pipelines, touched by calls that share a transaction, are locked in one order, or
- * the transaction runs again with all of them first. Then come the rows of builds, by key; then jobs, work items, targets,
- * results. A transaction that moves a build from state to state holds the build's row, and takes no row of its work after that.
+ * Loads the rows that an operation on work items needs, and writes its changes: a handful of statements, however many items
+ * there are. On PostgreSQL a transaction that changes work items or the totals of their build holds the lock of their queue,
+ * which comes before any row. Then come the rows of builds, by key; then jobs, work items, targets, results. A transaction that
+ * moves a build from state to state holds the build's row, and takes no row of its work after that.
  */
 export class WorkBatches {
   readonly artifacts: ArtifactCheck;
@@ -66,12 +59,10 @@ export class WorkBatches {
     this.results = new ResultTable(dialect, guards.results, (tx, count) => database.resultKeys(tx, count));
   }
 
-  /** Whether the jobs of a lane are work items. */
   isPipelines(lane: number): boolean {
     return isPipelineQueue(this.#database.queueOf(lane));
   }
 
-  /** Until the commit, no artifact that is looked up is swept. */
   *lockArtifacts(tx: Tx): Script<void> {
     yield* wait(this.#database.lockArtifacts(tx));
   }
@@ -106,7 +97,7 @@ export class WorkBatches {
     return this.#batch(totals, [...found, ...besides], targets, results);
   }
 
-  /** For a batch of a listing. The lock of its queue is held. */
+  /** For a batch of a listing. The caller holds the lock of its queue. */
   *listing(tx: Tx, batch: ListedBatch, totals: BuildTotals): Script<WorkBatch> {
     const { build, pipeline, segment, gone = [] } = batch;
     const changed = batch.targets.filter(({ flow }) => flow !== null);
@@ -124,7 +115,6 @@ export class WorkBatches {
     return this.#batch(totals, items, targets, results);
   }
 
-  /** For new work items of these builds. */
   *adding(tx: Tx, builds: readonly BuildKey[]): Script<WorkBatch> {
     return this.#batch(yield* this.totals.load(tx, builds, []), [], new TargetBatch(), new ResultBatch());
   }
@@ -133,7 +123,7 @@ export class WorkBatches {
     return this.items.existing(tx, jobs);
   }
 
-  /** Jobs were cancelled, from these states; the targets of those that are work items fail. */
+  /** The targets of cancelled work items fail. */
   *cancelled(tx: Tx, now: number, jobs: readonly (EndingJob & { was: JobState })[]): Script<void> {
     const batch = yield* this.ending(tx, jobs);
     if (batch === null) return;
@@ -141,7 +131,6 @@ export class WorkBatches {
     yield* this.close(tx, batch);
   }
 
-  /** Writes what has changed so far, but for the totals. */
   *write(tx: Tx, batch: WorkBatch): Script<void> {
     const [, , areWritten] = yield* together(
       this.items.write(tx, batch.items.changes()),
@@ -151,7 +140,6 @@ export class WorkBatches {
     if (!areWritten) throw this.#database.overtaken();
   }
 
-  /** Writes the rest, and the totals. */
   *close(tx: Tx, batch: WorkBatch): Script<void> {
     yield* together(this.write(tx, batch), this.totals.write(tx, batch.totals));
   }
@@ -161,7 +149,7 @@ export class WorkBatches {
   }
 }
 
-/** A result that a target has from this build on without having run the stage. Null: it has none any more. */
+/** A result that a target has from this build on without having run the stage. Null: none any more. */
 interface Reused extends ResultOrigin {
   result: ResultKey | null;
 }
@@ -171,7 +159,6 @@ function resultsFor(made: readonly ResultOrigin[], reused: readonly Reused[], fa
   return { origins: [...made, ...reused], keys, most: made.length + reused.length };
 }
 
-/** The rows that the end of an item may change. `made`: where results may be put. */
 function wantedBy(
   item: WorkItem,
   end: WorkEnd | undefined,

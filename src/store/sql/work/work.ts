@@ -44,15 +44,14 @@ import type { WorkBatches } from "./work-batches.ts";
 /** What each database does in its own way around work items. */
 export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes" | "settle"> {
   settings: Settings;
-  /** Refreshes what is known of settings, before anything is locked. */
   prepare(tx: Tx): Answer<unknown>;
-  /** Makes the queues of these lanes known. */
   knowLanes(tx: Tx, lanes: readonly number[]): Answer<unknown>;
   /** The queues of jobs that this process has claimed, as far as it knows them; null where queues are not locked. */
   claimedQueues(jobs: readonly JobKey[]): string[] | null;
-  /** PostgreSQL locks queues before the rows of their jobs. */
   lockQueues(tx: Tx, queues: readonly string[]): Answer<unknown>;
 }
+
+type EndedBuild = { key: BuildKey; queue: string };
 
 interface Parts {
   batches: WorkBatches;
@@ -60,7 +59,6 @@ interface Parts {
   guards: { builds: BuildGuard; targets: TargetGuard; results: ResultGuard };
 }
 
-/** What builds work on, and what comes of it. */
 export class Work implements WorkStore {
   readonly #access: Access;
   readonly #batches: WorkBatches;
@@ -70,7 +68,6 @@ export class Work implements WorkStore {
   readonly #runs: Runs;
   readonly #targets: Targets;
   readonly #results: Results;
-  readonly #unfinished: UnfinishedWork;
   readonly #sql: ReturnType<typeof workSql>;
 
   constructor(dialect: Dialect, { batches, hooks, guards }: Parts, access: Access) {
@@ -82,7 +79,6 @@ export class Work implements WorkStore {
     this.#runs = new Runs(dialect, guards.builds);
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
-    this.#unfinished = new UnfinishedWork(dialect);
     this.#sql = workSql(dialect);
   }
 
@@ -118,19 +114,19 @@ export class Work implements WorkStore {
     return this.#access.read((db) => this.#results.read(db, query));
   }
 
-  /** Called again and again, mostly for nothing: then nothing is written. */
+  /** Called often, mostly for nothing: then nothing is written. */
   async clearWork(clearing: Clearing): Promise<number> {
-    if (!(await this.#access.read((db) => this.#unfinished.isAny(db, clearing)))) return 0;
+    if (!(await this.#access.read((db) => this.#isWorkLeft(db, clearing)))) return 0;
     return this.#access.write("cancel", (tx) => this.#clear(tx, clearing));
   }
 
   *#clear(tx: Tx, clearing: Clearing): Script<number> {
-    const builds = yield* this.#unfinished.builds(tx, clearing);
+    const builds = yield* this.#endedBuilds(tx, clearing);
     if (builds.length === 0) return 0;
     yield* wait(this.#hooks.prepare(tx));
     const queues = builds.map(({ queue }) => queue);
     yield* wait(this.#hooks.lockQueues(tx, queues));
-    const items = yield* this.#unfinished.items(tx, builds, clearing);
+    const items = yield* this.#itemsOf(tx, builds, clearing);
     const lanes = items.map(({ lane }) => lane);
     yield* wait(this.#hooks.knowLanes(tx, lanes));
     const batch = yield* this.#batches.ending(tx, items);
@@ -140,6 +136,21 @@ export class Work implements WorkStore {
     for (const [job, was] of dropped) batch.dropped(job, was);
     yield* this.#batches.close(tx, batch);
     return dropped.size;
+  }
+
+  *#isWorkLeft(db: Reads, clearing: Clearing): Script<boolean> {
+    const builds = yield* this.#endedBuilds(db, clearing);
+    return (yield* this.#itemsOf(db, builds, { ...clearing, limit: 1 })).length > 0;
+  }
+
+  /** Builds that have ended and still have work items. */
+  *#endedBuilds(db: Reads, { pipeline }: Clearing): Script<EndedBuild[]> {
+    return yield* db.all<EndedBuild>(this.#sql.ended, { pipeline: pipeline ?? null });
+  }
+
+  *#itemsOf(db: Reads, builds: readonly EndedBuild[], { which, limit }: Clearing): Script<{ job: JobKey; lane: number }[]> {
+    if (builds.length === 0) return [];
+    return yield* db.all(this.#sql[which], { builds: builds.map(({ key }) => key), limit });
   }
 
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]> {
@@ -155,7 +166,6 @@ export class Work implements WorkStore {
     const targets = new Map<string, TargetRow>();
     const nameOf = ({ build, segment, path }: TargetInBuild) => `${segment}\n${builds.get(build)?.pipeline}\n${path}`;
     const withTargets = [...items.values()].filter(({ kind }) => kind !== "listing");
-    // The targets of one segment and build are read together.
     for (const group of Map.groupBy(withTargets, ({ build, segment }) => `${build} ${segment}`).values()) {
       const [{ build, segment }] = group as [Row];
       const paths = group.map(({ path }) => path);
@@ -180,7 +190,7 @@ export class Work implements WorkStore {
   *#begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[], claimed: readonly JobKey[]): Script<Beginning[]> {
     if (starts.length === 0) return [];
     yield* wait(this.#hooks.prepare(tx));
-    // The lock is sent ahead of the statements that lock rows, in one round trip with them.
+    // Pipelined: the lock is sent ahead of the statements that lock rows.
     const queues = this.#hooks.claimedQueues(claimed) ?? [];
     return (yield* together(wait(this.#hooks.lockQueues(tx, queues)), this.#ledger.begin(tx, starts)))[1];
   }
@@ -213,16 +223,24 @@ export class Work implements WorkStore {
   }
 }
 
-function workSql({ table, in: isIn }: Dialect) {
+function workSql(dialect: Dialect) {
+  const { table, in: isIn } = dialect;
+  const left = (which: string) => `
+    select work.job, job.lane from ${table("work")} as work join ${table("jobs")} as job on job.key = work.job
+    where ${isIn("work.build", "bigint", ":builds")} ${which} limit :limit`;
   const artifacts = table("artifacts");
   const build = `(select key from ${table("builds")} where id = :build)`;
   return {
-    // `removing` by the index work_target.
     items: `
       select job, build, kind, stage, segment, path, (kind = 'stage' and exists (
           select 1 from ${table("work")} as other where other.build = work.build and other.segment = work.segment
             and other.path = work.path and other.kind = 'remove')) as removing
       from ${table("work")} as work where ${isIn("job", "bigint", ":jobs")}`,
+    ended: `
+      select key, queue from (${endedWithWork(dialect)}) as ended
+      where cast(:pipeline as text) is null or pipeline = :pipeline order by key`,
+    all: left(""),
+    idle: left("and (job.state <> 'running' or work.kind = 'listing')"),
     queue: `select queue from ${table("builds")} where key = :build`,
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
     artifacts: `
@@ -232,10 +250,9 @@ function workSql({ table, in: isIn }: Dialect) {
   };
 }
 
-/** What a listing uses of the parts that are written for each database. */
 export interface ListingParts {
   batches: WorkBatches;
-  /** Cancels jobs without an audit entry: those that had not ended, and their states before. */
+  /** Cancels jobs without an audit entry; answers those that had not ended, and their states before. */
   cancel: { quietly(tx: Tx, jobs: readonly JobKey[]): Answer<Map<JobKey, JobState>> };
   enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
   notes: { saveCheckpoint(tx: Tx, lease: LeaseRef, value: string): Answer<unknown> };
@@ -254,7 +271,6 @@ export class Listing {
       where key = :job and fence = :fence and coalesce(state, '') = 'running'${dialect.locking}`;
   }
 
-  /** The lock of the build's queue is held. */
   *run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
     const { batches, settle, notes } = this.#parts;
     const { build, targets, retried = [], cursor } = batch;
@@ -278,7 +294,6 @@ export class Listing {
     return (yield* tx.get(this.#held, { job, fence })) !== undefined;
   }
 
-  /** One statement marks them all. */
   *#unchanged(tx: Tx, loaded: WorkBatch, { build, pipeline, segment, targets }: ListedBatch): Script<void> {
     const same = targets.filter(
       ({ flow, path, rev }) => flow === null && loaded.targets.get({ pipeline, segment, path })?.rev === rev,
@@ -306,51 +321,4 @@ export class Listing {
     if (jobs.length > 0) yield* wait(enqueue.run(tx, jobs, loaded));
     yield* batches.close(tx, loaded);
   }
-}
-
-/** Work items of builds that have ended. */
-export class UnfinishedWork {
-  readonly #sql: ReturnType<typeof unfinishedWorkSql>;
-
-  constructor(dialect: Dialect) {
-    this.#sql = unfinishedWorkSql(dialect);
-  }
-
-  builds(db: Reads, { pipeline }: Clearing): Script<EndedBuild[]> {
-    return db.all<EndedBuild>(this.#sql.builds, { pipeline: pipeline ?? null });
-  }
-
-  *items(db: Reads, ended: readonly EndedBuild[], { which, limit }: Clearing): Script<UnfinishedItem[]> {
-    if (ended.length === 0) return [];
-    return yield* db.all<UnfinishedItem>(this.#sql[which], { builds: ended.map(({ key }) => key), limit });
-  }
-
-  *isAny(db: Reads, clearing: Clearing): Script<boolean> {
-    const builds = yield* this.builds(db, clearing);
-    return (yield* this.items(db, builds, { ...clearing, limit: 1 })).length > 0;
-  }
-}
-
-interface EndedBuild {
-  key: BuildKey;
-  queue: string;
-}
-
-export interface UnfinishedItem {
-  job: JobKey;
-  lane: number;
-}
-
-function unfinishedWorkSql(dialect: Dialect) {
-  const { table } = dialect;
-  const items = (which: string) => `
-    select work.job, job.lane from ${table("work")} as work join ${table("jobs")} as job on job.key = work.job
-    where ${dialect.in("work.build", "bigint", ":builds")} ${which} limit :limit`;
-  return {
-    builds: `
-      select key, queue from (${endedWithWork(dialect)}) as ended
-      where cast(:pipeline as text) is null or pipeline = :pipeline order by key`,
-    all: items(""),
-    idle: items("and (job.state <> 'running' or work.kind = 'listing')"),
-  };
 }
