@@ -18,7 +18,6 @@ export interface Progress {
 }
 export type OnProgress = (progress: Progress) => void;
 
-/** A complete, synced copy without a name. */
 export interface StagedBackup {
   readonly facts: BackupFacts;
   readonly hashes: readonly string[];
@@ -31,7 +30,6 @@ export interface BackupFacts {
   databaseId: string;
   epoch: number;
   schema: number;
-  /** The last commit in the copy. */
   commits: number;
   jobs: number;
   counts: BackupCounts;
@@ -66,7 +64,6 @@ export interface Manifest extends BackupFacts {
   sha256: string;
   /** Everything that was acknowledged before is in the backup. */
   takenAt: number;
-  /** Nothing that happened later is. */
   copiedAt: number;
   reason: BackupReason;
   artifacts: BackupArtifacts;
@@ -76,7 +73,6 @@ export function backupsFolder(path: string): string {
   return `${path}-backups`;
 }
 
-/** Names sort by time. */
 export function backupName(source: string, now: number): string {
   const stamp = new Date(now).toISOString().replaceAll(":", "-");
   return `${basename(source, extname(source))}-${stamp}.db`;

@@ -21,7 +21,6 @@ import type { NewJob } from "./store.ts";
  * build is not ACTIVE, or work of earlier builds is left.
  */
 export interface BuildStore {
-  // ── builds ──
   /** Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build. */
   start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }>;
   /**
@@ -49,10 +48,7 @@ export interface BuildStore {
   nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean>;
   list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
 
-  // ── the orchestrator's lock ──
-  /** False: the lock has another token. */
   beat(lock: LockToken): Promise<boolean>;
-  /** Default: of all pipelines. */
   orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
   /** An operator's action: removes the lock, and its ACTIVE build is CRASHED. `holder`: only if this process still holds it. */
   breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean>;
@@ -68,10 +64,8 @@ export const ORCHESTRATOR_TTL_MS = 10 * 60_000;
 export interface NewBuild {
   pipeline: string;
   queue: string;
-  /** `pipelineHash`, and its parts as JSON. */
   hash: string;
   description: string;
-  /** `rerun`, `only`, … as JSON, for the processes that work on it. */
   options: string;
   budget: Budget;
   maxFailures: number | null;
@@ -261,7 +255,6 @@ export interface OrchestratorLockColumns extends OrchestratorLockRow {
   key: BuildKey;
 }
 
-/** Without the token, which only the holder may know. */
 export function toOrchestratorLock(row: OrchestratorLockColumns): OrchestratorLockRow {
   const { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt } = row;
   return { pipeline, build, holder, pid, host, program, programHash, acquiredAt, beatAt };
@@ -344,7 +337,6 @@ export function budgetOf(build: BuildRow): Budget {
   return approveBudget(build, fromBudget(build.budget), build.refused);
 }
 
-/** For the audit: that a token was used, not which one. */
 export function tokenUse({ approval }: Pick<ResumeBuild, "approval">): { more?: object } {
   return approval === undefined ? {} : { more: { token: "used" } };
 }

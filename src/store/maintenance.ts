@@ -2,7 +2,6 @@ import type { WalView } from "../core/recovery/loss.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
 import type { Manifest, StageOptions, StagedBackup } from "./backups.ts";
 
-/** For the engine and the operator, not for jobs. */
 export interface MaintenanceStore {
   readonly journaled: boolean;
   /** Rises with each restore: a journal continues only backups of the same epoch. */
@@ -22,7 +21,6 @@ export interface MaintenanceStore {
   diagnose(): Promise<Vitals>;
   /** Copies the database beside `path` and checks the copy; the caller publishes it. Rejects with `BACKUP_EXISTS`. */
   stageBackup(path: string, options: StageOptions): Promise<StagedBackup>;
-  /** Removes what none of these backups needs of the journal. */
   trimJournal(kept: readonly Manifest[]): Promise<void>;
 }
 
@@ -43,7 +41,6 @@ export interface Vitals extends Pick<Gauged, "size"> {
   schema: { version: number; known: number };
   settings: Setting[];
   stuck: StuckJob[];
-  /** The latest recorded instant, in the store's time. */
   latest: number;
   now: number;
   /** On a server: transactions that have been open for more than a minute. */
@@ -83,7 +80,6 @@ export interface Finding {
 
 export type NewFinding = Pick<Finding, "severity" | "what"> & Partial<Pick<Finding, "commitsMissing">>;
 
-/** The write-ahead log before SQLite touched it. */
 export interface Opening {
   walBytes: number;
   walFrames: number;

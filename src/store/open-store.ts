@@ -9,13 +9,11 @@ export { isAddress };
 
 /** Plain data, so that a thread can open the same store. */
 export type StoreLocation = (SqliteLocation | PostgresLocation) & {
-  /** For people, without a password. */
   name: string;
   /** Equal for the same database; null: no other handle or thread can reach it. */
   key: string | null;
   durability?: Durability;
   create?: boolean;
-  /** Of created files. */
   mode?: number;
 };
 
@@ -44,14 +42,11 @@ export interface OpenStoreOptions {
   /** Write the given clock's time, even if the database has a clock. */
   injected: boolean;
   random?: () => number;
-  /** For the audit. */
   actor?: string;
   /** Makes a backup before the schema of a file is changed. */
   backsUp?: boolean;
-  /** Of this process, and of this boot of its host. */
   identity?: string;
   boot?: string;
-  /** The caller only reads. */
   onlyReads?: boolean;
   /** Switches the journal of a file on or off; default: as it is. */
   journal?: boolean;
@@ -116,7 +111,6 @@ export async function openStore(location: StoreLocation, options: OpenStoreOptio
   return reporting<Store>(store, during, parts);
 }
 
-/** A clock that is moved by hand waits for the calls of these. */
 const WAITED_FOR = [
   "queries",
   "queues",

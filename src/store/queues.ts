@@ -150,7 +150,6 @@ export interface LockStore {
   list(name?: string): Promise<LockView[]>;
   /** An operator's action. `stale`: only if it is expired, or its exclusive claim has ended. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;
-  /** Removes expired locks, and those whose exclusive claim has ended. */
   clean(): Promise<string[]>;
 }
 

@@ -37,7 +37,6 @@ export interface RecoveryStore {
   acknowledge(): Promise<StoredReport[]>;
   /** The newest first. "open": under way, or with errors and not acknowledged. */
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
-  /** Its cost does not depend on how many reports there were. */
   totals(): Promise<RecoveryTotals>;
   preview(known: KnownProcesses, expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
   /** Leases to judge: expired, expiring later than possible (`skewed`), or held by one of the `dead`. */
@@ -58,7 +57,6 @@ export interface Found {
   /** The process has just opened the database, so the state of the write-ahead log before that is known. */
   opening: boolean;
   alone: boolean;
-  /** Worth a report even if no process is dead. */
   findings?: Partial<Findings>;
   /** Once the report records them, `DamageStore.findings` does not return them any more. */
   findingIds?: readonly string[];
@@ -123,13 +121,11 @@ export interface ReclaimTotals {
   locksCleaned: number;
   entriesReclaimed: number;
   recoveredAt: number;
-  /** The newest first, at most 50. */
   log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
 }
 
 export type RecoveryTotals = ReclaimTotals & { reports: ReportTotals };
 
-/** For users, the audit and the event. */
 export function reportOf(stored: StoredReport): CrashRecoveryReport {
   const { id: _, state: __, begunAt: ___, owner: ____, acknowledgedBy: _____, acknowledgedAt: ______, ...report } = stored;
   return report;

@@ -26,7 +26,6 @@ export type { ClaimSource, Declaration, Enqueued, LeaseState, ClaimOutlook, Recl
  */
 export interface Store {
   readonly databaseId: string;
-  /** "power": an answer survives a power cut. "process": it survives the process only. */
   readonly durability: Durability;
   /** The given clock, or the database's clock as far as it is known here. */
   readonly clock: Clock;
@@ -44,7 +43,6 @@ export interface Store {
   readonly events: EventStore;
   readonly sinks: SinkStore;
 
-  // ── jobs in ──
   /** Each job by itself; `whole`: all or none, and the answer to a refusal is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
 
@@ -56,7 +54,6 @@ export interface Store {
   /** Runs a synchronous callback, and what it enqueues within `handle`, in one commit. Its error rolls all back. SQLite only. */
   transact<T>(work: (handle: object) => T): Promise<T>;
 
-  // ── jobs out ──
   /** Claims up to `max` due jobs: by priority, then first in, first out, in fair shares of the queues. */
   claim(request: ClaimRequest): Promise<Claimed[]>;
   renew(leases: readonly (LeaseRef & { lease: number })[]): Promise<LeaseState[]>;
@@ -72,7 +69,6 @@ export interface Store {
   /** When the next delayed job is due, and whether a job can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook>;
 
-  // ── operating ──
   cancel(id: string): Promise<boolean>;
   /** failed or quarantined → pending, with fresh counts; "key-taken": another unfinished job has its key. */
   retry(id: string): Promise<boolean | "key-taken">;
@@ -81,7 +77,6 @@ export interface Store {
   /** One small step of removing finished jobs that their queue need not keep. `more`: call again. */
   expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
 
-  // ── changes ──
   /** Calls after each commit of this store, and of others unless `ownOnly`, which costs less. Returns a function that stops it. */
   onChange(call: (change: Change) => void, options?: ChangeOptions): () => void;
   /** Rejects every write with this error from now on; null: accepts them again. */
@@ -147,7 +142,6 @@ export interface Settlement extends LeaseRef {
   /** Of a success: callbacks that write the user's rows in the same transaction. */
   commit?: readonly CommitRows[] | undefined;
   work?: WorkEnd | undefined;
-  /** Set by the store for an outcome other than a success: the job's next state. */
   decided?: Next | undefined;
 }
 

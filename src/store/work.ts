@@ -9,25 +9,20 @@ import type { BuildRow } from "./builds.ts";
 import type { NewJob } from "./store.ts";
 
 /**
- * Targets, results of stages, artifacts and costs.
- *
- * Stages run as jobs of a queue of their pipeline. A job with `work` is a *work item*: (build, stage, target). What follows from
- * its end is in its settlement (`WorkEnd`) and is written with it: the result, the target's progress, counts, cost, and the next
- * work item. However an attempt leaves `running`, its reservation is freed and its cost is charged in that transaction.
+ * A job with `work` is a *work item*: (build, stage, target). What follows from its end is in its settlement (`WorkEnd`) and is
+ * written with it: the result, the target's progress, counts, cost, and the next work item. However an attempt leaves `running`,
+ * its reservation is freed and its cost is charged in that transaction.
  */
 export interface WorkStore {
-  // ── targets ──
   /** Of one segment; missing ones are left out. */
   targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
   countTargets(pipeline: string, segment: number): Promise<number>;
   /** Writes a batch of a listing if its job is still held. Targets with another `rev` than was read are left alone. */
   listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState>;
 
-  // ── results ──
   lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
   results(query: ResultQuery): Promise<StoredResult[]>;
 
-  // ── work ──
   /** Cancels unfinished work items of ended builds; returns how many. */
   clearWork(clearing: Clearing): Promise<number>;
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
@@ -36,7 +31,6 @@ export interface WorkStore {
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]>;
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
 
-  // ── artifacts ──
   /** Finds missing artifacts inside a transaction. Without it, references are not checked. */
   watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void;
   /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
@@ -78,13 +72,11 @@ export async function resultOf(
 /** A target of one segment of a pipeline: the part between source, expands and gathers. */
 export interface TargetRow {
   segment: number;
-  /** Its id, behind those of its parents. */
   path: string;
   id: string;
   parent: string | null;
   hash: string;
   fingerprint: string | null;
-  /** The input of the first stage. */
   value: StoredValue;
   seen: BuildKey;
   /** The definition of the segment for which its completed stages reach the end; null: not at the end; `GONE`: removed. */
@@ -129,7 +121,6 @@ export type Flow =
   /** It failed before it could run: a key function threw. */
   | { to: "failed"; completed: CompletedStages; stage: string; hash: string; error: JobError };
 
-/** A stage that a target did not run. */
 export interface Passed {
   stage: string;
   as: "cached" | "passed";
@@ -149,7 +140,6 @@ export interface ListedTarget {
   passed: readonly Passed[];
   /** Null: unchanged and at the end of its segment; only `seen` is written. */
   flow: Flow | null;
-  /** Of a snapshot or a large value. */
   artifacts?: readonly NamedArtifact[];
 }
 
@@ -170,11 +160,9 @@ export interface ListedBatch {
 }
 
 export interface Clearing {
-  /** Default: of all pipelines. */
   pipeline?: string;
   /** "idle": running attempts continue to their end, except listings. */
   which: "idle" | "all";
-  /** In one commit. */
   limit: number;
 }
 
@@ -185,7 +173,6 @@ export interface NewWork {
   /** "" for a listing. */
   stage: string;
   segment: number;
-  /** "" for a listing. */
   path: string;
 }
 
@@ -209,13 +196,11 @@ export interface WorkEnd {
   target: ListedTarget | null;
   /** Of a removal: the target is deleted, once nothing is left to be removed. */
   forget?: { path: string; rev: number };
-  /** For the record of a failure. */
   context?: { hash: string; parts: string };
 }
 
 export interface NewResult {
   hash: string;
-  /** `ContextParts` as JSON. */
   parts: string;
   output: StoredValue;
   artifacts: readonly NamedArtifact[];
@@ -245,14 +230,12 @@ export interface StoredResult {
   build: string;
   stage: string;
   path: string;
-  /** For people. */
   target: string;
   /** REUSED: made by an earlier build, or for another target. */
   state: "SUCCESS" | "FAILED" | "REUSED";
   hash: string;
   parts: string | null;
   output: StoredValue;
-  /** Of all attempts. */
   cost: Amount;
   error: JobError | null;
   at: number;
@@ -266,7 +249,6 @@ export type Beginning =
   | "pause"
   | "lost";
 
-/** `build` is the build's id. */
 export interface ResultColumns extends Omit<StoredResult, "build" | "output" | "cost" | "error">, OutputColumns {
   build: string | null;
   micros: number;

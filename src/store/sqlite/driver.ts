@@ -29,7 +29,6 @@ export interface Statement {
 }
 
 interface ConnectOptions {
-  /** How long SQLite itself waits for a lock; it blocks the thread. */
   busyTimeout: number;
   readOnly?: boolean;
   mustExist?: boolean;

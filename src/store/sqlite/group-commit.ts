@@ -10,7 +10,6 @@ import type { Tx as ScriptTx } from "../sql/script.ts";
 import { LockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
-/** While other processes commit, a write waits this many times as long as for one transaction. */
 const MOST_TRANSACTIONS = 12;
 
 export interface Tx extends ScriptTx {
@@ -51,7 +50,6 @@ interface Mark {
 
 interface Item {
   operation: Operation;
-  /** A user's callback: it has its own transaction, and runs at most once. */
   alone: boolean;
   run: (tx: Tx) => unknown;
   refused: (error: unknown) => unknown;
@@ -196,7 +194,6 @@ export class GroupCommit {
     return "done";
   }
 
-  /** Each item in a savepoint: a bad one is rolled back alone. */
   #withSavepoints(items: Item[]): "done" | "busy" | "undone" {
     const answers: (() => void)[] = [];
     let undone = false;
@@ -364,7 +361,6 @@ export class GroupCommit {
       else item.reject(explain(busy(), path));
     }
     this.#queue = [...patient, ...this.#queue];
-    // A caller has submitted meanwhile, and the next turn runs these too.
     if (this.#scheduled) return;
     this.#scheduled = true;
     const pause = Math.min(25, 1 + this.#retries++) * (0.5 + Math.random());

@@ -28,7 +28,6 @@ import { mostSeen, readSlots } from "./maintenance/witness.ts";
 
 export interface OpenSqliteOptions {
   driver: DriverName;
-  /** Default: the database's own, or "power" for a new one. */
   durability?: Durability;
   /** False: a file without a Holdfast database is rejected, and left as it is. */
   create?: boolean;

@@ -33,7 +33,6 @@ interface Parts {
 export class Processes implements ProcessStore {
   readonly #access: StoreAccess;
   readonly #parts: Parts;
-  /** Of the lock that was taken before the file was opened. */
   #token: string | null;
   #self: ProcessId | null = null;
   #boot = "";
@@ -90,7 +89,6 @@ export class Processes implements ProcessStore {
 
   #prove(): string {
     const token = this.#token ?? this.#parts.alive?.hold() ?? "";
-    // Tests register several processes, each with its own lock.
     this.#token = null;
     return token;
   }

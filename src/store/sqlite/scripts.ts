@@ -29,7 +29,6 @@ export type Statements = Pick<
   "all" | "get" | "run" | "returning" | "each" | "eachReturning" | "lock" | "time" | "fence"
 >;
 
-/** The transaction on which a function of `Statements` is called. */
 interface Self {
   readonly now: number;
   readonly commit: Fence;
@@ -38,22 +37,9 @@ interface Self {
 
 /** Runs scripts' statements on a connection. Each is prepared when it is first used. */
 export function statementsOn(db: Connection): Statements {
-  const prepared = new Map<string, Prepared>();
-  const prepare = (sql: string): Prepared => {
-    let found = prepared.get(sql);
-    if (found === undefined) prepared.set(sql, (found = { statement: db.prepare(sql), names: namesIn(sql) }));
-    return found;
-  };
+  const prepare = cached((sql) => ({ statement: db.prepare(sql), names: [...new Set(namesIn(sql))] }));
   // Binding by name takes three times as long.
-  const positional = new Map<string, Prepared>();
-  const prepareEach = (sql: string): Prepared => {
-    let found = positional.get(sql);
-    if (found === undefined) {
-      const names = Array.from(sql.matchAll(NAMES), ([, name]) => name as string);
-      positional.set(sql, (found = { statement: db.prepare(sql.replaceAll(NAMES, "?")), names }));
-    }
-    return found;
-  };
+  const prepareEach = cached((sql) => ({ statement: db.prepare(sql.replaceAll(NAMES, "?")), names: namesIn(sql) }));
   const read = <Row>(self: Self, sql: string, params: Params): Row[] => {
     const { statement, names } = prepare(sql);
     return statement.all<Row>(bind(names, params, self));
@@ -124,7 +110,16 @@ interface Prepared {
 const NAMES = /:([a-z]\w*)/gi;
 
 function namesIn(sql: string): string[] {
-  return [...new Set(Array.from(sql.matchAll(NAMES), ([, name]) => name as string))];
+  return Array.from(sql.matchAll(NAMES), ([, name]) => name as string);
+}
+
+function cached(prepare: (sql: string) => Prepared): (sql: string) => Prepared {
+  const prepared = new Map<string, Prepared>();
+  return (sql) => {
+    let found = prepared.get(sql);
+    if (found === undefined) prepared.set(sql, (found = prepare(sql)));
+    return found;
+  };
 }
 
 function bind(names: readonly string[], params: Params, { now, commit }: Self): Named {

@@ -46,7 +46,7 @@ import type { Connection, DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { ChangeFeed } from "./change-feed.ts";
-import { type OpenedSqlite, openSqlite } from "./open.ts";
+import { type OpenedSqlite, openSqlite, type OpenSqliteOptions } from "./open.ts";
 import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import { Witness } from "./maintenance/witness.ts";
 
@@ -54,27 +54,18 @@ const WRITE_WAIT_MS = 5_000;
 /** Between two checks whether the files were replaced, except when a commit at "power" is acknowledged. */
 const FILE_CHECK_INTERVAL_MS = 1;
 
-export interface SqliteStoreOptions {
-  driver: DriverName;
-  durability?: Durability;
-  create?: boolean;
-  mode?: number;
+export interface SqliteStoreOptions extends Omit<OpenSqliteOptions, "now" | "damaged" | "alive"> {
   clock: Clock;
   random: () => number;
-  actor?: string;
-  backsUp?: boolean;
-  journal?: boolean;
   /** A thread of a process that has the database open, and has checked it. */
   ownThread?: boolean;
+  /** Of this process, and of this boot of the host. */
   identity?: string;
   boot?: string;
   onlyReads?: boolean;
   writeWaitMs?: number;
-  /** A thread of its own may wait inside SQLite; the main thread must not for long. */
-  busyTimeout: number;
 }
 
-/** The Store on one SQLite file: asynchronous outside, synchronous inside. */
 export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;

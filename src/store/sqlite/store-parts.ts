@@ -45,7 +45,6 @@ interface Parts {
   access: StoreAccess;
 }
 
-/** The parts of the store on one connection, and their dependencies. */
 export class StoreParts {
   readonly statements: Statements;
   readonly enqueueParts: EnqueueParts;

@@ -187,7 +187,6 @@ export class Settings {
     for (const change of changes) this.#make(change, rules);
     if (changes.length > 0) {
       this.#changed(tx);
-      // More of the parked jobs may start now.
       tx.ready(declaration.queue);
     }
     this.#declarations.add(declaration, rules);

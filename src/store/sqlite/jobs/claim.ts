@@ -187,7 +187,6 @@ export class Claim {
     const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
     if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input: head.input, scheduled_for, limits })) {
       this.#parts.damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
-      // Jobs behind it are read in the next round.
       return "held";
     }
     return limits === null ? "started" : this.#parts.limits.in(tx).tryStart({ key, lane, priority, limits });

@@ -36,7 +36,6 @@ export class Events {
     this.add(tx, event);
   }
 
-  /** The commit and a count: no other event has both. */
   unique(tx: Tx): string {
     return `${tx.commit}:${++this.#count}`;
   }

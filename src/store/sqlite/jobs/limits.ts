@@ -84,7 +84,8 @@ class Rows implements LimitRows {
     this.#settings = settings;
     this.#sql = {
       load: db.prepare(
-        "select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at from holdfast_counters where rule = ? and key = ?",
+        `select id, lane, running, passed, beyond, parked, lowest, last, bucket, due_at as "dueAt" from holdfast_counters
+         where rule = :rule and key = :key`,
       ),
       add: db.prepare(
         `insert into holdfast_counters (rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at)
@@ -118,7 +119,7 @@ class Rows implements LimitRows {
   }
 
   usages(rule: number, key: string): StoredLaneUsage[] {
-    return this.#sql.load.rows(rule, key).map(toStored);
+    return this.#sql.load.all<StoredLaneUsage>({ rule, key });
   }
 
   parked(usage: number, after: JobPosition | null): ParkedJob[] {
@@ -156,22 +157,6 @@ class Rows implements LimitRows {
     const row = this.#sql.add.row(rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, usage.dueAt);
     [usage.id] = row as [number];
   }
-}
-
-function toStored(row: unknown[]): StoredLaneUsage {
-  const [id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt] = row as [
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-    number | null,
-  ];
-  return { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
 }
 
 export class ClaimLocks {

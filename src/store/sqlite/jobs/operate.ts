@@ -240,7 +240,6 @@ export class Expiring {
     }
   }
 
-  /** Reads only, since most of the time nothing is due. */
   isDue(now: number, leastAge: number): boolean {
     return this.#sql.unlisted.row() !== undefined || this.#due(now, leastAge, 1).length > 0;
   }
@@ -249,7 +248,6 @@ export class Expiring {
     const due = this.#due(tx.now, leastAge, limit);
     for (const { lane, state, finishedAt, job } of due) this.#sql.forget.run(lane, state, finishedAt, job);
     if (due.length > 0) tx.wrote();
-    // A retried job is listed again when it ends again.
     const over = due.filter(({ job, state, finishedAt }) => this.#sql.still.row(job, state, finishedAt) !== undefined);
     return { taken: due.length, over };
   }
@@ -273,7 +271,6 @@ export class Expiring {
     return due;
   }
 
-  /** Lists jobs that ended before the queue had a `keep`; true while there is more to look through. */
   backfill(tx: Tx): boolean {
     const unlisted = this.#sql.unlisted.row() as [string, number] | undefined;
     if (unlisted === undefined) return false;

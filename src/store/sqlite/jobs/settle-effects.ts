@@ -50,7 +50,6 @@ export class SettleEffects {
     if (this.#followed) this.#ended.push({ job, lane, state });
   }
 
-  /** Called last in each operation, so that a rolled back one leaves nothing here. */
   write(tx: Tx): void {
     if (this.#ended.length > 0) this.#follow(tx);
     this.#parts.tally.write(tx.now);
@@ -67,7 +66,6 @@ export class SettleEffects {
   #follow(tx: Tx): void {
     const forgetting = this.#parts.settings.at(tx.settings).hasRetention;
     const waited = this.#parts.waits.any();
-    // Jobs that are cancelled have ended, too, and are handled in the next round.
     while (this.#ended.length > 0) {
       const ended = this.#ended;
       this.#ended = [];

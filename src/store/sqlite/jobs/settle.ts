@@ -29,7 +29,6 @@ export class Settle {
   #hasLocks = false;
   #hasNotes = false;
   #hasEvents = false;
-  /** The rows of the work items that end in this batch; null: there are none. */
   #work: WorkBatch | null = null;
   #next: NewJob[] = [];
   readonly #sql;

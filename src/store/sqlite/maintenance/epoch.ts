@@ -81,7 +81,6 @@ export function bootAnew(path: string, { host, boot }: Booted): void {
   }
 }
 
-/** A text of the same length that always differs. */
 function otherThan(boot: string): string {
   return boot.replaceAll(/[0-9a-f]/g, (digit) => (15 - Number.parseInt(digit, 16)).toString(16));
 }

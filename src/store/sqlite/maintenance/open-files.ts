@@ -30,7 +30,6 @@ export function openFiles(): OpenFile[] | null {
   return fds.map((fd) => openFile(Number(fd))).filter((file) => file !== null);
 }
 
-/** Null: the descriptor is closed, or not of a regular file. */
 function openFile(fd: number): OpenFile | null {
   try {
     // Not `fstat`: Deno's descriptors are numbers of its own.
@@ -85,7 +84,6 @@ export class OwnLocks {
     }
   }
 
-  /** The files on which this process has lost its lock since. */
   vanished(): string[] {
     return this.#held.filter((one) => !this.#holds(one)).map(({ path }) => path);
   }
@@ -103,7 +101,6 @@ function hasLocked({ locks }: OpenFile, byte: number): boolean {
   return locks.some(({ from, to }) => from <= byte && byte <= to);
 }
 
-/** Which processes have locked which bytes of a file, as Linux lists them. Opens no file. */
 export function locksOn(path: string): { pid: number; from: number; to: number }[] {
   const stat = statSync(path, { throwIfNoEntry: false });
   if (stat === undefined) return [];

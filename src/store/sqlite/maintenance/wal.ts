@@ -63,7 +63,7 @@ class Frames {
 
   #next(bytes: Buffer, at: number, header: LogHeader): void {
     this.#frame++;
-    header.salts ??= saltsAt(bytes, at);
+    header.salts ??= Buffer.from(bytes.subarray(at + 8, at + 16));
     const before = this.#sums;
     const { fits, pages, sums } = frameAt(bytes, at, header, before);
     this.#sums = sums;
@@ -115,11 +115,8 @@ export function headerOf(bytes: Buffer): LogHeader {
 }
 
 interface Frame {
-  page: number;
   /** The pages of the database after the commit that ends here; 0: no commit ends here. */
   pages: number;
-  /** Whether it has the log's salts: older frames in the file have others. */
-  salted: boolean;
   fits: boolean;
   /** Checksums that the next frame may continue: after a misfit both the stored one and the computed ones. */
   sums: Sum[];
@@ -128,15 +125,10 @@ interface Frame {
 export function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: LogHeader, sums: readonly Sum[]): Frame {
   const stored: Sum = [bytes.readUInt32BE(at + 16), bytes.readUInt32BE(at + 20)];
   const computed = sums.map((base) => sum(sum(base, bytes, at, 8, little), bytes, at + FRAME_HEADER, pageSize, little));
-  const salted = salts === null || bytes.compare(salts, 0, 8, at + 8, at + 16) === 0;
-  const fits = salted && computed.some((one) => isSame(one, stored));
-  return {
-    page: bytes.readUInt32BE(at),
-    pages: bytes.readUInt32BE(at + 4),
-    salted,
-    fits,
-    sums: fits ? [stored] : [stored, ...computed],
-  };
+  // Older frames in the file have other salts.
+  const isOfThisLog = salts === null || bytes.compare(salts, 0, 8, at + 8, at + 16) === 0;
+  const fits = isOfThisLog && computed.some((one) => isSame(one, stored));
+  return { pages: bytes.readUInt32BE(at + 4), fits, sums: fits ? [stored] : [stored, ...computed] };
 }
 
 /** Whether a misfitting frame ended a commit: by its own field, unless one flipped bit of that field explains the misfit. */
@@ -151,10 +143,6 @@ function wasEnd(bytes: Buffer, at: number, { pageSize, little }: LogHeader, sums
     if (continued.some((one) => isSame(one, stored))) return was !== 0;
   }
   return says !== 0;
-}
-
-function saltsAt(bytes: Buffer, at: number): Buffer {
-  return Buffer.from(bytes.subarray(at + 8, at + 16));
 }
 
 function isSize(size: number): boolean {

@@ -60,7 +60,6 @@ export function mostSeen(slots: readonly Slot[], databaseId?: string): Seen | nu
   }, first);
 }
 
-/** The numbers that a restored or salvaged database must exceed. */
 export function knownOutside(path: string): Known {
   const { epoch, commits, key } = mostSeen(readSlots(path)) ?? { epoch: 0, commits: 0, key: 0 };
   return { epoch, commits, key };

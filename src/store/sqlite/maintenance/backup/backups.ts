@@ -152,7 +152,6 @@ export function clearStaging(folder: string, driver: DriverName): void {
 function clearDead(parent: string, alive: Alive, own: string | null): void {
   for (const entry of readdirSync(parent)) {
     const token = entry.replace(/\.lock$/, "");
-    // A process locks before it makes its folder, and unlocks after it removed it: a folder without a lock is a dead process's.
     if (token === own || !/^[0-9a-f]+$/.test(token) || alive.probe(token) === "alive") continue;
     const folder = join(parent, token);
     if (existsSync(folder)) complete(folder, dirname(parent));

@@ -141,7 +141,6 @@ export async function verifyBackup(backup: string, driver: DriverName, onProgres
   return { path, size, sha256, facts, hashes, manifest };
 }
 
-/** Null: there is none. Completes first what a killed process had almost completed. */
 function readManifest(path: string, driver: DriverName): Manifest | null {
   clearStaging(dirname(path), driver);
   if (!existsSync(path) || statSync(path).isDirectory()) {

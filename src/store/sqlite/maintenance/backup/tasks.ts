@@ -80,7 +80,6 @@ function restore(
   }
 }
 
-/** Copies the log into the database as far as no reader needs it. With `waitMs` it waits for readers, and truncates the log. */
 function checkpoint({ driver, path, waitMs }: { driver: DriverName; path: string; waitMs?: number }): void {
   using db = connect(driver, path, { busyTimeout: waitMs ?? 0, mustExist: true });
   db.prepare(`pragma wal_checkpoint(${waitMs === undefined ? "passive" : "truncate"})`).row();

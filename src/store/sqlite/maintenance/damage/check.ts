@@ -154,7 +154,6 @@ export function badRows(db: Connection): BadRow[] {
   return CHECKED_TABLES.flatMap((table) => badRowsOf(db, table));
 }
 
-/** Values of pipelines have a hash of their own, too. */
 function badRowsOf(db: Connection, checked: CheckedRows): BadRow[] {
   const { table, kind, key, checksumOf, value } = checked;
   const found: BadRow[] = [];

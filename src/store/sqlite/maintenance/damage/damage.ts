@@ -146,7 +146,6 @@ export class Damage implements DamageStore {
     this.#refresh();
   }
 
-  /** Resolves when damage that a statement met is confirmed, or found not to exist. */
   confirmed(): Promise<void> {
     return this.#confirming;
   }
@@ -187,7 +186,6 @@ export class Damage implements DamageStore {
     return log?.what ?? this.#loss()?.what ?? null;
   }
 
-  /** Commits that the witness recorded and that are missing now. */
   #loss(): Loss | null {
     const { db, databaseId } = this.#watched as Watched;
     // The witness files first, then the database: what they record was committed before.

@@ -17,8 +17,9 @@ export interface Cleared extends Finding {
 export class Findings {
   readonly #path: string;
   readonly #folder: string | null;
-  readonly #kept: Finding[] = [];
-  readonly #cleared: Cleared[] = [];
+  /** Of a database in memory, by id. */
+  readonly #kept = new Map<string, Finding>();
+  readonly #cleared = new Map<string, Cleared>();
 
   constructor(path: string) {
     this.#path = path;
@@ -26,7 +27,7 @@ export class Findings {
   }
 
   all(): Finding[] {
-    return this.#folder === null ? [...this.#kept] : readAll(this.#folder);
+    return this.#folder === null ? [...this.#kept.values()] : readAll(this.#folder);
   }
 
   /** Synced when it returns. An equal finding is stored once. */
@@ -34,7 +35,7 @@ export class Findings {
     const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
     if (same !== undefined) return same;
     const made: Finding = { id: `${at}-${randomBytes(4).toString("hex")}`, at, commitsMissing: null, ...finding };
-    if (this.#folder === null) this.#kept.push(made);
+    if (this.#folder === null) this.#kept.set(made.id, made);
     else write(this.#folder, made, modeLike(this.#path));
     return made;
   }
@@ -46,12 +47,8 @@ export class Findings {
   }
 
   #drop(id: string): void {
+    this.#kept.delete(id);
     if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
-    else
-      this.#kept.splice(
-        this.#kept.findIndex((one) => one.id === id),
-        1,
-      );
   }
 
   /**
@@ -62,7 +59,7 @@ export class Findings {
     const clearable = new Set(ids);
     for (const finding of this.all().filter(({ id }) => clearable.has(id))) {
       const cleared: Cleared = { ...finding, clearedBy: by, clearedAt: at };
-      if (this.#folder === null) this.#cleared.push(cleared);
+      if (this.#folder === null) this.#cleared.set(finding.id, cleared);
       else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared), modeLike(this.#path));
       this.#drop(finding.id);
     }
@@ -70,14 +67,14 @@ export class Findings {
   }
 
   cleared(): Cleared[] {
-    if (this.#folder === null) return [...this.#cleared];
+    if (this.#folder === null) return [...this.#cleared.values()];
     const standing = new Set(this.all().map(({ id }) => id));
     return clearedIn(this.#folder).filter(({ id }) => !standing.has(id));
   }
 
   recorded(id: string): void {
+    this.#cleared.delete(id);
     if (this.#folder !== null) rmSync(join(this.#folder, `${id}${CLEARED}`), { force: true });
-    else this.#cleared.length = 0;
   }
 }
 

@@ -235,7 +235,6 @@ export class TableCopy {
     return this.#key.length === 1 ? (this.#key[0] as string) : `(${this.#key.join(", ")})`;
   }
 
-  /** As text: rowids may be too large for a number. */
   #read(): string {
     return this.hasRowids ? `cast(${this.#key[0]} as text)` : this.#key.join(", ");
   }
