@@ -126,7 +126,9 @@ export class Alive implements Disposable {
     this.close();
     try {
       rmdirSync(this.#folder);
-    } catch {}
+    } catch {
+      // Other processes' locks are there.
+    }
   }
 
   /** Null: the folder has been removed meanwhile, or another process probes the new file at this instant. */

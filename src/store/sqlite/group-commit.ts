@@ -284,6 +284,7 @@ export class GroupCommit {
         damaged: (what) => committed.damaged.push(what),
         audited: (head) => (committed.audit = head),
       });
+      // Keys that a rolled back item took are in no row.
       committed.key = undone() ? jobs : nextKey;
       committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");

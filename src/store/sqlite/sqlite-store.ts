@@ -102,6 +102,7 @@ export class SqliteStore implements Store {
     const alive = path === ":memory:" ? null : new Alive(aliveFolder(path), driver, options.identity, () => modeLike(path));
     const shows = ownThread ? {} : { alive };
     if (path !== ":memory:" && !ownThread) await untilRestored(path, driver);
+    // Before SQLite touches the log.
     const bytes = walSize(path);
     const damage = new Damage(path, { driver, now, actor: options.actor ?? UNKNOWN_ACTOR });
     const open = () => openDamaged(damage, path, (damaged) => openSqlite(path, { ...options, ...shows, now, damaged }));

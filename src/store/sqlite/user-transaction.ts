@@ -238,7 +238,9 @@ export class OwnTransaction {
   #refuseEnded(call: UserCall): void {
     try {
       if (this.#db.inTransaction) return void this.#release.run();
-    } catch {}
+    } catch {
+      // There is no such savepoint.
+    }
     throw ended(call);
   }
 }

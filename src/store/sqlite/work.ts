@@ -75,6 +75,7 @@ export function workHooks(
     knowLanes: () => {},
     claimedQueues: () => null,
     lockQueues: () => {},
+    // Under the write lock: transactions that were under way are committed or rolled back by then.
     referenced: (hashes) =>
       access.write("prune", () => new Set(referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string))),
   };

@@ -45,7 +45,9 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
   let info = "";
   try {
     info = readFileSync(`/proc/self/fdinfo/${fd}`, "utf8");
-  } catch {}
+  } catch {
+    // A sandbox may hide it.
+  }
   const flags = Number.parseInt(/^flags:\s*(\d+)/m.exec(info)?.[1] ?? "0", 8);
   const locks = [...info.matchAll(/^lock:\s*\d+: POSIX .* (\d+) (\d+|EOF)$/gm)].map(([, from, to]) => ({
     from: Number(from),

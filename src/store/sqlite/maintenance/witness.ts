@@ -75,7 +75,9 @@ function takeSlot(path: string, token: string, alive: Alive): number {
     try {
       renameSync(join(folder, other), own);
       return openSync(own, "r+");
-    } catch {}
+    } catch {
+      // Another process was faster.
+    }
   }
   return makeSlot(path, token);
 }
@@ -269,7 +271,9 @@ export class Witness {
       const fd = makeSlot(this.#path, this.#token);
       closeSync(this.#fd);
       this.#fd = fd;
-    } catch {}
+    } catch {
+      // The next sync tries again.
+    }
   }
 
   #writeRecord(): void {

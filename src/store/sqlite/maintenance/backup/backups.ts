@@ -111,6 +111,7 @@ export class Staging {
     refuseTaken(this.target);
     this.#parent = join(dirname(this.target), STAGING);
     this.#alive = new Alive(this.#parent, driver);
+    // The lock first: a folder without a lock counts as a dead process's.
     const token = this.#alive.hold();
     this.#folder = join(this.#parent, token);
     this.database = join(this.#folder, "database");
@@ -215,7 +216,9 @@ function taken(path: string): HoldfastError {
 function removeIfEmpty(folder: string): void {
   try {
     rmdirSync(folder);
-  } catch {}
+  } catch {
+    // Another process uses it.
+  }
 }
 
 /** Lets a user go back to the older Holdfast. Named after its content: of several processes that open the database, one makes it. */

@@ -215,6 +215,7 @@ export class Drain {
     this.#right = null;
   }
 
+  /** In one snapshot, which ends with a commit. */
   #write(writer: SegmentWriter): void {
     this.#db.exec("begin");
     try {
