@@ -172,9 +172,8 @@ export function modeLike(path: string): number {
 /** Creates a file, whatever the umask is. False: it exists, and stays as it is. */
 export function createFile(path: string, mode: number): boolean {
   try {
-    const fd = openSync(path, "wx", mode);
-    fchmodSync(fd, mode);
-    closeSync(fd);
+    using file = openFile(path, "wx", mode);
+    fchmodSync(file.fd, mode);
     return true;
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "EEXIST") return false;

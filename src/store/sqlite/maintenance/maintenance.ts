@@ -99,7 +99,20 @@ export class Maintenance implements MaintenanceStore {
   }
 
   diagnose(): Promise<Vitals> {
-    return this.#access.read(() => this.#diagnose());
+    return this.#access.read(() => {
+      const now = this.#access.now();
+      return {
+        engine: `SQLite ${scalar<string>(this.#db, "select sqlite_version()")} (${this.#parts.driver})`,
+        schema: { version: versionOf(this.#db), known: schemaVersion() },
+        settings: this.#settings(),
+        size: this.#size(),
+        stuck: this.#stuck(now),
+        latest: this.#latest(),
+        now,
+        transactions: [],
+        journal: this.#journalLag(),
+      };
+    });
   }
 
   stageBackup(path: string, options: StageOptions): Promise<StagedBackup> {
@@ -133,23 +146,6 @@ export class Maintenance implements MaintenanceStore {
     const [bytes, inDatabase] = [frames, copied].map((n) => Math.max(0, n) * (size + FRAME_HEADER)) as [number, number];
     const rows = this.#db.prepare("select pid, program from holdfast_processes").rows() as [number, string][];
     return { size, wal: { bytes, copied: inDatabase, readers: [] }, programs: new Map(rows) };
-  }
-
-  #diagnose(): Vitals {
-    const { driver } = this.#parts;
-    const [version] = this.#db.prepare("select sqlite_version()").row() as [string];
-    const now = this.#access.now();
-    return {
-      engine: `SQLite ${version} (${driver})`,
-      schema: { version: versionOf(this.#db), known: schemaVersion() },
-      settings: this.#settings(),
-      size: this.#size(),
-      stuck: this.#stuck(now),
-      latest: this.#latest(),
-      now,
-      transactions: [],
-      journal: this.#journalLag(),
-    };
   }
 
   #journalLag(): JournalLag | null {

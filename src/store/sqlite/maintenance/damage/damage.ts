@@ -128,10 +128,6 @@ export class Damage implements DamageStore {
     if (!isDamage(error) || this.#what !== null) return;
     const finding = { severity: "damage", what: `SQLite has met damage: ${(error as Error).message}.` } as const;
     if (this.#path === ":memory:" || this.#wasCleared) return this.found(finding);
-    this.#suspect(finding);
-  }
-
-  #suspect(finding: NewFinding): void {
     this.#isSuspected = true;
     this.#stop(finding.what, damagedDatabase(this.#path, finding.what));
     this.#confirming = this.#confirm(finding).catch(() => {});
