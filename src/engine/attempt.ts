@@ -18,15 +18,14 @@ import type { LossReason } from "./leases.ts";
 
 type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
 
-/** A definition that a worker runs. */
 interface Runnable {
   readonly def: Definition;
   readonly source: ClaimSource;
-  /** Claimed and not yet ended, for the definition's own concurrency. */
+  /** Claimed and not yet settled, for the definition's own concurrency. */
   held: number;
 }
 
-/** Thrown by what the engine itself performs: the attempt ends so. */
+/** Thrown by the engine's own handlers to choose the outcome. */
 export class SettleAs extends Error {
   readonly outcome: Outcome;
 
@@ -36,7 +35,7 @@ export class SettleAs extends Error {
   }
 }
 
-/** One attempt at one job in this process: its lease, its signal, and in the end the settlement that the store gets. */
+/** One attempt at a job in this process: its lease, its signal, and in the end the settlement for the store. */
 export class Attempt implements Owner, Settlement {
   readonly job: Claimed["job"];
   readonly fence: Claimed["fence"];
@@ -46,13 +45,13 @@ export class Attempt implements Owner, Settlement {
   /** The handler has returned, or thrown. */
   over = false;
   slot = -1;
-  /** Set when the lease is gone: whatever the handler does now is in vain. */
+  /** Set when the lease is gone: the store rejects every later write of the handler. */
   lost: LossReason | null = null;
-  /** What the handler enqueued; it goes with a success, or not at all. */
+  /** Jobs that the handler enqueued; they commit with a success, or not at all. */
   followUps: NewJob[] | undefined;
-  /** What the handler gave to `commit`; it runs in the transaction of a success, or not at all. */
+  /** Callbacks of `commit`; they run in the transaction of a success, or not at all. */
   commit: CommitRows[] | undefined;
-  /** Of a work item: what belongs to its end, however it ends. */
+  /** Of a work item: commits with its settlement, whatever the outcome. */
   work: WorkEnd | undefined;
   /** Set by the store when the attempt did not succeed. */
   decided: Next | undefined;
@@ -81,7 +80,7 @@ export class Attempt implements Owner, Settlement {
     this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
-  /** The handler threw because its worker stops, and said so. */
+  /** The handler threw because its worker stops. */
   gaveUp(error: unknown): boolean {
     return this.#aborted === "STOPPING" && (error === this.signal.reason || isAbortError(error));
   }
@@ -93,7 +92,7 @@ export class Attempt implements Owner, Settlement {
   }
 }
 
-/** What the handler sees: plain properties, so that a handler may spread it. */
+/** Plain properties, so that a handler may spread it. */
 function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, input: unknown): JobContext<unknown> {
   const { claimed } = attempt;
   return {
@@ -154,7 +153,6 @@ export function checkCommit(run: unknown): CommitRows {
   );
 }
 
-/** Checks a job that follows an attempt, and puts it to the others. */
 export function addFollowUp(
   followUps: NewJob[],
   def: Definition,
@@ -199,12 +197,12 @@ export function abortReason(code: AbortCode, id: string): HoldfastError {
   }
 }
 
-/** What `fetch`, timers and streams throw when their signal aborts without passing the reason on. */
+/** `fetch`, timers and streams throw it when their signal aborts without passing the reason on. */
 function isAbortError(error: unknown): boolean {
   return toJobError(error).name === "AbortError";
 }
 
-/** What a thrown value means for the attempt. Names are looked at too: an app may hold two copies of this package. */
+/** Compares names too: an app may hold two copies of this package. */
 export function outcomeOf(thrown: unknown, clock: Clock): Outcome {
   const error = toJobError(thrown);
   if (error.name === "NonRetryableError" || thrown instanceof NonRetryableError) return { kind: "error", error, retry: false };
@@ -223,7 +221,7 @@ export function failForGood(error: JobError): Outcome {
   return { kind: "error", error, retry: false };
 }
 
-/** What is written of an attempt whose own end can never be written, and why not. */
+/** The outcome written for an attempt whose own outcome can never be written. */
 export function unwritable(outcome: Outcome, error: JobError): Outcome {
   switch (outcome.kind) {
     case "succeeded":
@@ -242,8 +240,8 @@ function delayOf({ after }: RetryAfterError, clock: Clock): number {
 }
 
 /**
- * Runs handlers: the stored input through the schema, the handler, its output through the schema. Whatever goes wrong
- * becomes an outcome. Where nothing is asynchronous, it is over when `run` returns: a promise a job would be dear.
+ * Runs handlers: the stored input through the schema, the handler, its output through the schema. Every error becomes an
+ * outcome. A synchronous handler is finished when `run` returns: a promise per job would be expensive.
  */
 export class Executor {
   readonly #engine: Engine;
@@ -302,7 +300,7 @@ export class Executor {
         );
       } else this.#succeeded(attempt, checked);
     } catch (error) {
-      // Running it again would give the same.
+      // Another attempt would return the same.
       this.#finish(attempt, failForGood(toJobError(error)));
     }
   }
@@ -329,10 +327,9 @@ function inputOf({ claimed, runnable: { def } }: Attempt): unknown {
   return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
 }
 
-/** What a worker runs: each name and version once, with its handler. */
 export class Runnables {
   readonly #runnables = new Map<string, Runnable>();
-  /** The same list for every claim, so that the store can keep what it matches. */
+  /** The same list for every claim, so that the store can cache what it matches. */
   readonly #sources: ClaimSource[] = [];
   /** Those whose `max` changes from claim to claim. */
   readonly #bounded: Runnable[] = [];
@@ -341,12 +338,10 @@ export class Runnables {
     for (const def of defs) this.#add(def);
   }
 
-  /** A worker claims only what it runs, so it is always there. */
   of(job: { name: string; version: number }): Runnable {
     return this.#runnables.get(idOf(job)) as Runnable;
   }
 
-  /** What may be claimed now, by each definition's own concurrency. */
   sources(): ClaimSource[] {
     for (const { def, source, held } of this.#bounded) {
       if (def.isResting?.() === true) source.max = 0;
@@ -380,10 +375,9 @@ function idOf(job: { name: string; version: number }): string {
   return `${job.name}\n${job.version}`;
 }
 
-/** Progress may be this late on disk. */
 const INTERVAL = 200;
 
-/** Writes progress back in batches: the newest report of each job, a few times a second. */
+/** Writes progress in batches: the newest report of each job. */
 export class ProgressWriter {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -399,13 +393,13 @@ export class ProgressWriter {
 
   report(lease: LeaseRef, fraction: number, message?: string): void {
     checkFraction(fraction);
-    // It is for people to read, and no reason to fail.
+    // Progress is for people, and no reason to fail.
     const said = message === undefined ? null : toStorable(String(message));
     this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: said });
     this.#cancel ??= this.#clock.after(INTERVAL, () => this.flush());
   }
 
-  /** What is known so far, to the store; a report of a lease that is gone is dropped there. */
+  /** The store drops reports of lost leases. */
   flush(): void {
     this.#cancel?.();
     this.#cancel = null;

@@ -17,7 +17,6 @@ import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
 import type { ClaimSource, Claimed, LeaseState } from "../store/store.ts";
 
 const LEASE = 30_000;
-/** How long between looks while waiting, when nothing is heard. */
 const LOOK_AGAIN = 5_000;
 
 export interface ClaimOptions {
@@ -47,12 +46,11 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   release(): Promise<void>;
 }
 
-/** Jobs of a name in whatever version: for callers without a definition of it. */
+/** Jobs of a name in any version: for callers without its definition. */
 export interface AnyVersion {
   anyVersionOf: string;
 }
 
-/** Claims one job by hand. */
 export async function claimByHand<In>(
   engine: Engine,
   from: string | JobDef<In> | AnyVersion,
@@ -72,9 +70,8 @@ export async function claimByHand<In>(
   const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
   const until = engine.clock.monotonic() + wait;
   engine.requireKeeper();
-  // What it waits for may be held by a process that is about to die.
+  // A process that is about to die may hold the job, and the next tick of a schedule may create it.
   if (wait > 0) engine.janitor.start();
-  // Or be made by the next tick of a schedule.
   if (wait > 0) engine.scheduler.start();
   for (;;) {
     const claim = await tryOnce(engine, source, def, worker, options);
@@ -138,7 +135,7 @@ async function tryOnce(
   }
 }
 
-/** A stored input that the definition's schema no longer takes is quarantined, not handed out. */
+/** A stored input that the definition's schema no longer accepts is quarantined, not handed out. */
 async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
   if (def.input === undefined) return null;
   try {
@@ -149,12 +146,11 @@ async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null
   }
 }
 
-/** Until something may have become claimable, but no longer than `most`. */
 async function news(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
   const { nextIn } = await engine.store.outlook([source]);
   const due = nextIn === null ? LOOK_AGAIN : Math.max(1, nextIn);
   await new Promise<void>((resolve) => {
-    // A caller waits for this, so the process stays.
+    // A caller waits for this, so the process must stay alive.
     const stay = setInterval(() => {}, 2 ** 30);
     const stop = engine.store.onChange(() => done());
     over.addEventListener("abort", done, { once: true });
@@ -169,7 +165,6 @@ async function news(engine: Engine, source: ClaimSource, most: number, over: Abo
   });
 }
 
-/** The right that a claim has, for callers that take it along to another process. */
 function rightOf(claim: Claim): LeaseRef {
   return (claim as HandClaim).right;
 }
@@ -181,7 +176,6 @@ class HandClaim implements Claim {
   readonly #slot: number | null;
   readonly #controller = new AbortController();
   readonly #unwatch: () => void;
-  /** As it was set last, in milliseconds. */
   #lease: number;
   #over: "settled" | LossReason | null = null;
 
@@ -244,7 +238,7 @@ class HandClaim implements Claim {
 
   #hold(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
-    // By hand nothing times out: the holder decides, as long as this process lives.
+    // Claims by hand have no timeout: the holder decides, as long as this process lives.
     this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
     this.#engine.poke();
     return slot;
@@ -278,12 +272,12 @@ class HandClaim implements Claim {
   }
 }
 
-/** What a `commit` callback threw reaches the caller as it was thrown. */
+/** The caller gets what its `commit` callback threw. */
 function throwCause(error: unknown): never {
   throw error instanceof CommitRowsFailed ? error.cause : error;
 }
 
-/** What the holder says about trying again goes before what the error says. */
+/** The holder's options win over the error's. */
 function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration }, clock: Clock): Outcome {
   let outcome = outcomeOf(error, clock);
   if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
@@ -292,7 +286,7 @@ function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration 
   return outcome;
 }
 
-/** Nothing renews a lease held by hand, so nothing would notice its loss: look when something was committed. */
+/** Nothing renews a lease held by hand, so nothing would notice its loss: inspect it after each commit. */
 function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
   let looking = false;
   return engine.store.onChange(() => {
@@ -309,25 +303,23 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
   });
 }
 
-/** A claim that was made in another process, long gone by now: the caller with its token holds the job. */
+/** A claim that another process made: the caller with its token holds the job. */
 export interface HeldClaim {
-  /** The job's. */
   readonly id: string;
-  /** Answers until when, about. */
   renew(lease: Duration): Promise<{ expiresAt: number }>;
   succeed(output?: unknown): Promise<void>;
   fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
   release(): Promise<void>;
 }
 
-/** A claim as a text. It names the attempt, so that a late one settles nothing, and the database, so that no other takes it. */
+/** Names the attempt, so that a late caller settles nothing, and the database, so that no other accepts it. */
 export function tokenOf(engine: Engine, claim: Claim): string {
   const { job, fence } = rightOf(claim);
   const right = `${job.toString(32)}.${fence.toString(32)}.${encode(claim.job.id)}`;
   return `${right}.${seal(engine, right)}`;
 }
 
-/** Takes up what a token stands for. Whether the lease is still held shows with the first thing that is done. */
+/** Whether the lease is still held shows with the first call. */
 export function heldBy(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
@@ -366,12 +358,15 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
   return { lease, id: decodeURIComponent(id as string) };
 }
 
-/** Against typing mistakes and other databases, where the same numbers are another job. No secret: a process that can write the file can do anything. */
+/**
+ * Detects typing mistakes and other databases, where the same numbers name another job. Not a secret: a process that can
+ * write the file can do anything.
+ */
 function seal(engine: Engine, right: string): string {
   return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
 }
 
-/** Without a letter that means something to a shell, or ends a part. */
+/** Escapes characters that mean something to a shell, or end a part. */
 function encode(id: string): string {
   return encodeURIComponent(id).replace(/[.!'()*]/g, (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`);
 }

@@ -42,13 +42,13 @@ interface ListOptions {
   after?: string | undefined;
 }
 
-/** Looking at jobs, and an operator's hand on them. */
+/** `hf.jobs`: reads jobs, cancels and retries them. */
 export class Jobs {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
   readonly #over: AbortSignal;
 
-  /** @internal `over` aborts when the handle's workers have stopped: what ended while they drained can still be waited for. */
+  /** @internal `over` aborts when the handle's workers have stopped: jobs that end while they drain can still be awaited. */
   constructor(engine: Engine, refuseClosed: () => void, over: AbortSignal) {
     this.#engine = engine;
     this.#refuseClosed = refuseClosed;
@@ -108,7 +108,7 @@ export class Jobs {
     return this.#engine.store.cancel(id);
   }
 
-  /** A failed or quarantined job starts anew, with fresh counts. */
+  /** A failed or quarantined job starts again, with fresh counts. */
   async retry(id: string): Promise<boolean> {
     this.#refuseClosed();
     checkId(id);
@@ -161,7 +161,7 @@ export class Jobs {
       while (!stop.aborted) {
         const seen = await this.#engine.store.queries.get(id);
         if (seen === null) throw noSuchJob(id);
-        // A lease that was only renewed is no change of the job.
+        // A renewed lease is no change of the job.
         const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
         if (text !== last) yield seen;
         last = text;
@@ -174,11 +174,11 @@ export class Jobs {
   }
 }
 
-/** Up to here everybody who waits looks after each commit; more of them take their time, or they would do nothing else. */
+/** Up to this many waiting callers read after each commit; more of them wait longer, or the process would do nothing else. */
 const EAGER = 50;
 const PER_MILLISECOND = 20;
 
-/** Wakes once for any number of changes since it was last asked; it keeps the process alive while a caller waits. */
+/** Wakes once for any number of changes; keeps the process alive while a caller waits. */
 class News {
   static #open = 0;
   readonly #stop: () => void;
@@ -242,11 +242,11 @@ interface QueueView {
   name: string;
   paused: boolean;
   counts: Record<JobState, number>;
-  /** When the oldest job that could run now was made. */
+  /** Creation time of the oldest job that could run now. */
   oldestAt?: number;
 }
 
-/** An operator's hand on queues. */
+/** `hf.queues`: pauses, resumes and lists queues. */
 export class Queues {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
@@ -279,7 +279,7 @@ export class Queues {
   }
 }
 
-/** Of a damaged database some of it cannot be read: null. The damage itself is known, or found by a check. */
+/** Null where damage makes the data unreadable; a check reports the damage itself. */
 export async function readable<T>(look: () => Promise<T>): Promise<T | null> {
   try {
     return await look();
@@ -293,13 +293,13 @@ export function isDamage(error: unknown): boolean {
   return error instanceof HoldfastError && error.code === "DAMAGED";
 }
 
-/** Of calls whose result has no room to say that something may be missing. */
+/** Of calls whose result cannot say that something may be missing. */
 export interface ReadOptions {
   /** True: what can be read. Default: the call rejects with `DAMAGED` where commits of a damaged database cannot be read. */
   incomplete?: boolean;
 }
 
-/** Checks the options of `call`, and rejects where commits cannot be read: a list that lacks rows looks like any other. */
+/** Rejects where commits cannot be read: a list that lacks rows looks like any other. */
 export async function refuseMissing(damage: DamageStore, options: ReadOptions, call: string, what: string): Promise<void> {
   refuseUnknown(options, ["incomplete"], call);
   const { incomplete = false } = options;
@@ -314,7 +314,7 @@ export async function refuseMissing(damage: DamageStore, options: ReadOptions, c
   );
 }
 
-/** Of a damaged database it cannot be told whether `what` was there. */
+/** In a damaged database it is unknown whether `what` existed. */
 export function notReadable(what: string, damaged: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
@@ -323,16 +323,15 @@ export function notReadable(what: string, damaged: string): HoldfastError {
   );
 }
 
-/** The flag of a list on a database that may lack what was committed. */
 export function incompleteOf({ incomplete }: DamageStore): { incomplete?: string } {
   return incomplete === null ? {} : { incomplete };
 }
 
-/** A named, leased mutex. Holding the lock of a queue's name keeps everybody from claiming there. */
+/** A named, leased mutex. While a caller holds the lock of a queue's name, no process claims from that queue. */
 export interface Lock {
   /** A token, or null while it is held. `ttl`: default "5m". */
   acquire(holder: string, ttl?: Duration): Promise<string | null>;
-  /** From now, by the holder of the living token only. */
+  /** Counts from now; only the holder of the valid token can extend. */
   extend(token: string, ttl: Duration): Promise<boolean>;
   release(token: string): Promise<boolean>;
   /** Shows an expired lock too. */
@@ -385,12 +384,12 @@ export type PostgresTx =
   | { query(text: string, values: unknown[]): Promise<{ rows: unknown[] }> }
   | { unsafe(text: string, values?: never[]): PromiseLike<unknown> };
 
-/** Runs a user's callback as one transaction. What is asynchronous about it would happen after the commit. */
+/** Runs a user's callback as one transaction. Asynchronous parts of it would run after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
   if (typeof run !== "function") {
     throw new HoldfastError("OPTION_INVALID", "hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
   }
-  // Not even begun: what it does after its first await could not be undone any more.
+  // Not started: what it does after its first await could not be rolled back.
   if (isAsyncFunction(run)) throw asynchronous();
   return store.transact((handle) => {
     const value = run({ db: handle as TransactionHandle });
@@ -399,10 +398,9 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
   });
 }
 
-/** Puts a checked job into the user's own transaction, at once. */
 export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<NewJob>): StoreEnqueued | Promise<StoreEnqueued> {
   if (job instanceof Promise) {
-    // No caller will ask how it ends.
+    // No caller awaits it.
     job.catch(() => {});
     throw new HoldfastError(
       "SCHEMA_ASYNC",
@@ -416,7 +414,7 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
 
 function refuseLater(value: unknown): void {
   if (!isThenable(value)) return;
-  // No caller will ask how it ends. Other thenables are left alone: the query of an ORM runs when it is awaited.
+  // No caller awaits it. Other thenables are left alone: the query of an ORM runs when it is awaited.
   if (value instanceof Promise) value.catch(() => {});
   throw asynchronous();
 }

@@ -35,19 +35,18 @@ export interface JobOptions<In = unknown> extends RunOptions<In> {
   onInterrupt?: "retry" | "fail" | "resume";
 }
 
-/** The definition as the engine reads it. */
 export interface Definition extends JobDef, RunSettings {
   readonly input: StandardSchema | undefined;
   readonly output: StandardSchema | undefined;
   readonly run: Run<unknown, unknown> | undefined;
   readonly declared: Declared;
-  /** Instead of `run`: the engine's own, which also says what belongs to the attempt's end. */
+  /** The engine's own handler instead of `run`; it also sets what commits with the settlement. */
   readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
   /** Called for each claimed job before its attempt starts, which may be much later: reads for many jobs become one. */
   readonly prefetch?: (claimed: Claimed) => void;
-  /** It is claimed from its queue only. */
+  /** Claimed from its own queue only. */
   readonly bound?: boolean;
-  /** What there is of it is for others, for now: it is not claimed. */
+  /** True while this process leaves these jobs to others. */
   readonly isResting?: () => boolean;
 }
 
@@ -91,7 +90,6 @@ export function job(
   return definition as unknown as JobDef<never, unknown, never>;
 }
 
-/** The engine's view of what a user passed. */
 export function definitionOf(def: unknown): Definition {
   const candidate = def as Partial<Definition> | null;
   if (
@@ -141,12 +139,11 @@ export interface QueueOptions {
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
 }
 
-/** A definition's limits and its word about its queue, and the keys that its inputs have under the limits. */
+/** A definition's declaration for its queue, and the functions that compute its limit keys. */
 export interface Declared {
   declaration: Declaration;
-  /** Nothing beyond the defaults: its jobs need not carry it. */
+  /** Only defaults: its jobs need not carry the declaration. */
   empty: boolean;
-  /** Undefined where a limit has no key. */
   keys: readonly (((input: unknown) => string) | undefined)[];
 }
 
@@ -155,14 +152,13 @@ function declared(name: string, queue: string | QueueOptions, limit: unknown, wh
   if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
   const spoken = options !== undefined && Object.keys(options).length > 1;
   const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
-  // The narrow ones first: what waits for its own key must not stand in the way of others before the wide ones.
+  // Keyed limits first: a job that waits for its own key must not block others at a wide limit.
   const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
   const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
   if (spoken) declaration.settings = settingsOf(options, where);
   return { declaration, empty: limits.length === 0 && !spoken, keys: limits.map(({ key }) => key) };
 }
 
-/** Each limit's key for this input, as its schema makes it. */
 export function limitKeys({ keys }: Declared, input: unknown, name: string): string[] {
   return keys.map((key) => (key === undefined ? "" : checkKey(keyOf(key, input, name), name)));
 }
@@ -210,7 +206,7 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
 function checkKey(key: unknown, name: string): string {
   if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
     return checkStorable(key, `The key of a limit of job "${name}"`);
-  // No other code will look at what becomes of it.
+  // No caller awaits it.
   if (key instanceof Promise) key.catch(() => {});
   const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
   throw new HoldfastError(
@@ -224,8 +220,8 @@ const NO_OPTIONS: EnqueueOptions = {};
 const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
 
 /**
- * Checks everything there is to check, before anything is written. The value as given is stored, so a schema that
- * transforms runs again at the claim. A promise only where the schema is asynchronous.
+ * Checks everything before anything is written. The value as given is stored, so a schema that transforms runs again at the
+ * claim. Returns a promise only if the schema is asynchronous.
  */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
   const job = draft(def, input, options);
@@ -234,7 +230,7 @@ export function newJob(def: Definition, input: unknown, options: EnqueueOptions 
   return parsed instanceof Promise ? parsed.then((late) => limited(def, job, late)) : limited(def, job, parsed);
 }
 
-/** Limits see what the handler will see. */
+/** Limit keys are computed from what the handler will get. */
 function limited(def: Definition, job: NewJob, parsed: unknown): NewJob {
   if (def.declared.empty) return job;
   job.declares = def.declared.declaration;
@@ -276,7 +272,7 @@ function checkPriority(priority: number): number {
 }
 
 function checkText(text: string, what: string): string {
-  // Half a surrogate pair would come back from the disk as another text, and two such ids as one.
+  // A lone surrogate would come back from the disk as another text, and two such ids as one.
   if (typeof text === "string" && text.length > 0 && text.length <= 1_000 && text.isWellFormed())
     return checkStorable(text, what);
   throw invalidOption(

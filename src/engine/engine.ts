@@ -24,30 +24,29 @@ import type { Works } from "../store/processes.ts";
 import { modeLike } from "../store/sqlite/faults.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 
-/** How often a process that only enqueues looks whether its store wants care. */
+/** Interval at which a process without a keeper thread checks for overdue maintenance. */
 const CARE = 1_000;
-/** The first to open a file checks it when it has been there for so long: short commands do not pay for it. */
+/** The first process to open a file checks it after this time: short commands do not pay for it. */
 const CHECK_AFTER = 20_000;
-/** A keeper thread that failed is started again after this long. */
 const RESTART = 500;
 
-/** Who holds a lease in this process, and must be told when it is gone. */
+/** The holder of a lease in this process. */
 export interface Owner {
   readonly lease: Claimed;
   lose(reason: LossReason): void;
 }
 
-/** The id of a process that only reads: it is not registered. */
+/** A process that only reads is not registered. */
 const UNREGISTERED = 0 as ProcessId;
 
-/** What an open database consists of, shared by everything that works on it in this process. */
+/** The parts of an open database, shared by all handles on it in this process. */
 export class Engine {
   readonly store: Store;
   readonly location: StoreLocation;
   readonly clock: Clock;
   readonly log: Log;
   readonly self: ProcessId;
-  /** It is only read: what a crash has left waits for an operator's word. */
+  /** Read-only: crash recovery waits for an operator's approval. */
   readonly isSealed: boolean;
   readonly leaseTable = new LeaseTable();
   readonly janitor: Janitor;
@@ -55,25 +54,23 @@ export class Engine {
   readonly relays: Relays;
   readonly heartbeats: Heartbeats;
   readonly program: string;
-  /** Who acts through it, for the audit. */
   readonly actor: string;
   readonly artifactFolder: ArtifactFolder;
-  /** By slot. */
   readonly #owners: (Owner | undefined)[] = [];
-  /** Attempts past their timeout, until the keeper has written that. */
+  /** Attempts past their timeout, until the keeper has settled them. */
   readonly #timedOut = new Map<number, Claimed>();
   readonly #works = new Set<readonly Works[]>();
   readonly #care: () => void;
   readonly #forgetDamage: () => void;
-  /** Whether leases are kept in a thread: not where no thread can reach the store, or time is not real. */
+  /** False if no thread can reach the store, or the clock is not the system's. */
   readonly #threaded: boolean;
   #unlisten: (() => void) | null = null;
   readonly #keeperFile: KeeperFile;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
-  /** It has the store open. */
+  /** The thread has the store open. */
   #ready = false;
-  /** Short leases are held here now and then. */
+  /** Short leases are held here. */
   #alert = false;
   #kept: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
@@ -95,7 +92,7 @@ export class Engine {
       ...(options.writeWaitMs === undefined ? {} : { writeWaitMs: options.writeWaitMs }),
     });
     try {
-      // A damaged database is only read: opening it leaves no trace, and recovers nothing.
+      // A damaged database is only read: opening it writes nothing, and recovers nothing.
       if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await isLeftBehind(store))) {
         store.seal(() => recoveryPending(location.name));
@@ -116,7 +113,7 @@ export class Engine {
     } catch (error) {
       const isMet = store.damage.damaged !== null && !isGone(error);
       await store.close();
-      // Damage was met just now. Where a second read confirmed it, it stands in the findings, and is only read from here on.
+      // Damage was found just now. If a second read confirmed it, the next try opens the database read-only.
       if (isMet && tries < 2) return Engine.open(location, options, tries + 1);
       throw error;
     }
@@ -126,7 +123,7 @@ export class Engine {
     this.store = store;
     this.isSealed = isSealed;
     this.location = location;
-    // What is read in the store was written in its time, not in this host's, which may be an hour off.
+    // Times in the store are by its clock; this host's may be an hour off.
     this.clock = store.clock;
     this.#threaded = location.key !== null && options.clock === systemClock;
     this.log = options.log;
@@ -155,7 +152,7 @@ export class Engine {
       ...(this.#threaded ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) } : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });
-    // An operator may ask it to stop before it has a worker.
+    // An operator may ask the process to stop before it has a worker.
     if (onStop !== undefined && self !== UNREGISTERED) this.janitor.start();
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const mode = () => (location.kind === "sqlite" ? modeLike(location.path) : (location.mode ?? DEFAULT_FILE_MODE));
@@ -171,8 +168,8 @@ export class Engine {
   }
 
   /**
-   * A page may have gone bad while no process was there, or in a crash of the host: the first to open it onlyReads, but
-   * not one that is soon gone.
+   * A page may have gone bad while no process had the file open, or in a crash of the host. A process that exits soon does
+   * not check.
    */
   async #checkLater(): Promise<void> {
     if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
@@ -188,7 +185,7 @@ export class Engine {
     this.#cancelCheck = () => clearTimeout(timer);
   }
 
-  /** From now on nothing can be written, or, without its locks, nothing claimed: every try is refused, and none is made by itself. */
+  /** From now on every write (without its locks: every claim) is rejected. */
   #damaged(error: HoldfastError | null): void {
     if (error === null) return this.log.warn("the damage was not found again; writes are allowed", { hint: READ_ERRORS });
     const { code, message, hint } = error;
@@ -205,7 +202,6 @@ export class Engine {
     void this.scheduler.stop();
   }
 
-  /** Large outputs, snapshots, and what stages keep. */
   artifacts(): Promise<Artifacts> {
     return this.artifactFolder.open();
   }
@@ -219,13 +215,12 @@ export class Engine {
     throw new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
   }
 
-  /** Who is to write, all the time. */
   refuseDamaged(): void {
     const refusal = this.store.damage.refusal("write");
     if (refusal !== null) throw refusal;
   }
 
-  /** A worker's jobs, for those who look whether anybody works on them; the answer takes them back. */
+  /** Announces a worker's jobs to operators; the returned function withdraws them. */
   announce(works: readonly Works[]): () => void {
     this.#works.add(works);
     this.#announceAll();
@@ -241,19 +236,18 @@ export class Engine {
       .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
   }
 
-  /** Room for this many leases more. */
   get room(): number {
     return this.leaseTable.room;
   }
 
-  /** The lease is this process's own from here on: it is renewed until `release`. `before` is when the claim was asked for. */
+  /** Renews the lease until `release`. `before`: when the claim was sent. */
   hold(claimed: Claimed, owner: Owner, before: number): number {
     const slot = this.leaseTable.take(claimed, { expiresAt: before + claimed.lease, since: before });
     this.#owners[slot] = owner;
     return slot;
   }
 
-  /** After taking or starting: a keeper on the main thread has to know when it is needed next. */
+  /** Reschedules a keeper on the main thread after a lease was added or started. */
   poke(): void {
     if (this.#keeper === null) return;
     this.#keeperTimer?.();
@@ -266,7 +260,7 @@ export class Engine {
     this.leaseTable.free(slot);
   }
 
-  /** Leases that were ended from outside, as this process's own commits tell. */
+  /** Leases that this process's own commits ended, such as a cancelled job's. */
   #ended(change: Change): void {
     if (change.ended.length === 0) return;
     const ended = new Map(change.ended.map(({ job, fence }) => [job, fence]));
@@ -275,12 +269,11 @@ export class Engine {
     }
   }
 
-  /** Before anything is claimed: throws KEEPER_MISSING where the keeper thread cannot start. */
+  /** Throws KEEPER_MISSING if the keeper thread cannot start. */
   requireKeeper(): void {
     if (this.#threaded) this.#keeperFile.require();
   }
 
-  /** Starts the keeper, in a thread where it can be. */
   keep(): void {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
     this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
@@ -297,10 +290,7 @@ export class Engine {
       });
   }
 
-  /**
-   * Resolves when the keeper is at work, and on the alert: a short lease would run out before it is renewed once, while
-   * the thread starts or sleeps.
-   */
+  /** Resolves when the keeper renews short leases, which would expire while the thread starts or sleeps. */
   async kept(): Promise<void> {
     this.keep();
     if (!this.#alert) this.#thread?.postMessage("alert" satisfies ToKeeper);
@@ -331,7 +321,7 @@ export class Engine {
     await this.store.close();
   }
 
-  /** Claims that no caller settled: they go back, so that leaving is no crash. */
+  /** Returns claims that no caller settled, so that closing is no crash. */
   async #letGo(): Promise<void> {
     const held = [...this.leaseTable.all()];
     if (held.length === 0) return;
@@ -395,12 +385,12 @@ export class Engine {
       this.#ready = false;
       this.store.maintenance.leaveTo("commits");
       resolve();
-      // Without a keeper the leases of this process would run out under it.
+      // Without a keeper the leases of this process would expire.
       if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();
     });
   }
 
-  /** Not while it is closed, or awaited: the caller may have nothing else that keeps the process alive. */
+  /** While the thread is awaited, it may be all that keeps the process alive. */
   #leave(thread: Thread): void {
     if (!this.#closing) thread.unref();
   }

@@ -2,12 +2,12 @@ import { readFileSync, readlinkSync } from "node:fs";
 import { hostname, uptime } from "node:os";
 import type { Clock } from "../core/text/duration.ts";
 
-/** Names this run of the host: jobs that a reboot interrupted are charged no crash. */
+/** Names this boot of the host: jobs that a reboot interrupted are charged no crash. */
 export function bootId(): string {
   try {
     return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
   } catch {
-    // Elsewhere: the time of the boot, coarse enough that reading it twice gives the same.
+    // Elsewhere the boot time, coarse enough that two reads give the same.
     return `booted-${Math.round((Date.now() / 1_000 - uptime()) / 60)}`;
   }
 }
@@ -16,7 +16,7 @@ export function bootId(): string {
 export function processIdentity(): string {
   try {
     const stat = readFileSync("/proc/self/stat", "utf8");
-    // The name in it may hold anything, so count from its closing bracket: the start time is the 20th field after it.
+    // The program's name may hold anything, so count from its closing bracket: the start time is the 20th field after it.
     const startTime = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
     return `${readlinkSync("/proc/self/ns/pid")} ${process.pid} ${startTime}`;
   } catch {
@@ -24,13 +24,13 @@ export function processIdentity(): string {
   }
 }
 
-/** Real time. Monotonic time is the kernel's, so threads of one process agree on it. */
+/** Monotonic time is the kernel's, so threads of one process agree on it. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic,
   after(millis, call) {
     let timer: NodeJS.Timeout;
-    // Node's own timers reach 24 days; longer ones are made of several.
+    // Node's timers reach 24 days; longer ones are made of several.
     const wait = (left: number) => {
       const step = Math.min(left, 2 ** 31 - 1);
       timer = setTimeout(() => (left > step ? wait(left - step) : call()), step).unref();
@@ -40,7 +40,7 @@ export const systemClock: Clock = {
   },
 };
 
-/** A user's clock may tell only the time of day; timers and intervals then stay real. */
+/** A user's clock may have only the wall time; timers and intervals then stay real. */
 export function clockFrom(given: { now(): number } | undefined): Clock {
   if (given === undefined) return systemClock;
   if ("monotonic" in given && "after" in given) return given as Clock;

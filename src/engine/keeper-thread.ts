@@ -9,18 +9,16 @@ import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
 import { systemClock } from "./host.ts";
 
-/** How often it looks at the shared table, in milliseconds. */
 const TICK = 30;
-/** The same while nothing is held: less often, because waking a sleeping process costs more than the look itself. */
+/** While nothing is held: waking a sleeping process costs more than the check itself. */
 const IDLE_TICK = 500;
-/** The same where leases are short: the shortest is 300 ms, and due to be renewed after a third. */
+/** Where leases are short: the shortest is 300 ms, and is renewed after a third. */
 const ALERT_TICK = 90;
 /**
- * A server is asked for the first time when something has been held for this long, in milliseconds: not where all jobs are
- * quick. To load what it takes and to connect costs as much as thousands of them, just when a worker starts.
+ * PostgreSQL is connected to once a lease was held for this long, not where all jobs are quick: loading the driver and
+ * connecting costs as much as thousands of jobs, just when a worker starts.
  */
 const HELD_FOR_LONG = 200;
-/** A long write-ahead log is reported at most this often, in milliseconds. */
 const TOLD_AGAIN = 60_000;
 
 export interface KeeperThreadData {
@@ -31,7 +29,7 @@ export interface KeeperThreadData {
 }
 export type ToKeeper = "alert" | "close" | HeartbeatMessage;
 export type FromKeeper =
-  /** It watches over leases, and opens the store as soon as there is need. */
+  /** The thread watches leases, and opens the store when one needs it. */
   | { type: "awake" }
   /** The store is open. */
   | { type: "ready" }
@@ -39,7 +37,6 @@ export type FromKeeper =
   | { type: "timed-out"; timedOut: TimedOut }
   | { type: "lead-lost"; token: string }
   | { type: "closed" }
-  /** The write-ahead log has grown long. */
   | { type: "long-wal"; wal: WalView }
   | { type: "trouble"; trouble: DescribedError };
 
@@ -50,11 +47,11 @@ const say = (message: FromKeeper) => port.postMessage(message);
 const leaseTable = new LeaseTable(data.leaseTable);
 const onLoss = (loss: Loss) => say({ type: "loss", loss });
 const onTimedOut = (timedOut: TimedOut) => say({ type: "timed-out", timedOut });
-// Before anything else: the server may be gone already.
+// First of all: the server may be unreachable already.
 const watch = new LeaseWatch({ leaseTable, clock: systemClock, onLoss });
 watch.start();
 
-/** The locks of the pipelines that this process leads. */
+/** Orchestrator locks of this process. */
 const leads = new Map<string, LockToken>();
 const beats = setInterval(() => void beat(), BEAT);
 
@@ -92,7 +89,7 @@ async function open(): Promise<{ store: Store; keeper: Keeper }> {
   return { store, keeper: new Keeper({ store, leaseTable, clock: store.clock, onLoss, onTimedOut }) };
 }
 
-/** Files are cared for here, from the beginning; so are the locks of pipelines. */
+/** SQLite files always need maintenance. */
 function isNeeded(): boolean {
   if (data.location.kind === "sqlite" || alert || leads.size > 0) return true;
   const now = systemClock.monotonic();
@@ -111,12 +108,11 @@ async function close(): Promise<void> {
   }
   watch.stop();
   say({ type: "closed" });
-  // Deno's port has no `close`. Exiting ends this thread only.
+  // Deno's port has no `close`. `exit` ends this thread only.
   if ("close" in port) port.close();
   else process.exit();
 }
 
-/** One at a time. */
 function round(): Promise<void> {
   clearTimeout(tick);
   rounds ??= run().finally(() => {
@@ -129,7 +125,7 @@ function round(): Promise<void> {
 async function run(): Promise<void> {
   if (opened === null) {
     if (!isNeeded()) return;
-    // Where it cannot be, this thread ends, and another is started.
+    // If this fails, the thread ends, and the engine starts another.
     opened = await open();
     say({ type: "ready" });
   }
@@ -142,7 +138,7 @@ async function run(): Promise<void> {
   }
 }
 
-/** Not each time: the log stays long for as long as a reader keeps an old state open. */
+/** The log stays long as long as a reader keeps an old state open. */
 function tellOf(wal: WalView): void {
   const now = systemClock.monotonic();
   if (now - toldAt < TOLD_AGAIN) return;

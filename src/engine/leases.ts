@@ -11,15 +11,15 @@ import type { LeaseState, Settlement, Store } from "../store/store.ts";
 import { THREAD_CODE } from "../store/thread-code.ts";
 import type { Log } from "./log.ts";
 
-/** What a slot is in. TAKEN: the keeper has ended or given back the lease; the main thread frees the slot. */
+/** States of a slot. TAKEN: the keeper has settled the lease; the main thread frees the slot. */
 const FREE = 0;
 const WAITING = 1;
 const RUNNING = 2;
 const TAKEN = 3;
-/** The rest of the state word counts the slot's uses, so that a compare-and-exchange never hits a later use. */
+/** The upper bits count the slot's uses, so that a compare-and-exchange never hits a later use. */
 const USE = 4;
 
-/** Numbers of a slot; times are monotonic milliseconds. */
+/** Columns of a slot; times are monotonic milliseconds. */
 const JOB = 0;
 const FENCE = 1;
 const LEASE = 2;
@@ -43,11 +43,9 @@ interface Holding extends LeaseRef {
 }
 
 /**
- * What this process holds, in memory that its threads share: the main thread puts a lease in when its claim has
- * arrived, the keeper thread reads it from there. So a hundred claims cost no message, and a main thread that is busy
- * for a minute need not be asked.
- *
- * Only the main thread fills and frees slots; from WAITING and RUNNING either may move one on, by compare-and-exchange.
+ * The leases of this process in memory shared by its threads: the main thread adds a lease after its claim, the keeper thread
+ * reads it. So a hundred claims cost no message, and a main thread that is busy for a minute need not be asked. Only the main
+ * thread fills and frees slots; either thread may move one on from WAITING and RUNNING, by compare-and-exchange.
  */
 export class LeaseTable {
   readonly buffer: SharedArrayBuffer;
@@ -67,7 +65,6 @@ export class LeaseTable {
     return CAPACITY - this.#unused + this.#free.length;
   }
 
-  /** The lease that a claim has just brought; it waits to be run, or runs at once. */
   take(lease: LeaseRef & { lease: number }, times: { expiresAt: number; since: number }): number {
     const slot = this.#free.pop() ?? this.#unused++;
     const at = slot * WIDTH;
@@ -81,14 +78,14 @@ export class LeaseTable {
     return slot;
   }
 
-  /** From now on it runs, until `timeoutAt` at most; false when the keeper has given it back meanwhile. */
+  /** False if the keeper has returned the job meanwhile. */
   start(slot: number, timeoutAt: number): boolean {
     this.#numbers[slot * WIDTH + TIMEOUT_AT] = timeoutAt;
     const use = useOf(this.#states[slot] as number);
     return Atomics.compareExchange(this.#states, slot, use + WAITING, use + RUNNING) === use + WAITING;
   }
 
-  /** It had to wait for something before it could really begin. */
+  /** The attempt had to wait before it could begin. */
   prolong(slot: number, timeoutAt: number): void {
     this.#numbers[slot * WIDTH + TIMEOUT_AT] = timeoutAt;
   }
@@ -106,9 +103,6 @@ export class LeaseTable {
     return false;
   }
 
-  // ── the keeper's side ──
-
-  /** Every lease that is held now. */
   *all(): Generator<Holding, void> {
     for (let slot = 0; slot < CAPACITY; slot++) {
       const held = this.read(slot);
@@ -134,7 +128,7 @@ export class LeaseTable {
       since: this.#numbers[at + SINCE] as number,
       running: state === RUNNING,
     };
-    // Moved on while it was being read? Then the next round will see it.
+    // Changed while it was being read: the next round sees it.
     return Atomics.load(this.#states, slot) === word ? held : null;
   }
 
@@ -143,7 +137,7 @@ export class LeaseTable {
       this.#numbers[held.slot * WIDTH + EXPIRES_AT] = expiresAt;
   }
 
-  /** The keeper takes a lease out of the main thread's hands; false when that was quicker. */
+  /** Takes a lease away from the main thread; false if the main thread changed it first. */
   revoke(held: Holding): boolean {
     return Atomics.compareExchange(this.#states, held.slot, held.word, useOf(held.word) + TAKEN) === held.word;
   }
@@ -153,22 +147,19 @@ function useOf(word: number): number {
   return word & ~(USE - 1);
 }
 
-/** How often it looks, in milliseconds: that late, at most, is a loss told. */
+/** Latest report of a lost lease. */
 const EVERY = 50;
-/** The same while nothing is held: less often, because waking a sleeping process costs more than the look itself. */
+/** While nothing is held: waking a sleeping process costs more than the check itself. */
 const IDLE_EVERY = 500;
-/** A look that comes later than it was meant to by more than this: this thread, or the whole process, did not run. */
+/** A check later than this means that the thread, or the whole process, did not run. */
 const LATE = 150;
-/** So many of the last such gaps count. */
 const REMEMBERED = 64;
 
 /**
- * Reports leases that have expired. It asks no server: one that is gone keeps the renewal waiting for longer than a lease
- * lasts, and what runs under a lease that has run out may run elsewhere by then.
- *
- * Only what ran out under its eyes is lost. Where the process was stopped, or its host suspended, nothing could be renewed:
- * then there is as much time for it as others leave it before they take an expired lease away. What had run out before a
- * gap has been lost before it: a host that stutters puts nothing off for long.
+ * Reports expired leases without asking the store: an unreachable server keeps the renewal waiting for longer than a lease
+ * lasts, and another process may run the job by then. Where the process or its host was suspended, nothing could be renewed:
+ * then a lease gets as much time as other processes leave it before they reclaim. A lease that expired before the gap was
+ * lost before it, so a stuttering host delays no loss for long.
  */
 export class LeaseWatch {
   readonly #leaseTable: LeaseTable;
@@ -176,7 +167,7 @@ export class LeaseWatch {
   readonly #onLoss: (loss: Loss) => void;
   #lookedAt = Number.NaN;
   #dueAt = Number.NaN;
-  /** When it did not run, the last of them last. */
+  /** Periods in which the watch did not run, the newest last. */
   readonly #gaps: { from: number; to: number }[] = [];
   #cancel: () => void = () => {};
 
@@ -202,7 +193,7 @@ export class LeaseWatch {
     for (const held of this.#leaseTable.all()) {
       holds = true;
       if (now < this.#until(held.expiresAt, held.lease)) continue;
-      // Renewed since it was read? Then it is good for another while.
+      // Renewed since it was read?
       if ((this.#leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#leaseTable.revoke(held)) continue;
       this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
@@ -212,23 +203,19 @@ export class LeaseWatch {
     this.#cancel = this.#clock.after(wait, () => this.#look());
   }
 
-  /** Until when it counts as held. */
   #until(expiresAt: number, lease: number): number {
     const gap = this.#gaps.findLast(({ from }) => from <= expiresAt);
     return gap === undefined ? expiresAt : Math.max(expiresAt, gap.to + renewalInterval(lease));
   }
 }
 
-/** A job that was claimed ahead and did not get to run for this long goes back: its worker is busy with another. */
+/** A prefetched job that did not start within this time is returned: its worker is busy. */
 const PATIENCE = 1_000;
-/** How often it looks whether a running job was cancelled, or reclaimed by another process. */
 const PATROL = 250;
-/** A round that failed is made again after this, where rounds are made only when needed. */
 const RETRY = 100;
-/** Wall and monotonic time that part by more than this in one round have not just drifted. */
+/** A larger difference of wall and monotonic time in one round is no drift. */
 const JUMP = 500;
 
-/** Why the main thread no longer holds a lease. */
 export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
 export interface Loss {
   slot: number;
@@ -237,7 +224,6 @@ export interface Loss {
   reason: LossReason;
 }
 
-/** An attempt that ran past its timeout, as the store has settled it. */
 export interface TimedOut {
   job: number;
   outcome: Outcome;
@@ -253,8 +239,8 @@ interface KeeperParts {
 }
 
 /**
- * Renews all leases of a process together, ends attempts at their timeout, gives back what waits too long, and notices
- * losses. It runs in a thread of its own wherever it can, so a handler that blocks the event loop keeps its job.
+ * Renews all leases of a process together, settles attempts at their timeout, returns prefetched jobs that wait too long, and
+ * reports losses. It runs in its own thread where it can, so that a handler that blocks the event loop keeps its job.
  */
 export class Keeper {
   readonly #store: Store;
@@ -263,12 +249,11 @@ export class Keeper {
   readonly #onLoss: (loss: Loss) => void;
   readonly #onTimedOut: (timedOut: TimedOut) => void;
   #patrolledAt = 0;
-  /** Wall time less monotonic time, when last looked. */
+  /** Wall time minus monotonic time at the last round. */
   #drift: number | null = null;
-  /** Attempts that were ended here and are not written yet. */
   #endings: Settlement[] = [];
   #round: Promise<void> | null = null;
-  /** A renewal that failed is tried again then, and not at once: the store may refuse all writes. */
+  /** Delays the next try after a failed renewal: the store may reject all writes. */
   #renewAgainAt = Number.NEGATIVE_INFINITY;
 
   constructor(parts: KeeperParts) {
@@ -279,13 +264,11 @@ export class Keeper {
     this.#onTimedOut = parts.onTimedOut;
   }
 
-  /** One round; errors of the store are left for the next one, until a lease is in danger. */
   round(): Promise<void> {
     this.#round ??= this.#run().finally(() => (this.#round = null));
     return this.#round;
   }
 
-  /** When something will have to be done; NEVER when nothing is held. */
   nextAt(): number {
     if (this.#endings.length > 0) return this.#clock.monotonic() + RETRY;
     let at = NEVER;
@@ -312,10 +295,7 @@ export class Keeper {
     if (patrol.length > 0) this.#notice(patrol, await this.#store.inspect(patrol));
   }
 
-  /**
-   * The wall clock was set, or the host slept: what is written in the store no longer means what it meant, and to the
-   * others these leases may look expired.
-   */
+  /** The wall clock was set, or the host slept: other processes may see these leases as expired. */
   #jumped(monotonic: number): boolean {
     const drift = this.#clock.now() - monotonic;
     const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > JUMP;
@@ -329,7 +309,7 @@ export class Keeper {
       for (const one of held) this.#leaseTable.renewed(one, now + one.lease);
       this.#notice(held, fates);
     } catch {
-      // A passing trouble is tried again in the next round; a lease that has run out meanwhile cannot be trusted.
+      // The next round tries again; a lease that has expired meanwhile is lost.
       const later = this.#clock.monotonic();
       this.#renewAgainAt = later + RETRY;
       this.#notice(
@@ -339,7 +319,7 @@ export class Keeper {
     }
   }
 
-  /** First take it from the main thread, then write: the other way round it might start what was just ended. */
+  /** Revoke first, then write: else the main thread might start what was just settled. */
   #end(held: Holding, reason: LossReason, outcome: Outcome): void {
     if (!this.#leaseTable.revoke(held)) return;
     this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
@@ -347,8 +327,8 @@ export class Keeper {
   }
 
   /**
-   * What could not be written stays for the next round, and if the lease runs out before, the store refuses it. None waits for
-   * another: once they have failed together, each is written by itself.
+   * What cannot be written stays for the next round; the store rejects it if the lease expires before. After a failed batch
+   * each one is written alone.
    */
   async #writeEndings(): Promise<void> {
     if (this.#endings.length === 0) return;
@@ -388,8 +368,8 @@ const CODE = "KEEPER_MISSING";
 const RUNS = "the keeper thread";
 
 /**
- * The code that the keeper thread runs. Without that thread, a handler that blocks for longer than its lease runs in two
- * processes at once, so no job is claimed where the code, or a module that it imports, is missing.
+ * The code of the keeper thread. Without that thread, a handler that blocks for longer than its lease runs in two processes
+ * at once, so no job is claimed where the code, or a module that it imports, is missing.
  */
 export class KeeperFile {
   readonly #log: Log;
@@ -411,7 +391,7 @@ export class KeeperFile {
     return (this.#thread = ownThread({ here: import.meta.url, name: "./keeper-thread", runs: RUNS, code: CODE }));
   }
 
-  /** For a process that claims nothing, and continues without the thread. */
+  /** For a process that claims nothing and continues without the thread. */
   find(): OwnThread | null {
     try {
       return this.require();
@@ -423,12 +403,11 @@ export class KeeperFile {
     }
   }
 
-  /** The thread ended before it was at work. */
   failed(error: unknown): void {
     if (isModuleMissing(error)) this.#missing = fileMissing(CODE, RUNS, (error as Error).message, error);
   }
 
-  /** A bundler may have taken the driver for PostgreSQL into the program; the thread needs the package itself. */
+  /** A bundler may have put the PostgreSQL driver into the program; the thread needs the package itself. */
   #requireDriver(): void {
     if (THREAD_CODE === null || this.#kind !== "postgres") return;
     try {

@@ -7,10 +7,8 @@ import type { Claimed } from "../store/store.ts";
 
 export type { Log };
 
-/** `log: false`. */
 export const silentLog: Log = { debug: () => {}, info: () => {}, warn: () => {}, error: () => {} };
 
-/** The default: warnings and errors on standard error, the rest unsaid. */
 export const quietLog: Log = {
   debug: () => {},
   info: () => {},
@@ -18,7 +16,6 @@ export const quietLog: Log = {
   error: (message, data) => process.stderr.write(line("error", message, data)),
 };
 
-/** The same log, saying which job speaks. */
 export class JobLog implements Log {
   readonly #log: Log;
   readonly #job: { id: string; name: string; attempt: number };
@@ -55,7 +52,7 @@ function line(level: string, message: string, data?: object): string {
 
 /**
  * Logs an attempt that did not succeed, once its outcome is stored: a warning if the job is retried, an error if it has
- * failed for good. An attempt that was given back, or asked to run later, is not a failure.
+ * failed for good. An attempt that was released, or asked to run later, is not a failure.
  */
 export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided: Next | undefined): void {
   if (decided === undefined || decided.error === null || outcome.kind === "later") return;
@@ -75,29 +72,26 @@ function summarizeError({ name, message, stack }: JobError): { error: string; at
   return { error: `${name}: ${message}`, ...(at === undefined ? {} : { at: at.trim().slice(3) }) };
 }
 
-/** What a line of the log says of an error. */
 export interface DescribedError {
   error: string;
   hint?: string;
 }
 
-/** With what can be done about it, where that is known. */
 export function describeError(error: unknown): DescribedError {
   return error instanceof HoldfastError ? { error: String(error), hint: error.hint } : { error: String(error) };
 }
 
-/** What to do about a database that is damaged. */
 export const MEND =
   "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
 
-/** What to do after damage that a second read has not found. */
+/** For damage that a second read has not found. */
 export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
 
-/** What fails at every try is logged when it begins, and when the error changes; an outage of an hour is not a log of it. */
+/** Reports an error that repeats at every try only when it begins or changes: an outage of an hour must not fill the log. */
 export class RepeatedFailure {
   #told: string | null = null;
 
-  /** What to log of it, with what can be done about it; null: that was told already. */
+  /** Null: already reported. */
   news(error: unknown): DescribedError | null {
     const news = describeError(error);
     if (news.error === this.#told) return null;
@@ -105,7 +99,6 @@ export class RepeatedFailure {
     return news;
   }
 
-  /** It went well: the same again is news. */
   over(): void {
     this.#told = null;
   }

@@ -66,7 +66,6 @@ export interface OpenOptions {
   onStop?: (drain: number) => void;
 }
 
-/** What `open` knows, and a config file. */
 export const OPEN_OPTIONS = [
   "durability",
   "driver",
@@ -86,7 +85,6 @@ export const OPEN_OPTIONS = [
   "onStop",
 ];
 
-/** Checks the options that mean the same for every kind of database. */
 export function checkOpenOptions(options: OpenOptions): void {
   refuseUnknown(options, OPEN_OPTIONS, "open");
   const { durability, driver, create, recovery, busyTimeout, log, clock, artifacts, mode, program, user, onStop } = options;
@@ -182,20 +180,19 @@ export interface EngineOptions {
   clock: Clock;
   log: Log;
   program: string;
-  /** Who has started it, where it was started by hand. */
+  /** The user who started the process by hand. */
   user?: string;
-  /** "later": opening recovers nothing; workers do. "manual": while there is something to recover, the database is read-only. */
+  /** "later": opening recovers nothing; workers do. "manual": the database is read-only while recovery is pending. */
   recovery?: "auto" | "manual" | "later";
   onStop?: (drain: number) => void;
-  /** The folder of artifacts; default: beside the file. */
   artifacts?: string;
-  /** Whether a backup is made before the schema is changed; default true. */
+  /** Back up before a migration. Default: true. */
   backsUp?: boolean;
-  /** Whether a file is to have a journal of changes; left out: as it is. */
+  /** Absent: unchanged. */
   journal?: boolean;
-  /** How long a write to a file waits for another process's transaction; left out: the store's default. */
+  /** How long a write waits for another process's transaction. */
   writeWaitMs?: number;
-  /** Only onlyReads: it does not even say that it is there, so nothing is written. */
+  /** Does not even register, so that nothing is written. */
   onlyReads?: boolean;
 }
 

@@ -29,7 +29,6 @@ export interface ScheduleOptions<In = unknown> {
 
 const KNOWN: readonly (keyof ScheduleOptions)[] = ["key", "cron", "timezone", "input", "missed", "within", "overlap"];
 
-/** `hf.schedules`. */
 export class Schedules {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
@@ -40,7 +39,7 @@ export class Schedules {
     this.#refuseClosed = refuseClosed;
   }
 
-  /** @internal `hf.schedule`: makes it, or changes the one with that key. */
+  /** @internal `hf.schedule`: creates or replaces it. */
   async save(def: unknown, options: ScheduleOptions): Promise<Schedule> {
     this.#refuseClosed();
     const draft = await draftOf(def, options, this.#engine.clock.now());
@@ -80,7 +79,7 @@ export class Schedules {
       const [schedule] = await store.schedules.list(checkKey(key));
       if (schedule === undefined) throw await this.#noSuch(key);
       if (!schedule.paused) return;
-      // Refused when it was saved with another pattern meanwhile: then that one decides.
+      // Rejected if another pattern was saved meanwhile: then that one decides.
       if (await store.schedules.setPaused(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
         return scheduler.changed();
     }
@@ -91,7 +90,7 @@ export class Schedules {
     this.#refuseClosed();
     const answer = await this.#engine.store.schedules.trigger(checkKey(key));
     if (answer === null) throw await this.#noSuch(key);
-    // A template has no id that could be taken, and comes after nothing.
+    // A template has no id that could be taken, and depends on nothing.
     return answer as Enqueued;
   }
 
@@ -111,7 +110,6 @@ export function noSuchSchedule(key: string, schedules: readonly Schedule[]): Hol
   return new HoldfastError("NO_SUCH_SCHEDULE", `There is no schedule ${String(key)}.`, hint);
 }
 
-/** Checks everything there is to check, before anything is written. */
 async function draftOf(def: unknown, options: ScheduleOptions, now: number): Promise<ScheduleDraft> {
   const definition = definitionOf(def);
   refuseUnknown(options, KNOWN, "schedule");
@@ -137,16 +135,15 @@ function shown({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): 
   return { key, job, cron, timezone, paused, ...(lastAt === undefined ? {} : { lastAt }), nextAt };
 }
 
-/** However far away the next tick is, look again by then: clocks are set, and other processes change schedules. */
+/** Clocks are set, and other processes change schedules. */
 const LOOK_AGAIN = 5_000;
-/** After trouble: soon enough for the tick to be on time. */
+/** Soon enough for the tick to be on time. */
 const TRY_AGAIN = 1_000;
-/** Schedules whose ticks share a commit. */
 const TOGETHER = 100;
 
 /**
- * Makes jobs of ticks. Every process with a worker has one, and all of them see the same tick: the store lets one of them
- * have it. A process that dies before that commit has done nothing, and the others are still there for it.
+ * Turns ticks into jobs. Every process with a worker has one; the store gives each tick to one of them. A process that dies
+ * before that commit has done nothing, and the others still see the tick.
  */
 export class Scheduler {
   readonly #store: Store;
@@ -155,10 +152,9 @@ export class Scheduler {
   #state: "idle" | "running" | "stopped" = "idle";
   #cancel: (() => void) | null = null;
   #looking: Promise<void> | null = null;
-  /** A caller asked while it was looking: what it has read may be older than that. */
+  /** A caller asked during a check: what it has read may be older. */
   #again = false;
   readonly #trouble = new RepeatedFailure();
-  /** What was said in the log already: it is tried again every second. */
   readonly #troubles = new Map<string, string>();
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
@@ -167,14 +163,12 @@ export class Scheduler {
     this.#log = parts.log;
   }
 
-  /** From now on it keeps an eye on the schedules by itself. */
   start(): void {
     if (this.#state !== "idle") return;
     this.#state = "running";
     void this.look();
   }
 
-  /** A schedule was changed here: the next tick may be another. */
   changed(): void {
     if (this.#state === "running") void this.look();
   }
@@ -185,7 +179,7 @@ export class Scheduler {
     await this.#looking;
   }
 
-  /** Everything that is due becomes jobs, now. Never throws: a worker or a claim continues without it. */
+  /** Never throws: a worker or a claim continues without it. */
   look(): Promise<void> {
     this.#again = true;
     this.#looking ??= this.#look()
@@ -213,7 +207,7 @@ export class Scheduler {
     this.#cancel = this.#clock.after(Math.max(1, Math.min(LOOK_AGAIN, wait)), () => void this.look());
   }
 
-  /** How long until it is to look again. What is due is for the store's clock to say: this process's may be wrong. */
+  /** Returns the wait until the next check. The store's clock decides what is due: this process's may be wrong. */
   async #look(): Promise<number> {
     for (;;) {
       this.#again = false;
@@ -225,17 +219,17 @@ export class Scheduler {
         const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule, now)));
         troubles += ticked.filter((done) => !done).length;
       }
-      // They are still due: to look again at once would be to look for ever.
+      // All of them are still due: an immediate check would repeat for ever.
       if (troubles > 0 && troubles === due.length) return TRY_AGAIN;
     }
   }
 
-  /** False when it could not be done. One schedule's trouble (a time zone that is unknown here, say) is not the others'. */
+  /** One schedule's error (a time zone unknown to this host, say) must not stop the others. */
   async #tick(schedule: StoredSchedule, now: number): Promise<boolean> {
     const { key, revision, nextAt: from } = schedule;
     try {
       const due = dueTicks(schedule, now);
-      // When it is refused, another process was quicker.
+      // Rejected if another process was faster.
       if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
       this.#troubles.delete(key);
       return true;

@@ -6,28 +6,22 @@ import { type Attempt, outcomeOf, unwritable } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
 import { MEND, describeError } from "./log.ts";
 
-/** What could not be written (a full disk, a locked file, a server that is gone) is tried again, after twice as long each time. */
+/** Doubles with each failure (a full disk, a locked file, an unreachable server). */
 const AGAIN = 250;
 const LONGEST_AGAIN = 5_000;
 
 export interface SettlerOptions {
-  /** Its end is written, or was refused because its lease is gone. */
+  /** The outcome is written, or was rejected because the lease is lost. */
   onSettled: (attempt: Attempt) => void;
-  /** Something that was under way is not any more. */
   onRest: () => void;
 }
 
-/**
- * Writes how attempts ended, until it is written. The leases are still held and renewed meanwhile; those that are lost are
- * refused by the store then.
- */
+/** Writes outcomes until they are written. Leases are renewed meanwhile; the store rejects those that are lost. */
 export class Settler {
   readonly #engine: Engine;
   readonly #options: SettlerOptions;
   #recorded: Attempt[] = [];
-  /** On their way to the disk. */
   #underWay = 0;
-  /** Could not be written, and are tried again by themselves. */
   #refused: Attempt[] = [];
   #retries = 0;
   #retrying = false;
@@ -45,26 +39,23 @@ export class Settler {
     return this.#recorded.length + this.#underWay + this.#refused.length === 0;
   }
 
-  /** To be written with the next turn. */
   record(attempt: Attempt, outcome: Outcome): void {
     attempt.outcome = outcome;
     if (outcome.kind !== "succeeded") attempt.followUps = attempt.commit = undefined;
     this.#recorded.push(attempt);
   }
 
-  /** Its lease is gone, so there is nothing to write any more. */
   drop(attempt: Attempt): void {
     this.#recorded = this.#recorded.filter((one) => one !== attempt);
     this.#refused = this.#refused.filter((one) => one !== attempt);
   }
 
-  /** All that is recorded, as one. */
   write(): void {
     const batch = this.#recorded.splice(0);
     if (!batch.some(hasRows)) return this.#write(batch);
     const others = batch.filter((attempt) => !hasRows(attempt));
     if (others.length > 0) this.#write(others);
-    // Each in a transaction of its own: the callbacks of one must not undo, or delay, what others have done.
+    // Each in its own transaction: one attempt's callbacks must not roll back, or delay, the others.
     for (const attempt of batch.filter(hasRows)) this.#write([attempt]);
   }
 
@@ -75,7 +66,7 @@ export class Settler {
     });
   }
 
-  /** Null when the batch is written; else why it is not. */
+  /** Null: the batch is written. */
   async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#underWay += batch.length;
     try {
@@ -99,8 +90,8 @@ export class Settler {
   }
 
   /**
-   * What may pass is waited out. What is refused for itself is one attempt's fault: it has failed. Whose it is shows when
-   * each is written alone, and none of the others waits for it.
+   * A transient error is retried. A permanent one is one attempt's fault, which fails: written alone, each shows whose it is,
+   * and delays none of the others.
    */
   #unrecorded(batch: readonly Attempt[], error: unknown): void {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
@@ -123,7 +114,7 @@ export class Settler {
     if (this.hasRecorded) this.write();
   }
 
-  /** To be written again; with what can be written, where its own end never can. */
+  /** Writes the attempt again; as failed if its own outcome can never be written. */
   #refuse(attempt: Attempt, lasting: unknown): void {
     if (attempt.lost !== null) return;
     if (lasting !== null) {
@@ -144,7 +135,7 @@ export class Settler {
     });
   }
 
-  /** All at once, and each by itself: the store makes one commit of those that can be written. */
+  /** All at once, each by itself: the store commits those that can be written together. */
   async #retry(): Promise<void> {
     const batch = this.#refused.splice(0);
     const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
@@ -164,7 +155,7 @@ export class Settler {
     this.#options.onRest();
   }
 
-  /** Nothing can be written any more. Where the database is put back, they run again. */
+  /** Nothing can be written any more. After a restore the jobs run again. */
   #giveUp(batch: readonly Attempt[]): void {
     const jobs = batch.map(({ claimed }) => claimed.id);
     this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: MEND });
@@ -181,7 +172,6 @@ function hasRows({ commit }: Attempt): boolean {
   return commit !== undefined;
 }
 
-/** Only a success takes these along. */
 function withoutSuccess(attempt: Attempt): void {
   attempt.followUps = attempt.commit = undefined;
   if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };

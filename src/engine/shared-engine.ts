@@ -2,11 +2,14 @@ import { inspect } from "node:util";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "./engine.ts";
 
-/** Open databases of this process, by their location's key. Kept on globalThis, so that a hot reload or a second copy of this package shares them. */
+/**
+ * Open databases of this process, by their location's key. On globalThis, so that a hot reload or a second copy of this
+ * package shares them.
+ */
 interface Shared {
   opened: Promise<Engine>;
   users: number;
-  /** Set by the last user to leave: a caller that opens meanwhile waits, since another driver must not touch the file before. */
+  /** Set by the last user to leave. A caller that opens meanwhile waits: another driver must not touch the file before. */
   closing?: Promise<void>;
 }
 const REGISTRY = Symbol.for("holdfast.open");
@@ -17,7 +20,7 @@ function begun(): Map<string, Shared> {
   return new Map();
 }
 
-/** The engine of a database in this process: the open one, or the one that `start` makes. Each caller leaves it in the end. */
+/** The engine of a database in this process: the open one, or the one that `start` makes. Each caller must leave it. */
 export async function sharedEngine(
   key: string,
   start: () => Promise<Engine>,
@@ -48,7 +51,7 @@ function end(key: string, shared: Shared, engine: Engine): Promise<void> {
   });
 }
 
-/** A program that has nothing more to do, and closed nothing, says goodbye all the same: it has not crashed. */
+/** Unregisters a program that ends without closing: it has not crashed. */
 function goodbye(): void {
   closeAll().catch(() => {});
 }
@@ -63,22 +66,21 @@ async function close(key: string, shared: Shared): Promise<void> {
   if (engine !== null) await (shared.closing ??= end(key, shared, engine));
 }
 
-/** Those that ask to end. A terminal that was closed ends every program of Node's, `nohup` or not: better in good order. */
+/** Closing a terminal (SIGHUP) ends every Node program, `nohup` or not: stop in good order. */
 export const SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
 const CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
 
-/** A second signal asks to end at once; but a closed terminal sends one by its kernel and one by its shell, which mean the same. */
+/** A second signal ends the process at once; but a closed terminal sends SIGHUP twice, by its kernel and by its shell. */
 export function isImpatient(signal: NodeJS.Signals): boolean {
   return signal !== "SIGHUP";
 }
 
-/** Everybody in this process who wants to stop gracefully. */
 const stoppers = new Set<() => Promise<void>>();
 let stopping = false;
 
 /**
- * The first signal stops everybody gracefully, and the process exits when the last of them is done; the second exits at
- * once. Returns the way to be left alone again.
+ * The first signal stops all gracefully, and the process exits after that; the second exits at once. The returned function
+ * unsubscribes.
  */
 export function onSignals(stop: () => Promise<void>): () => void {
   if (stoppers.size === 0) for (const signal of SIGNALS) process.on(signal, heard);
@@ -106,8 +108,8 @@ async function stopAll(): Promise<boolean> {
 }
 
 /**
- * A loop of the program that enqueues is rejected with CLOSED while the signal stops everything. If nothing catches that
- * error, it must not end the process before all is closed. Every other error ends it, as without this listener.
+ * A loop of the program that enqueues gets CLOSED while the signal stops everything. Uncaught, that error must not end the
+ * process before all is closed. Every other error ends it, as without this listener.
  */
 function uncaught(error: unknown): void {
   if (error instanceof HoldfastError && error.code === "CLOSED") return;

@@ -11,21 +11,20 @@ import { logFailure, describeError, RepeatedFailure } from "./log.ts";
 import { Settler } from "./settler.ts";
 
 const CONCURRENCY = 10;
-/** The most that is claimed at once: a commit costs as much as some dozen jobs. */
+/** A commit costs as much as some dozen jobs. */
 const BATCH = 512;
-/** The most that is claimed beyond the concurrency: while one batch runs, the store has the next to work on. */
+/** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
 const AHEAD = 2 * BATCH;
-/** Handlers may keep one turn of the event loop this busy, in milliseconds. */
+/** Handlers may keep one turn of the event loop this busy. */
 const TURN = 5;
 const DRAIN = 10_000;
-/** A handler that does not end after its lease is gone no longer counts against the concurrency after this long. */
+/** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
 const ZOMBIE = 5_000;
-/** However far away the next delayed job is, look again by then: clocks are set. */
+/** Clocks are set, so a worker checks again by then, however far away the next delayed job is. */
 const LOOK_AGAIN = 5_000;
-/** A claim that failed (a full disk, a locked file, a server that is gone) is tried again after this. */
 const CLAIM_AGAIN = 250;
 const DECLARE_AGAIN = 1_000;
-/** Leases shorter than this are claimed only once the keeper is at work: on a busy machine it takes a while to start. */
+/** Shorter leases are claimed only once the keeper renews: on a busy machine it takes a while to start. */
 const BRIEF = 10_000;
 
 export interface Worker extends AsyncDisposable {
@@ -40,18 +39,12 @@ export interface WorkOptions {
   drain?: Duration;
 }
 
-/** What a worker has run. */
 export interface Drained {
-  /** Attempts that were begun. */
   ran: number;
-  /** Those that did not succeed, in the order in which they ended. */
   readonly ended: Attempt[];
 }
 
-/**
- * Claims, runs, settles. One turn of the event loop is one commit: what is done is settled, and what is next is
- * claimed, together.
- */
+/** Claims, runs, settles. One turn of the event loop is one commit: settles what is done, and claims what is next, together. */
 export class WorkerLoop implements Worker {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
@@ -65,31 +58,28 @@ export class WorkerLoop implements Worker {
   readonly #retire: () => void;
   readonly #stayAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
-  /** A batch that has come while another was under way: it waits for its own turn. */
+  /** A batch that arrived while another is running. */
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  /** Claimed beyond the concurrency. It grows while a whole batch is done within its turn, and shrinks otherwise. */
+  /** Claimed beyond the concurrency. Grows while a whole batch is done within its turn, and shrinks otherwise. */
   #ahead = 0;
   #freshAt = 0;
   #turning = false;
   #pumping = false;
   #claiming = false;
   #peeking = false;
-  /** Nothing to claim, as far as is known; `#wakes` counts what may have changed that. */
+  /** Nothing to claim as far as known; `#wakes` counts what may have changed that. */
   #dry = false;
   #wakes = 0;
-  /** There is something that may not be taken now (a second suspect, say): any commit of this process may free it. */
+  /** Some jobs may not be claimed now (a second suspect, say): any commit of this process may free them. */
   #blocked = false;
-  /** Of this process, counted as they are told. */
   #commits = 0;
   #alarm: (() => void) | null = null;
   #stopping: Promise<void> | null = null;
   #quiet: (() => void)[] = [];
-  /** What the last claim failed with. */
   #trouble: unknown = null;
   readonly #claims = new RepeatedFailure();
   readonly #looks = new RepeatedFailure();
-  /** What ran since a caller began to drain; null while no caller does. */
   #drained: Drained | null = null;
 
   constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
@@ -105,12 +95,12 @@ export class WorkerLoop implements Worker {
     this.#brief = defs.some(({ lease }) => lease < BRIEF);
     this.#runnables = new Runnables(defs);
     this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: () => this.#onIncoming() });
-    // A worker with nothing to do is still a worker.
+    // An idle worker keeps the process alive.
     this.#stayAlive = setInterval(() => {}, 2 ** 30);
     engine.keep();
     engine.janitor.start();
     engine.scheduler.start();
-    // In the commit before the first claim: the limits of the newest code count from here on.
+    // In the commit before the first claim: the limits of the newest code apply from here on.
     this.#declare(defs.map(({ declared }) => declared.declaration));
     this.#retire = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
     this.#soon();
@@ -127,14 +117,14 @@ export class WorkerLoop implements Worker {
   }
 
   /**
-   * @internal For tests: resolves when nothing is left that is due. Nothing runs here, every end is on the disk, and a
-   * claim would find nothing. What is delayed stays so: no time is made to pass.
+   * @internal For tests: resolves when nothing is left that is due: nothing runs here, every outcome is on the disk, and a
+   * claim would find nothing. Delayed jobs stay delayed: no time is made to pass.
    */
   async drained(): Promise<Drained> {
     const drained = (this.#drained = { ran: 0, ended: [] as Attempt[] });
     for (;;) {
       const before = drained.ran;
-      // Whatever is believed so far: a claim also takes back what dead holders have left.
+      // A claim also reclaims from dead holders.
       this.#wake();
       await new Promise((resolve) => setImmediate(resolve));
       await this.#untilQuiet(Number.POSITIVE_INFINITY);
@@ -147,7 +137,7 @@ export class WorkerLoop implements Worker {
       if (this.#trouble !== null) throw this.#trouble;
       const [{ ready }, timedOut] = await Promise.all([
         this.#engine.store.outlook(this.#runnables.sources()),
-        // The keeper says first that they are lost, and writes it then.
+        // The keeper reports the loss first, and writes the outcome then.
         this.#engine.store.inspect(drained.ended.filter(({ lost }) => lost === "TIMEOUT")),
       ]);
       const isWritten = !timedOut.includes("held");
@@ -165,8 +155,6 @@ export class WorkerLoop implements Worker {
     });
   }
 
-  // ── turns ──
-
   #soon(): void {
     if (this.#turning) return;
     this.#turning = true;
@@ -178,7 +166,7 @@ export class WorkerLoop implements Worker {
     if (this.#settler.hasRecorded) {
       const allDone = this.#running.size + this.#waiting.length === 0;
       this.#ahead = allDone && !this.#isTired() ? Math.min(AHEAD, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
-      // The last report of a job goes before its end, in the same commit.
+      // The last progress of a job goes before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();
     }
@@ -187,7 +175,7 @@ export class WorkerLoop implements Worker {
     this.#next();
   }
 
-  /** Claims what there is room for: at most half of it at once as soon as more is wanted than can run. */
+  /** Claims at most half of the room at once as soon as more is wanted than can run. */
   #next(): void {
     if (this.#dry || this.#claiming || this.#stopping !== null) return;
     const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#ahead, AHEAD));
@@ -197,7 +185,6 @@ export class WorkerLoop implements Worker {
     if (want > 0) void this.#claim(want);
   }
 
-  /** Its end is written, or refused: the lease is over, one way or the other. */
   #settled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
@@ -216,21 +203,21 @@ export class WorkerLoop implements Worker {
       const from = this.#runnables.sources();
       const by = { holder: this.#engine.self, worker: "" };
       const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
-      // Counted from here on: a job of this claim may be settled, and free another one, before `#rest` looks.
+      // Counted from here on: a job of this claim may be settled, and free another one, before `#rest` checks.
       const commits = this.#commits;
       this.#trouble = null;
       this.#claims.over();
       if (claimed.length > 0) this.#hold(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#overlap();
       this.#begin();
-      // What comes back now is claimed next; a caller that waits for a job which is there does not wait for that.
+      // Reclaimed jobs are claimed next. The claimed jobs have started already, and do not wait for that.
       if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
         await this.#rest(from, { wakes, commits }, left);
     } catch (error) {
       this.#trouble = error;
       this.#dry = true;
       const refusal = this.#engine.store.damage.refusal("claim");
-      // Where every claim is refused, the engine has logged why.
+      // Where every claim is rejected, the engine has logged why.
       const news = refusal === null ? this.#claims.news(error) : null;
       if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
       // A finding of damage may be cleared; lost locks and replaced files stay lost.
@@ -242,8 +229,8 @@ export class WorkerLoop implements Worker {
   }
 
   /**
-   * There is more than can run at once: the store is given its next work first, so that it is busy while handlers run. What
-   * goes to a server leaves with the next turn of the event loop, and they would keep it waiting.
+   * More jobs than can run at once: claim the next batch first, so that the store works while handlers run. Requests to a
+   * server leave with the next turn of the event loop, and handlers would delay it.
    */
   #overlap(): void {
     this.#claiming = false;
@@ -270,14 +257,13 @@ export class WorkerLoop implements Worker {
     else this.#pump();
   }
 
-  /** Nothing to claim: sleep until jobs are enqueued, or the next delayed job is due. */
   async #rest(
     from: ClaimSource[],
     { wakes, commits }: { wakes: number; commits: number },
     left: ClaimOutlook | null,
   ): Promise<void> {
     const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
-    // What may not be taken now may have been freed while a server was asked.
+    // A blocked job may have been freed while the server was asked.
     if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
     this.#ahead = 0;
     this.#blocked = ready;
@@ -298,7 +284,7 @@ export class WorkerLoop implements Worker {
     if (this.#stopping !== null) return;
     const atRest = this.#dry && !this.#settler.hasRecorded;
     this.#dry = false;
-    // There is nothing that a turn would be shared with.
+    // Nothing to share the turn with.
     if (atRest) this.#now();
     else this.#soon();
   }
@@ -315,7 +301,7 @@ export class WorkerLoop implements Worker {
     else if (change.ready.size > 0 || this.#blocked) this.#wake();
   }
 
-  /** Claimed in the very commit that brings them, jobs start as soon as their producer has its answer. */
+  /** Claimed in the commit that enqueues them, jobs start as soon as their producer has its answer. */
   #onIncoming(): void {
     if (!this.#dry || this.#claiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
     this.#wakes++;
@@ -323,7 +309,7 @@ export class WorkerLoop implements Worker {
     queueMicrotask(() => this.#turn());
   }
 
-  /** Another process has committed: look before asking for the write lock. */
+  /** Another process has committed: read before asking for the write lock. */
   #peek(): void {
     if (!this.#dry || this.#peeking) return void this.#wakes++;
     this.#peeking = true;
@@ -342,8 +328,6 @@ export class WorkerLoop implements Worker {
       .finally(() => (this.#peeking = false));
   }
 
-  // ── running ──
-
   #pump(): void {
     if (this.#pumping) return;
     this.#pumping = true;
@@ -358,14 +342,14 @@ export class WorkerLoop implements Worker {
     if (this.#waiting.length > 0 && this.#isTired()) this.#soon();
   }
 
-  /** Handlers that compute have had enough of this turn: what is done wants to be on the disk. */
+  /** Handlers have computed for long enough: what is done must reach the disk. */
   #isTired(): boolean {
     return performance.now() - this.#freshAt > TURN;
   }
 
   #start(attempt: Attempt, now: number): void {
     if (attempt.lost !== null) return;
-    // False: the keeper has just given it back, and is about to say so.
+    // False: the keeper has just returned the job.
     if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
     this.#running.add(attempt);
     if (this.#drained !== null) this.#drained.ran++;
@@ -381,7 +365,7 @@ export class WorkerLoop implements Worker {
     this.#hush();
   }
 
-  /** The lease is gone. The handler was told; it may take a while to end, but not for ever. */
+  /** The handler was aborted; it may take a while to end, but not for ever. */
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.runnable.held--;
     this.#drained?.ended.push(attempt);
@@ -405,15 +389,13 @@ export class WorkerLoop implements Worker {
     this.#hush();
   };
 
-  // ── stopping ──
-
   async #stop(drain: number): Promise<void> {
     await Promise.resolve();
     this.#alarm?.();
     this.#giveBack();
     await this.#untilQuiet(drain);
     for (const attempt of this.#running) attempt.abort("STOPPING");
-    // Handlers that heed the signal end by themselves in these turns.
+    // Handlers that obey the signal end in these turns.
     for (let turn = 0; turn < 3 && this.#running.size > 0; turn++) await new Promise((resolve) => setImmediate(resolve));
     for (const attempt of this.#running) this.#finish(attempt, { kind: "interrupted" });
     this.#progress.flush();
@@ -423,14 +405,12 @@ export class WorkerLoop implements Worker {
     clearInterval(this.#stayAlive);
   }
 
-  /** What was claimed ahead and has not started. */
   #giveBack(): void {
     const waiting = [...this.#waiting.splice(0), ...this.#arrived.splice(0)];
     for (const attempt of waiting) if (attempt.lost === null) this.#settler.record(attempt, { kind: "released" });
     this.#soon();
   }
 
-  /** Until nothing runs and everything is on the disk, or the time is over. */
   #untilQuiet(most: number): Promise<void> {
     return new Promise((resolve) => {
       if (this.#isQuiet()) return resolve();

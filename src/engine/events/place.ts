@@ -2,34 +2,34 @@ import type { Clock } from "../../core/text/duration.ts";
 import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import type { Store } from "../../store/store.ts";
 
-/** How long the right to deliver lasts without a sign of life; a holder that died is replaced sooner, see `FREE` in the store. */
+/** A dead holder is replaced sooner, see `FREE` in the store. */
 const TTL = 30_000;
 const RENEW = TTL / 3;
-/** Events that were not asked for are passed over; how far is written down this often. */
+/** How often the position behind skipped events is stored. */
 const LAZY = 1_000;
 
-/** Where a relay stands among the events, and its right to go on from there. */
+/** A relay's position among the events, and its right to continue from there. */
 export interface Place {
   readonly cursor: number;
-  /** Aborts when the right is gone. */
+  /** Aborts when the right is lost. */
   readonly lost: AbortSignal;
-  /** Becomes known; resolves when what happens from now on is certain to reach it. */
+  /** Resolves when every later event is certain to reach the relay. */
   open(): Promise<void>;
-  /** True when it may deliver what comes after `cursor`. False: another process does. */
+  /** False: another process delivers what comes after `cursor`. */
   take(): Promise<boolean>;
-  /** Everything up to here was delivered. It is written down in the background, as `saved` tells. */
+  /** Everything up to here was delivered. Written in the background; `saved` waits for that. */
   passed(seq: number): void;
-  /** The same for events that no subscriber here asked for: it need not be written down each time. */
+  /** The same for filtered events: stored only now and then. */
   skipped(seq: number): void;
-  /** False when another process has taken over meanwhile. */
+  /** False: another process has taken over. */
   saved(): Promise<boolean>;
   failed(error: string): Promise<void>;
-  /** Nothing to do for now: the right may run out, and costs nothing. */
+  /** Nothing to deliver: the right may expire. */
   rest(): void;
   leave(): Promise<void>;
 }
 
-/** Of a subscriber without a name: nothing is stored, and no other process can have it. */
+/** Of a subscriber without a name: nothing is stored. */
 export class PassingPlace implements Place {
   readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;
@@ -79,8 +79,8 @@ interface DurablePlaceParts {
 }
 
 /**
- * Of a sink or a durable subscriber: a row in the store, which one relay at a time holds, in whichever process. The
- * token that came with the hold guards the cursor, so a relay that slept too long moves nothing.
+ * Of a sink or a durable subscriber: a row in the store that one relay at a time holds. The token of the hold guards the
+ * cursor, so a relay that slept too long moves nothing.
  */
 export class DurablePlace implements Place {
   readonly #parts: DurablePlaceParts;
@@ -90,7 +90,7 @@ export class DurablePlace implements Place {
   #saving: Promise<void> | null = null;
   #trouble: unknown = null;
   #lost = new AbortController();
-  /** When the right was last seen to be ours, on the monotonic clock. */
+  /** When the right was last confirmed, on the monotonic clock. */
   #since = 0;
   #busy = false;
   #renewal: (() => void) | null = null;
@@ -168,7 +168,7 @@ export class DurablePlace implements Place {
     const before = this.#parts.clock.monotonic();
     const held = await this.#parts.store.sinks.hold(this.#parts.name, { holder: this.#parts.self, ttl: TTL, token: this.#token });
     if (held === null) {
-      // An operator has had it forgotten while it was in use here: it starts from now on, like a new one.
+      // An operator has forgotten the sink while it was in use: it starts from now on, like a new one.
       this.#lose();
       await this.open();
       return false;
@@ -182,7 +182,7 @@ export class DurablePlace implements Place {
     return held.token !== null;
   }
 
-  /** A delivery may take long, and so may the pause after one that failed. */
+  /** A delivery may take long, and so may the pause after a failure. */
   #keep(): void {
     this.#renewal ??= this.#parts.clock.after(RENEW, () => {
       this.#renewal = null;
@@ -195,13 +195,13 @@ export class DurablePlace implements Place {
           if (held?.token !== token) return this.#lose();
           this.#since = this.#parts.clock.monotonic();
         })
-        // The file may be locked for a moment; should the right run out meanwhile, the cursor's own write is refused.
+        // The file may be locked for a moment; if the right expires meanwhile, the store rejects the cursor.
         .catch(() => {})
         .finally(() => this.#busy && this.#keep());
     });
   }
 
-  /** One write at a time, of the newest place there is by then: a quick subscriber does not wait for a commit each. */
+  /** One write at a time, of the newest position: a quick subscriber does not wait for a commit each. */
   async #save(): Promise<void> {
     try {
       while (this.#token !== null && this.#stored < this.#cursor) {

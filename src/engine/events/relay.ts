@@ -6,18 +6,17 @@ import { passPoint } from "../../store/points.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError } from "../log.ts";
 
-/** Read at once. */
 const PAGE = 500;
-/** While another process has something to deliver, this is how often it is checked whether that one still does; a janitor unregisters the dead. */
+/** How often a relay checks whether the delivering process still delivers. */
 const STANDBY = 400;
-/** A sink that refuses so many new events in a row is down: it is left alone for a while. */
+/** A sink that refuses so many new events in a row is down. */
 const REFUSALS_IN_A_ROW = 5;
 /**
- * An event that the sink leaves unanswered again is held back for so many times the time that it took: others are delivered
- * most of the time.
+ * An event that the sink leaves unanswered again is held back for this multiple of the time it took, so that others are
+ * delivered most of the time.
  */
 const UNANSWERED_PAUSE_FACTOR = 4;
-/** An event is logged from its fourth refusal on: a sink that now and then refuses one must not fill the log. */
+/** A sink that refuses one event now and then must not fill the log. */
 const REFUSALS_LOGGED = 4;
 /** When a process leaves, a delivery in flight may take this long. */
 const GRACE = 5_000;
@@ -26,7 +25,6 @@ export interface RelayParts {
   store: Store;
   clock: Clock;
   log: Log;
-  /** What it is called in the log. */
   name: string;
   place: Place;
   sink: Sink;
@@ -35,8 +33,8 @@ export interface RelayParts {
 }
 
 /**
- * Brings events to one sink: reads from its place on, delivers in order, and moves its place after that. Dying in
- * between means delivering again, never skipping. It runs by itself and waits only for its sink.
+ * Delivers events to one sink in order, and then moves its position. A crash in between delivers again, never skips. It runs
+ * by itself and waits only for its sink.
  */
 export class Relay {
   readonly #parts: RelayParts;
@@ -49,7 +47,6 @@ export class Relay {
   #listening = false;
   #wake: (() => void) | null = null;
   #failures = 0;
-  /** Of a sink that refuses single events. */
   #held: HeldEvents | null = null;
   #refusedInARow = 0;
 
@@ -61,32 +58,31 @@ export class Relay {
     this.#over = this.#run();
   }
 
-  /** Resolves when what happens from now on is certain to reach the sink. */
+  /** Resolves when every later event is certain to reach the sink. */
   get opened(): Promise<void> {
     return this.#opened;
   }
 
-  /** Resolves when the delivery in flight is done, and its place is kept. */
   async stop(): Promise<void> {
     this.#stopping = true;
     this.#wake?.();
     if (!this.#abandoned) await this.#over;
   }
 
-  /** The same, but who does not come to an end is left behind; its events come again next time. */
+  /** Gives up a delivery that does not end; its events are delivered again next time. */
   async stopSoon(): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
-    // Real time, and the process stays for it: no caller may be left to move another clock on.
+    // Real time, and it keeps the process alive: nothing may be left that moves another clock.
     const timer = setTimeout(() => {
       this.#abort.abort();
-      // A moment for a sink that heeds it; a subscriber may be deaf.
+      // A moment for a sink that obeys the signal; a subscriber may not.
       setImmediate(resolve);
     }, GRACE);
     await Promise.race([this.stop(), promise.then(() => this.abandon())]);
     clearTimeout(timer);
   }
 
-  /** From here on the store is not touched any more. */
+  /** From here on the store is not touched. */
   abandon(): void {
     this.#stopping = true;
     this.#abandoned = true;
@@ -113,7 +109,6 @@ export class Relay {
     if (!this.#abandoned) await place.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
   }
 
-  /** One page, or a wait for it. */
   async #round(): Promise<void> {
     const { store, place } = this.#parts;
     this.#fresh = false;
@@ -131,8 +126,8 @@ export class Relay {
   }
 
   /**
-   * One page, and the refused events that are due, or a wait for either. The place moves to before the oldest event held
-   * back, so that a crash delivers again what came after it, and loses nothing.
+   * One page and the refused events that are due. The position moves to before the oldest held event, so that a crash
+   * delivers again what came after it, and loses nothing.
    */
   async #roundPastRefused(): Promise<void> {
     const { store, place, clock } = this.#parts;
@@ -149,7 +144,7 @@ export class Relay {
     if (!(await place.take())) return this.#news(STANDBY);
     // Another process has delivered meanwhile.
     if (place.cursor !== from) return;
-    // The signal of this hold: once it is lost, the place has another signal, for the next hold.
+    // Once lost, the place has another signal, for the next hold.
     const { lost } = place;
     await this.#offerAll(held, due, page, lost).finally(() => {
       if (!lost.aborted && place.cursor < held.deliveredTo) place.skipped(held.deliveredTo);
@@ -161,7 +156,7 @@ export class Relay {
     for (const event of due) {
       const answer = await this.#offer(held, event, lost);
       if (answer === "stop") return;
-      // Either the sink is down, or this event is what it cannot answer: a new event shows which.
+      // Either the sink is down, or it cannot answer this event: a new event shows which.
       if (answer === "unanswered") break;
     }
     for (const event of page) {
@@ -170,7 +165,7 @@ export class Relay {
     }
   }
 
-  /** "stop": nothing more is to be delivered now. Throws if the sink is down. */
+  /** "stop": deliver nothing more now. Throws if the sink is down. */
   async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<"stop" | "answered" | "unanswered"> {
     const { place, sink, clock, random = Math.random } = this.#parts;
     if (this.#stopping || lost.aborted) return "stop";
@@ -231,7 +226,7 @@ export class Relay {
     if (place.cursor < seq) place.skipped(seq);
   }
 
-  /** The sink is left alone for a while. The right to deliver is kept: another process would get the same answer. */
+  /** Pauses the sink and keeps the right to deliver: another process would get the same answer. */
   async #fail(trouble: unknown): Promise<void> {
     const { place, clock, random = Math.random } = this.#parts;
     const asked = trouble instanceof SinkDown ? trouble.after : 0;
@@ -242,7 +237,6 @@ export class Relay {
     if (!this.#stopping) await this.#wait(clock, pause);
   }
 
-  /** Waits for a commit of anybody, or this long. */
   async #news(atMost?: number): Promise<void> {
     if (this.#fresh || this.#stopping) return;
     this.#listening = true;
@@ -272,7 +266,7 @@ export class Relay {
 
 const LONGEST_TEXT = 500;
 
-/** For people; a subscriber may throw anything. */
+/** A subscriber may throw anything. */
 function textOf(error: unknown): string {
   const text = error instanceof Error ? error.message || error.name : String(error);
   return text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}…` : text;

@@ -19,7 +19,6 @@ interface Parts {
   log: Log;
   self: ProcessId;
   janitor: Janitor;
-  /** Of files that sinks create. */
   mode: () => number;
 }
 
@@ -30,7 +29,7 @@ interface Shared {
   users: number;
 }
 
-/** Everybody in this process whom events are brought to. */
+/** The sinks and subscribers of this process. */
 export class Relays {
   readonly #parts: Parts;
   readonly #sinks = new Map<string, Shared>();
@@ -41,7 +40,7 @@ export class Relays {
     this.#parts = parts;
   }
 
-  /** Starts the sinks that a handle was opened with; the answer lets go of them again. */
+  /** Starts the sinks of a handle; the returned function releases them. */
   async use(sinks: ReadonlyMap<string, SinkSettings>): Promise<() => Promise<void>> {
     for (const [name, settings] of sinks) {
       const known = this.#sinks.get(name);
@@ -61,7 +60,7 @@ export class Relays {
     return letGo;
   }
 
-  /** `from` is for those who have seen what is before it; left out, it is what happens from now on. */
+  /** `from`: position to start after. Default: now. */
   subscribe(on: OnEvent, options: SubscribeOptions, from?: number): Subscription {
     const { name, types } = checkSubscription(on, options);
     if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
@@ -95,7 +94,7 @@ export class Relays {
     await shared.relay.stopSoon();
   }
 
-  /** The process that delivered before may have died; the janitor finds that out, and keeps the outbox short. */
+  /** The process that delivered before may have died: the janitor notices, and trims the outbox. */
   #place(name: string, kind: string): DurablePlace {
     const { store, clock, self, janitor } = this.#parts;
     janitor.start();
@@ -103,7 +102,7 @@ export class Relays {
   }
 }
 
-/** It keeps the process alive, as a worker does: a program that only listens has nothing else to do. */
+/** Keeps the process alive, as a worker does: a program that only subscribes has nothing else to do. */
 export class Subscription {
   readonly #relay: Relay;
   readonly #subscriber: Subscriber;
@@ -114,7 +113,7 @@ export class Subscription {
     this.#subscriber = subscriber;
   }
 
-  /** Resolves when the call in flight is done; who asks from inside that call does not wait for itself. */
+  /** Resolves when the call in flight is done; a subscriber that ends itself does not wait for itself. */
   async end(): Promise<void> {
     clearInterval(this.#stay);
     const over = this.#relay.stop();
@@ -129,7 +128,7 @@ export class Subscription {
   }
 }
 
-/** They would share one place, and each event would reach one of them. */
+/** They would share one position, and each event would reach one of them. */
 function nameTaken(name: string, kind: string): HoldfastError {
   return new HoldfastError("NAME_TAKEN", `There is a ${kind} of the name "${name}" already.`, "Give it another name.");
 }
@@ -168,7 +167,7 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
   return { ...(name === undefined ? {} : { name }), ...(types === undefined ? {} : { types: [...types] }) };
 }
 
-/** A function of this process as a sink: one event at a time, the next when it is done with the last. */
+/** One event at a time. */
 class Subscriber implements Sink {
   readonly kind = "subscriber";
   readonly atOnce = 1;
@@ -179,7 +178,7 @@ class Subscriber implements Sink {
     this.#on = on;
   }
 
-  /** Whether it is the subscriber itself that asks, from inside its own call: it cannot be waited for. */
+  /** Whether the subscriber itself asks, from inside its own call. */
   get isCalling(): boolean {
     return this.#inside.getStore() === true;
   }
@@ -208,17 +207,15 @@ export type SinkOptions =
       secret: string;
     };
 
-/** As they were found to be good. */
 type Checked = { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: URL; secret: Buffer };
 
 interface SinkSettings {
   readonly type: SinkOptions["type"];
-  /** `mode`: of a file that it creates. */
   make(clock: Clock, mode: number): Sink;
   isSame(other: SinkSettings): boolean;
 }
 
-/** Says at `open` what is wrong with them; whether the other side is there shows when something is delivered. */
+/** Rejects invalid settings at `open`; an unreachable receiver shows at the first delivery. */
 export function checkSinks(sinks: Record<string, SinkOptions> | undefined): Map<string, SinkSettings> {
   if (sinks === undefined) return new Map();
   if (typeof sinks !== "object" || sinks === null || Array.isArray(sinks)) {
@@ -281,7 +278,7 @@ function check(name: string, options: SinkOptions): Checked {
   }
 }
 
-/** From here on it stays the same file, whatever becomes of the working folder. */
+/** Resolved now: the working directory may change. */
 function checkPath(path: unknown, where: string): string {
   if (typeof path === "string" && path !== "" && !path.includes("\0")) return resolve(path);
   throw invalid(`The path of ${where} must be a path, got ${describeValue(path)}.`, 'Give a path, e.g. "events.jsonl".');

@@ -6,18 +6,16 @@ import type { Event } from "../../core/jobs/event.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
 
-/** Where events go. */
 export interface Sink {
   readonly kind: string;
-  /** How many it takes at once, at most. */
   readonly atOnce: number;
-  /** Whether an event that it refuses holds back only later events of the same job or build. It then takes one at a time. */
+  /** True: a refused event holds back only later events of the same job or build, and the sink gets one at a time. */
   readonly refusesOne?: boolean;
-  /** In their order. Resolves when all of them have arrived, and will not get lost there; rejects otherwise, and gets them again. */
+  /** Resolves when all have arrived durably; rejects otherwise, and gets them again. */
   deliver(events: readonly Event[], signal: AbortSignal): Promise<void>;
 }
 
-/** A delivery that failed. `isDown`: it says nothing about the one event, so the sink is left alone, for `after` at least. */
+/** A failed delivery. `isDown`: it says nothing about the event itself, so the sink is paused, for `after` at least. */
 export class SinkDown extends Error {
   readonly after: number;
   readonly isDown: boolean;
@@ -30,14 +28,13 @@ export class SinkDown extends Error {
   }
 }
 
-/** One JSON line an event, on standard output. */
 export function consoleSink(output: Writable = process.stdout): Sink {
   return {
     kind: "console",
     atOnce: 100,
     deliver: (events) =>
       new Promise((resolve, reject) => {
-        // A pipe whose reader is gone tells so by an "error" event, too: unheard, it would end the process.
+        // A pipe whose reader is gone also emits "error": unhandled, it would end the process.
         output.on("error", heard);
         output.write(events.map((event) => `${JSON.stringify(event)}\n`).join(""), (error) => {
           setImmediate(() => output.off("error", heard));
@@ -50,13 +47,12 @@ export function consoleSink(output: Writable = process.stdout): Sink {
 
 function heard(): void {}
 
-/** How every line begins. */
 const BEGINNING = '{"seq":';
 const STEP = 65_536;
 
 /**
- * One JSON line an event, at the end of a file. The lines are on the disk before the cursor moves. It is opened for each
- * delivery, so that it may be renamed or removed in between, as programs that rotate logs do.
+ * One JSON line per event at the end of a file, synced before the cursor moves. The file is opened for each delivery, so that
+ * log rotation may rename or remove it.
  */
 export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
   return {
@@ -91,7 +87,7 @@ async function append(path: string, mode: number, lines: string): Promise<void> 
   }
 }
 
-/** A file that is there keeps its mode; a new one has this, whatever the umask is. */
+/** An existing file keeps its mode; a new one has this, whatever the umask is. */
 async function openToAppend(path: string, mode: number): Promise<FileHandle> {
   try {
     const created = await open(path, "ax+", mode);
@@ -103,7 +99,7 @@ async function openToAppend(path: string, mode: number): Promise<FileHandle> {
   }
 }
 
-/** Who was killed while writing has left a torn last line. Its event comes again, so what is there of it is cut off. */
+/** A killed process has left a torn last line. Its event comes again, so the torn part is cut off. */
 async function mend(file: FileHandle, size: number): Promise<number> {
   const tail = await lastLine(file, size);
   if (tail.length === 0) return size;
@@ -111,7 +107,7 @@ async function mend(file: FileHandle, size: number): Promise<number> {
     await file.truncate(size - tail.length);
     return size - tail.length;
   }
-  // Text of another program without a line end: it stays.
+  // Text of another program without a line end stays.
   await file.appendFile("\n");
   return size + 1;
 }
@@ -122,11 +118,10 @@ function isOurs(tail: Buffer): boolean {
   return BEGINNING.startsWith(start) || tail.every((byte) => byte === 0);
 }
 
-/** What comes after the last line's end; nothing in a file that is whole. */
 async function lastLine(file: FileHandle, size: number): Promise<Buffer> {
   let tail = Buffer.alloc(0);
   for (let end = size; end > 0;) {
-    // One byte tells in nearly every case.
+    // One byte is enough in nearly every case.
     const length = Math.min(end, end === size ? 1 : STEP);
     const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, end - length);
     const part = buffer.subarray(0, bytesRead);
@@ -138,9 +133,9 @@ async function lastLine(file: FileHandle, size: number): Promise<Buffer> {
   return tail;
 }
 
-/** A new file's name is on the disk only when its folder is. */
+/** A new file's name is on the disk only when its folder is synced. */
 async function syncFolder(path: string): Promise<void> {
-  // Windows has no such thing as opening a folder.
+  // Windows cannot open folders.
   if (process.platform === "win32") return;
   const folder = await open(path, "r");
   try {
@@ -150,15 +145,13 @@ async function syncFolder(path: string): Promise<void> {
   }
 }
 
-/** A server that has not answered by then is down. */
 const TIMEOUT = 15_000;
-/** The longest pause, whatever the server asks for. */
 const LONGEST_WAIT = 86_400_000;
 
 /**
- * One POST an event, those of a job or build in order, signed as Standard Webhooks (standardwebhooks.com) say. The id is the event's dedupe key,
- * so the other side can tell a second delivery from a second event. Neither the secret nor what the address holds
- * beyond the host is ever in an error.
+ * One POST per event, those of a job or build in order, signed by Standard Webhooks (standardwebhooks.com). The id is the
+ * event's dedupe key, so the receiver can tell a second delivery from a second event. No error contains the secret, or what
+ * the address holds beyond the host.
  */
 export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock: Clock): Sink {
   return {
@@ -212,7 +205,6 @@ function sign(secret: Buffer, content: string): string {
   return createHmac("sha256", secret).update(content).digest("base64");
 }
 
-/** `Retry-After`: seconds, or a date. */
 function waitAsked(header: string | null, now: number): number {
   if (header === null) return 0;
   const wait = /^\d+$/.test(header) ? Number(header) * 1_000 : Date.parse(header) - now;
@@ -220,8 +212,8 @@ function waitAsked(header: string | null, now: number): number {
 }
 
 /**
- * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a few words of its own ("bad port"). Words
- * that quote what the address holds beyond the host are left out.
+ * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a text ("bad port"). Texts that quote the
+ * address beyond the host are left out.
  */
 function reasonOf(error: unknown, { pathname, search }: URL): string {
   const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };

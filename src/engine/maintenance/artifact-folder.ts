@@ -9,7 +9,7 @@ import type { StoreLocation } from "../../store/open-store.ts";
 import { modeLike } from "../../store/sqlite/faults.ts";
 import type { Store } from "../../store/store.ts";
 
-/** The artifacts of a database: opened when they are first needed, in a folder beside it, or where it was said. */
+/** The artifacts of a database, opened on first use, beside it or in the configured folder. */
 export class ArtifactFolder {
   readonly #store: Store;
   readonly #location: StoreLocation;
@@ -26,14 +26,13 @@ export class ArtifactFolder {
     this.#given = given;
   }
 
-  /** Where it is, or would be; null: it is not configured, and there is no place beside the database. */
+  /** Null: not configured, and there is no default. */
   get path(): string | null {
     if (this.#given !== undefined) return resolve(this.#given);
     if (this.#location.kind === "postgres") return null;
     return this.#location.path === ":memory:" ? this.#temporary : `${this.#location.path}-artifacts`;
   }
 
-  /** For those who cannot wait, and know that it is open. */
   get opened(): Artifacts {
     if (this.#artifacts === null) throw new Error("the folder of artifacts is not open yet");
     return this.#artifacts;
@@ -72,7 +71,7 @@ export class ArtifactFolder {
     return artifacts;
   }
 
-  /** Like the database. On a server nothing is known of those who share the folder: then the umask decides. */
+  /** Like the database. On a server the umask decides: nothing is known of the folder's other users. */
   #mode(): number | undefined {
     if (this.#location.kind === "sqlite" && this.#location.path !== ":memory:") return modeLike(this.#location.path);
     return this.#location.mode;

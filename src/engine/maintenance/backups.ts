@@ -19,22 +19,21 @@ import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
 import { describeError } from "../log.ts";
 
-/** The lock of the process that makes one: of all processes with the same database, one at a time. */
+/** Held by the process that makes a backup: one at a time. */
 const LOCK = "holdfast.backups";
 const TTL = 60_000;
-/** However long until the next one: look again by then, since clocks are set and folders are emptied. */
+/** Clocks are set, and folders are emptied. */
 const LOOK_AGAIN = 3_600_000;
-/** While another process makes one, and after trouble. */
+/** While another process makes a backup, and after a failure. */
 const TRY_AGAIN = 60_000;
 
-/** Makes backups by a plan, and removes those that need not be kept. A process that dies on the way has made none; the next look finds that. */
+/** Makes backups by a plan and removes old ones. A process that dies on the way has made none; the next check finds that. */
 export class ScheduledBackups {
   readonly #engine: Engine;
   readonly #plan: BackupPlan;
   #cancel: (() => void) | null = null;
   #looking: Promise<void> | null = null;
   #stopped = false;
-  /** What was said already: it is tried again and again. */
   #trouble: string | null = null;
 
   constructor(engine: Engine, plan: BackupPlan) {
@@ -48,7 +47,7 @@ export class ScheduledBackups {
     this.#engine.clock.during?.(this.#looking);
   }
 
-  /** One that is being made comes to its end first. */
+  /** Waits for a backup in progress. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancel?.();
@@ -67,7 +66,6 @@ export class ScheduledBackups {
     if (!this.#stopped) this.#cancel = this.#engine.clock.after(Math.min(wait, LOOK_AGAIN), () => this.start());
   }
 
-  /** How long until it is worth looking again. */
   async #make(): Promise<number> {
     const { store, clock, program } = this.#engine;
     const due = () => backupDueIn(this.#plan, this.#counting(), clock.now());
@@ -76,7 +74,7 @@ export class ScheduledBackups {
     if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
     const renewal = this.#keep(token);
     try {
-      // Another process may have made it between the look and the lock.
+      // Another process may have made one between the check and the lock.
       if (due() === 0) await this.#makeOne();
     } finally {
       renewal();
@@ -88,7 +86,7 @@ export class ScheduledBackups {
   async #makeOne(): Promise<void> {
     const { location, clock, log } = this.#engine;
     const { folder, artifacts } = this.#plan;
-    // The last part of it alone: where more is missing, a disk may not be mounted.
+    // Not recursive: if the parent is missing too, a disk may not be mounted.
     const source = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : "holdfast";
     if (!existsSync(folder)) createFolder(folder, modeLike(source), { recursive: false });
     const file = backupName(source, clock.now());
@@ -100,7 +98,7 @@ export class ScheduledBackups {
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 
-  /** After a restore the journal leads on from none of before: the next is due at once. */
+  /** After a restore the journal continues from no earlier backup: the next is due at once. */
   #counting(): KnownBackup[] {
     const { journaled, epoch } = this.#engine.store.maintenance;
     return journaled ? this.#known().filter((one) => one.epoch === epoch) : this.#known();
@@ -119,13 +117,13 @@ export class ScheduledBackups {
     );
   }
 
-  /** A large one takes longer than any lock should last by itself. */
+  /** A large backup takes longer than a lock should last. */
   #keep(token: string): () => void {
     const timer = setInterval(() => void this.#engine.store.locks.extend(LOCK, token, TTL).catch(() => {}), TTL / 3).unref();
     return () => clearInterval(timer);
   }
 
-  /** In the log each time it is another; in the audit and to all who listen, when it begins. */
+  /** Logs each new error; records and announces the first. */
   async #tell(failure: unknown): Promise<void> {
     const { log, store } = this.#engine;
     const error = failure instanceof Error ? failure.message : String(failure);
@@ -146,7 +144,7 @@ export interface BackupOptions {
   onProgress?: OnProgress;
 }
 
-/** A copy of everything at one instant, checked, under its name only when it is whole. No other process waits for it. */
+/** A checked copy at one instant, which gets its name only when it is whole. No other process waits for it. */
 export async function makeBackup(
   engine: Engine,
   path: string,
@@ -164,7 +162,7 @@ export async function makeBackup(
   }
 }
 
-/** It is there by now, whatever becomes of its entry in the audit; and what is damaged is not written to. */
+/** The backup exists, whether or not its audit entry can be written. A damaged database is not written to. */
 async function writeDown({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
   if (store.damage.damaged !== null) return;
   await store.audit
@@ -172,7 +170,6 @@ async function writeDown({ store, log }: Engine, path: string, { size, sha256, r
     .catch((error: unknown) => log.warn("a backup was made, and could not be written down", { path, ...describeError(error) }));
 }
 
-/** The file, and the artifacts that came with it. */
 export async function verifyWhole(
   path: string,
   driver: "node:sqlite" | "better-sqlite3",
@@ -183,7 +180,6 @@ export async function verifyWhole(
   return verified;
 }
 
-/** Throws if an artifact that came with the backup is missing or damaged. */
 export async function verifyArtifacts(backup: string, manifest: Manifest | null, tell: OnProgress): Promise<void> {
   if (manifest === null || !manifest.artifacts.included) return;
   const { hashes } = manifest.artifacts;
@@ -200,7 +196,7 @@ async function include(engine: Engine, staged: StagedBackup, onProgress: OnProgr
   return { included: true, hashes: hashes.filter((hash) => !gone.has(hash)), bytes, missing };
 }
 
-/** Whether they are there is looked at all the same: to know it now is better than after a restore. */
+/** Missing artifacts are recorded: better to know now than after a restore. */
 async function refer(engine: Engine, staged: StagedBackup): Promise<BackupArtifacts> {
   const hashes = [...staged.hashes];
   const { path } = engine.artifactFolder;

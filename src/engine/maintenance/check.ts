@@ -6,12 +6,11 @@ import type { Thoroughness } from "../../store/maintenance.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 
-/** How many missing artifacts are named; the others are counted. */
 const NAMED = 5;
-/** So many are looked for at a time: what else this process does comes in between. */
+/** Other work of this process runs between two steps. */
 const STEP = 500;
 
-/** What is wrong with a database and what it refers to, in sentences. */
+/** What is wrong with a database and its artifacts, in sentences. */
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
   const { damage } = engine.store;
   const known = damage.damaged;
@@ -23,7 +22,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const [first] = missing;
   const named = missing.slice(0, NAMED).join(", ");
   const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
-  // Only what was known before the check: it says nothing about what was found while it looked.
+  // Clears only findings from before the check.
   const isClean = isComplete && findings.length + audit.length === 0;
   const stays = known !== null && isClean ? await damage.clear(standing) : known;
   return [
@@ -35,7 +34,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   ];
 }
 
-/** What pages that cannot be read mean for it was found with them. */
+/** The check itself reports unreadable pages. */
 async function auditOf({ store }: Engine): Promise<string[]> {
   try {
     const { fault } = await verifyAudit(store);
@@ -49,7 +48,7 @@ async function auditOf({ store }: Engine): Promise<string[]> {
 async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
   if (hashes.length === 0) return [];
   const { path } = engine.artifactFolder;
-  // On a server the place of artifacts may not be configured: then they cannot be checked.
+  // On PostgreSQL the folder may not be configured: then artifacts cannot be checked.
   if (path === null) return engine.location.kind === "postgres" ? [] : hashes;
   if (!existsSync(path)) return hashes;
   const artifacts = await engine.artifacts();
@@ -61,19 +60,16 @@ async function missingOf(engine: Engine, hashes: readonly string[]): Promise<rea
   return missing;
 }
 
-/** Entries that are looked at in one go: others of this process come in between. */
 const PAGE = 1_000;
 
 export interface AuditVerdict {
   ok: boolean;
-  /** How many are whole, or were looked at until one was not. */
   entries: number;
-  /** Up to here it is whole. */
   head: AuditHead;
   fault: AuditFault | null;
 }
 
-/** The whole of the audit, from the first entry on. `known`: heads that the caller kept. */
+/** `known`: heads that the caller kept. */
 export async function verifyAudit({ audit }: Pick<Store, "audit">, known: readonly AuditHead[] = []): Promise<AuditVerdict> {
   let entries = 0;
   for (let from = NO_ENTRY; ;) {

@@ -3,10 +3,12 @@ import type { LockToken } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError } from "../log.ts";
 
-/** How often an orchestrator says that it lives. */
 export const BEAT = 5_000;
 
-/** The locks of pipelines that this process holds. They are kept by the keeper's thread, where there is one: a handler that blocks the event loop must not lose them. */
+/**
+ * The orchestrator locks of this process. The keeper thread renews them, where there is one: a handler that blocks the event
+ * loop must not lose them.
+ */
 export class Heartbeats {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -23,7 +25,6 @@ export class Heartbeats {
     this.#send = parts.send;
   }
 
-  /** Until the answer is called, or the lock is lost. */
   watch(lock: LockToken, onLost: () => void): () => void {
     this.#held.set(lock.token, { lock, onLost });
     if (!this.#send({ lead: lock })) this.#beatSoon();
@@ -34,7 +35,6 @@ export class Heartbeats {
     };
   }
 
-  /** A new thread knows nothing of them. */
   resend(): void {
     for (const { lock } of this.#held.values()) this.#send({ lead: lock });
   }

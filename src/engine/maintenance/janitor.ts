@@ -16,35 +16,31 @@ import type { Store } from "../../store/store.ts";
 import { type Log, describeError, RepeatedFailure } from "../log.ts";
 import type { LeaseTable } from "../leases.ts";
 
-/** At most this many leases in one transaction. */
 const CHUNK = 10_000;
-/** Before a claim only a few: it must not wait for a great clean-up. */
+/** A claim must not wait for a large clean-up. */
 const QUICK = 100;
 const TICK = 400;
-/** Where claims follow each other faster than this, not every one looks first. */
+/** Claims in quicker succession share one reclaim. */
 const HEALED = 50;
-/** While no other process has the database open, nothing runs and nothing changes: then nothing can be left behind. */
+/** With no other process and nothing running, nothing can be left behind. */
 const IDLE_TICK = 5_000;
-/** How long a process of which nothing is known stays on the list. */
+/** How long a process whose life is unknown stays registered. */
 const DOUBT = 60_000;
-/** Every so many ticks leases are looked for that expire further away than they can; it reads every running job. */
+/** Searches for leases that expire further away than they can; reads every running job. */
 const SKEW_TICKS = 5;
-/** Finished jobs that are removed in one transaction, and the pause before the next: claims come between. */
+/** Claims run between two steps. */
 const STEP = 250;
 const BREATH = 10;
-/** However little is to be kept: a caller that waits for a job has to see how it ended. In milliseconds. */
+/** However little is kept: a caller that waits for a job must see how it ended. */
 const LEAST_AGE = 1_000;
-/** Once a minute old events are trimmed; so few at a time that no caller waits for it. */
 const TRIM_EVERY = 60_000;
 const TRIM = 500;
-/** Work items of ended builds that are cleared away in one commit. */
 export const CLEARED = 1_000;
-/** Long enough to look up what a weekend brought, and for a new consumer to be tried out on. */
+/** Covers a weekend, and lets a new consumer be tried out. */
 const KEPT = 7 * 86_400_000;
 const NO_ORPHANS = { builds: [], orchestratorLocks: [] };
-/** More expired leases than there can be. */
 const ALL = 10_000_000;
-/** Wall and monotonic time that differ by more than this since the last look: the clock was set, or the host slept. */
+/** A larger difference of wall and monotonic time: the clock was set, or the host slept. */
 const JUMP = 1_000;
 
 export interface RecoveryStats {
@@ -53,21 +49,19 @@ export interface RecoveryStats {
   recoveryTimestamp: number;
 }
 
-/** The numbers of what a recovery has done; null: nothing. */
 export function statsOf(done: RecoveryPlan | null, now: number): RecoveryStats {
   const { jobs, locks } = countPlan(done);
   return { locksCleaned: locks, entriesReclaimed: jobs, recoveryTimestamp: now };
 }
 
-/** With what a recovery would take back now. */
 export interface StaleStats extends RecoveryStats {
   staleLocks: number;
   staleEntries: number;
 }
 
 /**
- * Finds what was left behind (leases of dead processes, expired leases, expired locks) and gives it back. Safe from
- * many processes at once: it judges what it read, and the store changes only what is still exactly that.
+ * Reclaims leases of dead processes, expired leases and expired locks. Safe from many processes at once: it judges what it
+ * read, and the store changes only what is still exactly that.
  */
 export class Janitor {
   readonly #store: Store;
@@ -76,21 +70,20 @@ export class Janitor {
   readonly #log: Log;
   readonly #self: ProcessId;
   readonly #onStop: ((drain: number) => void) | null;
-  /** Reclaims what dead processes held. */
   readonly recovery: Recovery;
   #stopAsked = false;
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
-  /** Since when nothing has been known of a process. */
+  /** Since when a process's life is unknown. */
   readonly #doubts = new Map<ProcessId, number>();
-  /** Since when a lease has been seen expired, on the monotonic clock. */
+  /** Since when a lease was seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
   #lookedAt = Number.NEGATIVE_INFINITY;
   #healedAt = Number.NEGATIVE_INFINITY;
   #lastLook: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #unlisten: (() => void) | null = null;
-  /** Nothing has changed since the last tick; and until when, after that one, nothing can be left behind. */
+  /** Nothing has changed since the last tick. */
   #quiet = false;
   #rest = TICK;
   #slow = false;
@@ -99,7 +92,7 @@ export class Janitor {
   readonly #trouble = new RepeatedFailure();
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
-  /** The dead were looked for since the database was opened: who is found from now on may have died beside this process. */
+  /** The dead were searched since the database was opened: those found later may have died beside this process. */
   #looked = false;
 
   constructor(parts: {
@@ -108,9 +101,7 @@ export class Janitor {
     clock: Clock;
     log: Log;
     self: ProcessId;
-    /** Looks closer after a crash. */
     check?: ConstructorParameters<typeof Recovery>[0]["check"];
-    /** An operator asks this process to stop. */
     onStop?: (drain: number) => void;
   }) {
     this.#store = parts.store;
@@ -123,11 +114,10 @@ export class Janitor {
     this.recovery = new Recovery({ store, clock, log, self, ...(check === undefined ? {} : { check }) });
   }
 
-  /** From now on it looks around by itself. */
   start(): void {
     if (this.#running) return;
     this.#running = true;
-    // A process that opens the database, claims and dies has to be noticed as fast as ever.
+    // A process that opens the database, claims and dies must be noticed soon.
     this.#unlisten = this.#store.onChange(() => this.#hurry());
     this.#schedule(TICK);
   }
@@ -141,7 +131,7 @@ export class Janitor {
     await this.recovery.stop();
   }
 
-  /** What a crash has left behind is found by the process that opens next, and is back when this resolves. Never throws. */
+  /** Reclaims what a crash has left, before `open` resolves. Never throws. */
   async open(): Promise<void> {
     try {
       const dead = await this.#dead();
@@ -156,14 +146,13 @@ export class Janitor {
   }
 
   /**
-   * Before a claim, and after one of a worker that finds less than it wants: a bounded look, which costs one index probe when
-   * there is nothing, and on a server its answer's way; not more often than is of use. Where no worker makes the janitor look around by itself, dead processes are looked for here,
-   * now and then. True: something came back. Never throws.
+   * Before a claim, and after a worker's claim that found less than it wanted: a bounded check of one index probe, or one
+   * round trip. Without a worker, it also searches for dead processes now and then. True: jobs were reclaimed. Never throws.
    */
   async heal(): Promise<boolean> {
     const now = this.#clock.monotonic();
     if (this.#running && now - this.#healedAt < HEALED) return false;
-    // A handle that only reads claims nothing and reclaims nothing.
+    // A handle that only reads reclaims nothing.
     if (this.#self === 0) return false;
     try {
       const dead = this.#running ? [] : await this.#dead();
@@ -178,7 +167,7 @@ export class Janitor {
     }
   }
 
-  /** Builds whose orchestrator is gone can be resumed by another. Costs a look when there is none. */
+  /** Builds without a live orchestrator become CRASHED, so that another can resume them. */
   async orphans(
     reason: "orphaned_at_startup" | "orchestrator_lost",
   ): Promise<Pick<RecoveryPlan, "builds" | "orchestratorLocks">> {
@@ -189,7 +178,7 @@ export class Janitor {
     if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return NO_ORPHANS;
     if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
-    // Those of the dead are crashed with their burial.
+    // Recovery handles the builds of the dead.
     const crashed = await builds.orphan({ dead: [], alive: [this.#self, ...of("alive")] }, reason);
     for (const { id, pipeline } of crashed)
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
@@ -198,17 +187,17 @@ export class Janitor {
     return { builds: ids, orchestratorLocks: locks };
   }
 
-  /** Cancels work that builds have left undone at their end. Costs one read when there is none. */
+  /** Cancels work that ended builds have left. */
   async clear(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
     const clearing = { which: "idle", limit: CLEARED, ...(pipeline === undefined ? {} : { pipeline }) } as const;
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
   }
 
-  /** Recovers everything there is, now; `asked`: at whose word. Null: there was nothing. */
+  /** Recovers everything now; `asked`: the operator who asked. Null: nothing to do. */
   async recover(asked?: string): Promise<RecoveryPlan | null> {
     const opening = !this.#looked;
     const dead = (await this.#probe()).filter(({ life }) => isProvenDead(life));
-    // The dead first: a lease of theirs may have expired too, and the death is what an operator wants to read.
+    // The dead first: their leases may have expired too, and an operator wants to read of the death.
     const met = await this.#store.damage.findings();
     const alone = this.#isAlone();
     const crash = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
@@ -224,7 +213,7 @@ export class Janitor {
     });
   }
 
-  /** What `recover` would do now, or with `expiredFor` what `reclaimStale` would. Null: nothing. Nothing is written. */
+  /** What `recover` would do now, or with `expiredFor` what `reclaimStale` would. Null: nothing. Writes nothing. */
   async preview(expiredFor?: number): Promise<RecoveryPlan | null> {
     const { recoveries } = this.#store;
     if (expiredFor !== undefined) {
@@ -241,7 +230,7 @@ export class Janitor {
     return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
   }
 
-  /** By an operator: leases that expired at least this long ago are reclaimed, whatever holds them. */
+  /** By an operator: reclaims leases that expired at least this long ago, whatever holds them. */
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
     let jobs = 0;
     for (;;) {
@@ -257,7 +246,6 @@ export class Janitor {
     return orderPlan({ ...noCrashRecovery(), expired: { jobs, locks: await this.#store.locks.clean() } });
   }
 
-  /** At most `limit` leases that expired at least this long ago, the oldest first. */
   async #expiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit });
     return stale.filter(({ left }) => left <= -expiredFor);
@@ -306,7 +294,6 @@ export class Janitor {
       else this.#doubts.delete(process.id);
     }
     await this.#drain({ dead: [], skewed }, "lease expired");
-    // Neither waits for the other, nor for a server's answer longer than it must.
     await Promise.all([this.#store.locks.clean(), this.orphans("orchestrator_lost"), this.clear()]);
     if (this.#onStop !== null) await this.#heed(this.#onStop);
     if (this.#expiring === null) await this.#expire();
@@ -314,7 +301,7 @@ export class Janitor {
     this.#rest = processes.length === 0 ? await this.#restAlone() : TICK;
   }
 
-  /** How long nothing can be left behind; a lock that runs out by then opens its queue when it does. */
+  /** A lock that expires earlier opens its queue then. */
   async #restAlone(): Promise<number> {
     if ((await this.#store.processes.running()).size > 0) return TICK;
     const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
@@ -328,7 +315,7 @@ export class Janitor {
     onStop(self.stop);
   }
 
-  /** Removes jobs that their queue need not keep: in small steps, so that no caller waits for it. */
+  /** Removes jobs beyond their queue's retention. */
   async #expire(): Promise<void> {
     this.#expiring = null;
     const { more } = await this.#store.expire(STEP, LEAST_AGE);
@@ -340,16 +327,15 @@ export class Janitor {
     });
   }
 
-  /** In small steps: what is handed in meanwhile comes in between. */
   async #trim(): Promise<void> {
     const now = this.#clock.monotonic();
     if (now - this.#trimmedAt < TRIM_EVERY) return;
     while (this.#running && (await this.#store.events.trim({ olderThan: KEPT, limit: TRIM })) === TRIM);
-    // One that failed is tried again at the next tick.
+    // A failed trim is tried again at the next tick.
     this.#trimmedAt = now;
   }
 
-  /** Nothing proves its life or its death, e.g. in a copied database: struck off after a while, once it holds nothing. */
+  /** Nothing proves life or death, e.g. in a copied database: unregistered after a while, once it holds nothing. */
   async #doubt(process: ProcessView): Promise<void> {
     const now = this.#clock.monotonic();
     const since = this.#doubts.get(process.id) ?? now;
@@ -365,13 +351,12 @@ export class Janitor {
     return processes;
   }
 
-  /** The dead, if it is time to look for them again. */
   async #dead(): Promise<Dead[]> {
     if (this.#clock.monotonic() - this.#lookedAt < TICK) return [];
     return (await this.#probe()).filter(({ life }) => isProvenDead(life));
   }
 
-  /** As far as this process can see, no other has the database open. */
+  /** As far as this process knows, no other has the database open. */
   #isAlone(): boolean {
     return [...this.#lives.values()].every(isProvenDead);
   }
@@ -395,7 +380,7 @@ export class Janitor {
 
   async #reclaim(stale: StaleLease[], cause: string): Promise<number> {
     const judged: Judgement[] = [];
-    // Without a fresh look a process that has just started would be a stranger.
+    // Without a fresh probe a process that has just started would be unknown.
     if (stale.some(({ holder }) => holder !== null && holder !== this.#self && !this.#lives.has(holder))) await this.#probe();
     for (const lease of stale) {
       const verdict = this.#judge(lease);
@@ -405,7 +390,6 @@ export class Janitor {
     return (await this.#store.recoveries.reclaim(judged, cause)).entries;
   }
 
-  /** The leases of processes that are not proven dead which `recover` would reclaim now. Nothing is written. */
   async #expired(lives: Map<ProcessId, Life>): Promise<StaleLease[]> {
     const now = this.#clock.monotonic();
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: ALL });

@@ -16,9 +16,8 @@ import { bootId } from "../host.ts";
 import { type Log, describeError } from "../log.ts";
 import { checkAll } from "./check.ts";
 
-/** At most this many jobs in one transaction. */
 const CHUNK = 10_000;
-/** How long a process that leaves waits for what is being checked; after that it leaves it to the next. In milliseconds. */
+/** How long a process that closes waits for checks; after that it leaves the report to the next process. */
 const GRACE = 2_000;
 
 export interface Dead {
@@ -26,33 +25,29 @@ export interface Dead {
   life: Life;
 }
 
-/** What is known when a process is found dead. */
 interface Circumstances {
   opening: boolean;
-  /** No other process has the database open. */
   alone: boolean;
-  /** What is wrong with the database itself: worth a report even if no process has died. */
+  /** Damage of the database itself: worth a report even if no process has died. */
   met?: readonly Finding[];
-  /** At most so many jobs in the first transaction: a claim waits for it. */
+  /** Jobs in the first transaction, for which a claim waits. */
   first?: number;
-  /** The operator who asked for it, for the audit. */
   asked?: string;
 }
 
-/** A report that this process has to end. */
+/** A report that this process must close. */
 interface Owned {
   report: number;
   reason: BuildReason;
   context: CheckCircumstances;
-  /** By the checks; null: they are to be made. */
   found: Findings | null;
   jobsPending: number;
   asked: string | undefined;
 }
 
 /**
- * The one way in which dead processes are buried: their jobs go back, their builds are CRASHED, their locks are free, and one
- * report tells it. Each step is a transaction that adds to the report what it did; wherever it is killed, the next continues.
+ * Reclaims what dead processes held: their jobs are pending again, their builds CRASHED, their locks free, and one report
+ * describes it. Each transaction adds to the report; wherever it is killed, the next process continues.
  */
 export class Recovery {
   readonly #store: Store;
@@ -62,9 +57,8 @@ export class Recovery {
   readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
   readonly #grace: number;
   readonly #leaving = new AbortController();
-  /** One burial after the other. */
+  /** Recoveries run one after the other. */
   #turn: Promise<unknown> = Promise.resolve();
-  /** The report that this process has to end. */
   #owned: Owned | null = null;
   #ending: Promise<void> | null = null;
 
@@ -85,8 +79,8 @@ export class Recovery {
   }
 
   /**
-   * Buries them; `all` resolves when everything that they had in hand is back, `some` when the first of it is. What is checked
-   * after that is waited for by `settled`.
+   * `all` resolves when everything is reclaimed, `some` when the first jobs are. `settled` also waits for the checks after
+   * that.
    */
   start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<CrashRecovery> } {
     const { promise: some, resolve } = Promise.withResolvers<void>();
@@ -99,12 +93,12 @@ export class Recovery {
     return this.start(dead, circumstances).all;
   }
 
-  /** A report that another process has left unended while this one lives. Costs a read when there is none. */
+  /** Continues a report that another process has left open. */
   async takeOver(circumstances: Circumstances): Promise<void> {
     if (this.#owned === null) await this.run([], circumstances);
   }
 
-  /** Ends a report that could not be ended when it should have been. */
+  /** Closes a report that could not be closed before. */
   goOn(): void {
     const owned = this.#owned;
     if (owned === null || this.#ending !== null) return;
@@ -114,13 +108,11 @@ export class Recovery {
     });
   }
 
-  /** Resolves when nothing is being recovered or checked by this process. */
   async settled(): Promise<void> {
     await this.#turn;
     await this.#ending;
   }
 
-  /** This process leaves. */
   async stop(): Promise<void> {
     const grace = setTimeout(() => this.#leaving.abort(), this.#grace);
     await this.settled();
@@ -149,7 +141,7 @@ export class Recovery {
     const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;
     for (const one of left) {
-      // Another transaction has locked a job of this process for the moment: the janitor finds it again.
+      // Another transaction has locked a job of this process: the janitor finds it again.
       if (!(await this.#bury(one, burial, recovered, { ...(quick === undefined ? {} : { quick }), onSome }))) return recovered;
     }
     if (!owned) return recovered;
@@ -164,7 +156,7 @@ export class Recovery {
     return recovered;
   }
 
-  /** A dead process's jobs go back, then all else that it had, and its name is struck off. False: not all of it, yet. */
+  /** Reclaims a dead process's jobs, then everything else it held, and unregisters it. False: jobs are left. */
   async #bury(
     { id, life, ...dead }: Left,
     { report, spent, reason }: { report: number; spent: () => number; reason: BuildReason },
@@ -202,7 +194,7 @@ export class Recovery {
     return true;
   }
 
-  /** Looks closer, then ends the report. If that fails, it is tried again, or left to the next process that recovers. */
+  /** Checks, then closes the report. If that fails, it is tried again, or left to the next process that recovers. */
   async #end(owned: Owned): Promise<void> {
     try {
       owned.found ??= await this.#checked(owned.context);
@@ -224,7 +216,7 @@ export class Recovery {
     }
   }
 
-  /** The caller that waits for the opening comes first: to start a thread, or to copy a short log, takes some milliseconds. */
+  /** The caller of `open` goes first: to start a thread, or to checkpoint a short log, takes some milliseconds. */
   async #checked(context: CheckCircumstances): Promise<Findings | null> {
     if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
     return this.#check === null ? NO_FINDINGS : await this.#check(context);
@@ -251,7 +243,7 @@ function reasonOf({ opening }: Circumstances): BuildReason {
   return opening ? "orphaned_at_startup" : "orchestrator_lost";
 }
 
-/** What has gone by since it was asked last, in whole milliseconds; of those who only help, nothing. */
+/** Whole milliseconds since the last call; 0 for a process that only helps. */
 function stopwatch(clock: Clock | null, since: number): () => number {
   let last = since;
   return () => {
@@ -261,28 +253,23 @@ function stopwatch(clock: Clock | null, since: number): () => number {
   };
 }
 
-/** Under what circumstances the dead were found. */
 export interface CheckCircumstances {
-  /** The database has just been opened here. */
+  /** This process has just opened the database. */
   opening: boolean;
-  /** No other process has it open. */
   alone: boolean;
-  /** The host was started anew since one of the dead was. */
+  /** The host was rebooted since one of the dead started. */
   rebooted: boolean;
-  /** Aborts when this process leaves; the process that opens next checks again. */
+  /** Aborts when this process closes; the process that opens next checks again. */
   signal: AbortSignal;
 }
 
-/**
- * Looks closer, after everything was given back. It must not hold up this thread: what takes long goes into one of its own. What
- * it throws is an error of the report.
- */
+/** Runs after everything was reclaimed. It must not block this thread. What it throws is an error of the report. */
 export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promise<Partial<Findings>>;
 
-/** In this order, after each recovery. A server looks after its own log and pages; artifacts are Holdfast's on both. */
+/** PostgreSQL looks after its own log and pages; artifacts are Holdfast's on both. */
 export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
-/** All that they find. Null: the process leaves before they are done. */
+/** Null: the process closes before they are done. */
 export async function runChecks(
   checks: readonly Check[],
   engine: Engine,
@@ -299,7 +286,7 @@ export async function runChecks(
   return found;
 }
 
-/** What could not be checked is not known to be well. */
+/** What could not be checked counts as an error. */
 async function attempt(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
   try {
     return await check(engine, circumstances);
@@ -309,32 +296,31 @@ async function attempt(check: Check, engine: Engine, circumstances: CheckCircums
   }
 }
 
-/** A log that a crash has left long makes every opening slow until it is copied. */
+/** A long log makes every opening slow until it is checkpointed. */
 async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Promise<Partial<Findings>> {
   await store.maintenance.checkpoint({ alone });
   return {};
 }
 
-/** What the dead were writing into the folder of artifacts, which may have been open here long before. */
+/** Removes what the dead were writing into the folder of artifacts. */
 async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
   const { path } = engine.artifactFolder;
   if (path !== null && existsSync(path)) await (await engine.artifacts()).clear();
   return {};
 }
 
-/** With the artifacts that something refers to. Where others live, they would have met damage; they have just been reading. */
+/** Not while other processes live: they have just been reading, and would have found damage. */
 async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCircumstances): Promise<Partial<Findings>> {
   if (!alone && !rebooted) return {};
-  // There is nothing to check on a server if the place of artifacts is not configured.
+  // Nothing to check on PostgreSQL without a folder of artifacts.
   if (engine.location.kind === "postgres" && engine.artifactFolder.path === null) return {};
   return { errors: await checkAll(engine, "quick", signal) };
 }
 
-/** How long, and how often, those who work are given the time to bury. In milliseconds. */
 const PATIENCE = 5_000;
 const PAUSE = 50;
 
-/** What has crashed, and the processes that were probed to find that out. Nothing is written. */
+/** Writes nothing. */
 export async function findCrash(
   store: Store,
 ): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
@@ -348,8 +334,8 @@ export async function findCrash(
 }
 
 /**
- * Whether a crash has left something that waits for an operator. Workers reclaim from a process that dies beside them in a moment,
- * so that is waited for: a worker that is started again at once would else be refused for nothing.
+ * Whether a crash waits for an operator. Live workers reclaim in a moment, so this waits for them: a worker that is restarted
+ * at once would be rejected for nothing.
  */
 export async function isLeftBehind(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += PAUSE) {
