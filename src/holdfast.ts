@@ -19,13 +19,13 @@ import {
   lockOf,
   type PostgresTx,
   Queues,
-  readable,
+  ifReadable,
   type SqliteTx,
   transact,
 } from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";
-import { type RecoveryStats, type StaleStats, statsOf } from "./engine/maintenance/janitor.ts";
+import { type RecoveryStats, type StaleStats, recoveryStats } from "./engine/maintenance/janitor.ts";
 import { recoveryPending } from "./engine/maintenance/recovery.ts";
 import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";
 import { onSignals } from "./engine/shared-engine.ts";
@@ -108,7 +108,7 @@ export class Holdfast implements AsyncDisposable {
     this.recovery = {
       recoverStale: async () => {
         this.#refuseClosed();
-        return statsOf(await engine.janitor.recover(engine.actor), engine.clock.now());
+        return recoveryStats(await engine.janitor.recover(engine.actor), engine.clock.now());
       },
       stats: async () => {
         this.#refuseClosed();
@@ -125,7 +125,7 @@ export class Holdfast implements AsyncDisposable {
       reclaimStale: async (expiredFor) => {
         this.#refuseClosed();
         const plan = await engine.janitor.reclaimStale(toMillis(expiredFor, "expiredFor"), engine.actor);
-        return statsOf(plan, engine.clock.now());
+        return recoveryStats(plan, engine.clock.now());
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
       history: () => this.#reports(REPORTS_SHOWN),
@@ -145,7 +145,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosed();
     await this.#engine.janitor.recovery.settled();
     const { damage, recoveries } = this.#engine.store;
-    const recorded = (await readable(() => recoveries.reports({ limit }))) ?? [];
+    const recorded = (await ifReadable(() => recoveries.reports({ limit }))) ?? [];
     // A database that is only read cannot hold the report of why.
     const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
     return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);
@@ -247,7 +247,7 @@ export class Holdfast implements AsyncDisposable {
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");
     if (!Array.isArray(defs)) throw notAList("work needs an array of jobs and pipelines.");
-    if (this.#engine.isSealed) throw recoveryPending(this.#engine.location.name);
+    if (this.#engine.isReadOnly) throw recoveryPending(this.#engine.location.name);
     const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
     const worker = this.#work(all, options);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());

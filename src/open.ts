@@ -55,7 +55,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       ...(options.user === undefined ? {} : { user: toStorable(options.user) }),
       ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
       ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
-      backsUp: options.backups?.beforeMigration !== false,
+      backUpBeforeMigration: options.backups?.beforeMigration !== false,
       ...(options.busyTimeout === undefined ? {} : { writeWaitMs: toMillis(options.busyTimeout, "busyTimeout") }),
       ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
     });
@@ -86,7 +86,7 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
     log: logOf(options),
     program: toStorable(options.program ?? process.title),
     onlyReads: true,
-    backsUp: options.backups?.beforeMigration !== false,
+    backUpBeforeMigration: options.backups?.beforeMigration !== false,
     ...(artifacts === undefined ? {} : { artifacts }),
   });
   return new Holdfast(engine, () => engine.close());
@@ -98,7 +98,7 @@ async function serve(
   sinks: ReturnType<typeof checkSinks>,
   plan: BackupPlan | null,
 ): Promise<() => Promise<void>> {
-  if (engine.store.damage.damaged !== null || engine.isSealed) return async () => {};
+  if (engine.store.damage.damaged !== null || engine.isReadOnly) return async () => {};
   const letGo = await engine.relays.use(sinks);
   if (plan === null) return letGo;
   const backups = new ScheduledBackups(engine, plan);
@@ -112,7 +112,7 @@ async function serve(
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
 function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
   const { location, store } = engine;
-  if (engine.isSealed && recovery !== "manual") throw recoveryPending(location.name);
+  if (engine.isReadOnly && recovery !== "manual") throw recoveryPending(location.name);
   if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
     throw new HoldfastError(
       "DRIVER_DIFFERS",

@@ -1,15 +1,15 @@
 import { writeSync } from "node:fs";
-import { closeAll, isImpatient, SIGNALS } from "../engine/shared-engine.ts";
+import { closeAll, forcesExit, STOP_SIGNALS } from "../engine/shared-engine.ts";
 import { EXIT } from "./exit.ts";
 
 /** A signal for commands that wait: aborts at the first SIGINT, SIGTERM or SIGHUP. A second one ends the process. */
 export function untilInterrupted(): AbortSignal & Disposable {
   const controller = new AbortController();
   const heard = (signal: NodeJS.Signals) => controller.abort(signal);
-  for (const signal of SIGNALS) process[isImpatient(signal) ? "once" : "on"](signal, heard);
+  for (const signal of STOP_SIGNALS) process[forcesExit(signal) ? "once" : "on"](signal, heard);
   return Object.assign(controller.signal, {
     [Symbol.dispose]: () => {
-      for (const signal of SIGNALS) process.off(signal, heard);
+      for (const signal of STOP_SIGNALS) process.off(signal, heard);
     },
   });
 }
@@ -19,7 +19,7 @@ export class Interrupts implements Disposable {
   readonly #controller = new AbortController();
 
   constructor() {
-    for (const signal of SIGNALS) process.on(signal, this.#heard);
+    for (const signal of STOP_SIGNALS) process.on(signal, this.#heard);
   }
 
   get signal(): AbortSignal {
@@ -31,11 +31,11 @@ export class Interrupts implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const signal of SIGNALS) process.off(signal, this.#heard);
+    for (const signal of STOP_SIGNALS) process.off(signal, this.#heard);
   }
 
   readonly #heard = (signal: NodeJS.Signals): void => {
-    if (this.#controller.signal.aborted && isImpatient(signal)) process.exit(EXIT.interrupted);
+    if (this.#controller.signal.aborted && forcesExit(signal)) process.exit(EXIT.interrupted);
     this.stop(signal);
   };
 }
@@ -49,9 +49,9 @@ const CLOSE_TIMEOUT_MS = 2_000;
  */
 export function closeOnSignals(): () => boolean {
   let leaving = false;
-  for (const name of SIGNALS) {
+  for (const name of STOP_SIGNALS) {
     process.on(name, (signal) => {
-      if (leaving && isImpatient(signal)) leave();
+      if (leaving && forcesExit(signal)) leave();
       // Another listener handles the signal.
       if (leaving || process.listenerCount(signal) > 1) return;
       leaving = true;

@@ -12,7 +12,7 @@ import type { ClaimSource, Claimed, NewJob, ProgressReport, Settlement, Store } 
 import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, newJob } from "./definition.ts";
-import type { Engine, Owner } from "./engine.ts";
+import type { Engine, LeaseOwner } from "./engine.ts";
 import { JobLog, type Log, describeError } from "./log.ts";
 import type { LossReason } from "./leases.ts";
 
@@ -36,14 +36,14 @@ export class SettleAs extends Error {
 }
 
 /** One attempt at a job in this process: its lease, its signal, and in the end the settlement for the store. */
-export class Attempt implements Owner, Settlement {
+export class Attempt implements LeaseOwner, Settlement {
   readonly job: Claimed["job"];
   readonly fence: Claimed["fence"];
   readonly claimed: Claimed;
   readonly runnable: Runnable;
   outcome: Outcome = { kind: "released" };
   /** The handler has returned, or thrown. */
-  over = false;
+  isOver = false;
   slot = -1;
   /** Set when the lease is gone: the store rejects every later write of the handler. */
   lost: LossReason | null = null;
@@ -81,7 +81,7 @@ export class Attempt implements Owner, Settlement {
   }
 
   /** The handler threw because its worker stops. */
-  gaveUp(error: unknown): boolean {
+  isInterruption(error: unknown): boolean {
     return this.#aborted === "STOPPING" && (error === this.signal.reason || isAbortError(error));
   }
 
@@ -120,7 +120,7 @@ async function saveCheckpoint(engine: Engine, attempt: Attempt, value: unknown):
 }
 
 function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unknown, options?: EnqueueOptions): { id: string } {
-  if (attempt.over) {
+  if (attempt.isOver) {
     throw new HoldfastError(
       "TOO_LATE",
       `Job ${attempt.claimed.id} has ended, so no job can be enqueued with it.`,
@@ -134,7 +134,7 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
 }
 
 function addCommit(attempt: Attempt, run: CommitRows): void {
-  if (attempt.over) {
+  if (attempt.isOver) {
     throw new HoldfastError(
       "TOO_LATE",
       `Job ${attempt.claimed.id} has ended, so no rows can be committed with it.`,
@@ -213,19 +213,19 @@ export function outcomeOf(thrown: unknown, clock: Clock): Outcome {
   return { kind: "error", error };
 }
 
-export function unreadable(thrown: unknown): Outcome {
+export function unreadableOutcome(thrown: unknown): Outcome {
   return { kind: "unreadable", error: toJobError(thrown) };
 }
 
-export function failForGood(error: JobError): Outcome {
+export function permanentFailure(error: JobError): Outcome {
   return { kind: "error", error, retry: false };
 }
 
 /** The outcome written for an attempt whose own outcome can never be written. */
-export function unwritable(outcome: Outcome, error: JobError): Outcome {
+export function writableOutcome(outcome: Outcome, error: JobError): Outcome {
   switch (outcome.kind) {
     case "succeeded":
-      return failForGood(error);
+      return permanentFailure(error);
     case "error":
     case "later":
     case "unreadable":
@@ -259,12 +259,12 @@ export class Executor {
     try {
       input = inputOf(attempt);
     } catch (error) {
-      return this.#finish(attempt, unreadable(error));
+      return this.#finish(attempt, unreadableOutcome(error));
     }
     if (input instanceof Promise) {
       input.then(
         (parsed) => this.#call(attempt, parsed),
-        (error: unknown) => this.#finish(attempt, unreadable(error)),
+        (error: unknown) => this.#finish(attempt, unreadableOutcome(error)),
       );
     } else this.#call(attempt, input);
   }
@@ -278,46 +278,46 @@ export class Executor {
       result = perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
       later = isThenable(result);
     } catch (error) {
-      return this.#threw(attempt, error);
+      return this.#onThrown(attempt, error);
     }
-    if (!later) return this.#returned(attempt, result);
+    if (!later) return this.#onReturned(attempt, result);
     // A foreign thenable may throw, or call back twice; a promise around it does not.
     const promise = result instanceof Promise ? result : Promise.resolve(result);
     promise.then(
-      (output) => this.#returned(attempt, output),
-      (error: unknown) => this.#threw(attempt, error),
+      (output) => this.#onReturned(attempt, output),
+      (error: unknown) => this.#onThrown(attempt, error),
     );
   }
 
-  #returned(attempt: Attempt, output: unknown): void {
+  #onReturned(attempt: Attempt, output: unknown): void {
     try {
       const { def } = attempt.runnable;
       const checked = def.output === undefined ? output : parse(def.output, output, `The output of job "${def.name}"`);
       if (checked instanceof Promise) {
         checked.then(
-          (late) => this.#succeeded(attempt, late),
-          (error: unknown) => this.#finish(attempt, failForGood(toJobError(error))),
+          (late) => this.#onOutput(attempt, late),
+          (error: unknown) => this.#finish(attempt, permanentFailure(toJobError(error))),
         );
-      } else this.#succeeded(attempt, checked);
+      } else this.#onOutput(attempt, checked);
     } catch (error) {
       // Another attempt would return the same.
-      this.#finish(attempt, failForGood(toJobError(error)));
+      this.#finish(attempt, permanentFailure(toJobError(error)));
     }
   }
 
-  #succeeded(attempt: Attempt, output: unknown): void {
+  #onOutput(attempt: Attempt, output: unknown): void {
     let text: string | null;
     try {
       text = toJson(output, "The output");
     } catch (error) {
-      return this.#finish(attempt, failForGood(toJobError(error)));
+      return this.#finish(attempt, permanentFailure(toJobError(error)));
     }
     this.#finish(attempt, { kind: "succeeded", output: text });
   }
 
-  #threw(attempt: Attempt, error: unknown): void {
+  #onThrown(attempt: Attempt, error: unknown): void {
     if (error instanceof SettleAs) this.#finish(attempt, error.outcome);
-    else if (attempt.gaveUp(error)) this.#finish(attempt, { kind: "interrupted" });
+    else if (attempt.isInterruption(error)) this.#finish(attempt, { kind: "interrupted" });
     else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
   }
 }
@@ -364,7 +364,7 @@ export class Runnables {
       );
     }
     const { name, version, lease, queue } = def;
-    const runnable: Runnable = { def, source: { name, version, lease, ...(def.bound ? { queue } : {}) }, held: 0 };
+    const runnable: Runnable = { def, source: { name, version, lease, ...(def.isBoundToQueue ? { queue } : {}) }, held: 0 };
     this.#runnables.set(id, runnable);
     this.#sources.push(runnable.source);
     if (def.isResting !== undefined || def.concurrency !== undefined) this.#bounded.push(runnable);
@@ -375,7 +375,7 @@ function idOf(job: { name: string; version: number }): string {
   return `${job.name}\n${job.version}`;
 }
 
-const INTERVAL = 200;
+const PROGRESS_INTERVAL_MS = 200;
 
 /** Writes progress in batches: the newest report of each job. */
 export class ProgressWriter {
@@ -394,9 +394,9 @@ export class ProgressWriter {
   report(lease: LeaseRef, fraction: number, message?: string): void {
     checkFraction(fraction);
     // Progress is for people, and no reason to fail.
-    const said = message === undefined ? null : toStorable(String(message));
-    this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: said });
-    this.#cancel ??= this.#clock.after(INTERVAL, () => this.flush());
+    const text = message === undefined ? null : toStorable(String(message));
+    this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: text });
+    this.#cancel ??= this.#clock.after(PROGRESS_INTERVAL_MS, () => this.flush());
   }
 
   /** The store drops reports of lost leases. */

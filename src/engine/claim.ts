@@ -12,12 +12,12 @@ import { refusePipelineName } from "../core/pipelines/work.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import type { LossReason } from "./leases.ts";
-import { abortReason, checkCommit, outcomeOf, unreadable } from "./attempt.ts";
+import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
 import type { ClaimSource, Claimed, LeaseState } from "../store/store.ts";
 
-const LEASE = 30_000;
-const LOOK_AGAIN = 5_000;
+const DEFAULT_LEASE_MS = 30_000;
+const MAX_WAIT_MS = 5_000;
 
 export interface ClaimOptions {
   /** Name of the claimer, shown by `status`. */
@@ -61,11 +61,11 @@ export async function claimByHand<In>(
   // Programs without types may leave the options out.
   const options: Partial<ClaimOptions> = given === undefined ? {} : given;
   refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");
-  const lease = options.lease === undefined ? (def?.lease ?? LEASE) : leaseOf(options.lease);
+  const lease = options.lease === undefined ? (def?.lease ?? DEFAULT_LEASE_MS) : leaseOf(options.lease);
   const { renew = "manual", exclusive = false } = options;
   checkOneOf(renew, ["auto", "manual"], "renew");
   checkBoolean(exclusive, "exclusive");
-  const source: ClaimSource = { ...(def === null ? named(from) : { name: def.name, version: def.version }), lease };
+  const source: ClaimSource = { ...(def === null ? sourceOf(from) : { name: def.name, version: def.version }), lease };
   const worker = checkName(options.worker, "worker");
   const wait = options.wait === undefined ? 0 : toMillis(options.wait, "wait");
   const until = engine.clock.monotonic() + wait;
@@ -80,7 +80,7 @@ export async function claimByHand<In>(
     handle.refuseClosed();
     const left = until - engine.clock.monotonic();
     if (left <= 0) return null;
-    await news(engine, source, left, handle.over);
+    await waitForChange(engine, source, left, handle.over);
   }
 }
 
@@ -88,7 +88,7 @@ function isAnyVersion(from: unknown): from is AnyVersion {
   return typeof from === "object" && from !== null && "anyVersionOf" in from;
 }
 
-function named(from: unknown): { queue: string } | { name: string } {
+function sourceOf(from: unknown): { queue: string } | { name: string } {
   if (typeof from === "string") return { queue: refusePipelineName(checkName(from, "The queue"), "The queue") };
   return { name: checkName((from as AnyVersion).anyVersionOf, "The name") };
 }
@@ -107,7 +107,7 @@ async function tryOnce(
   options: Partial<ClaimOptions>,
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
-  if (auto) await engine.kept();
+  if (auto) await engine.alertKeeper();
   if (auto && engine.room === 0) {
     throw new HoldfastError(
       "TOO_MANY_CLAIMS",
@@ -116,8 +116,8 @@ async function tryOnce(
     );
   }
   for (;;) {
-    await engine.janitor.heal();
-    await engine.scheduler.look();
+    await engine.janitor.reclaimBeforeClaim();
+    await engine.scheduler.check();
     const before = engine.clock.monotonic();
     const [claimed] = await engine.store.claim({
       from: [source],
@@ -129,32 +129,32 @@ async function tryOnce(
     if (claimed === undefined) return null;
     const job = await engine.store.queries.get(claimed.id);
     if (job === null) return null;
-    const refused = def === null ? null : await misfit(def, claimed);
+    const refused = def === null ? null : await findMisfit(def, claimed);
     if (refused === null) return new HandClaim(engine, claimed, job, { auto, before });
     await engine.store.settle([{ job: claimed.job, fence: claimed.fence, outcome: refused }]);
   }
 }
 
 /** A stored input that the definition's schema no longer accepts is quarantined, not handed out. */
-async function misfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
+async function findMisfit(def: Definition, claimed: Claimed): Promise<Outcome | null> {
   if (def.input === undefined) return null;
   try {
     await parse(def.input, fromJson(claimed.input), `The stored input of job ${claimed.id}`);
     return null;
   } catch (error) {
-    return unreadable(error);
+    return unreadableOutcome(error);
   }
 }
 
-async function news(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
+async function waitForChange(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
   const { nextIn } = await engine.store.outlook([source]);
-  const due = nextIn === null ? LOOK_AGAIN : Math.max(1, nextIn);
+  const due = nextIn === null ? MAX_WAIT_MS : Math.max(1, nextIn);
   await new Promise<void>((resolve) => {
     // A caller waits for this, so the process must stay alive.
     const stay = setInterval(() => {}, 2 ** 30);
     const stop = engine.store.onChange(() => done());
     over.addEventListener("abort", done, { once: true });
-    const cancel = engine.clock.after(Math.min(most, due, LOOK_AGAIN), () => done());
+    const cancel = engine.clock.after(Math.min(most, due, MAX_WAIT_MS), () => done());
     function done(): void {
       over.removeEventListener("abort", done);
       clearInterval(stay);
@@ -165,8 +165,8 @@ async function news(engine: Engine, source: ClaimSource, most: number, over: Abo
   });
 }
 
-function rightOf(claim: Claim): LeaseRef {
-  return (claim as HandClaim).right;
+function leaseRefOf(claim: Claim): LeaseRef {
+  return (claim as HandClaim).ref;
 }
 
 class HandClaim implements Claim {
@@ -177,19 +177,19 @@ class HandClaim implements Claim {
   readonly #controller = new AbortController();
   readonly #unwatch: () => void;
   #lease: number;
-  #over: "settled" | LossReason | null = null;
+  #ended: "settled" | LossReason | null = null;
 
   constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number }) {
     this.#engine = engine;
     this.#claimed = claimed;
     this.#lease = claimed.lease;
     this.job = job;
-    engine.keep();
-    this.#slot = how.auto ? this.#hold(how.before) : null;
+    engine.startKeeper();
+    this.#slot = how.auto ? this.#addLease(how.before) : null;
     this.#unwatch = how.auto ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
   }
 
-  get right(): LeaseRef {
+  get ref(): LeaseRef {
     return { job: this.#claimed.job, fence: this.#claimed.fence };
   }
 
@@ -199,9 +199,9 @@ class HandClaim implements Claim {
 
   async renew(lease?: Duration): Promise<void> {
     const millis = lease === undefined ? this.#claimed.lease : leaseOf(lease);
-    this.#refuseOver("renewal");
+    this.#rejectEnded("renewal");
     const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
-    if (fate !== "held") this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
+    if (fate !== "held") this.#rejectLost(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
     this.#lease = millis;
   }
 
@@ -226,43 +226,43 @@ class HandClaim implements Claim {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#over === null) await this.release().catch((error: unknown) => this.#ignoreLoss(error));
+    if (this.#ended === null) await this.release().catch((error: unknown) => this.#ignoreLoss(error));
   }
 
   #lose(reason: LossReason): void {
-    if (this.#over !== null) return;
-    this.#over = reason;
+    if (this.#ended !== null) return;
+    this.#ended = reason;
     this.#unwatch();
     this.#controller.abort(abortReason(reason === "GIVEN_BACK" ? "LEASE_LOST" : reason, this.job.id));
   }
 
-  #hold(before: number): number {
+  #addLease(before: number): number {
     const slot = this.#engine.hold(this.#claimed, { lease: this.#claimed, lose: (reason) => this.#lose(reason) }, before);
     // Claims by hand have no timeout: the holder decides, as long as this process lives.
     this.#engine.leaseTable.start(slot, Number.MAX_SAFE_INTEGER);
-    this.#engine.poke();
+    this.#engine.rescheduleKeeper();
     return slot;
   }
 
   async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
-    this.#refuseOver(what);
-    const [fate] = await this.#engine.store.settle([{ ...this.right, outcome, commit }]).catch(throwCause);
-    if (fate !== "held") return this.#refuse(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
-    this.#over = "settled";
+    this.#rejectEnded(what);
+    const [fate] = await this.#engine.store.settle([{ ...this.ref, outcome, commit }]).catch(throwCause);
+    if (fate !== "held") return this.#rejectLost(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
+    this.#ended = "settled";
     this.#unwatch();
     if (this.#slot !== null) this.#engine.release(this.#slot);
   }
 
-  #refuseOver(what: string): void {
-    if (this.#over === null) return;
-    if (this.#over === "settled") {
+  #rejectEnded(what: string): void {
+    if (this.#ended === null) return;
+    if (this.#ended === "settled") {
       throw new HoldfastError("ALREADY_SETTLED", `Job ${this.job.id} was settled by this claim already.`, "Settle a claim once.");
     }
     throw new LeaseLostError(this.job.id, what);
   }
 
-  #refuse(code: LossReason, what: string): never {
-    if (this.#over === null && this.#slot !== null) this.#engine.release(this.#slot);
+  #rejectLost(code: LossReason, what: string): never {
+    if (this.#ended === null && this.#slot !== null) this.#engine.release(this.#slot);
     this.#lose(code);
     throw new LeaseLostError(this.job.id, what);
   }
@@ -288,10 +288,10 @@ function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration 
 
 /** Nothing renews a lease held by hand, so nothing would notice its loss: inspect it after each commit. */
 function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) => void): () => void {
-  let looking = false;
+  let inspecting = false;
   return engine.store.onChange(() => {
-    if (looking) return;
-    looking = true;
+    if (inspecting) return;
+    inspecting = true;
     engine.store
       .inspect([lease])
       .then(([fate]) => {
@@ -299,7 +299,7 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
         else if (fate !== "held") lose("LEASE_LOST");
       })
       .catch(() => {})
-      .finally(() => (looking = false));
+      .finally(() => (inspecting = false));
   });
 }
 
@@ -313,25 +313,25 @@ export interface HeldClaim {
 }
 
 /** Names the attempt, so that a late caller settles nothing, and the database, so that no other accepts it. */
-export function tokenOf(engine: Engine, claim: Claim): string {
-  const { job, fence } = rightOf(claim);
+export function claimToken(engine: Engine, claim: Claim): string {
+  const { job, fence } = leaseRefOf(claim);
   const right = `${job.toString(32)}.${fence.toString(32)}.${encode(claim.job.id)}`;
-  return `${right}.${seal(engine, right)}`;
+  return `${right}.${checksum(engine, right)}`;
 }
 
 /** Whether the lease is still held shows with the first call. */
-export function heldBy(engine: Engine, token: string): HeldClaim {
+export function claimOfToken(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
     const [fate] = await engine.store.settle([{ ...lease, outcome }]);
-    refuseLost(fate, id, what);
+    rejectLost(fate, id, what);
   };
   return {
     id,
     async renew(given) {
       const millis = leaseOf(given);
       const [fate] = await engine.store.renew([{ ...lease, lease: millis }]);
-      refuseLost(fate, id, "renewal");
+      rejectLost(fate, id, "renewal");
       return { expiresAt: engine.clock.now() + millis };
     },
     succeed: async (output) => settle({ kind: "succeeded", output: toJson(output, "The output") }, "success"),
@@ -340,14 +340,14 @@ export function heldBy(engine: Engine, token: string): HeldClaim {
   };
 }
 
-function refuseLost(fate: LeaseState | undefined, id: string, what: string): void {
+function rejectLost(fate: LeaseState | undefined, id: string, what: string): void {
   if (fate !== "held") throw new LeaseLostError(id, what);
 }
 
 function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: string } {
   const [, right, job, fence, id, sealed] =
     /^(([0-9a-v]{1,11})\.([0-9a-v]{1,11})\.([\w%~-]+))\.([0-9a-f]{12})$/.exec(token) ?? [];
-  if (right === undefined || sealed !== seal(engine, right)) {
+  if (right === undefined || sealed !== checksum(engine, right)) {
     throw new HoldfastError(
       "CLAIM_INVALID",
       `"${token}" is not a claim of this database.`,
@@ -362,7 +362,7 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
  * Detects typing mistakes and other databases, where the same numbers name another job. Not a secret: a process that can
  * write the file can do anything.
  */
-function seal(engine: Engine, right: string): string {
+function checksum(engine: Engine, right: string): string {
   return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
 }
 

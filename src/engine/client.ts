@@ -97,7 +97,7 @@ export class Jobs {
     const filter = { ...(queue === undefined ? {} : { queue }), ...(name === undefined ? {} : { name }) };
     checkFilter(filter);
     const { damage, queries } = this.#engine.store;
-    await refuseMissing(damage, how, "jobs.counts", "Jobs cannot be counted");
+    await rejectIncomplete(damage, how, "jobs.counts", "Jobs cannot be counted");
     return queries.counts(filter);
   }
 
@@ -131,7 +131,7 @@ export class Jobs {
     if (options.signal !== undefined) checkSignal(options.signal, "signal");
     const timeout = options.timeout === undefined ? null : toMillis(options.timeout, "timeout");
     const stop = new AbortController();
-    const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitedLong(id, timeout)));
+    const cancel = timeout === null ? () => {} : this.#engine.clock.after(timeout, () => stop.abort(waitTimeout(id, timeout)));
     const signal = options.signal === undefined ? stop.signal : AbortSignal.any([options.signal, stop.signal]);
     try {
       for await (const seen of this.#follow(id, signal)) if (isFinished(seen.state)) return seen as Finished<Out>;
@@ -155,7 +155,7 @@ export class Jobs {
     this.#refuseClosed();
     checkId(id);
     const stop = AbortSignal.any([signal, this.#over]);
-    const news = new News(this.#engine, stop);
+    const changes = new ChangeWaiter(this.#engine, stop);
     try {
       let last = "";
       while (!stop.aborted) {
@@ -165,53 +165,54 @@ export class Jobs {
         const text = JSON.stringify({ ...seen, leaseExpiresAt: undefined });
         if (text !== last) yield seen;
         last = text;
-        await news.next();
+        await changes.next();
       }
       if (!signal.aborted) throw this.#over.reason;
     } finally {
-      news.close();
+      changes.close();
     }
   }
 }
 
 /** Up to this many waiting callers read after each commit; more of them wait longer, or the process would do nothing else. */
-const EAGER = 50;
-const PER_MILLISECOND = 20;
+const MAX_EAGER_WAITERS = 50;
+const WAITERS_PER_MS = 20;
 
 /** Wakes once for any number of changes; keeps the process alive while a caller waits. */
-class News {
+class ChangeWaiter {
   static #open = 0;
   readonly #stop: () => void;
-  #fresh = false;
-  #tell: (() => void) | null = null;
+  #hasChanged = false;
+  #wake: (() => void) | null = null;
 
   constructor(engine: Engine, signal: AbortSignal) {
-    News.#open++;
-    const heard = () => {
-      this.#fresh = true;
-      this.#tell?.();
+    ChangeWaiter.#open++;
+    const onChange = () => {
+      this.#hasChanged = true;
+      this.#wake?.();
     };
-    const unlisten = engine.store.onChange(heard);
-    signal.addEventListener("abort", heard);
+    const unlisten = engine.store.onChange(onChange);
+    signal.addEventListener("abort", onChange);
     this.#stop = () => {
       unlisten();
-      signal.removeEventListener("abort", heard);
+      signal.removeEventListener("abort", onChange);
     };
   }
 
   async next(): Promise<void> {
-    if (News.#open > EAGER) await new Promise((resolve) => setTimeout(resolve, News.#open / PER_MILLISECOND));
-    if (!this.#fresh) {
+    if (ChangeWaiter.#open > MAX_EAGER_WAITERS)
+      await new Promise((resolve) => setTimeout(resolve, ChangeWaiter.#open / WAITERS_PER_MS));
+    if (!this.#hasChanged) {
       const stay = setInterval(() => {}, 2 ** 30);
-      await new Promise<void>((resolve) => (this.#tell = resolve));
+      await new Promise<void>((resolve) => (this.#wake = resolve));
       clearInterval(stay);
     }
-    this.#fresh = false;
-    this.#tell = null;
+    this.#hasChanged = false;
+    this.#wake = null;
   }
 
   close(): void {
-    News.#open--;
+    ChangeWaiter.#open--;
     this.#stop();
   }
 }
@@ -230,7 +231,7 @@ function noSuchJob(id: string): HoldfastError {
   return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
 }
 
-function waitedLong(id: string, timeout: number): HoldfastError {
+function waitTimeout(id: string, timeout: number): HoldfastError {
   return new HoldfastError(
     "WAIT_TIMEOUT",
     `Job ${id} did not end within ${timeout} ms.`,
@@ -271,7 +272,7 @@ export class Queues {
   /** By name. */
   async list(options: ReadOptions = {}): Promise<QueueView[]> {
     this.#refuseClosed();
-    await refuseMissing(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
+    await rejectIncomplete(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
     const queues = await this.#engine.store.queries.queues();
     return queues.map(({ name, paused, counts, oldestAt }) => {
       return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };
@@ -280,16 +281,16 @@ export class Queues {
 }
 
 /** Null where damage makes the data unreadable; a check reports the damage itself. */
-export async function readable<T>(look: () => Promise<T>): Promise<T | null> {
+export async function ifReadable<T>(read: () => Promise<T>): Promise<T | null> {
   try {
-    return await look();
+    return await read();
   } catch (error) {
-    if (isDamage(error)) return null;
+    if (isDamagedError(error)) return null;
     throw error;
   }
 }
 
-export function isDamage(error: unknown): boolean {
+export function isDamagedError(error: unknown): boolean {
   return error instanceof HoldfastError && error.code === "DAMAGED";
 }
 
@@ -300,7 +301,7 @@ export interface ReadOptions {
 }
 
 /** Rejects where commits cannot be read: a list that lacks rows looks like any other. */
-export async function refuseMissing(damage: DamageStore, options: ReadOptions, call: string, what: string): Promise<void> {
+export async function rejectIncomplete(damage: DamageStore, options: ReadOptions, call: string, what: string): Promise<void> {
   refuseUnknown(options, ["incomplete"], call);
   const { incomplete = false } = options;
   checkBoolean(incomplete, "`incomplete`");
@@ -348,11 +349,11 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     async acquire(holder, ttl = DEFAULT_TTL) {
       refuseClosed();
       const token = randomUUID();
-      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, life(ttl))) ? token : null;
+      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, checkTtl(ttl))) ? token : null;
     },
     async extend(token, ttl) {
       refuseClosed();
-      return store.locks.extend(name, checkStorable(token, "The token"), life(ttl));
+      return store.locks.extend(name, checkStorable(token, "The token"), checkTtl(ttl));
     },
     async release(token) {
       refuseClosed();
@@ -370,7 +371,7 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
   };
 }
 
-function life(ttl: Duration): number {
+function checkTtl(ttl: Duration): number {
   const millis = toMillis(ttl, "ttl");
   if (millis >= 1) return millis;
   throw new HoldfastError("DURATION_INVALID", "The ttl of a lock must be longer than 0 ms.", 'Give a ttl, e.g. "5m".');
@@ -390,10 +391,10 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
     throw new HoldfastError("OPTION_INVALID", "hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
   }
   // Not started: what it does after its first await could not be rolled back.
-  if (isAsyncFunction(run)) throw asynchronous();
+  if (isAsyncFunction(run)) throw asyncCallback();
   return store.transact((handle) => {
     const value = run({ db: handle as TransactionHandle });
-    refuseLater(value);
+    rejectPromise(value);
     return value;
   });
 }
@@ -412,14 +413,14 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
   return answers instanceof Promise ? answers.then(([one]) => one as StoreEnqueued) : (answers[0] as StoreEnqueued);
 }
 
-function refuseLater(value: unknown): void {
+function rejectPromise(value: unknown): void {
   if (!isThenable(value)) return;
   // No caller awaits it. Other thenables are left alone: the query of an ORM runs when it is awaited.
   if (value instanceof Promise) value.catch(() => {});
-  throw asynchronous();
+  throw asyncCallback();
 }
 
-function asynchronous(): HoldfastError {
+function asyncCallback(): HoldfastError {
   return new HoldfastError(
     "TX_ASYNC",
     "The callback of hf.transaction is asynchronous or returns a promise, so it was rolled back.",

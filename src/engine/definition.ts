@@ -39,13 +39,13 @@ export interface Definition extends JobDef, RunSettings {
   readonly input: StandardSchema | undefined;
   readonly output: StandardSchema | undefined;
   readonly run: Run<unknown, unknown> | undefined;
-  readonly declared: Declared;
+  readonly declared: DeclaredLimits;
   /** The engine's own handler instead of `run`; it also sets what commits with the settlement. */
   readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
   /** Called for each claimed job before its attempt starts, which may be much later: reads for many jobs become one. */
   readonly prefetch?: (claimed: Claimed) => void;
   /** Claimed from its own queue only. */
-  readonly bound?: boolean;
+  readonly isBoundToQueue?: boolean;
   /** True while this process leaves these jobs to others. */
   readonly isResting?: () => boolean;
 }
@@ -80,7 +80,7 @@ export function job(
   const definition: Definition = {
     name,
     queue,
-    declared: declared(name, options.queue ?? queue, options.limit, where),
+    declared: declareQueue(name, options.queue ?? queue, options.limit, where),
     ...checkRunOptions(options, where),
     input: checkSchema(options.input, `The input of ${where}`),
     output: checkSchema(options.output, `The output of ${where}`),
@@ -140,26 +140,26 @@ export interface QueueOptions {
 }
 
 /** A definition's declaration for its queue, and the functions that compute its limit keys. */
-export interface Declared {
+export interface DeclaredLimits {
   declaration: Declaration;
   /** Only defaults: its jobs need not carry the declaration. */
-  empty: boolean;
+  isEmpty: boolean;
   keys: readonly (((input: unknown) => string) | undefined)[];
 }
 
-function declared(name: string, queue: string | QueueOptions, limit: unknown, where: string): Declared {
+function declareQueue(name: string, queue: string | QueueOptions, limit: unknown, where: string): DeclaredLimits {
   const options = typeof queue === "string" ? undefined : queue;
   if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
-  const spoken = options !== undefined && Object.keys(options).length > 1;
+  const hasSettings = options !== undefined && Object.keys(options).length > 1;
   const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
   // Keyed limits first: a job that waits for its own key must not block others at a wide limit.
   const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
   const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
-  if (spoken) declaration.settings = settingsOf(options, where);
-  return { declaration, empty: limits.length === 0 && !spoken, keys: limits.map(({ key }) => key) };
+  if (hasSettings) declaration.settings = settingsOf(options, where);
+  return { declaration, isEmpty: limits.length === 0 && !hasSettings, keys: limits.map(({ key }) => key) };
 }
 
-export function limitKeys({ keys }: Declared, input: unknown, name: string): string[] {
+export function limitKeys({ keys }: DeclaredLimits, input: unknown, name: string): string[] {
   return keys.map((key) => (key === undefined ? "" : checkKey(keyOf(key, input, name), name)));
 }
 
@@ -208,37 +208,37 @@ function checkKey(key: unknown, name: string): string {
     return checkStorable(key, `The key of a limit of job "${name}"`);
   // No caller awaits it.
   if (key instanceof Promise) key.catch(() => {});
-  const said = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
+  const found = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
   throw new HoldfastError(
     "LIMIT_KEY_INVALID",
-    `The key of a limit of job "${name}" is ${said} for this input.`,
+    `The key of a limit of job "${name}" is ${found} for this input.`,
     "Make `key` return a well-formed string of at most 1,000 characters, synchronously.",
   );
 }
 
 const NO_OPTIONS: EnqueueOptions = {};
-const KNOWN: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
+const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
 
 /**
  * Checks everything before anything is written. The value as given is stored, so a schema that transforms runs again at the
  * claim. Returns a promise only if the schema is asynchronous.
  */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
-  const job = draft(def, input, options);
-  if (def.input === undefined) return limited(def, job, input);
+  const job = draftJob(def, input, options);
+  if (def.input === undefined) return withLimits(def, job, input);
   const parsed = parse(def.input, input, `The input of job "${def.name}"`);
-  return parsed instanceof Promise ? parsed.then((late) => limited(def, job, late)) : limited(def, job, parsed);
+  return parsed instanceof Promise ? parsed.then((late) => withLimits(def, job, late)) : withLimits(def, job, parsed);
 }
 
 /** Limit keys are computed from what the handler will get. */
-function limited(def: Definition, job: NewJob, parsed: unknown): NewJob {
-  if (def.declared.empty) return job;
+function withLimits(def: Definition, job: NewJob, parsed: unknown): NewJob {
+  if (def.declared.isEmpty) return job;
   job.declares = def.declared.declaration;
   job.limitKeys = limitKeys(def.declared, parsed, def.name);
   return job;
 }
 
-function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob {
+function draftJob(def: Definition, input: unknown, options: EnqueueOptions): NewJob {
   const job: NewJob = {
     name: def.name,
     queue: def.queue,
@@ -249,7 +249,7 @@ function draft(def: Definition, input: unknown, options: EnqueueOptions): NewJob
     delay: 0,
   };
   if (options === NO_OPTIONS) return job;
-  refuseUnknown(options, KNOWN, "enqueue");
+  refuseUnknown(options, ENQUEUE_OPTIONS, "enqueue");
   if (options.priority !== undefined) job.priority = checkPriority(options.priority);
   if (options.id !== undefined) job.id = checkText(options.id, "id");
   if (options.key !== undefined) job.key = checkText(options.key, "key");

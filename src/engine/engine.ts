@@ -10,12 +10,12 @@ import { ArtifactFolder } from "./maintenance/artifact-folder.ts";
 import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
-import { type Log, logFailure, MEND, READ_ERRORS, describeError } from "./log.ts";
+import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } from "./log.ts";
 import { LeaseTable, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Heartbeats } from "./maintenance/heartbeats.ts";
-import { CHECKS, isLeftBehind, recoveryPending, runChecks } from "./maintenance/recovery.ts";
+import { CHECKS, needsOperator, recoveryPending, runChecks } from "./maintenance/recovery.ts";
 import { Relays } from "./events/relays.ts";
 import { Scheduler } from "./schedules.ts";
 import { openStore, type StoreLocation } from "../store/open-store.ts";
@@ -25,13 +25,13 @@ import { modeLike } from "../store/sqlite/faults.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 
 /** Interval at which a process without a keeper thread checks for overdue maintenance. */
-const CARE = 1_000;
+const MAINTENANCE_CHECK_MS = 1_000;
 /** The first process to open a file checks it after this time: short commands do not pay for it. */
-const CHECK_AFTER = 20_000;
-const RESTART = 500;
+const FIRST_CHECK_MS = 20_000;
+const KEEPER_RESTART_MS = 500;
 
 /** The holder of a lease in this process. */
-export interface Owner {
+export interface LeaseOwner {
   readonly lease: Claimed;
   lose(reason: LossReason): void;
 }
@@ -47,7 +47,7 @@ export class Engine {
   readonly log: Log;
   readonly self: ProcessId;
   /** Read-only: crash recovery waits for an operator's approval. */
-  readonly isSealed: boolean;
+  readonly isReadOnly: boolean;
   readonly leaseTable = new LeaseTable();
   readonly janitor: Janitor;
   readonly scheduler: Scheduler;
@@ -56,23 +56,23 @@ export class Engine {
   readonly program: string;
   readonly actor: string;
   readonly artifactFolder: ArtifactFolder;
-  readonly #owners: (Owner | undefined)[] = [];
+  readonly #owners: (LeaseOwner | undefined)[] = [];
   /** Attempts past their timeout, until the keeper has settled them. */
   readonly #timedOut = new Map<number, Claimed>();
   readonly #works = new Set<readonly Works[]>();
-  readonly #care: () => void;
-  readonly #forgetDamage: () => void;
+  readonly #stopMaintenance: () => void;
+  readonly #unlistenDamage: () => void;
   /** False if no thread can reach the store, or the clock is not the system's. */
-  readonly #threaded: boolean;
+  readonly #hasThread: boolean;
   #unlisten: (() => void) | null = null;
   readonly #keeperFile: KeeperFile;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
   /** The thread has the store open. */
-  #ready = false;
+  #isThreadReady = false;
   /** Short leases are held here. */
-  #alert = false;
-  #kept: Promise<void> = Promise.resolve();
+  #isAlert = false;
+  #keeperReady: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
   #closing = false;
   #cancelCheck: () => void = () => {};
@@ -84,7 +84,7 @@ export class Engine {
       clock,
       injected: clock !== systemClock,
       actor: actorOf(options),
-      backsUp: options.backsUp ?? true,
+      backsUp: options.backUpBeforeMigration ?? true,
       identity: processIdentity(),
       boot: bootId(),
       onlyReads: options.onlyReads ?? false,
@@ -94,7 +94,7 @@ export class Engine {
     try {
       // A damaged database is only read: opening it writes nothing, and recovers nothing.
       if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
-      if (options.recovery === "manual" && (await isLeftBehind(store))) {
+      if (options.recovery === "manual" && (await needsOperator(store))) {
         store.seal(() => recoveryPending(location.name));
         return new Engine(store, location, options, UNREGISTERED, true);
       }
@@ -121,11 +121,11 @@ export class Engine {
 
   private constructor(store: Store, location: StoreLocation, options: EngineOptions, self: ProcessId, isSealed = false) {
     this.store = store;
-    this.isSealed = isSealed;
+    this.isReadOnly = isSealed;
     this.location = location;
     // Times in the store are by its clock; this host's may be an hour off.
     this.clock = store.clock;
-    this.#threaded = location.key !== null && options.clock === systemClock;
+    this.#hasThread = location.key !== null && options.clock === systemClock;
     this.log = options.log;
     this.#keeperFile = new KeeperFile(this.log, location);
     this.self = self;
@@ -137,9 +137,9 @@ export class Engine {
       clock: this.clock,
       log: this.log,
       send: (message) => {
-        if (this.#threaded) this.keep();
+        if (this.#hasThread) this.startKeeper();
         this.#thread?.postMessage(message satisfies ToKeeper);
-        return this.#threaded;
+        return this.#hasThread;
       },
     });
     const { onStop } = options;
@@ -149,7 +149,7 @@ export class Engine {
       clock: this.clock,
       log: this.log,
       self,
-      ...(this.#threaded ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) } : {}),
+      ...(this.#hasThread ? { check: (circumstances) => runChecks(CHECKS, this, circumstances) } : {}),
       ...(onStop === undefined ? {} : { onStop }),
     });
     // An operator may ask the process to stop before it has a worker.
@@ -157,14 +157,14 @@ export class Engine {
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const mode = () => (location.kind === "sqlite" ? modeLike(location.path) : (location.mode ?? DEFAULT_FILE_MODE));
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor, mode });
-    this.#forgetDamage = store.damage.onDamaged((error) => this.#damaged(error));
+    this.#unlistenDamage = store.damage.onDamaged((error) => this.#onDamaged(error));
     if (store.damage.damaged !== null)
-      this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: MEND });
+      this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: DAMAGE_HINT });
     const interval = setInterval(() => {
       store.damage.refusal("write", true);
-      if (this.#thread === null && self !== UNREGISTERED && store.maintenance.isOverdue) this.keep();
-    }, CARE).unref();
-    this.#care = () => clearInterval(interval);
+      if (this.#thread === null && self !== UNREGISTERED && store.maintenance.isOverdue) this.startKeeper();
+    }, MAINTENANCE_CHECK_MS).unref();
+    this.#stopMaintenance = () => clearInterval(interval);
   }
 
   /**
@@ -172,7 +172,7 @@ export class Engine {
    * not check.
    */
   async #checkLater(): Promise<void> {
-    if (!this.#threaded || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
+    if (!this.#hasThread || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
     const timer = setTimeout(() => {
       this.#checking = checkAll(this, "quick")
         .then((findings) =>
@@ -181,13 +181,13 @@ export class Engine {
           ),
         )
         .catch((error: unknown) => this.log.warn("the database could not be checked", describeError(error)));
-    }, CHECK_AFTER).unref();
+    }, FIRST_CHECK_MS).unref();
     this.#cancelCheck = () => clearTimeout(timer);
   }
 
   /** From now on every write (without its locks: every claim) is rejected. */
-  #damaged(error: HoldfastError | null): void {
-    if (error === null) return this.log.warn("the damage was not found again; writes are allowed", { hint: READ_ERRORS });
+  #onDamaged(error: HoldfastError | null): void {
+    if (error === null) return this.log.warn("the damage was not found again; writes are allowed", { hint: READ_ERROR_HINT });
     const { code, message, hint } = error;
     if (code === "LOCKS_LOST")
       return this.log.error("the locks on the database are lost; no more jobs are claimed", { error: message, hint });
@@ -196,7 +196,7 @@ export class Engine {
     else
       return this.log.error("the database is damaged, and is only read from now on", {
         what: this.store.damage.damaged,
-        hint: MEND,
+        hint: DAMAGE_HINT,
       });
     void this.janitor.stop();
     void this.scheduler.stop();
@@ -241,18 +241,18 @@ export class Engine {
   }
 
   /** Renews the lease until `release`. `before`: when the claim was sent. */
-  hold(claimed: Claimed, owner: Owner, before: number): number {
-    const slot = this.leaseTable.take(claimed, { expiresAt: before + claimed.lease, since: before });
+  hold(claimed: Claimed, owner: LeaseOwner, before: number): number {
+    const slot = this.leaseTable.add(claimed, { expiresAt: before + claimed.lease, since: before });
     this.#owners[slot] = owner;
     return slot;
   }
 
   /** Reschedules a keeper on the main thread after a lease was added or started. */
-  poke(): void {
+  rescheduleKeeper(): void {
     if (this.#keeper === null) return;
     this.#keeperTimer?.();
     const wait = this.#keeper.nextAt() - this.clock.monotonic();
-    if (wait < 1e12) this.#keeperTimer = this.clock.after(Math.max(0, wait), () => this.#keep());
+    if (wait < 1e12) this.#keeperTimer = this.clock.after(Math.max(0, wait), () => this.#runKeeper());
   }
 
   release(slot: number): void {
@@ -261,7 +261,7 @@ export class Engine {
   }
 
   /** Leases that this process's own commits ended, such as a cancelled job's. */
-  #ended(change: Change): void {
+  #onEnded(change: Change): void {
     if (change.ended.length === 0) return;
     const ended = new Map(change.ended.map(({ job, fence }) => [job, fence]));
     for (const [slot, owner] of this.#owners.entries()) {
@@ -271,13 +271,13 @@ export class Engine {
 
   /** Throws KEEPER_MISSING if the keeper thread cannot start. */
   requireKeeper(): void {
-    if (this.#threaded) this.#keeperFile.require();
+    if (this.#hasThread) this.#keeperFile.require();
   }
 
-  keep(): void {
+  startKeeper(): void {
     if (this.#keeper !== null || this.#thread !== null || this.#closing) return;
-    this.#unlisten ??= this.store.onChange((change) => this.#ended(change), { ownOnly: true });
-    if (this.#threaded) {
+    this.#unlisten ??= this.store.onChange((change) => this.#onEnded(change), { ownOnly: true });
+    if (this.#hasThread) {
       const thread = this.#keeperFile.find();
       if (thread !== null) this.#startThread(thread);
     } else
@@ -285,25 +285,25 @@ export class Engine {
         store: this.store,
         leaseTable: this.leaseTable,
         clock: this.clock,
-        onLoss: (loss) => this.#lost(loss),
+        onLoss: (loss) => this.#onLoss(loss),
         onTimedOut: (timedOut) => this.#logTimeout(timedOut),
       });
   }
 
   /** Resolves when the keeper renews short leases, which would expire while the thread starts or sleeps. */
-  async kept(): Promise<void> {
-    this.keep();
-    if (!this.#alert) this.#thread?.postMessage("alert" satisfies ToKeeper);
-    this.#alert = true;
-    if (!this.#ready) this.#thread?.ref();
-    await this.#kept;
+  async alertKeeper(): Promise<void> {
+    this.startKeeper();
+    if (!this.#isAlert) this.#thread?.postMessage("alert" satisfies ToKeeper);
+    this.#isAlert = true;
+    if (!this.#isThreadReady) this.#thread?.ref();
+    await this.#keeperReady;
     this.requireKeeper();
   }
 
   async close(): Promise<void> {
     this.#closing = true;
-    this.#care();
-    this.#forgetDamage();
+    this.#stopMaintenance();
+    this.#unlistenDamage();
     this.#cancelCheck();
     await this.#checking;
     this.#keeperTimer?.();
@@ -311,7 +311,7 @@ export class Engine {
     await this.scheduler.stop();
     await this.janitor.stop();
     await this.#stopThread();
-    await this.#letGo();
+    await this.#releaseAll();
     await this.artifactFolder.close();
     if (this.self !== UNREGISTERED) {
       await this.store.processes
@@ -322,18 +322,18 @@ export class Engine {
   }
 
   /** Returns claims that no caller settled, so that closing is no crash. */
-  async #letGo(): Promise<void> {
+  async #releaseAll(): Promise<void> {
     const held = [...this.leaseTable.all()];
     if (held.length === 0) return;
     const settlements = held.map(({ job, fence }) => ({ job, fence, outcome: { kind: "interrupted" } as const }));
     await this.store.settle(settlements).catch((error: unknown) => this.log.warn("could not let go", describeError(error)));
   }
 
-  #keep(): void {
+  #runKeeper(): void {
     void this.#keeper
       ?.round()
       .catch((error: unknown) => this.log.warn("renewing leases failed; it is tried again", describeError(error)))
-      .finally(() => this.poke());
+      .finally(() => this.rescheduleKeeper());
   }
 
   #startThread({ code, options }: OwnThread): void {
@@ -341,28 +341,28 @@ export class Engine {
       location: this.location,
       process: this.self,
       leaseTable: this.leaseTable.buffer,
-      alert: this.#alert,
+      alert: this.#isAlert,
     };
     const thread = new Thread(code, { workerData: data, ...options });
     this.#thread = thread;
     this.heartbeats.resend();
     const { promise, resolve } = Promise.withResolvers<void>();
-    this.#kept = promise;
+    this.#keeperReady = promise;
     thread.on("message", (message: FromKeeper) => {
       switch (message.type) {
         case "awake":
-          if (!this.#alert) this.#leave(thread);
+          if (!this.#isAlert) this.#unrefThread(thread);
           return;
         case "ready":
-          this.#ready = true;
-          this.#leave(thread);
+          this.#isThreadReady = true;
+          this.#unrefThread(thread);
           this.store.maintenance.leaveTo("thread");
           return resolve();
         case "loss":
-          return this.#lost(message.loss);
+          return this.#onLoss(message.loss);
         case "timed-out":
           return this.#logTimeout(message.timedOut);
-        case "lead-lost":
+        case "orchestrator-lock-lost":
           return this.heartbeats.lost(message.token);
         case "long-wal":
           return this.log.warn("the write-ahead log is long: a reader of an old state keeps it from starting anew", {
@@ -370,28 +370,28 @@ export class Engine {
             readers: readersText(message.wal.readers) ?? "not known from here",
             hint: "Look for a program that keeps a transaction open, and end it; until then the log grows.",
           });
-        case "trouble":
-          return this.log.warn("the keeper had trouble; it tries again", message.trouble);
+        case "failed":
+          return this.log.warn("the keeper had trouble; it tries again", message.failure);
         case "closed":
           return;
       }
     });
     thread.on("error", (error) => {
-      if (!this.#ready) this.#keeperFile.failed(error);
+      if (!this.#isThreadReady) this.#keeperFile.onThreadFailed(error);
       this.log.error("the keeper thread failed", describeError(error));
     });
     thread.on("exit", () => {
       this.#thread = null;
-      this.#ready = false;
+      this.#isThreadReady = false;
       this.store.maintenance.leaveTo("commits");
       resolve();
       // Without a keeper the leases of this process would expire.
-      if (!this.#closing) setTimeout(() => this.keep(), RESTART).unref();
+      if (!this.#closing) setTimeout(() => this.startKeeper(), KEEPER_RESTART_MS).unref();
     });
   }
 
   /** While the thread is awaited, it may be all that keeps the process alive. */
-  #leave(thread: Thread): void {
+  #unrefThread(thread: Thread): void {
     if (!this.#closing) thread.unref();
   }
 
@@ -405,15 +405,15 @@ export class Engine {
     });
   }
 
-  async #explainLoss(slot: number, owner: Owner): Promise<void> {
+  async #explainLoss(slot: number, owner: LeaseOwner): Promise<void> {
     const held = this.leaseTable.read(slot);
     if (held === null || held.fence !== owner.lease.fence) return;
     const [fate] = await this.store.inspect([held]);
     if (fate === "held" || !this.leaseTable.revoke(held)) return;
-    this.#lost({ slot, job: held.job, fence: held.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
+    this.#onLoss({ slot, job: held.job, fence: held.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
   }
 
-  #lost(loss: Loss): void {
+  #onLoss(loss: Loss): void {
     const owner = this.#owners[loss.slot];
     if (owner === undefined || owner.lease.fence !== loss.fence || owner.lease.job !== loss.job) return;
     this.release(loss.slot);

@@ -2,24 +2,24 @@ import { parentPort, workerData } from "node:worker_threads";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { WalView } from "../core/recovery/loss.ts";
 import { LeaseTable, Keeper, LeaseWatch, type Loss, NEVER, type TimedOut } from "./leases.ts";
-import { BEAT, type HeartbeatMessage } from "./maintenance/heartbeats.ts";
+import { HEARTBEAT_MS, type HeartbeatMessage } from "./maintenance/heartbeats.ts";
 import { type DescribedError, describeError } from "./log.ts";
 import type { LockToken } from "../store/builds.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { Store } from "../store/store.ts";
 import { systemClock } from "./host.ts";
 
-const TICK = 30;
+const TICK_MS = 30;
 /** While nothing is held: waking a sleeping process costs more than the check itself. */
-const IDLE_TICK = 500;
+const IDLE_TICK_MS = 500;
 /** Where leases are short: the shortest is 300 ms, and is renewed after a third. */
-const ALERT_TICK = 90;
+const ALERT_TICK_MS = 90;
 /**
  * PostgreSQL is connected to once a lease was held for this long, not where all jobs are quick: loading the driver and
  * connecting costs as much as thousands of jobs, just when a worker starts.
  */
-const HELD_FOR_LONG = 200;
-const TOLD_AGAIN = 60_000;
+const LONG_HOLD_MS = 200;
+const WAL_REPORT_INTERVAL_MS = 60_000;
 
 export interface KeeperThreadData {
   location: StoreLocation;
@@ -35,49 +35,49 @@ export type FromKeeper =
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
   | { type: "timed-out"; timedOut: TimedOut }
-  | { type: "lead-lost"; token: string }
+  | { type: "orchestrator-lock-lost"; token: string }
   | { type: "closed" }
   | { type: "long-wal"; wal: WalView }
-  | { type: "trouble"; trouble: DescribedError };
+  | { type: "failed"; failure: DescribedError };
 
 const port = parentPort as NonNullable<typeof parentPort>;
 const data = workerData as KeeperThreadData;
-const say = (message: FromKeeper) => port.postMessage(message);
+const send = (message: FromKeeper) => port.postMessage(message);
 
 const leaseTable = new LeaseTable(data.leaseTable);
-const onLoss = (loss: Loss) => say({ type: "loss", loss });
-const onTimedOut = (timedOut: TimedOut) => say({ type: "timed-out", timedOut });
+const onLoss = (loss: Loss) => send({ type: "loss", loss });
+const onTimedOut = (timedOut: TimedOut) => send({ type: "timed-out", timedOut });
 // First of all: the server may be unreachable already.
 const watch = new LeaseWatch({ leaseTable, clock: systemClock, onLoss });
 watch.start();
 
 /** Orchestrator locks of this process. */
-const leads = new Map<string, LockToken>();
-const beats = setInterval(() => void beat(), BEAT);
+const orchestratorLocks = new Map<string, LockToken>();
+const beats = setInterval(() => void beat(), HEARTBEAT_MS);
 
 let opened: { store: Store; keeper: Keeper } | null = null;
 let closing = false;
 let { alert } = data;
 let tick: NodeJS.Timeout | undefined;
-let rounds: Promise<void> | null = null;
-let toldAt = Number.NEGATIVE_INFINITY;
+let currentRound: Promise<void> | null = null;
+let walReportedAt = Number.NEGATIVE_INFINITY;
 
 port.on("message", (message: ToKeeper) => {
   if (message === "alert") {
     alert = true;
     void round();
   } else if (message === "close") void close();
-  else if ("lead" in message) leads.set(message.lead.token, message.lead);
-  else leads.delete(message.leave);
+  else if ("hold" in message) orchestratorLocks.set(message.hold.token, message.hold);
+  else orchestratorLocks.delete(message.release);
 });
 
 async function beat(): Promise<void> {
-  for (const lock of leads.values()) {
+  for (const lock of orchestratorLocks.values()) {
     try {
-      if (opened === null || (await opened.store.builds.beat(lock)) || !leads.delete(lock.token)) continue;
-      say({ type: "lead-lost", token: lock.token });
+      if (opened === null || (await opened.store.builds.beat(lock)) || !orchestratorLocks.delete(lock.token)) continue;
+      send({ type: "orchestrator-lock-lost", token: lock.token });
     } catch (error) {
-      say({ type: "trouble", trouble: describeError(error) });
+      send({ type: "failed", failure: describeError(error) });
     }
   }
 }
@@ -91,9 +91,9 @@ async function open(): Promise<{ store: Store; keeper: Keeper }> {
 
 /** SQLite files always need maintenance. */
 function isNeeded(): boolean {
-  if (data.location.kind === "sqlite" || alert || leads.size > 0) return true;
+  if (data.location.kind === "sqlite" || alert || orchestratorLocks.size > 0) return true;
   const now = systemClock.monotonic();
-  for (const { since } of leaseTable.all()) if (now - since >= HELD_FOR_LONG) return true;
+  for (const { since } of leaseTable.all()) if (now - since >= LONG_HOLD_MS) return true;
   return false;
 }
 
@@ -101,13 +101,13 @@ async function close(): Promise<void> {
   closing = true;
   clearTimeout(tick);
   clearInterval(beats);
-  await rounds?.catch(() => {});
+  await currentRound?.catch(() => {});
   if (opened !== null) {
     await opened.keeper.round().catch(() => {});
     await opened.store.close();
   }
   watch.stop();
-  say({ type: "closed" });
+  send({ type: "closed" });
   // Deno's port has no `close`. `exit` ends this thread only.
   if ("close" in port) port.close();
   else process.exit();
@@ -115,11 +115,11 @@ async function close(): Promise<void> {
 
 function round(): Promise<void> {
   clearTimeout(tick);
-  rounds ??= run().finally(() => {
-    rounds = null;
-    if (!closing) tick = setTimeout(() => void round(), pause());
+  currentRound ??= run().finally(() => {
+    currentRound = null;
+    if (!closing) tick = setTimeout(() => void round(), nextPauseMs());
   });
-  return rounds;
+  return currentRound;
 }
 
 async function run(): Promise<void> {
@@ -127,30 +127,30 @@ async function run(): Promise<void> {
     if (!isNeeded()) return;
     // If this fails, the thread ends, and the engine starts another.
     opened = await open();
-    say({ type: "ready" });
+    send({ type: "ready" });
   }
   try {
     await opened.keeper.round();
     const wal = closing ? null : await opened.store.maintenance.run();
-    if (wal !== null) tellOf(wal);
+    if (wal !== null) reportWal(wal);
   } catch (error) {
-    say({ type: "trouble", trouble: describeError(error) });
+    send({ type: "failed", failure: describeError(error) });
   }
 }
 
 /** The log stays long as long as a reader keeps an old state open. */
-function tellOf(wal: WalView): void {
+function reportWal(wal: WalView): void {
   const now = systemClock.monotonic();
-  if (now - toldAt < TOLD_AGAIN) return;
-  toldAt = now;
-  say({ type: "long-wal", wal });
+  if (now - walReportedAt < WAL_REPORT_INTERVAL_MS) return;
+  walReportedAt = now;
+  send({ type: "long-wal", wal });
 }
 
-function pause(): number {
+function nextPauseMs(): number {
   if (opened === null && alert) return 0;
   const holds = opened === null ? !leaseTable.all().next().done : opened.keeper.nextAt() !== NEVER;
-  return holds ? TICK : alert ? ALERT_TICK : IDLE_TICK;
+  return holds ? TICK_MS : alert ? ALERT_TICK_MS : IDLE_TICK_MS;
 }
 
-if (!isNeeded()) say({ type: "awake" });
+if (!isNeeded()) send({ type: "awake" });
 void round();

@@ -26,12 +26,12 @@ const LEASE = 2;
 const EXPIRES_AT = 3;
 const TIMEOUT_AT = 4;
 const SINCE = 5;
-const WIDTH = 6;
+const SLOT_WIDTH = 6;
 
 export const NEVER = Number.MAX_SAFE_INTEGER;
 const CAPACITY = MAX_CONCURRENCY;
 
-interface Holding extends LeaseRef {
+interface HeldSlot extends LeaseRef {
   slot: number;
   /** The slot's state word when it was read. */
   word: number;
@@ -55,19 +55,19 @@ export class LeaseTable {
   /** Slots from here on were never used. */
   #unused = 0;
 
-  constructor(buffer = new SharedArrayBuffer(CAPACITY * (4 + WIDTH * 8))) {
+  constructor(buffer = new SharedArrayBuffer(CAPACITY * (4 + SLOT_WIDTH * 8))) {
     this.buffer = buffer;
-    this.#numbers = new Float64Array(buffer, 0, CAPACITY * WIDTH);
-    this.#states = new Int32Array(buffer, CAPACITY * WIDTH * 8, CAPACITY);
+    this.#numbers = new Float64Array(buffer, 0, CAPACITY * SLOT_WIDTH);
+    this.#states = new Int32Array(buffer, CAPACITY * SLOT_WIDTH * 8, CAPACITY);
   }
 
   get room(): number {
     return CAPACITY - this.#unused + this.#free.length;
   }
 
-  take(lease: LeaseRef & { lease: number }, times: { expiresAt: number; since: number }): number {
+  add(lease: LeaseRef & { lease: number }, times: { expiresAt: number; since: number }): number {
     const slot = this.#free.pop() ?? this.#unused++;
-    const at = slot * WIDTH;
+    const at = slot * SLOT_WIDTH;
     this.#numbers[at + JOB] = lease.job;
     this.#numbers[at + FENCE] = lease.fence;
     this.#numbers[at + LEASE] = lease.lease;
@@ -80,14 +80,14 @@ export class LeaseTable {
 
   /** False if the keeper has returned the job meanwhile. */
   start(slot: number, timeoutAt: number): boolean {
-    this.#numbers[slot * WIDTH + TIMEOUT_AT] = timeoutAt;
+    this.#numbers[slot * SLOT_WIDTH + TIMEOUT_AT] = timeoutAt;
     const use = useOf(this.#states[slot] as number);
     return Atomics.compareExchange(this.#states, slot, use + WAITING, use + RUNNING) === use + WAITING;
   }
 
   /** The attempt had to wait before it could begin. */
-  prolong(slot: number, timeoutAt: number): void {
-    this.#numbers[slot * WIDTH + TIMEOUT_AT] = timeoutAt;
+  setTimeoutAt(slot: number, timeoutAt: number): void {
+    this.#numbers[slot * SLOT_WIDTH + TIMEOUT_AT] = timeoutAt;
   }
 
   free(slot: number): void {
@@ -103,21 +103,21 @@ export class LeaseTable {
     return false;
   }
 
-  *all(): Generator<Holding, void> {
+  *all(): Generator<HeldSlot, void> {
     for (let slot = 0; slot < CAPACITY; slot++) {
       const held = this.read(slot);
       if (held !== null) yield held;
       // Slots are used from the front, so the first one that never was is the end.
-      else if (this.#numbers[slot * WIDTH + FENCE] === 0) return;
+      else if (this.#numbers[slot * SLOT_WIDTH + FENCE] === 0) return;
     }
   }
 
-  read(slot: number): Holding | null {
+  read(slot: number): HeldSlot | null {
     const word = Atomics.load(this.#states, slot);
     const state = word - useOf(word);
     if (state !== WAITING && state !== RUNNING) return null;
-    const at = slot * WIDTH;
-    const held: Holding = {
+    const at = slot * SLOT_WIDTH;
+    const held: HeldSlot = {
       slot,
       word,
       job: this.#numbers[at + JOB] as JobKey,
@@ -132,13 +132,13 @@ export class LeaseTable {
     return Atomics.load(this.#states, slot) === word ? held : null;
   }
 
-  renewed(held: Holding, expiresAt: number): void {
+  setExpiresAt(held: HeldSlot, expiresAt: number): void {
     if (useOf(Atomics.load(this.#states, held.slot)) === useOf(held.word))
-      this.#numbers[held.slot * WIDTH + EXPIRES_AT] = expiresAt;
+      this.#numbers[held.slot * SLOT_WIDTH + EXPIRES_AT] = expiresAt;
   }
 
   /** Takes a lease away from the main thread; false if the main thread changed it first. */
-  revoke(held: Holding): boolean {
+  revoke(held: HeldSlot): boolean {
     return Atomics.compareExchange(this.#states, held.slot, held.word, useOf(held.word) + TAKEN) === held.word;
   }
 }
@@ -148,12 +148,12 @@ function useOf(word: number): number {
 }
 
 /** Latest report of a lost lease. */
-const EVERY = 50;
+const WATCH_INTERVAL_MS = 50;
 /** While nothing is held: waking a sleeping process costs more than the check itself. */
-const IDLE_EVERY = 500;
+const IDLE_WATCH_INTERVAL_MS = 500;
 /** A check later than this means that the thread, or the whole process, did not run. */
-const LATE = 150;
-const REMEMBERED = 64;
+const MAX_WATCH_DELAY_MS = 150;
+const MAX_GAPS = 64;
 
 /**
  * Reports expired leases without asking the store: an unreachable server keeps the renewal waiting for longer than a lease
@@ -165,7 +165,7 @@ export class LeaseWatch {
   readonly #leaseTable: LeaseTable;
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
-  #lookedAt = Number.NaN;
+  #checkedAt = Number.NaN;
   #dueAt = Number.NaN;
   /** Periods in which the watch did not run, the newest last. */
   readonly #gaps: { from: number; to: number }[] = [];
@@ -178,43 +178,43 @@ export class LeaseWatch {
   }
 
   start(): void {
-    this.#look();
+    this.#check();
   }
 
   stop(): void {
     this.#cancel();
   }
 
-  #look(): void {
+  #check(): void {
     const now = this.#clock.monotonic();
-    if (now - this.#dueAt > LATE) this.#gaps.push({ from: this.#lookedAt, to: now });
-    if (this.#gaps.length > REMEMBERED) this.#gaps.shift();
+    if (now - this.#dueAt > MAX_WATCH_DELAY_MS) this.#gaps.push({ from: this.#checkedAt, to: now });
+    if (this.#gaps.length > MAX_GAPS) this.#gaps.shift();
     let holds = false;
     for (const held of this.#leaseTable.all()) {
       holds = true;
-      if (now < this.#until(held.expiresAt, held.lease)) continue;
+      if (now < this.#heldUntil(held.expiresAt, held.lease)) continue;
       // Renewed since it was read?
       if ((this.#leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#leaseTable.revoke(held)) continue;
       this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
-    const wait = holds ? EVERY : IDLE_EVERY;
-    this.#lookedAt = now;
+    const wait = holds ? WATCH_INTERVAL_MS : IDLE_WATCH_INTERVAL_MS;
+    this.#checkedAt = now;
     this.#dueAt = now + wait;
-    this.#cancel = this.#clock.after(wait, () => this.#look());
+    this.#cancel = this.#clock.after(wait, () => this.#check());
   }
 
-  #until(expiresAt: number, lease: number): number {
+  #heldUntil(expiresAt: number, lease: number): number {
     const gap = this.#gaps.findLast(({ from }) => from <= expiresAt);
     return gap === undefined ? expiresAt : Math.max(expiresAt, gap.to + renewalInterval(lease));
   }
 }
 
 /** A prefetched job that did not start within this time is returned: its worker is busy. */
-const PATIENCE = 1_000;
-const PATROL = 250;
-const RETRY = 100;
+const MAX_WAITING_MS = 1_000;
+const INSPECT_INTERVAL_MS = 250;
+const RETRY_MS = 100;
 /** A larger difference of wall and monotonic time in one round is no drift. */
-const JUMP = 500;
+const CLOCK_JUMP_MS = 500;
 
 export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
 export interface Loss {
@@ -248,10 +248,10 @@ export class Keeper {
   readonly #clock: Clock;
   readonly #onLoss: (loss: Loss) => void;
   readonly #onTimedOut: (timedOut: TimedOut) => void;
-  #patrolledAt = 0;
+  #inspectedAt = 0;
   /** Wall time minus monotonic time at the last round. */
   #drift: number | null = null;
-  #endings: Settlement[] = [];
+  #unwritten: Settlement[] = [];
   #round: Promise<void> | null = null;
   /** Delays the next try after a failed renewal: the store may reject all writes. */
   #renewAgainAt = Number.NEGATIVE_INFINITY;
@@ -270,49 +270,49 @@ export class Keeper {
   }
 
   nextAt(): number {
-    if (this.#endings.length > 0) return this.#clock.monotonic() + RETRY;
+    if (this.#unwritten.length > 0) return this.#clock.monotonic() + RETRY_MS;
     let at = NEVER;
     for (const held of this.#leaseTable.all())
-      at = Math.min(at, Math.max(renewAt(held), this.#renewAgainAt), held.running ? held.timeoutAt : held.since + PATIENCE);
+      at = Math.min(at, Math.max(renewAt(held), this.#renewAgainAt), held.running ? held.timeoutAt : held.since + MAX_WAITING_MS);
     return at;
   }
 
   async #run(): Promise<void> {
     const now = this.#clock.monotonic();
-    const renew: Holding[] = [];
-    const patrol: Holding[] = [];
-    const patrolling = now - this.#patrolledAt >= PATROL;
-    const jumped = this.#jumped(now);
+    const renew: HeldSlot[] = [];
+    const patrol: HeldSlot[] = [];
+    const patrolling = now - this.#inspectedAt >= INSPECT_INTERVAL_MS;
+    const jumped = this.#hasClockJumped(now);
     for (const held of this.#leaseTable.all()) {
-      if (now >= held.timeoutAt) this.#end(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
-      else if (!held.running && now - held.since >= PATIENCE) this.#end(held, "GIVEN_BACK", { kind: "released" });
+      if (now >= held.timeoutAt) this.#settle(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
+      else if (!held.running && now - held.since >= MAX_WAITING_MS) this.#settle(held, "GIVEN_BACK", { kind: "released" });
       else if (jumped || now >= renewAt(held)) renew.push(held);
-      else if (patrolling && held.running && now - held.since >= PATROL) patrol.push(held);
+      else if (patrolling && held.running && now - held.since >= INSPECT_INTERVAL_MS) patrol.push(held);
     }
-    if (patrolling) this.#patrolledAt = now;
+    if (patrolling) this.#inspectedAt = now;
     if (renew.length > 0) await this.#renew(renew, now);
-    await this.#writeEndings();
-    if (patrol.length > 0) this.#notice(patrol, await this.#store.inspect(patrol));
+    await this.#writeSettlements();
+    if (patrol.length > 0) this.#reportLosses(patrol, await this.#store.inspect(patrol));
   }
 
   /** The wall clock was set, or the host slept: other processes may see these leases as expired. */
-  #jumped(monotonic: number): boolean {
+  #hasClockJumped(monotonic: number): boolean {
     const drift = this.#clock.now() - monotonic;
-    const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > JUMP;
+    const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > CLOCK_JUMP_MS;
     this.#drift = drift;
     return jumped;
   }
 
-  async #renew(held: Holding[], now: number): Promise<void> {
+  async #renew(held: HeldSlot[], now: number): Promise<void> {
     try {
       const fates = await this.#store.renew(held);
-      for (const one of held) this.#leaseTable.renewed(one, now + one.lease);
-      this.#notice(held, fates);
+      for (const one of held) this.#leaseTable.setExpiresAt(one, now + one.lease);
+      this.#reportLosses(held, fates);
     } catch {
       // The next round tries again; a lease that has expired meanwhile is lost.
       const later = this.#clock.monotonic();
-      this.#renewAgainAt = later + RETRY;
-      this.#notice(
+      this.#renewAgainAt = later + RETRY_MS;
+      this.#reportLosses(
         held,
         held.map((one) => (later >= one.expiresAt ? "lost" : "held")),
       );
@@ -320,20 +320,20 @@ export class Keeper {
   }
 
   /** Revoke first, then write: else the main thread might start what was just settled. */
-  #end(held: Holding, reason: LossReason, outcome: Outcome): void {
+  #settle(held: HeldSlot, reason: LossReason, outcome: Outcome): void {
     if (!this.#leaseTable.revoke(held)) return;
     this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
-    this.#endings.push({ job: held.job, fence: held.fence, outcome });
+    this.#unwritten.push({ job: held.job, fence: held.fence, outcome });
   }
 
   /**
    * What cannot be written stays for the next round; the store rejects it if the lease expires before. After a failed batch
    * each one is written alone.
    */
-  async #writeEndings(): Promise<void> {
-    if (this.#endings.length === 0) return;
-    const endings = this.#endings;
-    this.#endings = [];
+  async #writeSettlements(): Promise<void> {
+    if (this.#unwritten.length === 0) return;
+    const endings = this.#unwritten;
+    this.#unwritten = [];
     const settle = async (some: readonly Settlement[]) => {
       await this.#store.settle(some);
       for (const { job, outcome, decided } of some) if (outcome.kind === "error") this.#onTimedOut({ job, outcome, decided });
@@ -341,13 +341,13 @@ export class Keeper {
     try {
       await settle(endings);
     } catch (error) {
-      if (endings.length === 1) this.#endings.push(...endings);
-      else await Promise.all(endings.map((one) => settle([one]).catch(() => this.#endings.push(one))));
+      if (endings.length === 1) this.#unwritten.push(...endings);
+      else await Promise.all(endings.map((one) => settle([one]).catch(() => this.#unwritten.push(one))));
       throw error;
     }
   }
 
-  #notice(held: Holding[], fates: LeaseState[]): void {
+  #reportLosses(held: HeldSlot[], fates: LeaseState[]): void {
     for (const [i, one] of held.entries()) {
       const fate = fates[i];
       if (fate === "held" || !this.#leaseTable.revoke(one)) continue;
@@ -356,16 +356,16 @@ export class Keeper {
   }
 }
 
-function renewAt(held: Holding): number {
+function renewAt(held: HeldSlot): number {
   return held.expiresAt - held.lease + renewalInterval(held.lease);
 }
 
-function timeoutError(held: Holding, now: number): JobError {
+function timeoutError(held: HeldSlot, now: number): JobError {
   return { name: "TimeoutError", code: "TIMEOUT", message: `It ran for ${Math.round(now - held.since)} ms, past its timeout.` };
 }
 
-const CODE = "KEEPER_MISSING";
-const RUNS = "the keeper thread";
+const MISSING_CODE = "KEEPER_MISSING";
+const THREAD_NAME = "the keeper thread";
 
 /**
  * The code of the keeper thread. Without that thread, a handler that blocks for longer than its lease runs in two processes
@@ -388,7 +388,7 @@ export class KeeperFile {
     if (this.#missing !== null) throw this.#missing;
     if (this.#thread !== null) return this.#thread;
     this.#requireDriver();
-    return (this.#thread = ownThread({ here: import.meta.url, name: "./keeper-thread", runs: RUNS, code: CODE }));
+    return (this.#thread = ownThread({ here: import.meta.url, name: "./keeper-thread", runs: THREAD_NAME, code: MISSING_CODE }));
   }
 
   /** For a process that claims nothing and continues without the thread. */
@@ -403,8 +403,8 @@ export class KeeperFile {
     }
   }
 
-  failed(error: unknown): void {
-    if (isModuleMissing(error)) this.#missing = fileMissing(CODE, RUNS, (error as Error).message, error);
+  onThreadFailed(error: unknown): void {
+    if (isModuleMissing(error)) this.#missing = fileMissing(MISSING_CODE, THREAD_NAME, (error as Error).message, error);
   }
 
   /** A bundler may have put the PostgreSQL driver into the program; the thread needs the package itself. */
@@ -414,7 +414,7 @@ export class KeeperFile {
       findPackage("postgres");
     } catch (cause) {
       this.#missing = new HoldfastError(
-        CODE,
+        MISSING_CODE,
         "The keeper thread needs the package `postgres`, which is not installed beside this program.",
         "Run `npm install postgres` where the program runs. A bundler may keep it out of the bundle, but need not.",
         { cause },

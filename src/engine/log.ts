@@ -26,22 +26,22 @@ export class JobLog implements Log {
   }
 
   debug(message: string, data?: object): void {
-    this.#log.debug(message, this.#about(data));
+    this.#log.debug(message, this.#withJob(data));
   }
 
   info(message: string, data?: object): void {
-    this.#log.info(message, this.#about(data));
+    this.#log.info(message, this.#withJob(data));
   }
 
   warn(message: string, data?: object): void {
-    this.#log.warn(message, this.#about(data));
+    this.#log.warn(message, this.#withJob(data));
   }
 
   error(message: string, data?: object): void {
-    this.#log.error(message, this.#about(data));
+    this.#log.error(message, this.#withJob(data));
   }
 
-  #about(data?: object): object {
+  #withJob(data?: object): object {
     return { job: this.#job.id, name: this.#job.name, attempt: this.#job.attempt, ...data };
   }
 }
@@ -81,25 +81,23 @@ export function describeError(error: unknown): DescribedError {
   return error instanceof HoldfastError ? { error: String(error), hint: error.hint } : { error: String(error) };
 }
 
-export const MEND =
+export const DAMAGE_HINT =
   "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
 
 /** For damage that a second read has not found. */
-export const READ_ERRORS = "Look in the system's log for read errors of the disk.";
+export const READ_ERROR_HINT = "Look in the system's log for read errors of the disk.";
 
 /** Reports an error that repeats at every try only when it begins or changes: an outage of an hour must not fill the log. */
 export class RepeatedFailure {
-  #told: string | null = null;
+  #reported: string | null = null;
 
-  /** Null: already reported. */
-  news(error: unknown): DescribedError | null {
-    const news = describeError(error);
-    if (news.error === this.#told) return null;
-    this.#told = news.error;
-    return news;
+  log(log: Log, level: "warn" | "error", message: string, error: unknown): void {
+    const described = describeError(error);
+    if (described.error !== this.#reported) log[level](message, described);
+    this.#reported = described.error;
   }
 
-  over(): void {
-    this.#told = null;
+  reset(): void {
+    this.#reported = null;
   }
 }

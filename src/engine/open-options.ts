@@ -112,7 +112,7 @@ function checkMode(mode: unknown): void {
 }
 
 function checkLog(log: unknown): void {
-  const missing = ["debug", "info", "warn", "error"].filter((level) => typeof property(log, level) !== "function");
+  const missing = ["debug", "info", "warn", "error"].filter((level) => typeof propertyOf(log, level) !== "function");
   if (missing.length === 0) return;
   throw invalidOption(
     `log must have the methods debug, info, warn and error, got ${describeValue(log)} without ${missing.join(", ")}.`,
@@ -121,7 +121,7 @@ function checkLog(log: unknown): void {
 }
 
 function checkClock(clock: unknown): void {
-  const now = property(clock, "now");
+  const now = propertyOf(clock, "now");
   const time: unknown = typeof now === "function" ? Reflect.apply(now, clock, []) : undefined;
   if (typeof time === "number" && Number.isFinite(time)) return;
   throw invalidOption(
@@ -130,7 +130,7 @@ function checkClock(clock: unknown): void {
   );
 }
 
-function property(value: unknown, name: string): unknown {
+function propertyOf(value: unknown, name: string): unknown {
   const isHolder = (typeof value === "object" && value !== null) || typeof value === "function";
   return isHolder ? (value as Record<string, unknown>)[name] : undefined;
 }
@@ -187,7 +187,7 @@ export interface EngineOptions {
   onStop?: (drain: number) => void;
   artifacts?: string;
   /** Back up before a migration. Default: true. */
-  backsUp?: boolean;
+  backUpBeforeMigration?: boolean;
   /** Absent: unchanged. */
   journal?: boolean;
   /** How long a write waits for another process's transaction. */

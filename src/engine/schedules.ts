@@ -8,7 +8,7 @@ import type { Enqueued } from "../core/pipelines/stage.ts";
 import { definitionOf, newJob } from "./definition.ts";
 import type { Engine } from "./engine.ts";
 import { type Log, describeError, RepeatedFailure } from "./log.ts";
-import { type ReadOptions, refuseMissing } from "./client.ts";
+import { type ReadOptions, rejectIncomplete } from "./client.ts";
 
 export interface ScheduleOptions<In = unknown> {
   /** Key of the schedule. A second call with the same key replaces it. Default: the job's name. */
@@ -27,7 +27,7 @@ export interface ScheduleOptions<In = unknown> {
   overlap?: boolean;
 }
 
-const KNOWN: readonly (keyof ScheduleOptions)[] = ["key", "cron", "timezone", "input", "missed", "within", "overlap"];
+const SCHEDULE_OPTIONS: readonly (keyof ScheduleOptions)[] = ["key", "cron", "timezone", "input", "missed", "within", "overlap"];
 
 export class Schedules {
   readonly #engine: Engine;
@@ -45,18 +45,18 @@ export class Schedules {
     const draft = await draftOf(def, options, this.#engine.clock.now());
     this.#refuseClosed();
     const { declared } = definitionOf(def);
-    if (!declared.empty) await this.#engine.store.queues.declare([declared.declaration]);
+    if (!declared.isEmpty) await this.#engine.store.queues.declare([declared.declaration]);
     const saved = await this.#engine.store.schedules.save(draft);
     this.#engine.scheduler.start();
     this.#engine.scheduler.changed();
-    return shown(saved);
+    return toSchedule(saved);
   }
 
   /** By key. */
   async list(options: ReadOptions = {}): Promise<Schedule[]> {
     this.#refuseClosed();
-    await refuseMissing(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
-    return (await this.#engine.store.schedules.list()).map(shown);
+    await rejectIncomplete(this.#engine.store.damage, options, "schedules.list", "Schedules cannot be listed");
+    return (await this.#engine.store.schedules.list()).map(toSchedule);
   }
 
   /** Its jobs stay. False when there is no such schedule. */
@@ -68,7 +68,7 @@ export class Schedules {
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
     this.#refuseClosed();
-    if (!(await this.#engine.store.schedules.setPaused({ key: checkKey(key) }, null))) throw await this.#noSuch(key);
+    if (!(await this.#engine.store.schedules.setPaused({ key: checkKey(key) }, null))) throw await this.#missing(key);
   }
 
   /** Continues with the next tick: those that fell into the pause were not missed. */
@@ -77,7 +77,7 @@ export class Schedules {
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
       const [schedule] = await store.schedules.list(checkKey(key));
-      if (schedule === undefined) throw await this.#noSuch(key);
+      if (schedule === undefined) throw await this.#missing(key);
       if (!schedule.paused) return;
       // Rejected if another pattern was saved meanwhile: then that one decides.
       if (await store.schedules.setPaused(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
@@ -89,12 +89,12 @@ export class Schedules {
   async trigger(key: string): Promise<Enqueued> {
     this.#refuseClosed();
     const answer = await this.#engine.store.schedules.trigger(checkKey(key));
-    if (answer === null) throw await this.#noSuch(key);
+    if (answer === null) throw await this.#missing(key);
     // A template has no id that could be taken, and depends on nothing.
     return answer as Enqueued;
   }
 
-  async #noSuch(key: string): Promise<HoldfastError> {
+  async #missing(key: string): Promise<HoldfastError> {
     return noSuchSchedule(key, await this.#engine.store.schedules.list());
   }
 }
@@ -112,7 +112,7 @@ export function noSuchSchedule(key: string, schedules: readonly Schedule[]): Hol
 
 async function draftOf(def: unknown, options: ScheduleOptions, now: number): Promise<ScheduleDraft> {
   const definition = definitionOf(def);
-  refuseUnknown(options, KNOWN, "schedule");
+  refuseUnknown(options, SCHEDULE_OPTIONS, "schedule");
   const { cron, timezone = "UTC", missed = "once", within, overlap = true } = options;
   checkOneOf(missed, ["skip", "once", "all"], "missed");
   checkBoolean(overlap, "overlap");
@@ -131,15 +131,15 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   };
 }
 
-function shown({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): Schedule {
+function toSchedule({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): Schedule {
   return { key, job, cron, timezone, paused, ...(lastAt === undefined ? {} : { lastAt }), nextAt };
 }
 
 /** Clocks are set, and other processes change schedules. */
-const LOOK_AGAIN = 5_000;
+const MAX_WAIT_MS = 5_000;
 /** Soon enough for the tick to be on time. */
-const TRY_AGAIN = 1_000;
-const TOGETHER = 100;
+const RETRY_MS = 1_000;
+const MAX_TICKS_PER_COMMIT = 100;
 
 /**
  * Turns ticks into jobs. Every process with a worker has one; the store gives each tick to one of them. A process that dies
@@ -151,11 +151,11 @@ export class Scheduler {
   readonly #log: Log;
   #state: "idle" | "running" | "stopped" = "idle";
   #cancel: (() => void) | null = null;
-  #looking: Promise<void> | null = null;
+  #checking: Promise<void> | null = null;
   /** A caller asked during a check: what it has read may be older. */
-  #again = false;
-  readonly #trouble = new RepeatedFailure();
-  readonly #troubles = new Map<string, string>();
+  #checkAgain = false;
+  readonly #failure = new RepeatedFailure();
+  readonly #loggedErrors = new Map<string, string>();
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
     this.#store = parts.store;
@@ -166,61 +166,61 @@ export class Scheduler {
   start(): void {
     if (this.#state !== "idle") return;
     this.#state = "running";
-    void this.look();
+    void this.check();
   }
 
   changed(): void {
-    if (this.#state === "running") void this.look();
+    if (this.#state === "running") void this.check();
   }
 
   async stop(): Promise<void> {
     this.#state = "stopped";
     this.#cancel?.();
-    await this.#looking;
+    await this.#checking;
   }
 
   /** Never throws: a worker or a claim continues without it. */
-  look(): Promise<void> {
-    this.#again = true;
-    this.#looking ??= this.#look()
+  check(): Promise<void> {
+    this.#checkAgain = true;
+    this.#checking ??= this.#runDue()
       .then(
         (wait) => {
-          this.#trouble.over();
+          this.#failure.reset();
           return wait;
         },
         (error: unknown) => {
-          const news = this.#trouble.news(error);
-          if (news !== null) this.#log.warn("looking for ticks of schedules failed; it is tried again", news);
-          return TRY_AGAIN;
+          this.#failure.log(this.#log, "warn", "looking for ticks of schedules failed; it is tried again", error);
+          return RETRY_MS;
         },
       )
       .then((wait) => {
-        this.#looking = null;
-        this.#alarm(wait);
+        this.#checking = null;
+        this.#scheduleCheck(wait);
       });
-    return this.#looking;
+    return this.#checking;
   }
 
-  #alarm(wait: number): void {
+  #scheduleCheck(wait: number): void {
     this.#cancel?.();
     if (this.#state !== "running") return;
-    this.#cancel = this.#clock.after(Math.max(1, Math.min(LOOK_AGAIN, wait)), () => void this.look());
+    this.#cancel = this.#clock.after(Math.max(1, Math.min(MAX_WAIT_MS, wait)), () => void this.check());
   }
 
   /** Returns the wait until the next check. The store's clock decides what is due: this process's may be wrong. */
-  async #look(): Promise<number> {
+  async #runDue(): Promise<number> {
     for (;;) {
-      this.#again = false;
-      if (this.#store.damage.damaged !== null) return LOOK_AGAIN;
+      this.#checkAgain = false;
+      if (this.#store.damage.damaged !== null) return MAX_WAIT_MS;
       const { due, nextAt, now } = await this.#store.schedules.due();
-      if (this.#state === "stopped" || (due.length === 0 && !this.#again)) return nextAt === null ? LOOK_AGAIN : nextAt - now;
-      let troubles = 0;
-      for (let at = 0; at < due.length; at += TOGETHER) {
-        const ticked = await Promise.all(due.slice(at, at + TOGETHER).map((schedule) => this.#tick(schedule, now)));
-        troubles += ticked.filter((done) => !done).length;
+      if (this.#state === "stopped" || (due.length === 0 && !this.#checkAgain))
+        return nextAt === null ? MAX_WAIT_MS : nextAt - now;
+      let failed = 0;
+      for (let at = 0; at < due.length; at += MAX_TICKS_PER_COMMIT) {
+        const ticked = await Promise.all(due.slice(at, at + MAX_TICKS_PER_COMMIT).map((schedule) => this.#tick(schedule, now)));
+        failed += ticked.filter((done) => !done).length;
       }
       // All of them are still due: an immediate check would repeat for ever.
-      if (troubles > 0 && troubles === due.length) return TRY_AGAIN;
+      if (failed > 0 && failed === due.length) return RETRY_MS;
     }
   }
 
@@ -231,13 +231,13 @@ export class Scheduler {
       const due = dueTicks(schedule, now);
       // Rejected if another process was faster.
       if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
-      this.#troubles.delete(key);
+      this.#loggedErrors.delete(key);
       return true;
     } catch (error) {
-      if (this.#troubles.get(key) !== String(error)) {
+      if (this.#loggedErrors.get(key) !== String(error)) {
         this.#log.warn("a schedule could not tick; it is tried again", { schedule: key, ...describeError(error) });
       }
-      this.#troubles.set(key, String(error));
+      this.#loggedErrors.set(key, String(error));
       return false;
     }
   }

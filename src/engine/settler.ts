@@ -2,18 +2,18 @@ import { isTransient } from "../core/text/errors.ts";
 import { toJobError } from "../core/jobs/job.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
-import { type Attempt, outcomeOf, unwritable } from "./attempt.ts";
+import { type Attempt, outcomeOf, writableOutcome } from "./attempt.ts";
 import type { Engine } from "./engine.ts";
-import { MEND, describeError } from "./log.ts";
+import { DAMAGE_HINT, describeError } from "./log.ts";
 
 /** Doubles with each failure (a full disk, a locked file, an unreachable server). */
-const AGAIN = 250;
-const LONGEST_AGAIN = 5_000;
+const FIRST_RETRY_MS = 250;
+const MAX_RETRY_MS = 5_000;
 
 export interface SettlerOptions {
   /** The outcome is written, or was rejected because the lease is lost. */
   onSettled: (attempt: Attempt) => void;
-  onRest: () => void;
+  onIdle: () => void;
 }
 
 /** Writes outcomes until they are written. Leases are renewed meanwhile; the store rejects those that are lost. */
@@ -21,8 +21,8 @@ export class Settler {
   readonly #engine: Engine;
   readonly #options: SettlerOptions;
   #recorded: Attempt[] = [];
-  #underWay = 0;
-  #refused: Attempt[] = [];
+  #inFlight = 0;
+  #unwritten: Attempt[] = [];
   #retries = 0;
   #retrying = false;
 
@@ -36,7 +36,7 @@ export class Settler {
   }
 
   get isQuiet(): boolean {
-    return this.#recorded.length + this.#underWay + this.#refused.length === 0;
+    return this.#recorded.length + this.#inFlight + this.#unwritten.length === 0;
   }
 
   record(attempt: Attempt, outcome: Outcome): void {
@@ -47,7 +47,7 @@ export class Settler {
 
   drop(attempt: Attempt): void {
     this.#recorded = this.#recorded.filter((one) => one !== attempt);
-    this.#refused = this.#refused.filter((one) => one !== attempt);
+    this.#unwritten = this.#unwritten.filter((one) => one !== attempt);
   }
 
   write(): void {
@@ -61,14 +61,14 @@ export class Settler {
 
   #write(batch: readonly Attempt[]): void {
     void this.#settle(batch).then((failed) => {
-      if (failed !== null) this.#unrecorded(batch, failed.error);
-      this.#options.onRest();
+      if (failed !== null) this.#onWriteFailed(batch, failed.error);
+      this.#options.onIdle();
     });
   }
 
   /** Null: the batch is written. */
   async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
-    this.#underWay += batch.length;
+    this.#inFlight += batch.length;
     try {
       const fates = await this.#engine.store.settle(batch);
       for (const [i, attempt] of batch.entries()) this.#settled(attempt, fates[i] === "held");
@@ -76,7 +76,7 @@ export class Settler {
     } catch (error) {
       return { error };
     } finally {
-      this.#underWay -= batch.length;
+      this.#inFlight -= batch.length;
     }
   }
 
@@ -93,12 +93,12 @@ export class Settler {
    * A transient error is retried. A permanent one is one attempt's fault, which fails: written alone, each shows whose it is,
    * and delays none of the others.
    */
-  #unrecorded(batch: readonly Attempt[], error: unknown): void {
+  #onWriteFailed(batch: readonly Attempt[], error: unknown): void {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
     if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);
-    this.#complain(batch.length, error);
+    this.#logFailure(batch.length, error);
     const lasting = !isTransient(error);
-    for (const attempt of batch) this.#refuse(attempt, lasting && batch.length === 1 ? error : null);
+    for (const attempt of batch) this.#keepUnwritten(attempt, lasting && batch.length === 1 ? error : null);
     if (lasting) void this.#retry();
     else this.#retryLater();
   }
@@ -107,7 +107,7 @@ export class Settler {
   #fail(batch: readonly Attempt[], thrown: unknown): void {
     for (const attempt of batch) {
       if (attempt.lost !== null) continue;
-      withoutSuccess(attempt);
+      dropSuccessParts(attempt);
       attempt.outcome = outcomeOf(thrown, this.#engine.clock);
       this.#recorded.push(attempt);
     }
@@ -115,21 +115,21 @@ export class Settler {
   }
 
   /** Writes the attempt again; as failed if its own outcome can never be written. */
-  #refuse(attempt: Attempt, lasting: unknown): void {
+  #keepUnwritten(attempt: Attempt, lasting: unknown): void {
     if (attempt.lost !== null) return;
     if (lasting !== null) {
       const { id: job, name } = attempt.claimed;
       this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...describeError(lasting) });
-      attempt.outcome = unwritable(attempt.outcome, toJobError(lasting));
-      withoutSuccess(attempt);
+      attempt.outcome = writableOutcome(attempt.outcome, toJobError(lasting));
+      dropSuccessParts(attempt);
     }
-    this.#refused.push(attempt);
+    this.#unwritten.push(attempt);
   }
 
   #retryLater(): void {
-    if (this.#retrying || this.#refused.length === 0) return;
+    if (this.#retrying || this.#unwritten.length === 0) return;
     this.#retrying = true;
-    this.#engine.clock.after(Math.min(LONGEST_AGAIN, AGAIN * 2 ** this.#retries++), () => {
+    this.#engine.clock.after(Math.min(MAX_RETRY_MS, FIRST_RETRY_MS * 2 ** this.#retries++), () => {
       this.#retrying = false;
       void this.#retry();
     });
@@ -137,7 +137,7 @@ export class Settler {
 
   /** All at once, each by itself: the store commits those that can be written together. */
   async #retry(): Promise<void> {
-    const batch = this.#refused.splice(0);
+    const batch = this.#unwritten.splice(0);
     const failures = await Promise.all(batch.map((attempt) => this.#settle([attempt])));
     for (const [i, failure] of failures.entries())
       if (failure?.error instanceof CommitRowsFailed) {
@@ -147,23 +147,23 @@ export class Settler {
     const failed = failures.filter((failure) => failure !== null);
     if (failed.length > 0 && this.#engine.store.damage.damaged !== null)
       return this.#giveUp(batch.filter((_, i) => failures[i] !== null));
-    if (failed.length > 0) this.#complain(failed.length, failed[0]?.error);
+    if (failed.length > 0) this.#logFailure(failed.length, failed[0]?.error);
     for (const [i, failure] of failures.entries())
-      if (failure !== null) this.#refuse(batch[i] as Attempt, isTransient(failure.error) ? null : failure.error);
-    if (this.#refused.length === 0) this.#retries = 0;
+      if (failure !== null) this.#keepUnwritten(batch[i] as Attempt, isTransient(failure.error) ? null : failure.error);
+    if (this.#unwritten.length === 0) this.#retries = 0;
     this.#retryLater();
-    this.#options.onRest();
+    this.#options.onIdle();
   }
 
   /** Nothing can be written any more. After a restore the jobs run again. */
   #giveUp(batch: readonly Attempt[]): void {
     const jobs = batch.map(({ claimed }) => claimed.id);
-    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: MEND });
+    this.#engine.log.error("finished jobs cannot be recorded: the database is damaged", { jobs, hint: DAMAGE_HINT });
     for (const attempt of batch) if (attempt.lost === null) this.#options.onSettled(attempt);
-    this.#options.onRest();
+    this.#options.onIdle();
   }
 
-  #complain(jobs: number, error: unknown): void {
+  #logFailure(jobs: number, error: unknown): void {
     this.#engine.log.error("finished jobs could not be recorded; it is tried again", { jobs, ...describeError(error) });
   }
 }
@@ -172,7 +172,7 @@ function hasRows({ commit }: Attempt): boolean {
   return commit !== undefined;
 }
 
-function withoutSuccess(attempt: Attempt): void {
+function dropSuccessParts(attempt: Attempt): void {
   attempt.followUps = attempt.commit = undefined;
   if (attempt.work !== undefined) attempt.work = { ...attempt.work, result: null, target: null };
 }

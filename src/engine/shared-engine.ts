@@ -13,10 +13,10 @@ interface Shared {
   closing?: Promise<void>;
 }
 const REGISTRY = Symbol.for("holdfast.open");
-const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= begun()) as Map<string, Shared>;
+const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= createRegistry()) as Map<string, Shared>;
 
-function begun(): Map<string, Shared> {
-  process.on("beforeExit", goodbye);
+function createRegistry(): Map<string, Shared> {
+  process.on("beforeExit", closeOnExit);
   return new Map();
 }
 
@@ -41,18 +41,18 @@ export async function sharedEngine(
 
 async function leave(key: string, shared: Shared, engine: Engine): Promise<void> {
   if (--shared.users > 0) return;
-  shared.closing ??= end(key, shared, engine);
+  shared.closing ??= closeEngine(key, shared, engine);
   await shared.closing;
 }
 
-function end(key: string, shared: Shared, engine: Engine): Promise<void> {
+function closeEngine(key: string, shared: Shared, engine: Engine): Promise<void> {
   return engine.close().finally(() => {
     if (registry.get(key) === shared) registry.delete(key);
   });
 }
 
 /** Unregisters a program that ends without closing: it has not crashed. */
-function goodbye(): void {
+function closeOnExit(): void {
   closeAll().catch(() => {});
 }
 
@@ -63,15 +63,15 @@ export async function closeAll(): Promise<void> {
 
 async function close(key: string, shared: Shared): Promise<void> {
   const engine = await shared.opened.catch(() => null);
-  if (engine !== null) await (shared.closing ??= end(key, shared, engine));
+  if (engine !== null) await (shared.closing ??= closeEngine(key, shared, engine));
 }
 
 /** Closing a terminal (SIGHUP) ends every Node program, `nohup` or not: stop in good order. */
-export const SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
-const CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
+export const STOP_SIGNALS = ["SIGHUP", "SIGINT", "SIGTERM"] as const;
+const EXIT_CODES: Partial<Record<NodeJS.Signals, number>> = { SIGHUP: 129, SIGINT: 130, SIGTERM: 143 };
 
 /** A second signal ends the process at once; but a closed terminal sends SIGHUP twice, by its kernel and by its shell. */
-export function isImpatient(signal: NodeJS.Signals): boolean {
+export function forcesExit(signal: NodeJS.Signals): boolean {
   return signal !== "SIGHUP";
 }
 
@@ -83,20 +83,20 @@ let stopping = false;
  * unsubscribes.
  */
 export function onSignals(stop: () => Promise<void>): () => void {
-  if (stoppers.size === 0) for (const signal of SIGNALS) process.on(signal, heard);
+  if (stoppers.size === 0) for (const signal of STOP_SIGNALS) process.on(signal, onSignal);
   stoppers.add(stop);
   return () => {
     stoppers.delete(stop);
-    if (stoppers.size === 0 && !stopping) for (const signal of SIGNALS) process.off(signal, heard);
+    if (stoppers.size === 0 && !stopping) for (const signal of STOP_SIGNALS) process.off(signal, onSignal);
   };
 }
 
-function heard(signal: NodeJS.Signals): void {
-  const code = CODES[signal] ?? 143;
-  if (stopping && isImpatient(signal)) process.exit(code);
+function onSignal(signal: NodeJS.Signals): void {
+  const code = EXIT_CODES[signal] ?? 143;
+  if (stopping && forcesExit(signal)) process.exit(code);
   if (stopping) return;
   stopping = true;
-  process.on("uncaughtException", uncaught);
+  process.on("uncaughtException", onUncaught);
   void stopAll().then((isClean) => process.exit(isClean ? code : 1));
 }
 
@@ -111,7 +111,7 @@ async function stopAll(): Promise<boolean> {
  * A loop of the program that enqueues gets CLOSED while the signal stops everything. Uncaught, that error must not end the
  * process before all is closed. Every other error ends it, as without this listener.
  */
-function uncaught(error: unknown): void {
+function onUncaught(error: unknown): void {
   if (error instanceof HoldfastError && error.code === "CLOSED") return;
   if (process.listenerCount("uncaughtException") > 1) return;
   process.stderr.write(`Uncaught ${inspect(error)}\n`);

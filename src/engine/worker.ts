@@ -10,22 +10,22 @@ import type { Engine } from "./engine.ts";
 import { logFailure, describeError, RepeatedFailure } from "./log.ts";
 import { Settler } from "./settler.ts";
 
-const CONCURRENCY = 10;
+const DEFAULT_CONCURRENCY = 10;
 /** A commit costs as much as some dozen jobs. */
-const BATCH = 512;
+const MAX_CLAIM_BATCH = 512;
 /** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
-const AHEAD = 2 * BATCH;
+const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
 /** Handlers may keep one turn of the event loop this busy. */
-const TURN = 5;
-const DRAIN = 10_000;
+const MAX_TURN_MS = 5;
+const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
-const ZOMBIE = 5_000;
+const LOST_HANDLER_GRACE_MS = 5_000;
 /** Clocks are set, so a worker checks again by then, however far away the next delayed job is. */
-const LOOK_AGAIN = 5_000;
-const CLAIM_AGAIN = 250;
-const DECLARE_AGAIN = 1_000;
+const MAX_SLEEP_MS = 5_000;
+const CLAIM_RETRY_MS = 250;
+const DECLARE_RETRY_MS = 1_000;
 /** Shorter leases are claimed only once the keeper renews: on a busy machine it takes a while to start. */
-const BRIEF = 10_000;
+const SHORT_LEASE_MS = 10_000;
 
 export interface Worker extends AsyncDisposable {
   /** Stops claiming, lets running jobs finish for `drain` (default: the worker's own), then gives the rest back uncharged. */
@@ -39,9 +39,9 @@ export interface WorkOptions {
   drain?: Duration;
 }
 
-export interface Drained {
+export interface DrainResult {
   ran: number;
-  readonly ended: Attempt[];
+  readonly unsuccessful: Attempt[];
 }
 
 /** Claims, runs, settles. One turn of the event loop is one commit: settles what is done, and claims what is next, together. */
@@ -53,57 +53,60 @@ export class WorkerLoop implements Worker {
   readonly #runnables: Runnables;
   readonly #concurrency: number;
   readonly #drain: number;
-  readonly #brief: boolean;
+  readonly #hasShortLeases: boolean;
   readonly #unlisten: () => void;
-  readonly #retire: () => void;
-  readonly #stayAlive: NodeJS.Timeout;
+  readonly #withdraw: () => void;
+  readonly #keepAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
   /** A batch that arrived while another is running. */
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
   /** Claimed beyond the concurrency. Grows while a whole batch is done within its turn, and shrinks otherwise. */
-  #ahead = 0;
-  #freshAt = 0;
-  #turning = false;
-  #pumping = false;
-  #claiming = false;
-  #peeking = false;
+  #prefetch = 0;
+  #turnStartedAt = 0;
+  #isTurnScheduled = false;
+  #isStarting = false;
+  #isClaiming = false;
+  #isPeeking = false;
   /** Nothing to claim as far as known; `#wakes` counts what may have changed that. */
-  #dry = false;
+  #isDry = false;
   #wakes = 0;
   /** Some jobs may not be claimed now (a second suspect, say): any commit of this process may free them. */
-  #blocked = false;
+  #isBlocked = false;
   #commits = 0;
-  #alarm: (() => void) | null = null;
+  #cancelAlarm: (() => void) | null = null;
   #stopping: Promise<void> | null = null;
-  #quiet: (() => void)[] = [];
-  #trouble: unknown = null;
-  readonly #claims = new RepeatedFailure();
-  readonly #looks = new RepeatedFailure();
-  #drained: Drained | null = null;
+  #quietWaiters: (() => void)[] = [];
+  #claimError: unknown = null;
+  readonly #claimFailure = new RepeatedFailure();
+  readonly #peekFailure = new RepeatedFailure();
+  #drained: DrainResult | null = null;
 
   constructor(engine: Engine, progress: ProgressWriter, defs: readonly Definition[], options: WorkOptions) {
     this.#engine = engine;
     this.#progress = progress;
     this.#executor = new Executor(engine, progress, (attempt, outcome) => this.#finish(attempt, outcome));
     this.#settler = new Settler(engine, {
-      onSettled: (attempt) => this.#settled(attempt),
-      onRest: () => this.#hush(),
+      onSettled: (attempt) => this.#onSettled(attempt),
+      onIdle: () => this.#notifyIfQuiet(),
     });
-    this.#concurrency = checkConcurrency(options.concurrency === undefined ? CONCURRENCY : options.concurrency, "concurrency");
-    this.#drain = toMillis(options.drain === undefined ? DRAIN : options.drain, "drain");
-    this.#brief = defs.some(({ lease }) => lease < BRIEF);
+    this.#concurrency = checkConcurrency(
+      options.concurrency === undefined ? DEFAULT_CONCURRENCY : options.concurrency,
+      "concurrency",
+    );
+    this.#drain = toMillis(options.drain === undefined ? DEFAULT_DRAIN_MS : options.drain, "drain");
+    this.#hasShortLeases = defs.some(({ lease }) => lease < SHORT_LEASE_MS);
     this.#runnables = new Runnables(defs);
     this.#unlisten = engine.store.onChange((change) => this.#onChange(change), { onIncoming: () => this.#onIncoming() });
     // An idle worker keeps the process alive.
-    this.#stayAlive = setInterval(() => {}, 2 ** 30);
-    engine.keep();
+    this.#keepAlive = setInterval(() => {}, 2 ** 30);
+    engine.startKeeper();
     engine.janitor.start();
     engine.scheduler.start();
     // In the commit before the first claim: the limits of the newest code apply from here on.
     this.#declare(defs.map(({ declared }) => declared.declaration));
-    this.#retire = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
-    this.#soon();
+    this.#withdraw = engine.announce(defs.map(({ queue, name, version }) => ({ queue, name, version })));
+    this.#scheduleTurn();
   }
 
   stop(options: { drain?: Duration } = {}): Promise<void> {
@@ -120,8 +123,8 @@ export class WorkerLoop implements Worker {
    * @internal For tests: resolves when nothing is left that is due: nothing runs here, every outcome is on the disk, and a
    * claim would find nothing. Delayed jobs stay delayed: no time is made to pass.
    */
-  async drained(): Promise<Drained> {
-    const drained = (this.#drained = { ran: 0, ended: [] as Attempt[] });
+  async untilDrained(): Promise<DrainResult> {
+    const drained = (this.#drained = { ran: 0, unsuccessful: [] as Attempt[] });
     for (;;) {
       const before = drained.ran;
       // A claim also reclaims from dead holders.
@@ -134,11 +137,11 @@ export class WorkerLoop implements Worker {
           "The worker of this attempt was stopped.",
           "Stop the worker after the attempt has ended.",
         );
-      if (this.#trouble !== null) throw this.#trouble;
+      if (this.#claimError !== null) throw this.#claimError;
       const [{ ready }, timedOut] = await Promise.all([
         this.#engine.store.outlook(this.#runnables.sources()),
         // The keeper reports the loss first, and writes the outcome then.
-        this.#engine.store.inspect(drained.ended.filter(({ lost }) => lost === "TIMEOUT")),
+        this.#engine.store.inspect(drained.unsuccessful.filter(({ lost }) => lost === "TIMEOUT")),
       ]);
       const isWritten = !timedOut.includes("held");
       if (!ready && isWritten && this.#isQuiet()) return drained;
@@ -151,94 +154,94 @@ export class WorkerLoop implements Worker {
     this.#engine.store.queues.declare(declarations).catch((error: unknown) => {
       if (this.#stopping !== null || this.#engine.store.damage.damaged !== null) return;
       this.#engine.log.warn("limits could not be declared; it is tried again", describeError(error));
-      this.#engine.clock.after(DECLARE_AGAIN, () => this.#declare(declarations));
+      this.#engine.clock.after(DECLARE_RETRY_MS, () => this.#declare(declarations));
     });
   }
 
-  #soon(): void {
-    if (this.#turning) return;
-    this.#turning = true;
-    setImmediate(() => this.#turn());
+  #scheduleTurn(): void {
+    if (this.#isTurnScheduled) return;
+    this.#isTurnScheduled = true;
+    setImmediate(() => this.#runTurn());
   }
 
-  #turn(): void {
-    this.#turning = false;
+  #runTurn(): void {
+    this.#isTurnScheduled = false;
     if (this.#settler.hasRecorded) {
       const allDone = this.#running.size + this.#waiting.length === 0;
-      this.#ahead = allDone && !this.#isTired() ? Math.min(AHEAD, this.#ahead * 2 + this.#concurrency) : this.#ahead >> 1;
+      this.#prefetch =
+        allDone && !this.#isTurnOverrun() ? Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency) : this.#prefetch >> 1;
       // The last progress of a job goes before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();
     }
-    this.#freshAt = performance.now();
-    this.#pump();
-    this.#next();
+    this.#turnStartedAt = performance.now();
+    this.#startWaiting();
+    this.#claimNext();
   }
 
   /** Claims at most half of the room at once as soon as more is wanted than can run. */
-  #next(): void {
-    if (this.#dry || this.#claiming || this.#stopping !== null) return;
-    const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#ahead, AHEAD));
-    const batch = Math.max(this.#concurrency, Math.min(BATCH, most >> 1));
+  #claimNext(): void {
+    if (this.#isDry || this.#isClaiming || this.#stopping !== null) return;
+    const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#prefetch, MAX_PREFETCH));
+    const batch = Math.max(this.#concurrency, Math.min(MAX_CLAIM_BATCH, most >> 1));
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
     const want = Math.min(most - held, batch, this.#engine.room);
     if (want > 0) void this.#claim(want);
   }
 
-  #settled(attempt: Attempt): void {
+  #onSettled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
-    if (attempt.outcome.kind !== "succeeded") this.#drained?.ended.push(attempt);
+    if (attempt.outcome.kind !== "succeeded") this.#drained?.unsuccessful.push(attempt);
   }
 
   async #claim(max: number): Promise<void> {
-    this.#claiming = true;
+    this.#isClaiming = true;
     let left: ClaimOutlook | null = null;
     try {
       this.#engine.requireKeeper();
-      if (this.#brief) await this.#engine.kept();
+      if (this.#hasShortLeases) await this.#engine.alertKeeper();
       const [wakes, before] = [this.#wakes, this.#engine.clock.monotonic()];
       const from = this.#runnables.sources();
       const by = { holder: this.#engine.self, worker: "" };
       const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
       // Counted from here on: a job of this claim may be settled, and free another one, before `#rest` checks.
       const commits = this.#commits;
-      this.#trouble = null;
-      this.#claims.over();
-      if (claimed.length > 0) this.#hold(claimed, before);
-      if (claimed.length === max && max > this.#concurrency) return this.#overlap();
-      this.#begin();
+      this.#claimError = null;
+      this.#claimFailure.reset();
+      if (claimed.length > 0) this.#addClaimed(claimed, before);
+      if (claimed.length === max && max > this.#concurrency) return this.#claimNextThenStart();
+      this.#startArrived();
       // Reclaimed jobs are claimed next. The claimed jobs have started already, and do not wait for that.
-      if (claimed.length < max && !(await this.#engine.janitor.heal()) && wakes === this.#wakes)
-        await this.#rest(from, { wakes, commits }, left);
+      if (claimed.length < max && !(await this.#engine.janitor.reclaimBeforeClaim()) && wakes === this.#wakes)
+        await this.#sleep(from, { wakes, commits }, left);
     } catch (error) {
-      this.#trouble = error;
-      this.#dry = true;
+      this.#claimError = error;
+      this.#isDry = true;
       const refusal = this.#engine.store.damage.refusal("claim");
       // Where every claim is rejected, the engine has logged why.
-      const news = refusal === null ? this.#claims.news(error) : null;
-      if (news !== null) this.#engine.log.error("claiming failed; it is tried again", news);
+      if (refusal === null) this.#claimFailure.log(this.#engine.log, "error", "claiming failed; it is tried again", error);
       // A finding of damage may be cleared; lost locks and replaced files stay lost.
-      if (refusal === null || refusal.code === "DAMAGED") this.#alarmIn(CLAIM_AGAIN);
+      if (refusal === null || refusal.code === "DAMAGED") this.#setAlarm(CLAIM_RETRY_MS);
     }
-    this.#claiming = false;
-    if (!this.#dry) this.#soon();
-    this.#hush();
+    this.#isClaiming = false;
+    if (!this.#isDry) this.#scheduleTurn();
+    this.#notifyIfQuiet();
   }
 
   /**
    * More jobs than can run at once: claim the next batch first, so that the store works while handlers run. Requests to a
    * server leave with the next turn of the event loop, and handlers would delay it.
    */
-  #overlap(): void {
-    this.#claiming = false;
-    this.#next();
-    setImmediate(() => setImmediate(() => this.#begin()));
+  #claimNextThenStart(): void {
+    this.#isClaiming = false;
+    this.#claimNext();
+    setImmediate(() => setImmediate(() => this.#startArrived()));
   }
 
-  #hold(claimed: Claimed[], before: number): void {
+  #addClaimed(claimed: Claimed[], before: number): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
       const attempt = new Attempt(job, runnable, this.#onLoss);
@@ -247,17 +250,17 @@ export class WorkerLoop implements Worker {
       runnable.def.prefetch?.(job);
       this.#arrived.push(attempt);
     }
-    this.#engine.poke();
+    this.#engine.rescheduleKeeper();
   }
 
-  #begin(): void {
+  #startArrived(): void {
     this.#waiting.push(...this.#arrived.splice(0));
-    this.#freshAt = performance.now();
-    if (this.#stopping !== null) this.#giveBack();
-    else this.#pump();
+    this.#turnStartedAt = performance.now();
+    if (this.#stopping !== null) this.#releaseWaiting();
+    else this.#startWaiting();
   }
 
-  async #rest(
+  async #sleep(
     from: ClaimSource[],
     { wakes, commits }: { wakes: number; commits: number },
     left: ClaimOutlook | null,
@@ -265,86 +268,85 @@ export class WorkerLoop implements Worker {
     const { ready, nextIn } = left ?? (await this.#engine.store.outlook(from));
     // A blocked job may have been freed while the server was asked.
     if (wakes !== this.#wakes || (ready && commits !== this.#commits)) return;
-    this.#ahead = 0;
-    this.#blocked = ready;
+    this.#prefetch = 0;
+    this.#isBlocked = ready;
     if (ready && from.some(({ max }) => max !== 0) && this.#waiting.length === 0 && this.#running.size === 0)
-      return this.#alarmIn(50);
-    this.#dry = true;
-    if (nextIn !== null) this.#alarmIn(Math.min(LOOK_AGAIN, Math.max(1, nextIn)));
+      return this.#setAlarm(50);
+    this.#isDry = true;
+    if (nextIn !== null) this.#setAlarm(Math.min(MAX_SLEEP_MS, Math.max(1, nextIn)));
   }
 
-  #alarmIn(millis: number): void {
-    this.#alarm?.();
-    this.#dry = true;
-    this.#alarm = this.#engine.clock.after(millis, () => this.#wake());
+  #setAlarm(millis: number): void {
+    this.#cancelAlarm?.();
+    this.#isDry = true;
+    this.#cancelAlarm = this.#engine.clock.after(millis, () => this.#wake());
   }
 
   #wake(): void {
     this.#wakes++;
     if (this.#stopping !== null) return;
-    const atRest = this.#dry && !this.#settler.hasRecorded;
-    this.#dry = false;
+    const atRest = this.#isDry && !this.#settler.hasRecorded;
+    this.#isDry = false;
     // Nothing to share the turn with.
-    if (atRest) this.#now();
-    else this.#soon();
+    if (atRest) this.#scheduleTurnNow();
+    else this.#scheduleTurn();
   }
 
-  #now(): void {
-    if (this.#turning) return;
-    this.#turning = true;
-    queueMicrotask(() => this.#turn());
+  #scheduleTurnNow(): void {
+    if (this.#isTurnScheduled) return;
+    this.#isTurnScheduled = true;
+    queueMicrotask(() => this.#runTurn());
   }
 
   #onChange(change: Change): void {
     if (change.own) this.#commits++;
     if (change.ready === null) this.#peek();
-    else if (change.ready.size > 0 || this.#blocked) this.#wake();
+    else if (change.ready.size > 0 || this.#isBlocked) this.#wake();
   }
 
   /** Claimed in the commit that enqueues them, jobs start as soon as their producer has its answer. */
   #onIncoming(): void {
-    if (!this.#dry || this.#claiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
+    if (!this.#isDry || this.#isClaiming || this.#stopping !== null || this.#running.size >= this.#concurrency) return;
     this.#wakes++;
-    this.#dry = false;
-    queueMicrotask(() => this.#turn());
+    this.#isDry = false;
+    queueMicrotask(() => this.#runTurn());
   }
 
   /** Another process has committed: read before asking for the write lock. */
   #peek(): void {
-    if (!this.#dry || this.#peeking) return void this.#wakes++;
-    this.#peeking = true;
+    if (!this.#isDry || this.#isPeeking) return void this.#wakes++;
+    this.#isPeeking = true;
     const wakes = ++this.#wakes;
     this.#engine.store
       .outlook(this.#runnables.sources())
       .then(({ ready, nextIn }) => {
-        this.#looks.over();
+        this.#peekFailure.reset();
         if (ready) this.#wake();
-        else if (nextIn !== null && wakes === this.#wakes) this.#alarmIn(Math.max(1, Math.min(LOOK_AGAIN, nextIn)));
+        else if (nextIn !== null && wakes === this.#wakes) this.#setAlarm(Math.max(1, Math.min(MAX_SLEEP_MS, nextIn)));
       })
       .catch((error: unknown) => {
-        const news = this.#looks.news(error);
-        if (news !== null) this.#engine.log.warn("looking for jobs failed; it is tried again", news);
+        this.#peekFailure.log(this.#engine.log, "warn", "looking for jobs failed; it is tried again", error);
       })
-      .finally(() => (this.#peeking = false));
+      .finally(() => (this.#isPeeking = false));
   }
 
-  #pump(): void {
-    if (this.#pumping) return;
-    this.#pumping = true;
+  #startWaiting(): void {
+    if (this.#isStarting) return;
+    this.#isStarting = true;
     const now = this.#engine.clock.monotonic();
     let next = 0;
-    while (next < this.#waiting.length && this.#running.size < this.#concurrency && !this.#isTired()) {
+    while (next < this.#waiting.length && this.#running.size < this.#concurrency && !this.#isTurnOverrun()) {
       this.#start(this.#waiting[next++] as Attempt, now);
     }
     this.#waiting = this.#waiting.slice(next);
-    this.#pumping = false;
-    if (next > 0) this.#engine.poke();
-    if (this.#waiting.length > 0 && this.#isTired()) this.#soon();
+    this.#isStarting = false;
+    if (next > 0) this.#engine.rescheduleKeeper();
+    if (this.#waiting.length > 0 && this.#isTurnOverrun()) this.#scheduleTurn();
   }
 
   /** Handlers have computed for long enough: what is done must reach the disk. */
-  #isTired(): boolean {
-    return performance.now() - this.#freshAt > TURN;
+  #isTurnOverrun(): boolean {
+    return performance.now() - this.#turnStartedAt > MAX_TURN_MS;
   }
 
   #start(attempt: Attempt, now: number): void {
@@ -358,64 +360,64 @@ export class WorkerLoop implements Worker {
 
   #finish(attempt: Attempt, outcome: Outcome): void {
     if (!this.#running.delete(attempt)) return;
-    attempt.over = true;
+    attempt.isOver = true;
     if (attempt.lost === null) this.#settler.record(attempt, outcome);
-    this.#soon();
-    this.#pump();
-    this.#hush();
+    this.#scheduleTurn();
+    this.#startWaiting();
+    this.#notifyIfQuiet();
   }
 
   /** The handler was aborted; it may take a while to end, but not for ever. */
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.runnable.held--;
-    this.#drained?.ended.push(attempt);
+    this.#drained?.unsuccessful.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);
     this.#arrived = this.#arrived.filter((one) => one !== attempt);
     this.#settler.drop(attempt);
     if (this.#running.has(attempt)) {
-      this.#engine.clock.after(ZOMBIE, () => {
+      this.#engine.clock.after(LOST_HANDLER_GRACE_MS, () => {
         if (!this.#running.delete(attempt)) return;
         this.#engine.log.warn("a handler continues although its lease is gone", {
           job: attempt.claimed.id,
           name: attempt.claimed.name,
           hint: "Have it end when its `signal` is aborted: nothing more of it is kept, and another worker may run the job.",
         });
-        this.#pump();
+        this.#startWaiting();
         this.#wake();
-        this.#hush();
+        this.#notifyIfQuiet();
       });
     }
     this.#wake();
-    this.#hush();
+    this.#notifyIfQuiet();
   };
 
   async #stop(drain: number): Promise<void> {
     await Promise.resolve();
-    this.#alarm?.();
-    this.#giveBack();
+    this.#cancelAlarm?.();
+    this.#releaseWaiting();
     await this.#untilQuiet(drain);
     for (const attempt of this.#running) attempt.abort("STOPPING");
     // Handlers that obey the signal end in these turns.
     for (let turn = 0; turn < 3 && this.#running.size > 0; turn++) await new Promise((resolve) => setImmediate(resolve));
     for (const attempt of this.#running) this.#finish(attempt, { kind: "interrupted" });
     this.#progress.flush();
-    await this.#untilQuiet(DRAIN);
+    await this.#untilQuiet(DEFAULT_DRAIN_MS);
     this.#unlisten();
-    this.#retire();
-    clearInterval(this.#stayAlive);
+    this.#withdraw();
+    clearInterval(this.#keepAlive);
   }
 
-  #giveBack(): void {
+  #releaseWaiting(): void {
     const waiting = [...this.#waiting.splice(0), ...this.#arrived.splice(0)];
     for (const attempt of waiting) if (attempt.lost === null) this.#settler.record(attempt, { kind: "released" });
-    this.#soon();
+    this.#scheduleTurn();
   }
 
   #untilQuiet(most: number): Promise<void> {
     return new Promise((resolve) => {
       if (this.#isQuiet()) return resolve();
       const cancel = this.#engine.clock.after(most, resolve);
-      this.#quiet.push(() => {
+      this.#quietWaiters.push(() => {
         cancel();
         resolve();
       });
@@ -424,10 +426,10 @@ export class WorkerLoop implements Worker {
 
   #isQuiet(): boolean {
     const held = this.#running.size + this.#waiting.length + this.#arrived.length;
-    return !this.#claiming && held === 0 && this.#settler.isQuiet;
+    return !this.#isClaiming && held === 0 && this.#settler.isQuiet;
   }
 
-  #hush(): void {
-    if (this.#quiet.length > 0 && this.#isQuiet()) for (const resolve of this.#quiet.splice(0)) resolve();
+  #notifyIfQuiet(): void {
+    if (this.#quietWaiters.length > 0 && this.#isQuiet()) for (const resolve of this.#quietWaiters.splice(0)) resolve();
   }
 }

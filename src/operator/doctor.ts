@@ -6,7 +6,7 @@ import { isProvenDead } from "../core/jobs/lease.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import { bootId } from "../engine/host.ts";
 import { verifyAudit } from "../engine/maintenance/check.ts";
-import { readable } from "../engine/client.ts";
+import { ifReadable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { backupsFolder, backupsIn } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";
@@ -47,10 +47,10 @@ export interface ExamineOptions {
 export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
   const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;
-  const vitals = store && (await readable(() => store.maintenance.diagnose()));
-  const checked = store && (await readable(() => store.damage.check("quick")));
+  const vitals = store && (await ifReadable(() => store.maintenance.diagnose()));
+  const checked = store && (await ifReadable(() => store.damage.check("quick")));
   const folder = engine?.artifactFolder.path ?? null;
-  const audit = store && (await readable(() => verifyAudit(store)));
+  const audit = store && (await ifReadable(() => verifyAudit(store)));
   const seen: Inspection = {
     now,
     disk: diskOf(location),
@@ -58,9 +58,9 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     size: vitals?.size ?? null,
     schema: vitals?.schema ?? schemaOf(location),
     settings: vitals?.settings ?? [],
-    wal: store && (await readable(async () => (await store.maintenance.gauge({ readers: true })).wal)),
-    processes: (store && (await readable(() => processesOf(store)))) ?? [],
-    locks: (store && (await readable(() => store.locks.list()))) ?? [],
+    wal: store && (await ifReadable(async () => (await store.maintenance.gauge({ readers: true })).wal)),
+    processes: (store && (await ifReadable(() => processesOf(store)))) ?? [],
+    locks: (store && (await ifReadable(() => store.locks.list()))) ?? [],
     stuck: vitals?.stuck ?? [],
     artifacts:
       checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
@@ -68,14 +68,14 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     backups: backupsOf(location, store?.databaseId ?? null, backups),
     journal: vitals?.journal ?? null,
     clock: vitals &&
-      store && { latest: vitals.latest, store: vitals.now, stepsBack: (await readable(() => stepsBack(store))) ?? [] },
-    reports: (store && (await readable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
+      store && { latest: vitals.latest, store: vitals.now, stepsBack: (await ifReadable(() => stepsBack(store))) ?? [] },
+    reports: (store && (await ifReadable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
     // The check may have added to them.
     findings: location.kind === "sqlite" ? new Findings(location.path).all() : [],
     checked: checked?.findings ?? [],
     transactions: vitals?.transactions ?? [],
   };
-  const [last] = (store && (await readable(() => store.recoveries.reports({ limit: 1 })))) ?? [];
+  const [last] = (store && (await ifReadable(() => store.recoveries.reports({ limit: 1 })))) ?? [];
   return {
     seen,
     lastReport: last === undefined ? null : reportOf(last),

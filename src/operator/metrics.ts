@@ -1,5 +1,5 @@
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
-import { readable } from "../engine/client.ts";
+import { ifReadable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Life } from "../store/processes.ts";
 import { backupsOf, diskOf } from "./doctor.ts";
@@ -12,20 +12,20 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
  * database it is what can be read.
  */
 export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<MetricsSnapshot> {
-  const { store, location, clock, isSealed } = hf.engine;
+  const { store, location, clock, isReadOnly } = hf.engine;
   // All of them: a queue that is empty by now has ended jobs, too.
   const counted = store.queries.queues();
   const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
     // What is empty only because it could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
-    readable(() => counted),
-    readable(async () => (await store.builds.list({ newest: true })).items),
-    readable(() => store.schedules.list()),
-    readable(() => store.sinks.list()),
-    readable(() => hf.recovery.stats()),
-    readable(async () => (await store.recoveries.totals()).reports),
-    readable(() => store.recoveries.reports({ limit: 1 })),
-    readable(() => store.maintenance.gauge()),
+    ifReadable(() => counted),
+    ifReadable(async () => (await store.builds.list({ newest: true })).items),
+    ifReadable(() => store.schedules.list()),
+    ifReadable(() => store.sinks.list()),
+    ifReadable(() => hf.recovery.stats()),
+    ifReadable(async () => (await store.recoveries.totals()).reports),
+    ifReadable(() => store.recoveries.reports({ limit: 1 })),
+    ifReadable(() => store.maintenance.gauge()),
   ]);
   const alarms = overview && alarmsOf(overview);
   return {
@@ -33,7 +33,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     database: { id: store.databaseId, store: location.kind, durability: store.durability },
     // Reading may have found it out just now.
     isDamaged: overview === null || store.damage.damaged !== null,
-    isPending: isSealed,
+    isPending: isReadOnly,
     isHealthy: alarms !== null && !alarms.some(({ grave }) => grave),
     alarms: alarms && countedBy(ALARM_CODES, alarms, ({ code }) => code),
     queues,

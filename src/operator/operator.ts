@@ -7,7 +7,7 @@ import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
-import { type Claim, heldBy, type HeldClaim, tokenOf } from "../engine/claim.ts";
+import { type Claim, claimOfToken, type HeldClaim, claimToken } from "../engine/claim.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
@@ -28,7 +28,7 @@ import {
   noSuchBuild,
 } from "../store/builds.ts";
 import type { EventQuery, SinkView } from "../store/events.ts";
-import { type RecoveryStats, statsOf } from "../engine/maintenance/janitor.ts";
+import { type RecoveryStats, recoveryStats } from "../engine/maintenance/janitor.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
 import type { QueueOverview } from "../store/queries.ts";
@@ -156,12 +156,12 @@ export class Operator {
 
   /** A claim as text, for another process to settle with `claimOf`. */
   tokenOf(claim: Claim): string {
-    return tokenOf(this.#engine, claim);
+    return claimToken(this.#engine, claim);
   }
 
   /** The claim that a token names. The first renewal or settle shows whether its lease is still held. */
   claimOf(token: string): HeldClaim {
-    return heldBy(this.#engine, token);
+    return claimOfToken(this.#engine, token);
   }
 
   // Processes and locks
@@ -295,7 +295,7 @@ export class Operator {
   async recover(expiredFor: number | null): Promise<{ done: RecoveryPlan | null; recovered: RecoveryStats }> {
     const { janitor, actor, clock } = this.#engine;
     const done = expiredFor === null ? await janitor.recover(actor) : await janitor.reclaimStale(expiredFor, actor);
-    return { done, recovered: statsOf(done, clock.now()) };
+    return { done, recovered: recoveryStats(done, clock.now()) };
   }
 
   /** What `recover` would do now; null: nothing. Nothing is written. */

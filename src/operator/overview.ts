@@ -9,7 +9,7 @@ import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "../core/
 import { bytesText, numberText, plural } from "../core/text/text.ts";
 import { bootId } from "../engine/host.ts";
 import { countPlan, isOfCrash, RECOVER_COMMAND, type RecoveryPlan } from "../core/recovery/recovery-plan.ts";
-import { isDamage } from "../engine/client.ts";
+import { isDamagedError } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
@@ -122,7 +122,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     recovery,
     wal,
     crashes: { last: last === undefined ? null : reportOf(last), open },
-    pending: hf.engine.isSealed ? await crashPending(hf) : null,
+    pending: hf.engine.isReadOnly ? await crashPending(hf) : null,
   };
 }
 
@@ -136,7 +136,7 @@ class PartialReading {
     try {
       return await look();
     } catch (error) {
-      if (!isDamage(error)) throw error;
+      if (!isDamagedError(error)) throw error;
       this.unreadable.push(what);
       return otherwise;
     }

@@ -5,7 +5,7 @@ import { type Amount, type Cost, NO_COST, plus, toAmount } from "../core/pipelin
 import { stageEstimate } from "../core/pipelines/stage.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { LeaseLostError, isTransient } from "../core/text/errors.ts";
-import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
+import { type Attempt, SettleAs, permanentFailure } from "../engine/attempt.ts";
 import type { LeaseTable } from "../engine/leases.ts";
 import { type Log, describeError } from "../engine/log.ts";
 import type { BuildRow } from "../store/builds.ts";
@@ -98,13 +98,13 @@ export class BudgetReserver {
     if (!isLimited && place.stage.estimate === null) return;
     const amount = await this.estimate(place, context).catch((error: unknown) => {
       // A retry would get the same error.
-      throw isTransient(error) ? error : new SettleAs(failForGood(toJobError(error)));
+      throw isTransient(error) ? error : new SettleAs(permanentFailure(toJobError(error)));
     });
     const { job, fence, claimed } = attempt;
     for (;;) {
       const [answer] = await this.#store.work.begin([{ job, fence, estimate: amount }]);
       // The attempt's timeout starts when its reservation is granted.
-      if (attempt.lost === null) this.#leaseTable.prolong(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
+      if (attempt.lost === null) this.#leaseTable.setTimeoutAt(attempt.slot, this.#clock.monotonic() + claimed.policy.timeout);
       if (answer === "start") return;
       if (answer === "lost") throw new LeaseLostError(claimed.id, "start");
       if (answer === "pause") throw new SettleAs({ kind: "released" });

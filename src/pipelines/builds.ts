@@ -195,7 +195,7 @@ export class Builds {
     checkText(reason, "The reason");
     const row = await move();
     if (row === null) throw noBuild(id);
-    await this.#engine.janitor.clear(row.pipeline);
+    await this.#engine.janitor.clearWork(row.pipeline);
     return this.#view(row);
   }
 

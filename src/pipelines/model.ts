@@ -21,7 +21,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { type Glob, matchGlob } from "../core/text/glob.ts";
 import type { BuildKey } from "../core/text/ids.ts";
 import { checkCount, checkSignal, checkText, describeValue, invalidOption, refuseUnknown } from "../core/text/options.ts";
-import { type Declared, limitKeys } from "../engine/definition.ts";
+import { type DeclaredLimits, limitKeys } from "../engine/definition.ts";
 import type { NewJob } from "../store/store.ts";
 import type { NewWork } from "../store/work.ts";
 
@@ -30,7 +30,7 @@ export interface StagePosition {
   index: number;
   stage: StageDefinition;
   position: number;
-  declared: Declared;
+  declared: DeclaredLimits;
   glob: Glob | null;
 }
 
@@ -107,7 +107,7 @@ export class Model {
   stageJob(place: StagePosition, work: { build: BuildKey; path: string; context: string }, input: unknown): NewJob {
     const { declared } = place;
     const job = this.#stageJob(place, work, {});
-    if (declared.empty) return job;
+    if (declared.isEmpty) return job;
     return { ...job, declares: declared.declaration, limitKeys: this.#limitKeys(place, input, work.context) };
   }
 
@@ -134,7 +134,7 @@ export class Model {
         segment: work.segment,
         path: work.path,
       },
-      ...(place.declared.empty ? {} : { declares: place.declared.declaration, limitKeys: place.declared.keys.map(() => "") }),
+      ...(place.declared.isEmpty ? {} : { declares: place.declared.declaration, limitKeys: place.declared.keys.map(() => "") }),
     };
   }
 
@@ -166,7 +166,7 @@ export class Model {
     return { name, queue: this.queue, version, policy, input: null, priority: 0, delay: 0 };
   }
 
-  #declare({ name, limits, reuse }: StageDefinition): Declared {
+  #declare({ name, limits, reuse }: StageDefinition): DeclaredLimits {
     // When targets can share results, only one of those with the same bytes runs; the others reuse its result.
     const alone =
       reuse === "bytes"
@@ -179,7 +179,7 @@ export class Model {
       name: stageJobName(this.name, name),
       limits: sorted.map(({ rule }) => rule),
     };
-    return { declaration, empty: sorted.length === 0, keys: sorted.map(({ key }) => key) };
+    return { declaration, isEmpty: sorted.length === 0, keys: sorted.map(({ key }) => key) };
   }
 
   #limitKeys({ declared, stage }: StagePosition, input: unknown, context: string): string[] {

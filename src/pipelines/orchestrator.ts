@@ -13,7 +13,7 @@ import { gatherSegment } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "../engine/engine.ts";
 import { describeError } from "../engine/log.ts";
-import { CLEARED } from "../engine/maintenance/janitor.ts";
+import { ITEMS_PER_CLEAR } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
 import {
   buildById,
@@ -158,7 +158,7 @@ export class Orchestrator {
 
   async #letRun({ id }: BuildRow): Promise<void> {
     const { engine, lock } = this.#parts;
-    const clearing = { pipeline: lock.pipeline, which: "all", limit: CLEARED } as const;
+    const clearing = { pipeline: lock.pipeline, which: "all", limit: ITEMS_PER_CLEAR } as const;
     while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
     this.#rests = !(await engine.store.builds.letRun(id, lock));
   }
@@ -231,7 +231,7 @@ export class Orchestrator {
     const { janitor, log } = this.#parts.engine;
     if (!hasEnded(state)) return;
     await janitor
-      .clear(pipeline)
+      .clearWork(pipeline)
       .catch((error: unknown) => log.warn("clearing away what is left of a build failed", { build, ...describeError(error) }));
   }
 

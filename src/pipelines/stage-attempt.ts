@@ -9,7 +9,7 @@ import { type Segment, checkTargetId, childrenOf, pathOf, findStep } from "../co
 import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import { checkName } from "../core/text/options.ts";
-import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
+import { type Attempt, SettleAs, permanentFailure } from "../engine/attempt.ts";
 import { describeError } from "../engine/log.ts";
 import type { FoundResult, ListedTarget, NamedArtifact } from "../store/work.ts";
 import type { AttemptCost } from "./budget-reserver.ts";
@@ -320,7 +320,7 @@ export class RestartOnChange {
     const { attempt, row } = this.#task;
     const times = churnOf(attempt).times + 1;
     const delay = changeWaitMs(times);
-    if (delay === null) throw new SettleAs(failForGood(toJobError(restless(row.id, times))));
+    if (delay === null) throw new SettleAs(permanentFailure(toJobError(restless(row.id, times))));
     return this.#as(await this.#fingerprint(), { times, waited: true }, { delay });
   }
 

@@ -120,7 +120,7 @@ export class StagePlanner {
     const found = waits ? null : await this.lookUp(place, context, old);
     const other = found === null && isExpand && this.#looksOnly ? await this.lookUpChildren(place, context, old) : null;
     if (found === null && other === null) {
-      if (!needed && !place.declared.empty) input = await loadInput(live, steps, reader);
+      if (!needed && !place.declared.isEmpty) input = await loadInput(live, steps, reader);
       const work = { build: this.#buildContext.build.key, path: live.path, context: context.hash };
       const completed = this.#outdated(place, context, this.#withOld(steps, old, place));
       return { to: "work", completed, job: this.#model.stageJob(place, work, input) };

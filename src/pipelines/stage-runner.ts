@@ -5,7 +5,7 @@ import type { JobContext } from "../core/pipelines/stage.ts";
 import { GONE_MARK, listingJobName, stageJobName } from "../core/pipelines/work.ts";
 import { HoldfastError, isTransient } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
-import { type Attempt, SettleAs, failForGood } from "../engine/attempt.ts";
+import { type Attempt, SettleAs, permanentFailure } from "../engine/attempt.ts";
 import type { Definition } from "../engine/definition.ts";
 import type { NewResult, TargetRow, WorkView } from "../store/work.ts";
 import { callIsolated } from "./isolated/parent.ts";
@@ -43,7 +43,7 @@ class StageRunner {
     attempt.work = { cost: NO_COST, result: null, target: null };
     await this.#runtime.ready();
     const view = await this.#runtime.view(attempt.claimed);
-    if (view?.target == null) throw new SettleAs(failForGood(toJobError(noTarget(attempt.claimed.id))));
+    if (view?.target == null) throw new SettleAs(permanentFailure(toJobError(noTarget(attempt.claimed.id))));
     const buildContext = this.#runtime.buildContext(view.build);
     const removes = unwanted(attempt);
     if (removes !== undefined)
@@ -92,7 +92,7 @@ class StageRunner {
       const writer = this.#runtime.targetWriter(buildContext, attempt.claimed);
       return { attempt, buildContext, view, place, row, live, completed, context, writer };
     } catch (error) {
-      throw new SettleAs(failForGood(toJobError(error)));
+      throw new SettleAs(permanentFailure(toJobError(error)));
     }
   }
 
@@ -207,7 +207,7 @@ class StageRunner {
     try {
       return await this.#runtime.values.keep(returned, what);
     } catch (error) {
-      throw isTransient(error) ? error : new SettleAs(failForGood(toJobError(error)));
+      throw isTransient(error) ? error : new SettleAs(permanentFailure(toJobError(error)));
     }
   }
 }
@@ -314,7 +314,7 @@ export function definitionsOf(runtime: PipelineRuntime): Definition[] {
     concurrency: undefined,
     declared: {
       declaration: { queue: model.queue, name, limits: [], settings: { events: false, keep: JOB_RETENTION } },
-      empty: true,
+      isEmpty: true,
       keys: [],
     },
     perform: (attempt, job) => list(runtime, attempt, job),
@@ -328,7 +328,7 @@ function definition(runtime: PipelineRuntime, own: Pick<Definition, Own>): Defin
   const made: Definition = {
     ...own,
     queue: runtime.model.queue,
-    bound: true,
+    isBoundToQueue: true,
     prefetch: (claimed) => runtime.prefetch(claimed),
     isResting: () => runtime.isResting(),
     input: undefined,
@@ -366,7 +366,8 @@ async function list(runtime: PipelineRuntime, attempt: Attempt, job: JobContext<
     await register.retryFailed(round, () => scanner.refuseLeaving());
   } catch (error) {
     // An invalid definition stays invalid.
-    if (error instanceof HoldfastError && DEFINITION_ERRORS.has(error.code)) throw new SettleAs(failForGood(toJobError(error)));
+    if (error instanceof HoldfastError && DEFINITION_ERRORS.has(error.code))
+      throw new SettleAs(permanentFailure(toJobError(error)));
     throw error;
   }
 }

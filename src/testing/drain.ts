@@ -16,12 +16,12 @@ import type { WorkerLoop } from "../engine/worker.ts";
  */
 export async function drain(hf: Holdfast, defs: (JobDef | Pipeline)[]): Promise<{ ran: number; failed: Job[] }> {
   // A tick that is due is a job that is due.
-  await hf.engine.scheduler.look();
+  await hf.engine.scheduler.check();
   // What `work` returns is a whole worker; its users see less of it.
   const worker = hf.work(defs) as WorkerLoop;
   try {
-    const { ran, ended } = await worker.drained();
-    const ids = new Set(ended.map(({ claimed }) => claimed.id));
+    const { ran, unsuccessful } = await worker.untilDrained();
+    const ids = new Set(unsuccessful.map(({ claimed }) => claimed.id));
     const jobs = await Promise.all([...ids].map((id) => hf.jobs.get(id)));
     return {
       ran,

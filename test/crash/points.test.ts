@@ -126,7 +126,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   async tick({ hf, before, committed }) {
     // Claimed already, where the worker's claim was in the same commit.
     assert.equal(before.length, committed ? 1 : 0, "the job is there when the tick is over, and not before");
-    await hf.engine.scheduler.look();
+    await hf.engine.scheduler.check();
     return (after) => {
       allSucceed(after);
       assert.equal(ofWork(after).length, 1, "a tick is one job");

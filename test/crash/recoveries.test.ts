@@ -219,7 +219,7 @@ wherever((stage, place) => {
       doomed.kill();
       await doomed.end();
       const hf = await scene.open({ recovery: "manual" });
-      assert.deepEqual([hf.engine.isSealed, await hf.recovery.preview()], [false, null]);
+      assert.deepEqual([hf.engine.isReadOnly, await hf.recovery.preview()], [false, null]);
       assert.deepEqual(countsOf(await until(async () => (await hf.recovery.history())[0])), LEFT);
       worker.kill("SIGTERM");
       await worker.end();

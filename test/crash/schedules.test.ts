@@ -79,7 +79,7 @@ async function dies(child: Child): Promise<void> {
 async function ticksMade(scene: Scene): Promise<number[]> {
   const hf = await scene.open();
   const worker = hf.work([workJob(scene.effects), after]);
-  await hf.engine.scheduler.look();
+  await hf.engine.scheduler.check();
   await hf.schedules.pause("work");
   await untilDone(hf);
   await worker.stop();

@@ -116,7 +116,14 @@ describe('open("postgres://…")', { skip: noServer }, () => {
     await hf.enqueueMany(echo, Array(100).fill(0));
     await hf.enqueue(job({ name: "slow", run: slow.run }), 1);
     await slow.called(1);
-    await Promise.all([hf.engine.kept(), hf.jobs.list(), hf.jobs.counts(), hf.queues.list(), hf.jobs.list(), hf.jobs.counts()]);
+    await Promise.all([
+      hf.engine.alertKeeper(),
+      hf.jobs.list(),
+      hf.jobs.counts(),
+      hf.queues.list(),
+      hf.jobs.list(),
+      hf.jobs.counts(),
+    ]);
     assert.ok((await connections()) <= 6, `${await connections()} connections`);
     slow.calls[0]?.end();
   });

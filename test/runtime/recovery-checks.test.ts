@@ -3,7 +3,13 @@ import { type TestContext, test } from "node:test";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { type Findings, NO_FINDINGS } from "../../src/core/recovery/recovery-report.ts";
 import type { Engine } from "../../src/engine/engine.ts";
-import { type Check, type CheckCircumstances, type Dead, Recovery, runChecks } from "../../src/engine/maintenance/recovery.ts";
+import {
+  type Check,
+  type CheckCircumstances,
+  type DeadProcess,
+  Recovery,
+  runChecks,
+} from "../../src/engine/maintenance/recovery.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
@@ -79,7 +85,7 @@ test("a report that cannot be ended is tried again", async (t) => {
   await recovery.settled();
   assert.deepEqual(await store.recoveries.reports({ limit: 10 }), []);
   store.seal(null);
-  recovery.goOn();
+  recovery.closeReport();
   await recovery.settled();
   assert.equal((await store.recoveries.reports({ limit: 10 })).length, 1);
 });
@@ -115,7 +121,7 @@ async function scene(t: TestContext) {
       ...(by === undefined ? {} : { check: by }),
     });
   const recovery = await another(({ signal }) => Promise.race([check.promise, left(signal)]));
-  const dead = async (jobs: number): Promise<Dead> => {
+  const dead = async (jobs: number): Promise<DeadProcess> => {
     const id = await enter();
     const policy = {
       attempts: 1,

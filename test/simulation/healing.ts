@@ -29,7 +29,7 @@ export async function watch(world: World, random: Random): Promise<void> {
 
 export async function healAndClaim(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
-  await actor.janitor?.heal();
+  await actor.janitor?.reclaimBeforeClaim();
   // What it leaves for later comes before the claim here: of one turn the model hears in its own order.
   await actor.janitor?.recovery.settled();
   await claim(world, actor, random);

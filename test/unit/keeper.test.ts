@@ -114,7 +114,7 @@ test("a slot that was freed and used again while it was being looked at is not t
   scene.leaseTable.free(slot);
   assert.equal(scene.running(2), slot, "the same slot");
   assert.equal(scene.leaseTable.revoke(old), false);
-  scene.leaseTable.renewed(old, 1e9);
+  scene.leaseTable.setExpiresAt(old, 1e9);
   assert.equal(scene.leaseTable.read(slot)?.job, 2);
   assert.notEqual(scene.leaseTable.read(slot)?.expiresAt, 1e9);
 });
@@ -158,7 +158,7 @@ class Scene {
   waiting(job: number): number {
     const since = this.clock.monotonic();
     const lease = { job: job as JobKey, fence: 7 as Fence, lease: LEASE };
-    return this.leaseTable.take(lease, { expiresAt: since + LEASE, since });
+    return this.leaseTable.add(lease, { expiresAt: since + LEASE, since });
   }
 
   running(job: number, timeout = 3_600_000): number {

@@ -26,7 +26,7 @@ test("one that is renewed, or settled, is not", async (t) => {
   await clock.advance(LEASE - 1_000);
   const held = renewed.leaseTable.read(renewed.slot);
   assert.ok(held);
-  renewed.leaseTable.renewed(held, clock.monotonic() + LEASE);
+  renewed.leaseTable.setExpiresAt(held, clock.monotonic() + LEASE);
   settled.leaseTable.free(settled.slot);
   await clock.advance(LEASE - 1_000);
   assert.deepEqual(losses, []);
@@ -44,7 +44,7 @@ test("after a stall of the process there is a third of a lease to renew it", asy
   assert.deepEqual(losses, []);
   const held = leaseTable.read(slot);
   assert.ok(held);
-  leaseTable.renewed(held, clock.monotonic() + LEASE);
+  leaseTable.setExpiresAt(held, clock.monotonic() + LEASE);
   await clock.advance(1_000 + LATEST);
   assert.deepEqual(losses, [2]);
 });
@@ -80,7 +80,7 @@ function scene(t: TestContext) {
   t.after(() => watch.stop());
   const hold = (job: number) => {
     const since = monotonic();
-    const slot = leaseTable.take({ job: job as JobKey, fence: 7 as Fence, lease: LEASE }, { expiresAt: since + LEASE, since });
+    const slot = leaseTable.add({ job: job as JobKey, fence: 7 as Fence, lease: LEASE }, { expiresAt: since + LEASE, since });
     return { leaseTable, slot };
   };
   const stall = async (millis: number) => {

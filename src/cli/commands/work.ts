@@ -7,7 +7,7 @@ import type { Pipeline } from "../../core/pipelines/pipeline.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Definition } from "../../engine/definition.ts";
 import { Operator } from "../../operator/operator.ts";
-import { isImpatient, SIGNALS } from "../../engine/shared-engine.ts";
+import { forcesExit, STOP_SIGNALS } from "../../engine/shared-engine.ts";
 import type { ProcessView } from "../../store/processes.ts";
 import { atLeastOne } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
@@ -123,11 +123,11 @@ function listenForStop(
 ): { heard: Promise<StopReason>; stop: (drain: number) => void } {
   const { promise, resolve } = Promise.withResolvers<StopReason>();
   let stopping = false;
-  for (const name of SIGNALS) {
+  for (const name of STOP_SIGNALS) {
     process.on(name, (signal) => {
       // A terminal sends the signal to both processes; the parent decides when to stop.
       if (withParent && signal !== "SIGTERM") return;
-      if (stopping && isImpatient(signal)) process.exit(EXIT.interrupted);
+      if (stopping && forcesExit(signal)) process.exit(EXIT.interrupted);
       stopping = true;
       resolve({ signal, drain });
     });

@@ -1,32 +1,32 @@
 import type { Clock } from "../../core/text/duration.ts";
 import { type Event, HeldEvents, matchesEventType, redeliverAfter } from "../../core/jobs/event.ts";
-import type { Place } from "./place.ts";
-import { type Sink, SinkDown } from "./sinks.ts";
+import type { DeliveryPosition } from "./position.ts";
+import { type Sink, DeliveryFailed } from "./sinks.ts";
 import { passPoint } from "../../store/points.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError } from "../log.ts";
 
-const PAGE = 500;
+const PAGE_EVENTS = 500;
 /** How often a relay checks whether the delivering process still delivers. */
-const STANDBY = 400;
+const STANDBY_MS = 400;
 /** A sink that refuses so many new events in a row is down. */
-const REFUSALS_IN_A_ROW = 5;
+const MAX_REFUSALS_IN_A_ROW = 5;
 /**
  * An event that the sink leaves unanswered again is held back for this multiple of the time it took, so that others are
  * delivered most of the time.
  */
 const UNANSWERED_PAUSE_FACTOR = 4;
 /** A sink that refuses one event now and then must not fill the log. */
-const REFUSALS_LOGGED = 4;
+const MIN_LOGGED_REFUSALS = 4;
 /** When a process leaves, a delivery in flight may take this long. */
-const GRACE = 5_000;
+const STOP_GRACE_MS = 5_000;
 
 export interface RelayParts {
   store: Store;
   clock: Clock;
   log: Log;
   name: string;
-  place: Place;
+  position: DeliveryPosition;
   sink: Sink;
   types?: readonly string[] | undefined;
   random?: () => number;
@@ -38,13 +38,13 @@ export interface RelayParts {
  */
 export class Relay {
   readonly #parts: RelayParts;
-  readonly #over: Promise<void>;
+  readonly #finished: Promise<void>;
   readonly #abort = new AbortController();
   readonly #opened: Promise<void>;
-  #stopping = false;
-  #abandoned = false;
-  #fresh = false;
-  #listening = false;
+  #isStopping = false;
+  #isAbandoned = false;
+  #hasCommits = false;
+  #isListening = false;
   #wake: (() => void) | null = null;
   #failures = 0;
   #held: HeldEvents | null = null;
@@ -52,10 +52,10 @@ export class Relay {
 
   constructor(parts: RelayParts) {
     this.#parts = parts;
-    this.#opened = parts.place.open();
+    this.#opened = parts.position.open();
     // A caller that awaits `opened` gets the error, and `run` tries again.
     this.#opened.catch(() => {});
-    this.#over = this.#run();
+    this.#finished = this.#run();
   }
 
   /** Resolves when every later event is certain to reach the sink. */
@@ -64,9 +64,9 @@ export class Relay {
   }
 
   async stop(): Promise<void> {
-    this.#stopping = true;
+    this.#isStopping = true;
     this.#wake?.();
-    if (!this.#abandoned) await this.#over;
+    if (!this.#isAbandoned) await this.#finished;
   }
 
   /** Gives up a delivery that does not end; its events are delivered again next time. */
@@ -77,52 +77,52 @@ export class Relay {
       this.#abort.abort();
       // A moment for a sink that obeys the signal; a subscriber may not.
       setImmediate(resolve);
-    }, GRACE);
+    }, STOP_GRACE_MS);
     await Promise.race([this.stop(), promise.then(() => this.abandon())]);
     clearTimeout(timer);
   }
 
   /** From here on the store is not touched. */
   abandon(): void {
-    this.#stopping = true;
-    this.#abandoned = true;
-    this.#parts.place.rest();
+    this.#isStopping = true;
+    this.#isAbandoned = true;
+    this.#parts.position.pause();
     this.#wake?.();
   }
 
   async #run(): Promise<void> {
-    const { store, place } = this.#parts;
-    const unlisten = store.onChange(() => this.#hear());
+    const { store, position } = this.#parts;
+    const unlisten = store.onChange(() => this.#onCommit());
     let opening: (() => Promise<void>) | null = () => this.#opened;
-    while (!this.#stopping) {
+    while (!this.#isStopping) {
       try {
         await opening?.();
         opening = null;
-        await (this.#parts.sink.refusesOne ? this.#roundPastRefused() : this.#round());
+        await (this.#parts.sink.refusesSingleEvents ? this.#roundPastRefused() : this.#round());
       } catch (error) {
-        if (this.#abandoned) break;
-        if (opening !== null) opening = () => place.open();
+        if (this.#isAbandoned) break;
+        if (opening !== null) opening = () => position.open();
         await this.#fail(error);
       }
     }
     unlisten();
-    if (!this.#abandoned) await place.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
+    if (!this.#isAbandoned) await position.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
   }
 
   async #round(): Promise<void> {
-    const { store, place } = this.#parts;
-    this.#fresh = false;
-    const from = place.cursor;
-    const page = await store.events.page({ after: from, limit: PAGE });
+    const { store, position } = this.#parts;
+    this.#hasCommits = false;
+    const from = position.cursor;
+    const page = await store.events.page({ after: from, limit: PAGE_EVENTS });
     if (page.length === 0) {
-      place.rest();
-      return this.#news();
+      position.pause();
+      return this.#waitForCommit();
     }
-    if (!(await place.take())) return this.#news(STANDBY);
+    if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
     // Another process has delivered meanwhile.
-    if (place.cursor !== from) return;
+    if (position.cursor !== from) return;
     await this.#deliver(page);
-    await place.saved();
+    await position.flush();
   }
 
   /**
@@ -130,26 +130,26 @@ export class Relay {
    * delivers again what came after it, and loses nothing.
    */
   async #roundPastRefused(): Promise<void> {
-    const { store, place, clock } = this.#parts;
-    this.#fresh = false;
-    const from = place.cursor;
+    const { store, position, clock } = this.#parts;
+    this.#hasCommits = false;
+    const from = position.cursor;
     if (this.#held?.deliveredTo !== from) this.#held = new HeldEvents(from);
     const held = this.#held as HeldEvents;
     const due = held.due(clock.monotonic());
-    const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE }) : [];
+    const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE_EVENTS }) : [];
     if (due.length + page.length === 0) {
-      if (held.isEmpty) place.rest();
-      return this.#news(held.nextIn(clock.monotonic()));
+      if (held.isEmpty) position.pause();
+      return this.#waitForCommit(held.nextIn(clock.monotonic()));
     }
-    if (!(await place.take())) return this.#news(STANDBY);
+    if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
     // Another process has delivered meanwhile.
-    if (place.cursor !== from) return;
+    if (position.cursor !== from) return;
     // Once lost, the place has another signal, for the next hold.
-    const { lost } = place;
+    const { lost } = position;
     await this.#offerAll(held, due, page, lost).finally(() => {
-      if (!lost.aborted && place.cursor < held.deliveredTo) place.skipped(held.deliveredTo);
+      if (!lost.aborted && position.cursor < held.deliveredTo) position.skip(held.deliveredTo);
     });
-    await place.saved();
+    await position.flush();
   }
 
   async #offerAll(held: HeldEvents, due: readonly Event[], page: readonly Event[], lost: AbortSignal): Promise<void> {
@@ -167,81 +167,83 @@ export class Relay {
 
   /** "stop": deliver nothing more now. Throws if the sink is down. */
   async #offer(held: HeldEvents, event: Event, lost: AbortSignal): Promise<"stop" | "answered" | "unanswered"> {
-    const { place, sink, clock, random = Math.random } = this.#parts;
-    if (this.#stopping || lost.aborted) return "stop";
+    const { position, sink, clock, random = Math.random } = this.#parts;
+    if (this.#isStopping || lost.aborted) return "stop";
     passPoint("deliver", "begun");
     const begunAt = clock.monotonic();
     try {
       await sink.deliver([event], AbortSignal.any([lost, this.#abort.signal]));
     } catch (error) {
-      if (this.#abandoned || lost.aborted) return "stop";
+      if (this.#isAbandoned || lost.aborted) return "stop";
       const now = clock.monotonic();
-      const isUnanswered = error instanceof SinkDown && error.isDown;
+      const isUnanswered = error instanceof DeliveryFailed && error.isDown;
       const atLeast = isUnanswered ? Math.max(error.after, UNANSWERED_PAUSE_FACTOR * (now - begunAt)) : 0;
       const refusals = held.refuse(event, now, random(), atLeast);
       // Only first refusals count: an event that is refused again and again must not stop those of other jobs.
       if (refusals === 1) this.#refusedInARow++;
-      const isDown = refusals === 1 && (isUnanswered || this.#refusedInARow >= REFUSALS_IN_A_ROW);
-      if (isDown || !(error instanceof SinkDown)) throw error;
-      await this.#noteRefusal(event, refusals, error);
+      const isDown = refusals === 1 && (isUnanswered || this.#refusedInARow >= MAX_REFUSALS_IN_A_ROW);
+      if (isDown || !(error instanceof DeliveryFailed)) throw error;
+      await this.#recordRefusal(event, refusals, error);
       return isUnanswered ? "unanswered" : "answered";
     }
-    if (this.#abandoned) return "stop";
+    if (this.#isAbandoned) return "stop";
     passPoint("deliver", "written");
     this.#failures = 0;
     this.#refusedInARow = 0;
     if (lost.aborted) return "stop";
     held.accept(event);
-    if (place.cursor < held.deliveredTo) place.passed(held.deliveredTo);
+    if (position.cursor < held.deliveredTo) position.advance(held.deliveredTo);
     return "answered";
   }
 
-  async #noteRefusal({ seq, type, job, build }: Event, refusals: number, error: unknown): Promise<void> {
-    if (refusals >= REFUSALS_LOGGED)
+  async #recordRefusal({ seq, type, job, build }: Event, refusals: number, error: unknown): Promise<void> {
+    if (refusals >= MIN_LOGGED_REFUSALS)
       this.#warn("an event is refused again and again; others are delivered", error, { seq, type, job, build, refusals });
-    await this.#parts.place
-      .failed(textOf(error))
+    await this.#parts.position
+      .recordFailure(textOf(error))
       .catch((more: unknown) => this.#warn("a failure could not be written down", more));
   }
 
   async #deliver(page: readonly Event[]): Promise<void> {
-    const { place, sink, types } = this.#parts;
-    const { lost } = place;
+    const { position, sink, types } = this.#parts;
+    const { lost } = position;
     const signal = AbortSignal.any([lost, this.#abort.signal]);
     let batch: Event[] = [];
     for (const [i, event] of page.entries()) {
       if (matchesEventType(event.type, types)) batch.push(event);
-      if (batch.length < sink.atOnce && (i < page.length - 1 || batch.length === 0)) continue;
-      if (this.#stopping || lost.aborted) return;
+      if (batch.length < sink.maxEvents && (i < page.length - 1 || batch.length === 0)) continue;
+      if (this.#isStopping || lost.aborted) return;
       passPoint("deliver", "begun");
       await sink.deliver(batch, signal);
-      if (this.#abandoned) return;
+      if (this.#isAbandoned) return;
       passPoint("deliver", "written");
       this.#failures = 0;
       if (lost.aborted) return;
-      place.passed((batch.at(-1) as Event).seq);
+      position.advance((batch.at(-1) as Event).seq);
       batch = [];
     }
     const { seq } = page.at(-1) as Event;
-    if (place.cursor < seq) place.skipped(seq);
+    if (position.cursor < seq) position.skip(seq);
   }
 
   /** Pauses the sink and keeps the right to deliver: another process would get the same answer. */
-  async #fail(trouble: unknown): Promise<void> {
-    const { place, clock, random = Math.random } = this.#parts;
-    const asked = trouble instanceof SinkDown ? trouble.after : 0;
+  async #fail(failure: unknown): Promise<void> {
+    const { position, clock, random = Math.random } = this.#parts;
+    const asked = failure instanceof DeliveryFailed ? failure.after : 0;
     const pause = Math.max(redeliverAfter(++this.#failures, random()), asked);
-    this.#warn("delivering events failed; it is tried again", trouble, { failures: this.#failures, after: pause });
-    await place.saved().catch(() => {});
-    await place.failed(textOf(trouble)).catch((more: unknown) => this.#warn("a failure could not be written down", more));
-    if (!this.#stopping) await this.#wait(clock, pause);
+    this.#warn("delivering events failed; it is tried again", failure, { failures: this.#failures, after: pause });
+    await position.flush().catch(() => {});
+    await position
+      .recordFailure(textOf(failure))
+      .catch((more: unknown) => this.#warn("a failure could not be written down", more));
+    if (!this.#isStopping) await this.#wait(clock, pause);
   }
 
-  async #news(atMost?: number): Promise<void> {
-    if (this.#fresh || this.#stopping) return;
-    this.#listening = true;
+  async #waitForCommit(atMost?: number): Promise<void> {
+    if (this.#hasCommits || this.#isStopping) return;
+    this.#isListening = true;
     await this.#wait(this.#parts.clock, atMost);
-    this.#listening = false;
+    this.#isListening = false;
   }
 
   async #wait(clock: Clock, atMost?: number): Promise<void> {
@@ -253,21 +255,21 @@ export class Relay {
     cancel();
   }
 
-  #hear(): void {
-    this.#fresh = true;
-    if (this.#listening) this.#wake?.();
+  #onCommit(): void {
+    this.#hasCommits = true;
+    if (this.#isListening) this.#wake?.();
   }
 
   #warn(message: string, error: unknown, data: object = {}): void {
-    if (this.#abandoned) return;
+    if (this.#isAbandoned) return;
     this.#parts.log.warn(message, { sink: this.#parts.name, ...describeError(error), error: textOf(error), ...data });
   }
 }
 
-const LONGEST_TEXT = 500;
+const MAX_TEXT_LENGTH = 500;
 
 /** A subscriber may throw anything. */
 function textOf(error: unknown): string {
   const text = error instanceof Error ? error.message || error.name : String(error);
-  return text.length > LONGEST_TEXT ? `${text.slice(0, LONGEST_TEXT)}…` : text;
+  return text.length > MAX_TEXT_LENGTH ? `${text.slice(0, MAX_TEXT_LENGTH)}…` : text;
 }

@@ -9,7 +9,7 @@ import { checkFunction, checkName, checkOneOf, describeValue, invalidOption, ref
 import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
 import type { Janitor } from "../maintenance/janitor.ts";
-import { DurablePlace, PassingPlace } from "./place.ts";
+import { DurablePosition, TransientPosition } from "./position.ts";
 import { Relay } from "./relay.ts";
 import { consoleSink, fileSink, type Sink, webhookSink } from "./sinks.ts";
 
@@ -49,7 +49,7 @@ export class Relays {
     }
     const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
     const letGo = async () => {
-      await Promise.all(used.map((name) => this.#letGo(name)));
+      await Promise.all(used.map((name) => this.#release(name)));
     };
     try {
       await Promise.all(used.map((name) => this.#sinks.get(name)?.relay.opened));
@@ -66,11 +66,11 @@ export class Relays {
     if (name !== undefined && this.#sinks.has(name)) throw nameTaken(name, "sink");
     const { store, clock, log } = this.#parts;
     const subscriber = new Subscriber(on);
-    const place =
+    const position =
       name === undefined
-        ? new PassingPlace(() => (from === undefined ? store.events.newest() : Promise.resolve(from)))
-        : this.#place(name, subscriber.kind);
-    const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", place, sink: subscriber, types });
+        ? new TransientPosition(() => (from === undefined ? store.events.newest() : Promise.resolve(from)))
+        : this.#positionOf(name, subscriber.kind);
+    const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", position, sink: subscriber, types });
     if (name !== undefined) this.#subscribers.add(name);
     return new Subscription(relay, subscriber);
   }
@@ -81,13 +81,13 @@ export class Relays {
     else {
       const { store, clock, log } = this.#parts;
       const sink = settings.make(clock, this.#parts.mode());
-      const relay = new Relay({ store, clock, log, name, place: this.#place(name, sink.kind), sink });
+      const relay = new Relay({ store, clock, log, name, position: this.#positionOf(name, sink.kind), sink });
       this.#sinks.set(name, { settings, relay, users: 1 });
     }
     return name;
   }
 
-  async #letGo(name: string): Promise<void> {
+  async #release(name: string): Promise<void> {
     const shared = this.#sinks.get(name);
     if (shared === undefined || --shared.users > 0) return;
     this.#sinks.delete(name);
@@ -95,10 +95,10 @@ export class Relays {
   }
 
   /** The process that delivered before may have died: the janitor notices, and trims the outbox. */
-  #place(name: string, kind: string): DurablePlace {
+  #positionOf(name: string, kind: string): DurablePosition {
     const { store, clock, self, janitor } = this.#parts;
     janitor.start();
-    return new DurablePlace({ store, clock, self, name, kind });
+    return new DurablePosition({ store, clock, self, name, kind });
   }
 }
 
@@ -170,7 +170,7 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
 /** One event at a time. */
 class Subscriber implements Sink {
   readonly kind = "subscriber";
-  readonly atOnce = 1;
+  readonly maxEvents = 1;
   readonly #on: OnEvent;
   readonly #inside = new AsyncLocalStorage<true>();
 
@@ -207,7 +207,7 @@ export type SinkOptions =
       secret: string;
     };
 
-type Checked = { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: URL; secret: Buffer };
+type CheckedSink = { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: URL; secret: Buffer };
 
 interface SinkSettings {
   readonly type: SinkOptions["type"];
@@ -225,14 +225,14 @@ export function checkSinks(sinks: Record<string, SinkOptions> | undefined): Map<
     );
   }
   return new Map(
-    Object.entries(sinks).map(([name, options]) => [checkName(name, "A sink's name"), new Settings(check(name, options))]),
+    Object.entries(sinks).map(([name, options]) => [checkName(name, "A sink's name"), new Settings(checkSink(name, options))]),
   );
 }
 
 class Settings implements SinkSettings {
-  readonly #checked: Checked;
+  readonly #checked: CheckedSink;
 
-  constructor(checked: Checked) {
+  constructor(checked: CheckedSink) {
     this.#checked = checked;
   }
 
@@ -256,9 +256,9 @@ class Settings implements SinkSettings {
   }
 }
 
-const KNOWN = { console: ["type"], file: ["type", "path"], webhook: ["type", "url", "secret"] } as const;
+const SINK_OPTIONS = { console: ["type"], file: ["type", "path"], webhook: ["type", "url", "secret"] } as const;
 
-function check(name: string, options: SinkOptions): Checked {
+function checkSink(name: string, options: SinkOptions): CheckedSink {
   const where = `sink "${name}"`;
   if (typeof options !== "object" || options === null) {
     throw invalid(
@@ -267,7 +267,7 @@ function check(name: string, options: SinkOptions): Checked {
     );
   }
   checkOneOf(options.type, ["console", "file", "webhook"], `The type of ${where}`);
-  refuseUnknown(options, KNOWN[options.type], `A ${options.type} sink`);
+  refuseUnknown(options, SINK_OPTIONS[options.type], `A ${options.type} sink`);
   switch (options.type) {
     case "console":
       return { type: "console" };

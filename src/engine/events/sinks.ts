@@ -8,15 +8,15 @@ import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
 
 export interface Sink {
   readonly kind: string;
-  readonly atOnce: number;
+  readonly maxEvents: number;
   /** True: a refused event holds back only later events of the same job or build, and the sink gets one at a time. */
-  readonly refusesOne?: boolean;
+  readonly refusesSingleEvents?: boolean;
   /** Resolves when all have arrived durably; rejects otherwise, and gets them again. */
   deliver(events: readonly Event[], signal: AbortSignal): Promise<void>;
 }
 
 /** A failed delivery. `isDown`: it says nothing about the event itself, so the sink is paused, for `after` at least. */
-export class SinkDown extends Error {
+export class DeliveryFailed extends Error {
   readonly after: number;
   readonly isDown: boolean;
 
@@ -31,24 +31,24 @@ export class SinkDown extends Error {
 export function consoleSink(output: Writable = process.stdout): Sink {
   return {
     kind: "console",
-    atOnce: 100,
+    maxEvents: 100,
     deliver: (events) =>
       new Promise((resolve, reject) => {
         // A pipe whose reader is gone also emits "error": unhandled, it would end the process.
-        output.on("error", heard);
+        output.on("error", ignore);
         output.write(events.map((event) => `${JSON.stringify(event)}\n`).join(""), (error) => {
-          setImmediate(() => output.off("error", heard));
-          if (error) reject(new SinkDown(`Standard output cannot be written: ${error.message}.`));
+          setImmediate(() => output.off("error", ignore));
+          if (error) reject(new DeliveryFailed(`Standard output cannot be written: ${error.message}.`));
           else resolve();
         });
       }),
   };
 }
 
-function heard(): void {}
+function ignore(): void {}
 
-const BEGINNING = '{"seq":';
-const STEP = 65_536;
+const LINE_START = '{"seq":';
+const READ_BYTES = 65_536;
 
 /**
  * One JSON line per event at the end of a file, synced before the cursor moves. The file is opened for each delivery, so that
@@ -57,12 +57,12 @@ const STEP = 65_536;
 export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
   return {
     kind: "file",
-    atOnce: 500,
+    maxEvents: 500,
     async deliver(events) {
       try {
         await append(path, mode, events.map((event) => `${JSON.stringify(event)}\n`).join(""));
       } catch (error) {
-        throw new SinkDown(`The file cannot be written: ${(error as Error).message}.`);
+        throw new DeliveryFailed(`The file cannot be written: ${(error as Error).message}.`);
       }
     },
   };
@@ -72,7 +72,7 @@ async function append(path: string, mode: number, lines: string): Promise<void> 
   const file = await openToAppend(path, mode);
   try {
     const before = await file.stat();
-    const size = await mend(file, before.size);
+    const size = await cutTornLine(file, before.size);
     try {
       await file.appendFile(lines, "utf8");
       await file.sync();
@@ -100,7 +100,7 @@ async function openToAppend(path: string, mode: number): Promise<FileHandle> {
 }
 
 /** A killed process has left a torn last line. Its event comes again, so the torn part is cut off. */
-async function mend(file: FileHandle, size: number): Promise<number> {
+async function cutTornLine(file: FileHandle, size: number): Promise<number> {
   const tail = await lastLine(file, size);
   if (tail.length === 0) return size;
   if (isOurs(tail)) {
@@ -114,15 +114,15 @@ async function mend(file: FileHandle, size: number): Promise<number> {
 
 /** A torn line of ours, or the zeros that a power cut may leave in its place. */
 function isOurs(tail: Buffer): boolean {
-  const start = tail.subarray(0, BEGINNING.length).toString("latin1");
-  return BEGINNING.startsWith(start) || tail.every((byte) => byte === 0);
+  const start = tail.subarray(0, LINE_START.length).toString("latin1");
+  return LINE_START.startsWith(start) || tail.every((byte) => byte === 0);
 }
 
 async function lastLine(file: FileHandle, size: number): Promise<Buffer> {
   let tail = Buffer.alloc(0);
   for (let end = size; end > 0;) {
     // One byte is enough in nearly every case.
-    const length = Math.min(end, end === size ? 1 : STEP);
+    const length = Math.min(end, end === size ? 1 : READ_BYTES);
     const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, end - length);
     const part = buffer.subarray(0, bytesRead);
     const at = part.lastIndexOf(0x0a);
@@ -145,8 +145,8 @@ async function syncFolder(path: string): Promise<void> {
   }
 }
 
-const TIMEOUT = 15_000;
-const LONGEST_WAIT = 86_400_000;
+const WEBHOOK_TIMEOUT_MS = 15_000;
+const MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
  * One POST per event, those of a job or build in order, signed by Standard Webhooks (standardwebhooks.com). The id is the
@@ -156,8 +156,8 @@ const LONGEST_WAIT = 86_400_000;
 export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock: Clock): Sink {
   return {
     kind: "webhook",
-    atOnce: 1,
-    refusesOne: true,
+    maxEvents: 1,
+    refusesSingleEvents: true,
     async deliver(events, signal) {
       for (const event of events) await post(event, signal);
     },
@@ -167,7 +167,7 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
     const body = bodyOf(event);
     const timestamp = String(Math.floor(clock.now() / 1_000));
     const late = new AbortController();
-    const inTime = clock.after(TIMEOUT, () => late.abort());
+    const inTime = clock.after(WEBHOOK_TIMEOUT_MS, () => late.abort());
     try {
       const answer = await fetch(url, {
         method: "POST",
@@ -184,13 +184,14 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
       });
       await answer.body?.cancel();
       if (!answer.ok) {
-        const after = waitAsked(answer.headers.get("retry-after"), clock.now());
-        throw new SinkDown(`${url.origin} answered ${answer.status}.`, { after });
+        const after = retryAfterMs(answer.headers.get("retry-after"), clock.now());
+        throw new DeliveryFailed(`${url.origin} answered ${answer.status}.`, { after });
       }
     } catch (error) {
-      if (error instanceof SinkDown) throw error;
-      if (late.signal.aborted) throw new SinkDown(`${url.origin} did not answer within ${TIMEOUT / 1_000} s.`, { isDown: true });
-      throw new SinkDown(`${url.origin} cannot be reached: ${reasonOf(error, url)}.`);
+      if (error instanceof DeliveryFailed) throw error;
+      if (late.signal.aborted)
+        throw new DeliveryFailed(`${url.origin} did not answer within ${WEBHOOK_TIMEOUT_MS / 1_000} s.`, { isDown: true });
+      throw new DeliveryFailed(`${url.origin} cannot be reached: ${fetchError(error, url)}.`);
     } finally {
       inTime();
     }
@@ -205,17 +206,17 @@ function sign(secret: Buffer, content: string): string {
   return createHmac("sha256", secret).update(content).digest("base64");
 }
 
-function waitAsked(header: string | null, now: number): number {
+function retryAfterMs(header: string | null, now: number): number {
   if (header === null) return 0;
   const wait = /^\d+$/.test(header) ? Number(header) * 1_000 : Date.parse(header) - now;
-  return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), LONGEST_WAIT);
+  return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), MAX_RETRY_AFTER_MS);
 }
 
 /**
  * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a text ("bad port"). Texts that quote the
  * address beyond the host are left out.
  */
-function reasonOf(error: unknown, { pathname, search }: URL): string {
+function fetchError(error: unknown, { pathname, search }: URL): string {
   const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };
   if (typeof cause?.code === "string") return cause.code;
   const words = typeof cause?.message === "string" ? cause.message : "";

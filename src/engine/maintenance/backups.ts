@@ -20,21 +20,21 @@ import type { Engine } from "../engine.ts";
 import { describeError } from "../log.ts";
 
 /** Held by the process that makes a backup: one at a time. */
-const LOCK = "holdfast.backups";
-const TTL = 60_000;
+const BACKUP_LOCK = "holdfast.backups";
+const LOCK_TTL_MS = 60_000;
 /** Clocks are set, and folders are emptied. */
-const LOOK_AGAIN = 3_600_000;
+const MAX_WAIT_MS = 3_600_000;
 /** While another process makes a backup, and after a failure. */
-const TRY_AGAIN = 60_000;
+const RETRY_MS = 60_000;
 
 /** Makes backups by a plan and removes old ones. A process that dies on the way has made none; the next check finds that. */
 export class ScheduledBackups {
   readonly #engine: Engine;
   readonly #plan: BackupPlan;
   #cancel: (() => void) | null = null;
-  #looking: Promise<void> | null = null;
+  #checking: Promise<void> | null = null;
   #stopped = false;
-  #trouble: string | null = null;
+  #lastError: string | null = null;
 
   constructor(engine: Engine, plan: BackupPlan) {
     this.#engine = engine;
@@ -43,42 +43,42 @@ export class ScheduledBackups {
 
   start(): void {
     this.#cancel?.();
-    this.#looking ??= this.#look().finally(() => (this.#looking = null));
-    this.#engine.clock.during?.(this.#looking);
+    this.#checking ??= this.#check().finally(() => (this.#checking = null));
+    this.#engine.clock.during?.(this.#checking);
   }
 
   /** Waits for a backup in progress. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancel?.();
-    await this.#looking;
+    await this.#checking;
   }
 
-  async #look(): Promise<void> {
+  async #check(): Promise<void> {
     let wait: number;
     try {
-      wait = await this.#make();
-      this.#trouble = null;
+      wait = await this.#makeIfDue();
+      this.#lastError = null;
     } catch (error) {
-      wait = Math.min(TRY_AGAIN, this.#plan.every);
-      await this.#tell(error);
+      wait = Math.min(RETRY_MS, this.#plan.every);
+      await this.#reportFailure(error);
     }
-    if (!this.#stopped) this.#cancel = this.#engine.clock.after(Math.min(wait, LOOK_AGAIN), () => this.start());
+    if (!this.#stopped) this.#cancel = this.#engine.clock.after(Math.min(wait, MAX_WAIT_MS), () => this.start());
   }
 
-  async #make(): Promise<number> {
+  async #makeIfDue(): Promise<number> {
     const { store, clock, program } = this.#engine;
-    const due = () => backupDueIn(this.#plan, this.#counting(), clock.now());
-    if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), TRY_AGAIN);
+    const due = () => backupDueIn(this.#plan, this.#countedBackups(), clock.now());
+    if (due() > 0 || this.#stopped || store.damage.damaged !== null) return Math.max(due(), RETRY_MS);
     const token = randomUUID();
-    if (!(await store.locks.acquire(LOCK, program, token, TTL))) return TRY_AGAIN;
-    const renewal = this.#keep(token);
+    if (!(await store.locks.acquire(BACKUP_LOCK, program, token, LOCK_TTL_MS))) return RETRY_MS;
+    const renewal = this.#renewLock(token);
     try {
       // Another process may have made one between the check and the lock.
       if (due() === 0) await this.#makeOne();
     } finally {
       renewal();
-      await store.locks.release(LOCK, token);
+      await store.locks.release(BACKUP_LOCK, token);
     }
     return due();
   }
@@ -92,19 +92,19 @@ export class ScheduledBackups {
     const file = backupName(source, clock.now());
     const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
     log.info("a backup was made", { path: join(folder, file), size });
-    for (const old of backupsToRemove(this.#plan, this.#known())) removeBackup(folder, old);
+    for (const old of backupsToRemove(this.#plan, this.#knownBackups())) removeBackup(folder, old);
     const { store } = this.#engine;
     await store.maintenance.trimJournal(backupsIn(folder, store.databaseId));
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 
   /** After a restore the journal continues from no earlier backup: the next is due at once. */
-  #counting(): KnownBackup[] {
+  #countedBackups(): KnownBackup[] {
     const { journaled, epoch } = this.#engine.store.maintenance;
-    return journaled ? this.#known().filter((one) => one.epoch === epoch) : this.#known();
+    return journaled ? this.#knownBackups().filter((one) => one.epoch === epoch) : this.#knownBackups();
   }
 
-  #known(): KnownBackup[] {
+  #knownBackups(): KnownBackup[] {
     return backupsIn(this.#plan.folder, this.#engine.store.databaseId).map(
       ({ file, takenAt, epoch, commits, reason, findings }) => ({
         file,
@@ -118,22 +118,25 @@ export class ScheduledBackups {
   }
 
   /** A large backup takes longer than a lock should last. */
-  #keep(token: string): () => void {
-    const timer = setInterval(() => void this.#engine.store.locks.extend(LOCK, token, TTL).catch(() => {}), TTL / 3).unref();
+  #renewLock(token: string): () => void {
+    const timer = setInterval(
+      () => void this.#engine.store.locks.extend(BACKUP_LOCK, token, LOCK_TTL_MS).catch(() => {}),
+      LOCK_TTL_MS / 3,
+    ).unref();
     return () => clearInterval(timer);
   }
 
   /** Logs each new error; records and announces the first. */
-  async #tell(failure: unknown): Promise<void> {
+  async #reportFailure(failure: unknown): Promise<void> {
     const { log, store } = this.#engine;
     const error = failure instanceof Error ? failure.message : String(failure);
     const { folder } = this.#plan;
-    if (this.#trouble !== error) log.error("a backup failed; it is tried again", { folder, ...describeError(failure), error });
-    const begins = this.#trouble === null;
-    this.#trouble = error;
+    if (this.#lastError !== error) log.error("a backup failed; it is tried again", { folder, ...describeError(failure), error });
+    const begins = this.#lastError === null;
+    this.#lastError = error;
     if (!begins || store.damage.damaged !== null) return;
     const act = { action: "backup.failed", name: folder, after: { error } } as const;
-    await store.audit.record(act).catch((trouble: unknown) => log.warn("that could not be written down", describeError(trouble)));
+    await store.audit.record(act).catch((error: unknown) => log.warn("that could not be written down", describeError(error)));
   }
 }
 
@@ -152,9 +155,9 @@ export async function makeBackup(
 ): Promise<Manifest> {
   const staged = await engine.store.maintenance.stageBackup(path, { reason, onProgress });
   try {
-    const collected = await (artifacts ? include(engine, staged, onProgress) : refer(engine, staged));
+    const collected = await (artifacts ? includeArtifacts(engine, staged, onProgress) : referToArtifacts(engine, staged));
     const manifest = await staged.publish(collected);
-    await writeDown(engine, path, manifest);
+    await recordBackup(engine, path, manifest);
     return manifest;
   } catch (error) {
     await staged.discard();
@@ -163,7 +166,7 @@ export async function makeBackup(
 }
 
 /** The backup exists, whether or not its audit entry can be written. A damaged database is not written to. */
-async function writeDown({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
+async function recordBackup({ store, log }: Engine, path: string, { size, sha256, reason }: Manifest): Promise<void> {
   if (store.damage.damaged !== null) return;
   await store.audit
     .record({ action: "backup.made", name: path, after: { size, sha256, reason } })
@@ -173,31 +176,34 @@ async function writeDown({ store, log }: Engine, path: string, { size, sha256, r
 export async function verifyWhole(
   path: string,
   driver: "node:sqlite" | "better-sqlite3",
-  tell: OnProgress,
+  onProgress: OnProgress,
 ): Promise<VerifiedBackup> {
-  const verified = await verifyBackup(path, driver, tell);
-  await verifyArtifacts(verified.path, verified.manifest, tell);
+  const verified = await verifyBackup(path, driver, onProgress);
+  await verifyArtifacts(verified.path, verified.manifest, onProgress);
   return verified;
 }
 
-export async function verifyArtifacts(backup: string, manifest: Manifest | null, tell: OnProgress): Promise<void> {
+export async function verifyArtifacts(backup: string, manifest: Manifest | null, onProgress: OnProgress): Promise<void> {
   if (manifest === null || !manifest.artifacts.included) return;
   const { hashes } = manifest.artifacts;
-  const bad = await lacking(hashes, artifactsPath(backup), (done) => tell({ step: "artifacts", done, total: hashes.length }));
+  const bad = await lacking(hashes, artifactsPath(backup), (done) =>
+    onProgress({ step: "artifacts", done, total: hashes.length }),
+  );
   if (bad.length > 0) throw damaged(backup, `of its artifacts ${bad.length} are missing or damaged, ${bad[0]} among them`);
 }
 
-async function include(engine: Engine, staged: StagedBackup, onProgress: OnProgress): Promise<BackupArtifacts> {
+async function includeArtifacts(engine: Engine, staged: StagedBackup, onProgress: OnProgress): Promise<BackupArtifacts> {
   const hashes = [...staged.hashes];
-  const tell = (done: number) => onProgress({ step: "artifacts", done, total: hashes.length });
   const opened = await engine.artifacts();
-  const { bytes, missing } = await opened.collect(hashes, staged.artifactFolder, tell);
+  const { bytes, missing } = await opened.collect(hashes, staged.artifactFolder, (done) =>
+    onProgress({ step: "artifacts", done, total: hashes.length }),
+  );
   const gone = new Set(missing);
   return { included: true, hashes: hashes.filter((hash) => !gone.has(hash)), bytes, missing };
 }
 
 /** Missing artifacts are recorded: better to know now than after a restore. */
-async function refer(engine: Engine, staged: StagedBackup): Promise<BackupArtifacts> {
+async function referToArtifacts(engine: Engine, staged: StagedBackup): Promise<BackupArtifacts> {
   const hashes = [...staged.hashes];
   const { path } = engine.artifactFolder;
   if (hashes.length === 0) return { included: false, hashes, bytes: 0, missing: [] };

@@ -6,9 +6,9 @@ import type { Thoroughness } from "../../store/maintenance.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 
-const NAMED = 5;
+const MAX_NAMED = 5;
 /** Other work of this process runs between two steps. */
-const STEP = 500;
+const ARTIFACTS_PER_STEP = 500;
 
 /** What is wrong with a database and its artifacts, in sentences. */
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
@@ -17,11 +17,11 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
   const { findings, references, artifacts, isComplete } = await damage.check(how);
   signal?.throwIfAborted();
-  const missing = await missingOf(engine, artifacts);
-  const audit = how === "whole" ? await auditOf(engine) : [];
+  const missing = await findMissingArtifacts(engine, artifacts);
+  const audit = how === "whole" ? await checkAudit(engine) : [];
   const [first] = missing;
-  const named = missing.slice(0, NAMED).join(", ");
-  const more = missing.length > NAMED ? ` and ${missing.length - NAMED} more` : "";
+  const named = missing.slice(0, MAX_NAMED).join(", ");
+  const more = missing.length > MAX_NAMED ? ` and ${missing.length - MAX_NAMED} more` : "";
   // Clears only findings from before the check.
   const isClean = isComplete && findings.length + audit.length === 0;
   const stays = known !== null && isClean ? await damage.clear(standing) : known;
@@ -35,7 +35,7 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
 }
 
 /** The check itself reports unreadable pages. */
-async function auditOf({ store }: Engine): Promise<string[]> {
+async function checkAudit({ store }: Engine): Promise<string[]> {
   try {
     const { fault } = await verifyAudit(store);
     return fault === null ? [] : [`The audit is not as it was written. ${fault.message}`];
@@ -45,7 +45,7 @@ async function auditOf({ store }: Engine): Promise<string[]> {
   }
 }
 
-async function missingOf(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
+async function findMissingArtifacts(engine: Engine, hashes: readonly string[]): Promise<readonly string[]> {
   if (hashes.length === 0) return [];
   const { path } = engine.artifactFolder;
   // On PostgreSQL the folder may not be configured: then artifacts cannot be checked.
@@ -53,14 +53,14 @@ async function missingOf(engine: Engine, hashes: readonly string[]): Promise<rea
   if (!existsSync(path)) return hashes;
   const artifacts = await engine.artifacts();
   const missing: string[] = [];
-  for (let at = 0; at < hashes.length; at += STEP) {
-    missing.push(...artifacts.missing(hashes.slice(at, at + STEP)));
+  for (let at = 0; at < hashes.length; at += ARTIFACTS_PER_STEP) {
+    missing.push(...artifacts.missing(hashes.slice(at, at + ARTIFACTS_PER_STEP)));
     await new Promise((resolve) => setImmediate(resolve));
   }
   return missing;
 }
 
-const PAGE = 1_000;
+const ENTRIES_PER_PAGE = 1_000;
 
 export interface AuditVerdict {
   ok: boolean;
@@ -73,7 +73,7 @@ export interface AuditVerdict {
 export async function verifyAudit({ audit }: Pick<Store, "audit">, known: readonly AuditHead[] = []): Promise<AuditVerdict> {
   let entries = 0;
   for (let from = NO_ENTRY; ;) {
-    const check = await audit.verify({ from, limit: PAGE, known });
+    const check = await audit.verify({ from, limit: ENTRIES_PER_PAGE, known });
     entries += check.entries;
     const { head, fault } = check;
     if (!check.more) return { ok: fault === null, entries, head, fault };

@@ -3,7 +3,7 @@ import type { LockToken } from "../../store/builds.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError } from "../log.ts";
 
-export const BEAT = 5_000;
+export const HEARTBEAT_MS = 5_000;
 
 /**
  * The orchestrator locks of this process. The keeper thread renews them, where there is one: a handler that blocks the event
@@ -27,16 +27,16 @@ export class Heartbeats {
 
   watch(lock: LockToken, onLost: () => void): () => void {
     this.#held.set(lock.token, { lock, onLost });
-    if (!this.#send({ lead: lock })) this.#beatSoon();
+    if (!this.#send({ hold: lock })) this.#beatSoon();
     return () => {
       if (!this.#held.delete(lock.token)) return;
-      this.#send({ leave: lock.token });
+      this.#send({ release: lock.token });
       if (this.#held.size === 0) this.#stop();
     };
   }
 
   resend(): void {
-    for (const { lock } of this.#held.values()) this.#send({ lead: lock });
+    for (const { lock } of this.#held.values()) this.#send({ hold: lock });
   }
 
   lost(token: string): void {
@@ -46,7 +46,7 @@ export class Heartbeats {
   }
 
   #beatSoon(): void {
-    this.#timer ??= this.#clock.after(BEAT, () => {
+    this.#timer ??= this.#clock.after(HEARTBEAT_MS, () => {
       this.#timer = null;
       void this.#beat();
     });
@@ -69,4 +69,4 @@ export class Heartbeats {
   }
 }
 
-export type HeartbeatMessage = { lead: LockToken } | { leave: string };
+export type HeartbeatMessage = { hold: LockToken } | { release: string };

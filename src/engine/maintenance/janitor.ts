@@ -9,39 +9,39 @@ import {
   type LeaseVerdict,
 } from "../../core/jobs/lease.ts";
 import { countPlan, noCrashRecovery, orderPlan, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
-import { type Dead, findCrash, Recovery } from "./recovery.ts";
+import { type DeadProcess, findCrash, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError, RepeatedFailure } from "../log.ts";
 import type { LeaseTable } from "../leases.ts";
 
-const CHUNK = 10_000;
+const MAX_LEASES = 10_000;
 /** A claim must not wait for a large clean-up. */
-const QUICK = 100;
-const TICK = 400;
+const MAX_LEASES_BEFORE_CLAIM = 100;
+const TICK_MS = 400;
 /** Claims in quicker succession share one reclaim. */
-const HEALED = 50;
+const RECLAIM_INTERVAL_MS = 50;
 /** With no other process and nothing running, nothing can be left behind. */
-const IDLE_TICK = 5_000;
+const IDLE_TICK_MS = 5_000;
 /** How long a process whose life is unknown stays registered. */
-const DOUBT = 60_000;
+const MAX_UNKNOWN_MS = 60_000;
 /** Searches for leases that expire further away than they can; reads every running job. */
 const SKEW_TICKS = 5;
 /** Claims run between two steps. */
-const STEP = 250;
-const BREATH = 10;
+const JOBS_PER_STEP = 250;
+const STEP_PAUSE_MS = 10;
 /** However little is kept: a caller that waits for a job must see how it ended. */
-const LEAST_AGE = 1_000;
-const TRIM_EVERY = 60_000;
-const TRIM = 500;
-export const CLEARED = 1_000;
+const MIN_AGE_MS = 1_000;
+const TRIM_INTERVAL_MS = 60_000;
+const EVENTS_PER_TRIM = 500;
+export const ITEMS_PER_CLEAR = 1_000;
 /** Covers a weekend, and lets a new consumer be tried out. */
-const KEPT = 7 * 86_400_000;
+const EVENT_RETENTION_MS = 7 * 86_400_000;
 const NO_ORPHANS = { builds: [], orchestratorLocks: [] };
-const ALL = 10_000_000;
+const MAX_EXPIRED = 10_000_000;
 /** A larger difference of wall and monotonic time: the clock was set, or the host slept. */
-const JUMP = 1_000;
+const CLOCK_JUMP_MS = 1_000;
 
 export interface RecoveryStats {
   locksCleaned: number;
@@ -49,7 +49,7 @@ export interface RecoveryStats {
   recoveryTimestamp: number;
 }
 
-export function statsOf(done: RecoveryPlan | null, now: number): RecoveryStats {
+export function recoveryStats(done: RecoveryPlan | null, now: number): RecoveryStats {
   const { jobs, locks } = countPlan(done);
   return { locksCleaned: locks, entriesReclaimed: jobs, recoveryTimestamp: now };
 }
@@ -75,25 +75,25 @@ export class Janitor {
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
   /** Since when a process's life is unknown. */
-  readonly #doubts = new Map<ProcessId, number>();
+  readonly #unknownSince = new Map<ProcessId, number>();
   /** Since when a lease was seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
-  #lookedAt = Number.NEGATIVE_INFINITY;
-  #healedAt = Number.NEGATIVE_INFINITY;
-  #lastLook: { wall: number; monotonic: number } | null = null;
+  #probedAt = Number.NEGATIVE_INFINITY;
+  #reclaimedAt = Number.NEGATIVE_INFINITY;
+  #lastTimes: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #unlisten: (() => void) | null = null;
   /** Nothing has changed since the last tick. */
-  #quiet = false;
-  #rest = TICK;
-  #slow = false;
+  #isUnchanged = false;
+  #restMs = TICK_MS;
+  #isResting = false;
   #ticking: Promise<void> | null = null;
   #ticks = 0;
-  readonly #trouble = new RepeatedFailure();
+  readonly #failure = new RepeatedFailure();
   #trimmedAt = Number.NEGATIVE_INFINITY;
   #running = false;
   /** The dead were searched since the database was opened: those found later may have died beside this process. */
-  #looked = false;
+  #hasProbed = false;
 
   constructor(parts: {
     store: Store;
@@ -118,8 +118,8 @@ export class Janitor {
     if (this.#running) return;
     this.#running = true;
     // A process that opens the database, claims and dies must be noticed soon.
-    this.#unlisten = this.#store.onChange(() => this.#hurry());
-    this.#schedule(TICK);
+    this.#unlisten = this.#store.onChange(() => this.#onChange());
+    this.#schedule(TICK_MS);
   }
 
   async stop(): Promise<void> {
@@ -134,12 +134,12 @@ export class Janitor {
   /** Reclaims what a crash has left, before `open` resolves. Never throws. */
   async open(): Promise<void> {
     try {
-      const dead = await this.#dead();
-      const met = await this.#store.damage.findings();
-      await this.recovery.run(dead, { opening: true, alone: this.#isAlone(), met });
-      await this.heal();
-      await this.orphans("orphaned_at_startup");
-      await this.clear(undefined, 1);
+      const dead = await this.#findDead();
+      const findings = await this.#store.damage.findings();
+      await this.recovery.run(dead, { opening: true, alone: this.#isAlone(), findings });
+      await this.reclaimBeforeClaim();
+      await this.crashOrphans("orphaned_at_startup");
+      await this.clearWork(undefined, 1);
     } catch (error) {
       this.#log.warn("recovering failed; it is tried again", describeError(error));
     }
@@ -149,18 +149,18 @@ export class Janitor {
    * Before a claim, and after a worker's claim that found less than it wanted: a bounded check of one index probe, or one
    * round trip. Without a worker, it also searches for dead processes now and then. True: jobs were reclaimed. Never throws.
    */
-  async heal(): Promise<boolean> {
+  async reclaimBeforeClaim(): Promise<boolean> {
     const now = this.#clock.monotonic();
-    if (this.#running && now - this.#healedAt < HEALED) return false;
+    if (this.#running && now - this.#reclaimedAt < RECLAIM_INTERVAL_MS) return false;
     // A handle that only reads reclaims nothing.
     if (this.#self === 0) return false;
     try {
-      const dead = this.#running ? [] : await this.#dead();
-      if (dead.length > 0) await this.#buryQuickly(dead);
-      const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: QUICK });
-      const healed = await this.#reclaim(stale, "found before a claim");
-      if (stale.length === 0) this.#healedAt = now;
-      return healed > 0 || dead.length > 0;
+      const dead = this.#running ? [] : await this.#findDead();
+      if (dead.length > 0) await this.#recoverFirst(dead);
+      const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: MAX_LEASES_BEFORE_CLAIM });
+      const reclaimed = await this.#reclaim(stale, "found before a claim");
+      if (stale.length === 0) this.#reclaimedAt = now;
+      return reclaimed > 0 || dead.length > 0;
     } catch (error) {
       this.#log.warn("reclaiming before a claim failed; the claim continues", describeError(error));
       return false;
@@ -168,43 +168,43 @@ export class Janitor {
   }
 
   /** Builds without a live orchestrator become CRASHED, so that another can resume them. */
-  async orphans(
+  async crashOrphans(
     reason: "orphaned_at_startup" | "orchestrator_lost",
   ): Promise<Pick<RecoveryPlan, "builds" | "orchestratorLocks">> {
     const { builds } = this.#store;
-    const leads = await builds.orchestratorLocks();
+    const locks = await builds.orchestratorLocks();
     const lives = (holder: ProcessId) => holder === this.#self || this.#lives.get(holder) === "alive";
-    if (reason !== "orphaned_at_startup" && leads.every(({ holder }) => lives(holder))) return NO_ORPHANS;
-    if (leads.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return NO_ORPHANS;
-    if (leads.some(({ holder }) => !lives(holder))) await this.#probe();
+    if (reason !== "orphaned_at_startup" && locks.every(({ holder }) => lives(holder))) return NO_ORPHANS;
+    if (locks.length === 0 && (await builds.list({ state: "ACTIVE", limit: 1 })).items.length === 0) return NO_ORPHANS;
+    if (locks.some(({ holder }) => !lives(holder))) await this.#probe();
     const of = (...wanted: Life[]) => [...this.#lives].filter(([, life]) => wanted.includes(life)).map(([id]) => id);
     // Recovery handles the builds of the dead.
     const crashed = await builds.orphan({ dead: [], alive: [this.#self, ...of("alive")] }, reason);
     for (const { id, pipeline } of crashed)
       this.#log.info("a build lost its orchestrator; it can be resumed", { build: id, pipeline });
     const ids = crashed.map(({ id }) => id);
-    const locks = leads.filter(({ build }) => ids.includes(build)).map(({ pipeline }) => pipeline);
-    return { builds: ids, orchestratorLocks: locks };
+    const pipelines = locks.filter(({ build }) => ids.includes(build)).map(({ pipeline }) => pipeline);
+    return { builds: ids, orchestratorLocks: pipelines };
   }
 
   /** Cancels work that ended builds have left. */
-  async clear(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
-    const clearing = { which: "idle", limit: CLEARED, ...(pipeline === undefined ? {} : { pipeline }) } as const;
+  async clearWork(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
+    const clearing = { which: "idle", limit: ITEMS_PER_CLEAR, ...(pipeline === undefined ? {} : { pipeline }) } as const;
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
   }
 
   /** Recovers everything now; `asked`: the operator who asked. Null: nothing to do. */
   async recover(asked?: string): Promise<RecoveryPlan | null> {
-    const opening = !this.#looked;
+    const opening = !this.#hasProbed;
     const dead = (await this.#probe()).filter(({ life }) => isProvenDead(life));
     // The dead first: their leases may have expired too, and an operator wants to read of the death.
-    const met = await this.#store.damage.findings();
+    const findings = await this.#store.damage.findings();
     const alone = this.#isAlone();
-    const crash = await this.recovery.run(dead, { opening, alone, met, ...(asked === undefined ? {} : { asked }) });
-    const jobs = await this.#drain({ dead: [], skewed: true }, "lease expired");
+    const crash = await this.recovery.run(dead, { opening, alone, findings, ...(asked === undefined ? {} : { asked }) });
+    const jobs = await this.#reclaimAll({ dead: [], skewed: true }, "lease expired");
     const locks = await this.#store.locks.clean();
-    const orphans = await this.orphans("orchestrator_lost");
-    await this.clear();
+    const orphans = await this.crashOrphans("orchestrator_lost");
+    await this.clearWork();
     return orderPlan({
       ...crash,
       builds: [...crash.builds, ...orphans.builds],
@@ -217,14 +217,14 @@ export class Janitor {
   async preview(expiredFor?: number): Promise<RecoveryPlan | null> {
     const { recoveries } = this.#store;
     if (expiredFor !== undefined) {
-      const leases = await this.#expiredFor(expiredFor, ALL);
+      const leases = await this.#findExpiredFor(expiredFor, MAX_EXPIRED);
       const { staleLocks } = await recoveries.preview({ dead: [], alive: [] }, leases);
       return orderPlan({ ...noCrashRecovery(), expired: { jobs: leases.length, locks: staleLocks } });
     }
     const { probed, ...crash } = await findCrash(this.#store);
     const lives = new Map(probed.map(({ process, life }) => [process.id, life]));
     const idsOf = (isWanted: (life: Life) => boolean) => [...lives].filter(([, life]) => isWanted(life)).map(([id]) => id);
-    const leases = await this.#expired(lives);
+    const leases = await this.#findReclaimable(lives);
     const known = { dead: idsOf(isProvenDead), alive: [this.#self, ...idsOf((life) => life === "alive")] };
     const { staleLocks, ...held } = await recoveries.preview(known, leases);
     return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
@@ -234,7 +234,7 @@ export class Janitor {
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
     let jobs = 0;
     for (;;) {
-      const stale = await this.#expiredFor(expiredFor, CHUNK);
+      const stale = await this.#findExpiredFor(expiredFor, MAX_LEASES);
       const judged = stale.map((lease): Judgement =>
         Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
       );
@@ -246,33 +246,30 @@ export class Janitor {
     return orderPlan({ ...noCrashRecovery(), expired: { jobs, locks: await this.#store.locks.clean() } });
   }
 
-  async #expiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
+  async #findExpiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit });
     return stale.filter(({ left }) => left <= -expiredFor);
   }
 
-  #hurry(): void {
-    this.#quiet = false;
-    if (!this.#slow || this.#ticking !== null || !this.#running) return;
+  #onChange(): void {
+    this.#isUnchanged = false;
+    if (!this.#isResting || this.#ticking !== null || !this.#running) return;
     this.#stop?.();
-    this.#schedule(TICK);
+    this.#schedule(TICK_MS);
   }
 
   #schedule(tick: number): void {
-    this.#slow = tick > TICK;
-    this.#quiet = true;
+    this.#isResting = tick > TICK_MS;
+    this.#isUnchanged = true;
     this.#stop = this.#clock.after(tick, () => {
       this.#ticking = this.#tick()
         .then(
-          () => this.#trouble.over(),
-          (error: unknown) => {
-            const news = this.#trouble.news(error);
-            if (news !== null) this.#log.warn("looking for dead processes failed; it is tried again", news);
-          },
+          () => this.#failure.reset(),
+          (error: unknown) => this.#failure.log(this.#log, "warn", "looking for dead processes failed; it is tried again", error),
         )
         .finally(() => {
           this.#ticking = null;
-          if (this.#running) this.#schedule(this.#quiet ? this.#rest : TICK);
+          if (this.#running) this.#schedule(this.#isUnchanged ? this.#restMs : TICK_MS);
         });
     });
   }
@@ -281,34 +278,34 @@ export class Janitor {
     // A process that commits nothing notices only here that its files or its locks are gone.
     if (this.#store.damage.refusal("write", true) !== null) return;
     const processes = await this.#probe();
-    const jumped = this.#jumped();
+    const jumped = this.#hasClockJumped();
     // Not only after a jump: another process's clock may be wrong all the time.
     const skewed = ++this.#ticks % SKEW_TICKS === 0 || jumped;
     const dead = processes.filter(({ life }) => isProvenDead(life));
     const circumstances = { opening: false, alone: this.#isAlone() };
     if (dead.length > 0) await this.recovery.run(dead, circumstances);
     else if (skewed) await this.recovery.takeOver(circumstances);
-    this.recovery.goOn();
+    this.recovery.closeReport();
     for (const { process, life } of processes) {
-      if (life === "unknown") await this.#doubt(process);
-      else this.#doubts.delete(process.id);
+      if (life === "unknown") await this.#unregisterUnknown(process);
+      else this.#unknownSince.delete(process.id);
     }
-    await this.#drain({ dead: [], skewed }, "lease expired");
-    await Promise.all([this.#store.locks.clean(), this.orphans("orchestrator_lost"), this.clear()]);
-    if (this.#onStop !== null) await this.#heed(this.#onStop);
+    await this.#reclaimAll({ dead: [], skewed }, "lease expired");
+    await Promise.all([this.#store.locks.clean(), this.crashOrphans("orchestrator_lost"), this.clearWork()]);
+    if (this.#onStop !== null) await this.#obeyStop(this.#onStop);
     if (this.#expiring === null) await this.#expire();
     await this.#trim();
-    this.#rest = processes.length === 0 ? await this.#restAlone() : TICK;
+    this.#restMs = processes.length === 0 ? await this.#restWhenAlone() : TICK_MS;
   }
 
   /** A lock that expires earlier opens its queue then. */
-  async #restAlone(): Promise<number> {
-    if ((await this.#store.processes.running()).size > 0) return TICK;
+  async #restWhenAlone(): Promise<number> {
+    if ((await this.#store.processes.running()).size > 0) return TICK_MS;
     const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
-    return Math.max(TICK, Math.min(IDLE_TICK, ...expiries));
+    return Math.max(TICK_MS, Math.min(IDLE_TICK_MS, ...expiries));
   }
 
-  async #heed(onStop: (drain: number) => void): Promise<void> {
+  async #obeyStop(onStop: (drain: number) => void): Promise<void> {
     const self = (await this.#store.processes.all()).find(({ id }) => id === this.#self);
     if (self === undefined || self.stop === null || this.#stopAsked) return;
     this.#stopAsked = true;
@@ -318,9 +315,9 @@ export class Janitor {
   /** Removes jobs beyond their queue's retention. */
   async #expire(): Promise<void> {
     this.#expiring = null;
-    const { more } = await this.#store.expire(STEP, LEAST_AGE);
+    const { more } = await this.#store.expire(JOBS_PER_STEP, MIN_AGE_MS);
     if (!more || !this.#running) return;
-    this.#expiring = this.#clock.after(BREATH, () => {
+    this.#expiring = this.#clock.after(STEP_PAUSE_MS, () => {
       this.#expire().catch((error: unknown) =>
         this.#log.warn("removing old jobs failed; it is tried again", describeError(error)),
       );
@@ -329,30 +326,33 @@ export class Janitor {
 
   async #trim(): Promise<void> {
     const now = this.#clock.monotonic();
-    if (now - this.#trimmedAt < TRIM_EVERY) return;
-    while (this.#running && (await this.#store.events.trim({ olderThan: KEPT, limit: TRIM })) === TRIM);
+    if (now - this.#trimmedAt < TRIM_INTERVAL_MS) return;
+    while (
+      this.#running &&
+      (await this.#store.events.trim({ olderThan: EVENT_RETENTION_MS, limit: EVENTS_PER_TRIM })) === EVENTS_PER_TRIM
+    );
     // A failed trim is tried again at the next tick.
     this.#trimmedAt = now;
   }
 
   /** Nothing proves life or death, e.g. in a copied database: unregistered after a while, once it holds nothing. */
-  async #doubt(process: ProcessView): Promise<void> {
+  async #unregisterUnknown(process: ProcessView): Promise<void> {
     const now = this.#clock.monotonic();
-    const since = this.#doubts.get(process.id) ?? now;
-    this.#doubts.set(process.id, since);
-    if (now - since >= DOUBT) await this.#store.processes.unregister(process.id);
+    const since = this.#unknownSince.get(process.id) ?? now;
+    this.#unknownSince.set(process.id, since);
+    if (now - since >= MAX_UNKNOWN_MS) await this.#store.processes.unregister(process.id);
   }
 
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
-    this.#lookedAt = this.#clock.monotonic();
-    this.#looked = true;
+    this.#probedAt = this.#clock.monotonic();
+    this.#hasProbed = true;
     const processes = await this.#store.processes.probe();
     this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
     return processes;
   }
 
-  async #dead(): Promise<Dead[]> {
-    if (this.#clock.monotonic() - this.#lookedAt < TICK) return [];
+  async #findDead(): Promise<DeadProcess[]> {
+    if (this.#clock.monotonic() - this.#probedAt < TICK_MS) return [];
     return (await this.#probe()).filter(({ life }) => isProvenDead(life));
   }
 
@@ -362,19 +362,19 @@ export class Janitor {
   }
 
   /** The rest follows while the claim continues. */
-  async #buryQuickly(dead: readonly Dead[]): Promise<void> {
-    const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: QUICK });
+  async #recoverFirst(dead: readonly DeadProcess[]): Promise<void> {
+    const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: MAX_LEASES_BEFORE_CLAIM });
     all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", describeError(error)));
     await some;
   }
 
-  async #drain(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
+  async #reclaimAll(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
     let entries = 0;
     for (;;) {
-      const stale = await this.#store.recoveries.stale({ ...query, limit: CHUNK });
+      const stale = await this.#store.recoveries.stale({ ...query, limit: MAX_LEASES });
       const reclaimed = await this.#reclaim(stale, cause);
       entries += reclaimed;
-      if (reclaimed === 0 || stale.length < CHUNK) return entries;
+      if (reclaimed === 0 || stale.length < MAX_LEASES) return entries;
     }
   }
 
@@ -390,9 +390,9 @@ export class Janitor {
     return (await this.#store.recoveries.reclaim(judged, cause)).entries;
   }
 
-  async #expired(lives: Map<ProcessId, Life>): Promise<StaleLease[]> {
+  async #findReclaimable(lives: Map<ProcessId, Life>): Promise<StaleLease[]> {
     const now = this.#clock.monotonic();
-    const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: ALL });
+    const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: MAX_EXPIRED });
     return stale.filter((lease) => {
       const holder = this.#holderOf(lease, lives);
       const seen = this.#sightings.get(lease.job);
@@ -406,7 +406,7 @@ export class Janitor {
     const now = this.#clock.monotonic();
     let sighting = this.#sightings.get(lease.job);
     if (sighting?.fence !== lease.fence || sighting.expiresAt !== lease.expiresAt) {
-      if (this.#sightings.size > CHUNK) this.#sightings.clear();
+      if (this.#sightings.size > MAX_LEASES) this.#sightings.clear();
       sighting = { fence: lease.fence, expiresAt: lease.expiresAt, since: now };
       this.#sightings.set(lease.job, sighting);
     }
@@ -421,10 +421,10 @@ export class Janitor {
     return lives.get(lease.holder) ?? "unknown";
   }
 
-  #jumped(): boolean {
-    const look = { wall: this.#clock.now(), monotonic: this.#clock.monotonic() };
-    const last = this.#lastLook;
-    this.#lastLook = look;
-    return last === null || Math.abs(look.wall - last.wall - (look.monotonic - last.monotonic)) > JUMP;
+  #hasClockJumped(): boolean {
+    const times = { wall: this.#clock.now(), monotonic: this.#clock.monotonic() };
+    const last = this.#lastTimes;
+    this.#lastTimes = times;
+    return last === null || Math.abs(times.wall - last.wall - (times.monotonic - last.monotonic)) > CLOCK_JUMP_MS;
   }
 }

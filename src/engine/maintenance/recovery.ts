@@ -16,11 +16,11 @@ import { bootId } from "../host.ts";
 import { type Log, describeError } from "../log.ts";
 import { checkAll } from "./check.ts";
 
-const CHUNK = 10_000;
+const MAX_JOBS = 10_000;
 /** How long a process that closes waits for checks; after that it leaves the report to the next process. */
-const GRACE = 2_000;
+const CLOSE_GRACE_MS = 2_000;
 
-export interface Dead {
+export interface DeadProcess {
   process: ProcessView;
   life: Life;
 }
@@ -29,14 +29,14 @@ interface Circumstances {
   opening: boolean;
   alone: boolean;
   /** Damage of the database itself: worth a report even if no process has died. */
-  met?: readonly Finding[];
+  findings?: readonly Finding[];
   /** Jobs in the first transaction, for which a claim waits. */
   first?: number;
   asked?: string;
 }
 
 /** A report that this process must close. */
-interface Owned {
+interface OpenReport {
   report: number;
   reason: BuildReason;
   context: CheckCircumstances;
@@ -56,11 +56,11 @@ export class Recovery {
   readonly #self: ProcessId;
   readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
   readonly #grace: number;
-  readonly #leaving = new AbortController();
+  readonly #abort = new AbortController();
   /** Recoveries run one after the other. */
-  #turn: Promise<unknown> = Promise.resolve();
-  #owned: Owned | null = null;
-  #ending: Promise<void> | null = null;
+  #queue: Promise<unknown> = Promise.resolve();
+  #owned: OpenReport | null = null;
+  #closing: Promise<void> | null = null;
 
   constructor(parts: {
     store: Store;
@@ -75,21 +75,21 @@ export class Recovery {
     this.#log = parts.log;
     this.#self = parts.self;
     this.#check = parts.check ?? null;
-    this.#grace = parts.grace ?? GRACE;
+    this.#grace = parts.grace ?? CLOSE_GRACE_MS;
   }
 
   /**
    * `all` resolves when everything is reclaimed, `some` when the first jobs are. `settled` also waits for the checks after
    * that.
    */
-  start(dead: readonly Dead[], circumstances: Circumstances): { some: Promise<void>; all: Promise<CrashRecovery> } {
+  start(dead: readonly DeadProcess[], circumstances: Circumstances): { some: Promise<void>; all: Promise<CrashRecovery> } {
     const { promise: some, resolve } = Promise.withResolvers<void>();
-    const all = this.#turn.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
-    this.#turn = all.catch(() => {});
+    const all = this.#queue.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
+    this.#queue = all.catch(() => {});
     return { some, all };
   }
 
-  run(dead: readonly Dead[], circumstances: Circumstances): Promise<CrashRecovery> {
+  run(dead: readonly DeadProcess[], circumstances: Circumstances): Promise<CrashRecovery> {
     return this.start(dead, circumstances).all;
   }
 
@@ -99,33 +99,33 @@ export class Recovery {
   }
 
   /** Closes a report that could not be closed before. */
-  goOn(): void {
+  closeReport(): void {
     const owned = this.#owned;
-    if (owned === null || this.#ending !== null) return;
-    this.#ending = this.#end(owned).finally(() => {
-      this.#ending = null;
-      if (this.#owned !== owned) this.goOn();
+    if (owned === null || this.#closing !== null) return;
+    this.#closing = this.#checkAndClose(owned).finally(() => {
+      this.#closing = null;
+      if (this.#owned !== owned) this.closeReport();
     });
   }
 
   async settled(): Promise<void> {
-    await this.#turn;
-    await this.#ending;
+    await this.#queue;
+    await this.#closing;
   }
 
   async stop(): Promise<void> {
-    const grace = setTimeout(() => this.#leaving.abort(), this.#grace);
+    const grace = setTimeout(() => this.#abort.abort(), this.#grace);
     await this.settled();
     clearTimeout(grace);
-    this.#leaving.abort();
+    this.#abort.abort();
     if (this.#owned === null) return;
     await this.#store.recoveries
       .close(this.#owned.report, { by: this.#self })
       .catch((error: unknown) => this.#log.warn("could not give up a recovery report", describeError(error)));
   }
 
-  async #run(dead: readonly Dead[], circumstances: Circumstances, onSome: () => void): Promise<CrashRecovery> {
-    const { opening, alone, met = [] } = circumstances;
+  async #run(dead: readonly DeadProcess[], circumstances: Circumstances, onSome: () => void): Promise<CrashRecovery> {
+    const { opening, alone, findings = [] } = circumstances;
     const recovered = noCrashRecovery();
     const since = this.#clock.monotonic();
     const recovering = await this.#store.recoveries.begin({
@@ -133,31 +133,32 @@ export class Recovery {
       by: this.#self,
       opening,
       alone,
-      ...(met.length === 0 ? {} : { findings: findingsOf(met), findingIds: met.map(({ id }) => id) }),
+      ...(findings.length === 0 ? {} : { findings: findingsOf(findings), findingIds: findings.map(({ id }) => id) }),
     });
     if (recovering === null) return recovered;
     const { report, owned, left } = recovering;
     recovered.continues = recovering.continued;
-    const burial = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
+    const step = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
     const quick = circumstances.first;
     for (const one of left) {
       // Another transaction has locked a job of this process: the janitor finds it again.
-      if (!(await this.#bury(one, burial, recovered, { ...(quick === undefined ? {} : { quick }), onSome }))) return recovered;
+      if (!(await this.#reclaimFrom(one, step, recovered, { ...(quick === undefined ? {} : { quick }), onSome })))
+        return recovered;
     }
     if (!owned) return recovered;
     const rebooted = dead.some(({ life }) => life === "rebooted");
     const jobsPending = (await this.#store.queries.counts({})).pending;
-    const context = { opening, alone, rebooted, signal: this.#leaving.signal };
+    const context = { opening, alone, rebooted, signal: this.#abort.signal };
     const { asked } = circumstances;
     if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });
-    else this.#owned = { report, reason: burial.reason, context, found: null, jobsPending, asked };
-    this.goOn();
-    if (this.#check === null) await this.#ending;
+    else this.#owned = { report, reason: step.reason, context, found: null, jobsPending, asked };
+    this.closeReport();
+    if (this.#check === null) await this.#closing;
     return recovered;
   }
 
   /** Reclaims a dead process's jobs, then everything else it held, and unregisters it. False: jobs are left. */
-  async #bury(
+  async #reclaimFrom(
     { id, life, ...dead }: Left,
     { report, spent, reason }: { report: number; spent: () => number; reason: BuildReason },
     recovered: CrashRecovery,
@@ -168,7 +169,7 @@ export class Recovery {
     const cause = `process ${pid} on ${host} died (${program})`;
     const as = isProvenDead(life) ? endedBy(life) : "crashed";
     const all = noCrashRecovery();
-    for (let limit = quick ?? CHUNK; ; limit = CHUNK) {
+    for (let limit = quick ?? MAX_JOBS; ; limit = MAX_JOBS) {
       const { entries, builds, locks, orchestratorLocks, isDone, isUnregistered } = await recoveries.reclaimFrom({
         report,
         process: id,
@@ -195,20 +196,20 @@ export class Recovery {
   }
 
   /** Checks, then closes the report. If that fails, it is tried again, or left to the next process that recovers. */
-  async #end(owned: Owned): Promise<void> {
+  async #checkAndClose(owned: OpenReport): Promise<void> {
     try {
-      owned.found ??= await this.#checked(owned.context);
+      owned.found ??= await this.#runCheck(owned.context);
       if (owned.found === null) return;
       for (;;) {
         const { report, jobsPending, found, asked } = owned;
         const ending = { by: this.#self, jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
         const ended = await this.#store.recoveries.close(report, ending);
         if (ended !== null && "left" in ended) {
-          await this.#others(owned, ended.left);
+          await this.#reclaimOthers(owned, ended.left);
           continue;
         }
         if (this.#owned === owned) this.#owned = null;
-        if (ended !== null) this.#tell(ended);
+        if (ended !== null) this.#logReport(ended);
         return;
       }
     } catch (error) {
@@ -217,27 +218,27 @@ export class Recovery {
   }
 
   /** The caller of `open` goes first: to start a thread, or to checkpoint a short log, takes some milliseconds. */
-  async #checked(context: CheckCircumstances): Promise<Findings | null> {
+  async #runCheck(context: CheckCircumstances): Promise<Findings | null> {
     if (this.#check !== null) await new Promise((resolve) => setImmediate(resolve));
     return this.#check === null ? NO_FINDINGS : await this.#check(context);
   }
 
   /** Another process has found them dead meanwhile, and may be about to reclaim from them. */
-  async #others({ report, reason }: Owned, left: readonly Left[]): Promise<void> {
+  async #reclaimOthers({ report, reason }: OpenReport, left: readonly Left[]): Promise<void> {
     for (const one of left) {
-      if (await this.#bury(one, { report, reason, spent: () => 0 }, noCrashRecovery())) continue;
+      if (await this.#reclaimFrom(one, { report, reason, spent: () => 0 }, noCrashRecovery())) continue;
       throw new Error(`process ${one.pid} on ${one.host} still has jobs in hand`);
     }
   }
 
-  #tell({ id, errors, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs }: StoredReport): void {
+  #logReport({ id, errors, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs }: StoredReport): void {
     const data = { recovery: id, crashed: crashed.length, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs };
     if (errors.length === 0) this.#log.info("recovered from a crash", data);
-    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors, hint: SEEN });
+    else this.#log.error("recovered from a crash, and something is wrong", { ...data, errors, hint: ACKNOWLEDGE_HINT });
   }
 }
 
-const SEEN = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` marks it as seen.";
+const ACKNOWLEDGE_HINT = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` marks it as seen.";
 
 function reasonOf({ opening }: Circumstances): BuildReason {
   return opening ? "orphaned_at_startup" : "orchestrator_lost";
@@ -279,7 +280,7 @@ export async function runChecks(
   const left = new Promise<null>((resolve) => signal.addEventListener("abort", () => resolve(null), { once: true }));
   let found = NO_FINDINGS;
   for (const check of checks) {
-    const findings = await Promise.race([attempt(check, engine, circumstances), left]);
+    const findings = await Promise.race([runSafely(check, engine, circumstances), left]);
     if (findings === null || signal.aborted) return null;
     found = addFindings(found, findings);
   }
@@ -287,7 +288,7 @@ export async function runChecks(
 }
 
 /** What could not be checked counts as an error. */
-async function attempt(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
+async function runSafely(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
   try {
     return await check(engine, circumstances);
   } catch (error) {
@@ -317,8 +318,8 @@ async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCirc
   return { errors: await checkAll(engine, "quick", signal) };
 }
 
-const PATIENCE = 5_000;
-const PAUSE = 50;
+const MAX_WAIT_MS = 5_000;
+const POLL_MS = 50;
 
 /** Writes nothing. */
 export async function findCrash(
@@ -337,13 +338,13 @@ export async function findCrash(
  * Whether a crash waits for an operator. Live workers reclaim in a moment, so this waits for them: a worker that is restarted
  * at once would be rejected for nothing.
  */
-export async function isLeftBehind(store: Store): Promise<boolean> {
-  for (let waited = 0; ; waited += PAUSE) {
+export async function needsOperator(store: Store): Promise<boolean> {
+  for (let waited = 0; ; waited += POLL_MS) {
     const { probed, ...crash } = await findCrash(store);
     if (!isOfCrash(crash)) return false;
     const works = probed.some(({ process, life }) => life === "alive" && process.works.length > 0);
-    if (!works || waited >= PATIENCE) return true;
-    await pause(PAUSE);
+    if (!works || waited >= MAX_WAIT_MS) return true;
+    await pause(POLL_MS);
   }
 }
 

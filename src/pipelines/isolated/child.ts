@@ -13,10 +13,10 @@ import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipe
 import type { Outcome } from "../../core/jobs/retry.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { StageDefinition } from "../../core/pipelines/stage.ts";
-import { addFollowUp, SettleAs, failForGood, outcomeOf } from "../../engine/attempt.ts";
+import { addFollowUp, SettleAs, permanentFailure, outcomeOf } from "../../engine/attempt.ts";
 import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
-import { SIGNALS } from "../../engine/shared-engine.ts";
+import { STOP_SIGNALS } from "../../engine/shared-engine.ts";
 import type { Calls, FromChild, Member, Tells, ToChild, TargetMessage, TaskMessage } from "./messages.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { Alive } from "../../store/alive.ts";
@@ -32,7 +32,7 @@ let isOver = false;
 let artifacts: Artifacts | null = null;
 
 // Ctrl-C reaches the child, too; its parent decides how the child stops.
-for (const signal of SIGNALS) process.on(signal, () => {});
+for (const signal of STOP_SIGNALS) process.on(signal, () => {});
 // The parent is gone.
 process.on("disconnect", () => process.exit(isOver ? 0 : 1));
 process.on("message", (message: ToChild) => {
@@ -193,7 +193,7 @@ function textOf(returned: unknown, what: string): string | Uint8Array | null {
     return toJson(returned, what);
   } catch (error) {
     // A retry would fail in the same way.
-    throw new SettleAs(failForGood(toJobError(error)));
+    throw new SettleAs(permanentFailure(toJobError(error)));
   }
 }
 

@@ -3,34 +3,34 @@ import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import type { Store } from "../../store/store.ts";
 
 /** A dead holder is replaced sooner, see `FREE` in the store. */
-const TTL = 30_000;
-const RENEW = TTL / 3;
+const RIGHT_TTL_MS = 30_000;
+const RENEWAL_MS = RIGHT_TTL_MS / 3;
 /** How often the position behind skipped events is stored. */
-const LAZY = 1_000;
+const SKIPPED_SAVE_MS = 1_000;
 
 /** A relay's position among the events, and its right to continue from there. */
-export interface Place {
+export interface DeliveryPosition {
   readonly cursor: number;
   /** Aborts when the right is lost. */
   readonly lost: AbortSignal;
   /** Resolves when every later event is certain to reach the relay. */
   open(): Promise<void>;
   /** False: another process delivers what comes after `cursor`. */
-  take(): Promise<boolean>;
+  acquire(): Promise<boolean>;
   /** Everything up to here was delivered. Written in the background; `saved` waits for that. */
-  passed(seq: number): void;
+  advance(seq: number): void;
   /** The same for filtered events: stored only now and then. */
-  skipped(seq: number): void;
+  skip(seq: number): void;
   /** False: another process has taken over. */
-  saved(): Promise<boolean>;
-  failed(error: string): Promise<void>;
+  flush(): Promise<boolean>;
+  recordFailure(error: string): Promise<void>;
   /** Nothing to deliver: the right may expire. */
-  rest(): void;
+  pause(): void;
   leave(): Promise<void>;
 }
 
 /** Of a subscriber without a name: nothing is stored. */
-export class PassingPlace implements Place {
+export class TransientPosition implements DeliveryPosition {
   readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;
   #cursor = 0;
@@ -47,30 +47,30 @@ export class PassingPlace implements Place {
     this.#cursor = await this.#start();
   }
 
-  async take(): Promise<boolean> {
+  async acquire(): Promise<boolean> {
     return true;
   }
 
-  passed(seq: number): void {
+  advance(seq: number): void {
     this.#cursor = seq;
   }
 
-  skipped(seq: number): void {
+  skip(seq: number): void {
     this.#cursor = seq;
   }
 
-  async saved(): Promise<boolean> {
+  async flush(): Promise<boolean> {
     return true;
   }
 
-  async failed(): Promise<void> {}
+  async recordFailure(): Promise<void> {}
 
-  rest(): void {}
+  pause(): void {}
 
   async leave(): Promise<void> {}
 }
 
-interface DurablePlaceParts {
+interface DurablePositionParts {
   store: Store;
   clock: Clock;
   self: ProcessId;
@@ -82,21 +82,21 @@ interface DurablePlaceParts {
  * Of a sink or a durable subscriber: a row in the store that one relay at a time holds. The token of the hold guards the
  * cursor, so a relay that slept too long moves nothing.
  */
-export class DurablePlace implements Place {
-  readonly #parts: DurablePlaceParts;
+export class DurablePosition implements DeliveryPosition {
+  readonly #parts: DurablePositionParts;
   #token: Fence | null = null;
   #cursor = 0;
   #stored = 0;
   #saving: Promise<void> | null = null;
-  #trouble: unknown = null;
+  #saveError: unknown = null;
   #lost = new AbortController();
   /** When the right was last confirmed, on the monotonic clock. */
-  #since = 0;
-  #busy = false;
+  #confirmedAt = 0;
+  #isBusy = false;
   #renewal: (() => void) | null = null;
-  #lazy: (() => void) | null = null;
+  #cancelSkippedSave: (() => void) | null = null;
 
-  constructor(parts: DurablePlaceParts) {
+  constructor(parts: DurablePositionParts) {
     this.#parts = parts;
   }
 
@@ -112,61 +112,65 @@ export class DurablePlace implements Place {
     this.#cursor = this.#stored = await this.#parts.store.sinks.open(this.#parts.name, this.#parts.kind);
   }
 
-  async take(): Promise<boolean> {
-    const isFresh = this.#token !== null && this.#parts.clock.monotonic() - this.#since < RENEW;
+  async acquire(): Promise<boolean> {
+    const isFresh = this.#token !== null && this.#parts.clock.monotonic() - this.#confirmedAt < RENEWAL_MS;
     if (!isFresh && !(await this.#hold())) return false;
-    this.#busy = true;
-    this.#keep();
+    this.#isBusy = true;
+    this.#renewLater();
     return true;
   }
 
-  passed(seq: number): void {
+  advance(seq: number): void {
     this.#cursor = seq;
     this.#saving ??= this.#save().finally(() => (this.#saving = null));
   }
 
-  skipped(seq: number): void {
+  skip(seq: number): void {
     this.#cursor = seq;
-    this.#lazy ??= this.#parts.clock.after(LAZY, () => {
-      this.#lazy = null;
-      this.passed(this.#cursor);
+    this.#cancelSkippedSave ??= this.#parts.clock.after(SKIPPED_SAVE_MS, () => {
+      this.#cancelSkippedSave = null;
+      this.advance(this.#cursor);
     });
   }
 
-  async saved(): Promise<boolean> {
+  async flush(): Promise<boolean> {
     while (this.#saving !== null) await this.#saving;
-    const trouble = this.#trouble;
-    this.#trouble = null;
-    if (trouble !== null) throw trouble;
+    const error = this.#saveError;
+    this.#saveError = null;
+    if (error !== null) throw error;
     return this.#token !== null;
   }
 
-  async failed(error: string): Promise<void> {
+  async recordFailure(error: string): Promise<void> {
     const token = this.#token;
     if (token === null) return;
-    if (await this.#parts.store.sinks.update(this.#parts.name, token, { error, ttl: TTL }))
-      this.#since = this.#parts.clock.monotonic();
+    if (await this.#parts.store.sinks.update(this.#parts.name, token, { error, ttl: RIGHT_TTL_MS }))
+      this.#confirmedAt = this.#parts.clock.monotonic();
     else this.#lose();
   }
 
-  rest(): void {
-    this.#busy = false;
+  pause(): void {
+    this.#isBusy = false;
     this.#renewal?.();
     this.#renewal = null;
   }
 
   async leave(): Promise<void> {
-    this.rest();
-    this.#lazy?.();
-    this.passed(this.#cursor);
-    await this.saved();
+    this.pause();
+    this.#cancelSkippedSave?.();
+    this.advance(this.#cursor);
+    await this.flush();
     if (this.#token !== null) await this.#parts.store.sinks.update(this.#parts.name, this.#token, null);
     this.#token = null;
   }
 
   async #hold(): Promise<boolean> {
     const before = this.#parts.clock.monotonic();
-    const held = await this.#parts.store.sinks.hold(this.#parts.name, { holder: this.#parts.self, ttl: TTL, token: this.#token });
+    const held = await this.#parts.store.sinks.hold(this.#parts.name, {
+      holder: this.#parts.self,
+      ttl: RIGHT_TTL_MS,
+      token: this.#token,
+    });
     if (held === null) {
       // An operator has forgotten the sink while it was in use: it starts from now on, like a new one.
       this.#lose();
@@ -178,26 +182,26 @@ export class DurablePlace implements Place {
       this.#cursor = this.#stored = held.cursor;
     }
     this.#token = held.token;
-    this.#since = before;
+    this.#confirmedAt = before;
     return held.token !== null;
   }
 
   /** A delivery may take long, and so may the pause after a failure. */
-  #keep(): void {
-    this.#renewal ??= this.#parts.clock.after(RENEW, () => {
+  #renewLater(): void {
+    this.#renewal ??= this.#parts.clock.after(RENEWAL_MS, () => {
       this.#renewal = null;
       const token = this.#token;
       if (token === null) return;
       void this.#parts.store.sinks
-        .hold(this.#parts.name, { holder: this.#parts.self, ttl: TTL, token })
+        .hold(this.#parts.name, { holder: this.#parts.self, ttl: RIGHT_TTL_MS, token })
         .then((held) => {
           if (this.#token !== token) return;
           if (held?.token !== token) return this.#lose();
-          this.#since = this.#parts.clock.monotonic();
+          this.#confirmedAt = this.#parts.clock.monotonic();
         })
         // The file may be locked for a moment; if the right expires meanwhile, the store rejects the cursor.
         .catch(() => {})
-        .finally(() => this.#busy && this.#keep());
+        .finally(() => this.#isBusy && this.#renewLater());
     });
   }
 
@@ -207,18 +211,18 @@ export class DurablePlace implements Place {
       while (this.#token !== null && this.#stored < this.#cursor) {
         const seq = this.#cursor;
         const token = this.#token;
-        if (await this.#parts.store.sinks.update(this.#parts.name, token, { seq, ttl: TTL })) {
+        if (await this.#parts.store.sinks.update(this.#parts.name, token, { seq, ttl: RIGHT_TTL_MS })) {
           this.#stored = seq;
-          this.#since = this.#parts.clock.monotonic();
+          this.#confirmedAt = this.#parts.clock.monotonic();
         } else if (this.#token === token) this.#lose();
       }
     } catch (error) {
-      this.#trouble = error;
+      this.#saveError = error;
     }
   }
 
   #lose(): void {
-    this.rest();
+    this.pause();
     if (this.#token === null) return;
     this.#token = null;
     this.#lost.abort();
