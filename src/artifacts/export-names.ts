@@ -21,7 +21,14 @@ export class ExportNames {
     const fault = faultIn(path);
     if (fault !== null) throw invalidPath(path, fault);
     const before = claim(this.#taken, path, this.#taken);
-    if (before !== null) throw clash(path, before);
+    if (before !== null) {
+      const own = before === MANIFEST || before === CHECKSUMS;
+      throw new HoldfastError(
+        "EXPORT_PATH_TAKEN",
+        `The path ${JSON.stringify(path)} cannot be beside ${JSON.stringify(before)}${own ? ", which every export has" : ""}; nothing was exported.`,
+        "Give each file another name. File systems may treat names that differ only in case or accents as one.",
+      );
+    }
     return path.split("/");
   }
 
@@ -80,15 +87,6 @@ export function invalidPath(path: unknown, why: string): HoldfastError {
     "EXPORT_PATH_INVALID",
     `The path ${JSON.stringify(path) ?? String(path)} ${why}, so nothing was exported.`,
     'Give a path inside the folder, with "/" between its parts, e.g. "docs/a.json".',
-  );
-}
-
-function clash(path: string, before: string): HoldfastError {
-  const own = before === MANIFEST || before === CHECKSUMS;
-  return new HoldfastError(
-    "EXPORT_PATH_TAKEN",
-    `The path ${JSON.stringify(path)} cannot be beside ${JSON.stringify(before)}${own ? ", which every export has" : ""}; nothing was exported.`,
-    "Give each file another name. File systems may treat names that differ only in case or accents as one.",
   );
 }
 

@@ -70,41 +70,17 @@ export function locate(where: string, options: LocateOptions): StoreLocation {
 }
 
 export async function openStore(location: StoreLocation, options: OpenStoreOptions): Promise<Store> {
-  const common = {
-    ...(location.durability === undefined ? {} : { durability: location.durability }),
-    ...(location.create === undefined ? {} : { create: location.create }),
-    clock: options.clock,
-    random: options.random ?? Math.random,
-    ...(options.actor === undefined ? {} : { actor: options.actor }),
-  };
+  const { clock, random = Math.random, ownThread = false, backsUp = false } = options;
+  const common = { ...location, ...options, random };
   // Each store's code is loaded on use.
   if (location.kind === "sqlite") {
     const { SqliteStore } = await import("./sqlite/sqlite-store.ts");
     const { path, driver } = location;
-    const { identity = "", boot = "", onlyReads = false, ownThread = false, backsUp = false, journal, writeWaitMs } = options;
-    return SqliteStore.open(path, {
-      ...common,
-      driver,
-      identity,
-      boot,
-      onlyReads,
-      ownThread,
-      backsUp: backsUp && path !== ":memory:",
-      ...(journal === undefined ? {} : { journal }),
-      ...(location.mode === undefined ? {} : { mode: location.mode }),
-      ...(writeWaitMs === undefined ? {} : { writeWaitMs }),
-      busyTimeout: ownThread ? 1_000 : 10,
-    });
+    const busyTimeout = ownThread ? 1_000 : 10;
+    return SqliteStore.open(path, { ...common, driver, backsUp: backsUp && path !== ":memory:", busyTimeout });
   }
   const { PostgresStore } = await import("./postgres/postgres-store.ts");
-  const { url, schema } = location;
-  const { injected, clock } = options;
-  const store = await PostgresStore.open(url, {
-    ...common,
-    schema,
-    injected,
-    ...(options.ownThread ? { readers: 1, waits: true } : {}),
-  });
+  const store = await PostgresStore.open(location.url, { ...common, ...(ownThread ? { readers: 1, waits: true } : {}) });
   if (clock.during === undefined) return store;
   const during = (work: Promise<unknown>): void => clock.during?.(work);
   const parts = Object.fromEntries(WAITED_FOR.map((noun) => [noun, reporting(store[noun], during)]));

@@ -50,19 +50,18 @@ export class Catalog {
   }
 
   laneFor(tx: Tx, lane: Omit<Lane, "id">): number {
-    const text = laneText(lane);
-    const known = this.#laneIds.get(text);
+    const known = this.#laneIds.get(laneText(lane));
     if (known !== undefined) return known;
-    let id = this.#sql.laneBy.row(lane.name, lane.version, lane.queue)?.[0] as number | undefined;
+    const { queue, name, version } = lane;
+    let id = this.#sql.laneBy.row(name, version, queue)?.[0] as number | undefined;
     if (id === undefined) {
-      const { queue, name, version } = lane;
       ({ id } = this.#sql.addLane.get<{ id: number }>({ queue, name, version }) as { id: number });
       this.#sql.countLane.run();
       // The count now includes this lane, and would hide one that another process has made.
       this.#loaded = false;
       tx.wrote();
     }
-    this.#learn({ id, queue: lane.queue, name: lane.name, version: lane.version });
+    this.#learn({ id, queue, name, version });
     return id;
   }
 

@@ -78,20 +78,20 @@ export class Claim {
   run(tx: Tx, request: ClaimRequest): Claimed[] {
     this.#parts.settings.at(tx.settings);
     const matched = this.#parts.catalog.matching(request.from, tx.lanes);
-    const shares = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(tx.now));
-    if (!matched.all.some((one) => shares.of(one) !== null)) return [];
-    this.#promoteDue(tx, matched, shares);
+    const claimables = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(tx.now));
+    if (!matched.all.some((one) => claimables.of(one) !== null)) return [];
+    this.#promoteDue(tx, matched, claimables);
     this.#parts.limits.serveDue(tx);
     let suspects = this.#maySuspect(request);
     const claimed: Claimed[] = [];
-    for (const queues of this.#scan.batches(matched, shares, request.max, suspects)) {
-      suspects = this.#takeShares(tx, request, this.#turns.order(queues, this.#parts.random), suspects, claimed);
+    for (const queues of this.#scan.batches(matched, claimables, request.max, suspects)) {
+      suspects = this.#takeFairly(tx, request, this.#turns.order(queues, this.#parts.random), suspects, claimed);
       if (claimed.length === request.max) break;
     }
     return claimed;
   }
 
-  #takeShares(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], suspects: boolean, claimed: Claimed[]): boolean {
+  #takeFairly(tx: Tx, request: ClaimRequest, queues: ClaimableLane[][], suspects: boolean, claimed: Claimed[]): boolean {
     for (const most of quotas(request.max - claimed.length, queues.length)) {
       for (const lanes of queues) {
         const left = Math.min(most, request.max - claimed.length);
@@ -131,16 +131,16 @@ export class Claim {
     const [counted, settings] = this.#sql.counted.row() as [number, number];
     this.#parts.settings.at(settings);
     const matched = this.#parts.catalog.matching(from, counted);
-    const shares = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(now));
-    const ready = this.#scan.isReady(matched, shares);
-    const instants = [...this.#scan.timed(matched, shares)].map(({ at }) => at);
-    if (this.#parts.settings.view.hasLimits && matched.all.some((one) => shares.of(one) !== null))
+    const claimables = new ClaimableLanes(this.#parts.settings.view, this.#parts.locks.held(now));
+    const ready = this.#scan.isReady(matched, claimables);
+    const instants = [...this.#scan.timed(matched, claimables)].map(({ at }) => at);
+    if (this.#parts.settings.view.hasLimits && matched.all.some((one) => claimables.of(one) !== null))
       instants.push((this.#sql.nextCounter.row()?.[0] ?? null) as number | null);
     return outlookOf(ready, instants, now);
   }
 
-  #promoteDue(tx: Tx, matched: MatchedLanes, shares: ClaimableLanes): void {
-    for (const { lane, at } of this.#scan.timed(matched, shares)) {
+  #promoteDue(tx: Tx, matched: MatchedLanes, claimables: ClaimableLanes): void {
+    for (const { lane, at } of this.#scan.timed(matched, claimables)) {
       if (at === null || at > tx.now) continue;
       if (this.#sql.promote.run(lane, tx.now) > 0) tx.wrote();
       if (this.#parts.settings.view.hasLimits) this.#promoteLimited(tx, lane);
@@ -164,16 +164,16 @@ export class Claim {
   #choose(tx: Tx, lanes: ClaimableLane[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
     const heads: Head[] = [];
     const ends = new Map<ClaimableLane, Head>();
-    for (const share of lanes) {
-      const most = Math.min(share.budget.left, max);
+    for (const claimable of lanes) {
+      const most = Math.min(claimable.budget.left, max);
       if (most === 0) continue;
       const limit = most * ahead;
-      const rows = this.#sql.head.rows(share.lane.id, limit) as HeadRow[];
-      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, claimable: share, suspect: false, input: row[6] });
-      if (rows.length === limit) ends.set(share, heads.at(-1) as Head);
+      const rows = this.#sql.head.rows(claimable.lane.id, limit) as HeadRow[];
+      for (const row of rows) heads.push({ key: row[0], priority: row[1], row, claimable, suspect: false, input: row[6] });
+      if (rows.length === limit) ends.set(claimable, heads.at(-1) as Head);
       if (!suspects) continue;
-      for (const row of this.#sql.suspectHead.rows(share.lane.id, 1) as HeadRow[]) {
-        heads.push({ key: row[0], priority: row[1], row, claimable: share, suspect: true, input: row[6] });
+      for (const row of this.#sql.suspectHead.rows(claimable.lane.id, 1) as HeadRow[]) {
+        heads.push({ key: row[0], priority: row[1], row, claimable, suspect: true, input: row[6] });
       }
     }
     return chooseCandidates(heads, ends, max, (head) => this.#start(tx, head));
@@ -194,10 +194,10 @@ export class Claim {
 
   #mark(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], chosen: Head[]): void {
     const worker = storedWorker(request);
-    for (const share of lanes) {
-      const keys = chosen.filter((one) => one.claimable === share).map(({ key }) => key);
+    for (const claimable of lanes) {
+      const keys = chosen.filter((one) => one.claimable === claimable).map(({ key }) => key);
       if (keys.length === 0) continue;
-      const { lease } = share;
+      const { lease } = claimable;
       const taken = this.#sql.take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
       // The index has jobs that the table lacks, or has in another state.
       if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
@@ -237,8 +237,8 @@ class ReadyLanes {
   constructor(db: Connection, random: () => number) {
     this.#random = random;
     // Each a seek in holdfast_jobs_ready, holdfast_jobs_suspect or holdfast_jobs_timed.
-    const next = (what: string, which: string) =>
-      db.prepare(`select ${what} from holdfast_jobs where ${which} and lane > ? order by lane limit 1`);
+    const next = (which: string) =>
+      db.prepare(`select lane from holdfast_jobs where ${which} and lane > ? order by lane limit 1`);
     this.#sql = {
       readyIn: db.prepare(
         `select 1 from holdfast_jobs where lane = :lane and state = 'pending' and gate is null and crashes = 0
@@ -247,8 +247,8 @@ class ReadyLanes {
          limit 1`,
       ),
       nextAt: db.prepare("select min(run_at) from holdfast_jobs where gate = 'time' and lane = ?"),
-      nextReady: next("lane", "state = 'pending' and gate is null and crashes = 0"),
-      nextSuspect: next("lane", "state = 'pending' and gate is null and crashes > 0"),
+      nextReady: next("state = 'pending' and gate is null and crashes = 0"),
+      nextSuspect: next("state = 'pending' and gate is null and crashes > 0"),
       nextTimed: db.prepare(
         "select lane, run_at from holdfast_jobs where gate = 'time' and lane > ? order by lane, run_at limit 1",
       ),
@@ -256,35 +256,35 @@ class ReadyLanes {
   }
 
   /** The queues to take up to `max` jobs from: few lanes in one batch, many in batches of `max` queues that have jobs. */
-  *batches(matched: MatchedLanes, shares: ClaimableLanes, max: number, suspects: boolean): Generator<ClaimableLane[][]> {
-    if (matched.all.length <= FEW_LANES) return yield shares.byQueue(matched.all);
+  *batches(matched: MatchedLanes, claimables: ClaimableLanes, max: number, suspects: boolean): Generator<ClaimableLane[][]> {
+    if (matched.all.length <= FEW_LANES) return yield claimables.byQueue(matched.all);
     const done = new Set<string>();
     let batch = new LaneBatch(matched, max);
     for (const lane of this.#cycle(matched, suspects)) {
       const one = matched.byId.get(lane);
-      if (one === undefined || done.has(one.lane.queue) || shares.of(one) === null || !batch.add(one)) continue;
+      if (one === undefined || done.has(one.lane.queue) || claimables.of(one) === null || !batch.add(one)) continue;
       this.#cursor = lane;
-      yield shares.byQueue(batch.lanes);
+      yield claimables.byQueue(batch.lanes);
       for (const queue of batch.queues) done.add(queue);
       batch = new LaneBatch(matched, max);
     }
-    if (batch.queues.size > 0) yield shares.byQueue(batch.lanes);
+    if (batch.queues.size > 0) yield claimables.byQueue(batch.lanes);
   }
 
-  isReady(matched: MatchedLanes, shares: ClaimableLanes): boolean {
+  isReady(matched: MatchedLanes, claimables: ClaimableLanes): boolean {
     if (matched.all.length <= FEW_LANES)
-      return matched.all.some((one) => shares.of(one) !== null && this.#sql.readyIn.get({ lane: one.lane.id }) !== undefined);
+      return matched.all.some((one) => claimables.of(one) !== null && this.#sql.readyIn.get({ lane: one.lane.id }) !== undefined);
     for (const lane of this.#between(0, null, true)) {
       const one = matched.byId.get(lane);
-      if (one !== undefined && shares.of(one) !== null) return true;
+      if (one !== undefined && claimables.of(one) !== null) return true;
     }
     return false;
   }
 
-  *timed(matched: MatchedLanes, shares: ClaimableLanes): Generator<{ lane: number; at: number | null }> {
+  *timed(matched: MatchedLanes, claimables: ClaimableLanes): Generator<{ lane: number; at: number | null }> {
     if (matched.all.length <= FEW_LANES) {
       for (const one of matched.all) {
-        if (shares.of(one) === null) continue;
+        if (claimables.of(one) === null) continue;
         yield { lane: one.lane.id, at: (this.#sql.nextAt.row(one.lane.id)?.[0] ?? null) as number | null };
       }
       return;
@@ -292,7 +292,7 @@ class ReadyLanes {
     let row = this.#sql.nextTimed.row(0) as [number, number] | undefined;
     for (; row !== undefined; row = this.#sql.nextTimed.row(row[0]) as [number, number] | undefined) {
       const one = matched.byId.get(row[0]);
-      if (one !== undefined && shares.of(one) !== null) yield { lane: row[0], at: row[1] };
+      if (one !== undefined && claimables.of(one) !== null) yield { lane: row[0], at: row[1] };
     }
   }
 
