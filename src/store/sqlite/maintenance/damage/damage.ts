@@ -124,9 +124,9 @@ export class Damage implements DamageStore {
    * Called with every error of a statement. One bad read is no proof: this process stops writing at once, and stores the finding
    * when a second read, in another process, confirms the damage.
    */
-  met(error: unknown): void {
-    if (!isDamage(error) || this.#what !== null) return;
-    const finding = { severity: "damage", what: `SQLite has met damage: ${(error as Error).message}.` } as const;
+  met(thrown: unknown): void {
+    if (!isDamage(thrown) || this.#what !== null) return;
+    const finding = { severity: "damage", what: `SQLite has met damage: ${(thrown as Error).message}.` } as const;
     if (this.#path === ":memory:" || this.#wasCleared) return this.found(finding);
     this.#isSuspected = true;
     this.#stop(finding.what, damagedDatabase(this.#path, finding.what));
