@@ -17,7 +17,6 @@ export class Catalog {
   readonly #lanes = new Map<number, Lane>();
   #index = new LaneIndex();
   readonly #laneIds = new Map<string, number>();
-  #last: Lane | null = null;
   readonly #policies = new Map<number, Policy>();
   readonly #policyIds = new Map<string, number>();
   /** Definitions reuse their policy object, so most look-ups need no text. */
@@ -60,11 +59,9 @@ export class Catalog {
   async know(tx: Tx, jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): Promise<void> {
     const lanes = new Map<string, Omit<Lane, "id">>();
     const bodies = new Set<string>();
-    let last: Policy | undefined;
     for (const job of jobs) {
       if (this.#find(job) === undefined) lanes.set(laneText(job), job);
-      if (job.policy === last || this.#policyIdOf.has(job.policy)) continue;
-      last = job.policy;
+      if (this.#policyIdOf.has(job.policy)) continue;
       const body = policyText(job.policy);
       const id = this.#policyIds.get(body);
       if (id === undefined) bodies.add(body);
@@ -78,12 +75,8 @@ export class Catalog {
     return this.#find(job) as number;
   }
 
-  #find({ queue, name, version }: Omit<Lane, "id">): number | undefined {
-    const last = this.#last;
-    if (last !== null && last.queue === queue && last.name === name && last.version === version) return last.id;
-    const id = this.#laneIds.get(laneText({ queue, name, version }));
-    if (id !== undefined) this.#last = { id, queue, name, version };
-    return id;
+  #find(lane: Omit<Lane, "id">): number | undefined {
+    return this.#laneIds.get(laneText(lane));
   }
 
   policyIdOf(policy: Policy): number {
@@ -149,7 +142,6 @@ export class Catalog {
     this.#lanes.clear();
     this.#index = new LaneIndex();
     this.#laneIds.clear();
-    this.#last = null;
     this.#policies.clear();
     this.#policyIds.clear();
     this.#policyIdOf = new WeakMap();
@@ -217,7 +209,6 @@ export class Catalog {
     this.#index = new LaneIndex();
     for (const lane of this.#lanes.values()) this.#index.add(lane);
     this.#laneIds.delete(laneText(lane));
-    this.#last = null;
     // A server that crashed may give the id to another lane.
     this.#readTo = 0;
     this.#counted = -1;

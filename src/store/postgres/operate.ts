@@ -90,7 +90,7 @@ export class Operate {
   /**
    * Removes a few jobs that their queue need not keep. One process at a time: two would both count the same jobs as too many.
    */
-  async expire(tx: Tx, step: { limit: number; leastAge: number; unlisted: readonly string[] }): Promise<Expired> {
+  async expire(tx: Tx, step: { limit: number; leastAge: number; unlisted: readonly string[] }) {
     if (!(await this.#parts.retention.alone(tx))) return { removed: 0, more: false };
     const listing = await this.#parts.retention.backfill(tx, step.unlisted);
     const { taken, over } = await this.#parts.retention.take(tx, step.limit, step.leastAge);
@@ -143,11 +143,6 @@ export class Operate {
     await this.#parts.tally.subtract(tx, jobs);
     tx.wrote();
   }
-}
-
-interface Expired {
-  removed: number;
-  more: boolean;
 }
 
 interface Locked {

@@ -46,9 +46,7 @@ import { ServerTime } from "./connection/server-time.ts";
 import type { Work } from "../sql/work/work.ts";
 
 export interface PostgresStoreOptions {
-  /** The schema of Holdfast's tables; by default "holdfast". */
   schema?: string;
-  /** How many reads may run at once, each over its own connection. */
   readers?: number;
   durability?: Durability;
   create?: boolean;
@@ -59,9 +57,7 @@ export interface PostgresStoreOptions {
   actor?: string;
   /** How long calls wait for a server that cannot be reached, in milliseconds. */
   patience?: number;
-  /** Whether `open` already waits for the server. */
   waits?: boolean;
-  /** How long the `commit` callbacks of one attempt may take, in milliseconds. */
   commitLimit?: number;
 }
 

@@ -116,7 +116,6 @@ export class Processes implements ProcessStore {
       askToStop: `
         update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null
         returning id, pid, host, program`,
-      // The row stays until the last job of the process is reclaimed.
       remove: `
         delete from ${s}.processes
         where id = $1 and (id = $2::bigint or (place = $3 and place <> '') or seen_at <= ${s}.clock($4) - ${SEEN_RECENTLY_MS})

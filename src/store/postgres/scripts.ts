@@ -188,7 +188,6 @@ function* objects<Row>(answer: Promise<unknown[][]>): Script<Row[]> {
   return named<Row>((yield answer) as Answered);
 }
 
-/** Rows as objects, by the names of their columns. */
 export function named<Row>(rows: Answered): Row[] {
   const names = rows.columns?.map(({ name }) => name) ?? [];
   return rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])) as Row);

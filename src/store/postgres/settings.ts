@@ -184,7 +184,6 @@ export class Settings {
     }
   }
 
-  /** No other transaction can change settings from here to the commit. */
   async #count(tx: Tx): Promise<void> {
     await this.#parts.counter.take(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];

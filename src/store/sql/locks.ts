@@ -157,7 +157,6 @@ function statements(dialect: Dialect) {
       delete from ${locks} as lock where name = :name and (not :stale or ${over})
       returning holder, acquired_at as "acquiredAt", expires_at as "expiresAt"`,
     clean: `delete from ${locks} as lock where ${over} returning name`,
-    // The clock was set back since the lock was taken.
     shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl`,
     unclean: `select 1 from ${locks} as lock where ${over} or lock.expires_at > :now + lock.ttl limit 1`,
     list: `

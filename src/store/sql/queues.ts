@@ -239,7 +239,6 @@ function statements(dialect: Dialect, guard: ScheduleGuard) {
       select ${COLUMNS}, :now as now from (select 1) as always left join ${table}
         on ${runs} and next_at <= ${dialect.greatest(":now", `(select min(next_at) from ${table} where ${runs})`)}
       order by next_at, ${dialect.byBytes("key")}`,
-    // Of many processes that saw the same tick, one finds next_at as it was.
     move: `
       update ${table} set next_at = :nextAt where key = :key and revision = :revision and next_at = :from and not paused
       returning ${made}`,

@@ -184,7 +184,6 @@ interface TotalsRow extends Omit<Logged, "at"> {
   recoveredAt: number;
 }
 
-/** Records what recovery reclaimed: a bounded log, totals, and an event. */
 export class RecoveryLog {
   readonly #events: Events;
   readonly #sql: ReturnType<typeof logStatements>;

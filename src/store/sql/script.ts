@@ -83,11 +83,9 @@ export interface Tx extends Reads {
   eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
   /** Keeps others from changing the selected rows before the commit. SQLite has one writer at a time. */
   lock(select: string, params?: Params): Script<unknown>;
-  /** A number that no earlier transaction was given. */
   fence(): Script<Fence>;
   /** Workers that wait for jobs of this queue look again after the commit. */
   ready(queue: string): void;
-  /** Notifies the holder of a lease that another process ended it. */
   ended(job: JobKey, fence: Fence): void;
   /** Writes an audit entry when all else is done. Absent where entries are written at once. */
   atLast?(entry: NewAuditEntry): void;
@@ -110,7 +108,6 @@ export interface Access {
   write<T>(operation: Operation, script: (tx: Tx) => Script<T>, locking?: Locking): Promise<T>;
 }
 
-/** Where the SQL of the two databases differs. */
 export interface Dialect {
   table(name: string): string;
   in(value: string, type: "bigint" | "text", list: string): string;
@@ -166,7 +163,6 @@ export function pairOf(column: string | readonly [string, string]): readonly [co
   return typeof column === "string" ? [column, column] : column;
 }
 
-/** Parts that each database implements in its own way. */
 export interface Events {
   tell(tx: Tx, event: NewEvent): Answer<void>;
   act(tx: Tx, type: EventType, subject: string, data?: object, build?: string): Answer<void>;
@@ -191,7 +187,6 @@ export interface ReclaimedLease extends LeaseRef {
 }
 
 export interface Settle {
-  /** Null if the lease is another by now. */
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Answer<(Next | null)[]>;
 }
 

@@ -66,7 +66,6 @@ export class Claim {
           where gate = 'time' and lane = any($2::integer[]) and run_at <= (select ${s}.clock($1)) and limits is null
           order by run_at limit ${MAX_PROMOTED_JOBS} for update skip locked)
         returning 1`,
-      // By jobs_suspect, where most often there is none; and the queues whose lock is held.
       outset: `
         with clock as materialized (select ${s}.clock($4) as now)
         select exists (

@@ -19,7 +19,6 @@ export const held = (s: string, asked: string): string => `
   select asked.* from ${asked} join ${s}.jobs as job on ${HELD}
   order by job.key for no key update of job`;
 
-/** Tries for a lease whose row is locked, with exponential pauses. */
 const MAX_TRIES = 6;
 const RETRY_PAUSE_MS = 10;
 

@@ -85,7 +85,6 @@ export function connect({ driver, address }: Server, host: Host, options: Connec
       bigint: { to: 20, from: [20], parse: Number, serialize: String },
       ...TEXTS_AS_THEY_ARE,
     },
-    // The driver's manual has it, its types do not.
     ...({ socket: once } as object),
   });
   return {

@@ -37,14 +37,12 @@ const GONE = new Set([
   "ENETUNREACH",
   "EAI_AGAIN",
   "ENOTFOUND",
-  // The server stops, or starts, or ended this connection.
   "57P01",
   "57P02",
   "57P03",
   "25P03",
   "57P05",
   "25P04",
-  // Too many connections at the moment.
   "53300",
 ]);
 

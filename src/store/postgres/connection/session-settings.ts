@@ -80,16 +80,10 @@ function setLocally(values: (readonly [name: string, value: string])[]): string 
 
 /** Our own codes, with which the function `refuse` ends a statement and its transaction. */
 export const REFUSED = {
-  /** The database has reverted. */
-  returned: "HF001",
-  /** Lanes or settings have changed. */
+  reverted: "HF001",
   stale: "HF002",
-  /** The caller was answered that it is not committed. */
   closed: "HF003",
-  /** A job was changed while it was being claimed. */
   moved: "HF004",
-  /** The commit would not wait for the disk. */
   unsynced: "HF005",
-  /** A single statement could not settle all of its jobs. */
   partial: "HF006",
 } as const;

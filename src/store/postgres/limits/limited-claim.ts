@@ -106,7 +106,6 @@ export class LimitedClaim {
     tx.wrote();
   }
 
-  /** Reads the next jobs along with `prepare`, and again if that changed something. */
   async takeOnly(
     tx: Tx,
     request: ClaimRequest,

@@ -2,7 +2,6 @@ import { NO_ENTRY } from "../../../core/recovery/audit.ts";
 
 export const sql = (s: string): string => `
 create table ${s}.audit (
-  -- From the head, one after the other.
   seq      bigint primary key,
   at       bigint not null,
   actor    text not null,
@@ -14,8 +13,7 @@ create table ${s}.audit (
 );
 create index audit_subject on ${s}.audit (subject, seq);
 
--- The last entry's number and hash: what the next is chained to, and how a tail that was cut off shows. Who writes
--- entries locks it, last of all.
+-- The last entry's number and hash: the next entry is chained to it, and a tail that was cut off shows. Writers lock it last.
 create table ${s}.audit_head (
   id    integer primary key check (id = 1),
   seq   bigint not null,
@@ -23,7 +21,7 @@ create table ${s}.audit_head (
 );
 insert into ${s}.audit_head (id, seq, hash) values (1, ${NO_ENTRY.seq}, '${NO_ENTRY.hash}');
 
--- Whatever a program believes, the database holds no other entries.
+-- Triggers that reject every other change.
 create function ${s}.refuse_audit_change() returns trigger language plpgsql as $$
   begin
     raise exception using errcode = 'check_violation', message = 'entries of the audit are never changed or removed';

@@ -5,7 +5,7 @@
 export const sql = (s: string): string => `
 create sequence ${s}.build as bigint;
 
--- The row is the lock of everything about a build: it comes before any other row of it.
+-- The row is the lock of its build: it comes before any other row of the build.
 create table ${s}.builds (
   key              bigint primary key default nextval('${s}.build'),
   id               text collate "C" not null unique,
@@ -46,7 +46,7 @@ create index builds_pipeline on ${s}.builds (pipeline, key);
 -- A pipeline has one build that has not ended.
 create unique index builds_unended on ${s}.builds (pipeline) where state not in ('SUCCESS', 'FAILED', 'ABANDONED');
 
--- The same table of transitions as core has; a test compares them. Whatever a program believes, the database holds no other.
+-- The same transitions as in core; a test compares them.
 create function ${s}.refuse_move() returns trigger language plpgsql as
   $$ begin raise exception using errcode = 'check_violation', message = 'a build cannot make this transition'; end $$;
 create trigger builds_moves before update of state on ${s}.builds for each row
@@ -69,7 +69,7 @@ create table ${s}.build_stages (
   primary key (build, stage)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
--- Who leads a pipeline's builds: one process at a time. Every write of an orchestrator names the token.
+-- The orchestrator of each pipeline: one process at a time. Every write of an orchestrator names the token.
 create table ${s}.leads (
   pipeline      text collate "C" primary key,
   build         bigint not null,
@@ -91,7 +91,7 @@ create table ${s}.targets (
   parent       text collate "C",
   hash         text collate "C" not null,
   fingerprint  text collate "C",
-  -- What the first stage gets: its hash, and it, here or in an artifact.
+  -- The input of the first stage, here or in an artifact.
   value_hash   text collate "C" not null,
   value_text   text,
   value_file   text collate "C",
@@ -101,7 +101,7 @@ create table ${s}.targets (
   completed        text not null,
   grouping     text collate "C",
   member       text collate "C",
-  -- The key of the result that says why it failed.
+  -- The key of the FAILED result.
   failure      bigint,
   rev          bigint not null,
   primary key (pipeline, segment, path)
@@ -112,10 +112,9 @@ create index targets_children on ${s}.targets (pipeline, segment, parent, path) 
 create index targets_groups on ${s}.targets (pipeline, segment, grouping, path)
   where member is not null and grouping is not null;
 
--- One for each (build, stage, target) that was run. What was reused has none, as long as it is what the target had before:
--- REUSED is a copy of what was made earlier or for another target, and GONE says that there is nothing from this build on.
--- A success that was superseded in its own build is of no build any more (its negative key stands there): others may
--- have reused it.
+-- One row for each (build, stage, target) that was run. A result that the target had before and reuses has none. REUSED: a
+-- copy of an earlier result, or of another target's. GONE: there is no result from this build on. A success that was replaced
+-- in its own build has its negative key as build, because others may have reused it.
 create table ${s}.results (
   key          bigint generated always as identity primary key,
   build        bigint not null,
@@ -137,7 +136,7 @@ create table ${s}.results (
   -- 1: other targets may reuse it.
   shared       bigint not null default 0
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
--- By path, which most are looked up by: an index by the hash alone would write a page of its own for each result.
+-- By path, which most look-ups have: an index by the hash alone would write a page for each result.
 create index results_context on ${s}.results (pipeline, stage, path, hash, key) where state = 'SUCCESS';
 create index results_hash on ${s}.results (hash, key) where state = 'SUCCESS' and shared = 1;
 create unique index results_target on ${s}.results (pipeline, stage, path, build);
@@ -154,8 +153,8 @@ create table ${s}.artifacts (
 );
 create index artifacts_hash on ${s}.artifacts (hash);
 
--- Work items that have not ended: jobs of builds. estimate: reserved while it runs. cost: what the running attempt has
--- reported. charged: what its earlier attempts have cost.
+-- Work items that have not ended. estimate: reserved for the running attempt; cost: reported by it; charged: cost of earlier
+-- attempts.
 create table ${s}.work (
   job              bigint primary key,
   build            bigint not null,

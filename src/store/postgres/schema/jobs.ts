@@ -12,9 +12,8 @@ create table ${s}.database (
   created_at   bigint not null
 );
 
--- One row, changed seldom: how many lanes there are, and how often queues' settings and limits have changed, so that
--- they are not read again before.
--- epoch: another one whenever the database has gone back, which the next table tells.
+-- One row, changed seldom: the number of lanes, and of changes of settings and limits, so that processes can cache both.
+-- epoch: changes when the database has reverted, see the next table.
 create table ${s}.counter (
   id        integer primary key check (id = 1),
   lanes     integer not null,
@@ -23,28 +22,28 @@ create table ${s}.counter (
 );
 insert into ${s}.counter (id, lanes, settings, epoch) values (1, 0, 0, floor(random() * 9007199254740991)::bigint);
 
--- Not logged, hence empty after a crash of the server, on a replica that took over, and in a restored copy of the files.
+-- Unlogged: empty after a crash of the server, on a replica that took over, and in a restored copy of the files.
 create unlogged table ${s}.awake (id integer primary key check (id = 1));
 insert into ${s}.awake (id) values (1);
 
--- The last transaction of each handle that has written: found there, it was committed. made: the job or the fence that came
--- of it, and made_at, when: where its answer went with the commit. closed: up to this one none is committed any more that is not by now.
+-- The last transaction of each handle that has written and committed. made, made_at: the job or the fence of a single
+-- statement, for an answer that is lost with the commit. closed: transactions up to this number cannot commit any more.
 create table ${s}.receipts (
   handle  uuid primary key,
   batch   bigint not null default 0,
   made     bigint,
   made_at  bigint,
-  -- What many jobs that went in by one statement are called, where others came in between.
+  -- Keys of jobs of one statement that are not consecutive.
   keys     text,
   closed  bigint not null default 0,
   at      timestamptz not null default now()
 ) with (fillfactor = 50);
 
--- Ends a statement, and with it the transaction, by a code of our own.
+-- Ends a statement and its transaction with one of our own codes.
 create function ${s}.refuse(code text) returns boolean language plpgsql volatile as
   $$ begin raise exception using errcode = code, message = 'refused by Holdfast'; end $$;
 
--- What names one attempt, one holder, one save for ever. A sequence is never set back, also not by a rollback.
+-- Identifies one attempt, holder or save for ever. A rollback does not set a sequence back.
 create sequence ${s}.fence as bigint;
 
 create table ${s}.lanes (
@@ -62,8 +61,8 @@ create table ${s}.policies (
 
 create sequence ${s}.job as bigint;
 
--- What is always there and of one size comes first: the server finds it without walking the row.
--- quiet: nothing follows from its end beyond its own row. Not so for a job that has limits, or that another waits for.
+-- Columns of fixed size come first: the server finds them without walking the row.
+-- quiet: its end changes no other row. Not so for a job that has limits, or that another job waits for.
 create table ${s}.jobs (
   key            bigint primary key default nextval('${s}.job'),
   run_at         bigint not null,
@@ -76,10 +75,10 @@ create table ${s}.jobs (
   errors         integer not null default 0,
   crashes        integer not null default 0,
   quiet          boolean not null default true,
-  -- What the indexes go by. None of it changes when a running job succeeds, so that its row is changed in place, without a
-  -- new entry in any index: a third less work for the server. That is why no index may mention the state itself.
+  -- Indexes use these columns, and not the state: when a running job succeeds, none of them changes, so that the row is
+  -- updated in place without new index entries: a third less work for the server.
   ready          boolean not null generated always as (state = 'pending' and gate is null and crashes = 0) stored,
-  -- Without a check: the server reads its list anew for every statement that writes a job, a tenth of what that costs.
+  -- Without a check constraint, which would cost a tenth of every statement that writes a job.
   state          text not null,
   gate           text,
   suspect        text generated always as (case when crashes > 0 then state end) stored,
@@ -105,9 +104,9 @@ create table ${s}.jobs (
   autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 alter sequence ${s}.job owned by ${s}.jobs.key;
 
--- What claims walk. Delayed jobs (gate 'time') and jobs of a saturated limit (gate 'limit') are apart.
+-- For claims. Delayed jobs (gate 'time') and jobs of a saturated limit (gate 'limit') are not in it.
 create index jobs_ready on ${s}.jobs (lane, priority desc, key) where ready;
--- Jobs that were running when a worker died, whatever they are now: a process takes one of them at a time.
+-- Jobs that were running when a worker died: a process claims one of them at a time.
 create index jobs_suspect on ${s}.jobs (suspect, lane, priority desc, key) where suspect is not null;
 create index jobs_timed on ${s}.jobs (lane, run_at) where gate = 'time';
 -- States that few jobs are in, so that listing them does not walk all the others.
@@ -115,8 +114,7 @@ create index jobs_aside on ${s}.jobs (aside, key) where aside is not null;
 -- One unfinished job of a name and key: slot is both.
 create unique index jobs_slot on ${s}.jobs (reserved) where reserved is not null;
 
--- The jobs that run, by the claim that started them: one row for all of a claim, however many. at_work: how many of them
--- still run. expires_at: none of their leases ends before.
+-- Running jobs, one row for each claim. at_work: how many of them still run. expires_at: none of their leases ends before.
 create table ${s}.claims (
   fence       bigint primary key,
   holder      bigint,
@@ -131,12 +129,12 @@ create index claims_expiring on ${s}.claims (expires_at);
 create view ${s}.running as
   select claim.expires_at as bound, job.key, job.fence, job.lane, job.holder, job.lease, job.expires_at
   from ${s}.claims as claim cross join lateral unnest(claim.jobs) as one (key) cross join lateral (
-    -- By its key, whatever the planner believes about how many there are.
+    -- \`offset 0\` forces a look-up by key.
     select key, fence, lane, holder, lease, expires_at from ${s}.jobs
     where key = one.key and fence = claim.fence and state = 'running' offset 0) as job;
 
--- Every id that a caller chose, for ever: it outlives the job. Follow-ups' ids are here too, and go with their job.
--- ended: how a pruned job ended, for those that come after it.
+-- Ids that callers chose outlive their jobs; ids of follow-ups go with theirs.
+-- ended: how a pruned job ended, for jobs that come after it.
 create table ${s}.ids (
   id      text primary key,
   job     bigint not null,
@@ -145,7 +143,7 @@ create table ${s}.ids (
   ended   text
 );
 
--- What a running attempt leaves behind for the next: only jobs that use it have a row.
+-- Checkpoints and progress; only jobs that use them have a row.
 create table ${s}.notes (
   job         bigint primary key,
   checkpoint  text,
@@ -153,9 +151,8 @@ create table ${s}.notes (
   message     text
 );
 
--- How many finished jobs there are, so that no query counts history. Each handle adds in a share of its own, or
--- all of them would wait for one row; the sum counts. since, fresh, before: how many there were in the current minute
--- and in the one before it, for the rate.
+-- Counts of finished jobs, so that no query counts history. Each handle adds to its own share, so that handles do not wait
+-- for one row. since, fresh, before: counts of the current minute and of the one before it, for the rate.
 create table ${s}.tally (
   share   integer not null,
   lane    integer not null,
@@ -169,7 +166,7 @@ create table ${s}.tally (
 ) with (fillfactor = 50);
 create sequence ${s}.share as bigint;
 
--- job and fence: an exclusive claim's lock, which lives and dies with that attempt and has no expiry of its own.
+-- job and fence: the lock of an exclusive claim, which ends with that attempt and has no expiry of its own.
 create table ${s}.locks (
   name         text primary key,
   holder       text not null,
@@ -179,12 +176,11 @@ create table ${s}.locks (
   expires_at   bigint,
   job          bigint,
   fence        bigint,
-  -- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
+  -- The process that took or extended it: if it is proven dead, the lock is free. Null: only the expiry counts.
   process      bigint
 );
 
--- place and alive: the folder and the file on its host whose lock proves its life. seen_at: when it last said that it is
--- there, which only those do of whom no lock tells.
+-- place and alive: the folder and the lock file on its host that prove that it is alive. seen_at: its last heartbeat.
 create table ${s}.processes (
   id          bigint generated always as identity primary key,
   place       text not null,
@@ -196,12 +192,12 @@ create table ${s}.processes (
   program     text not null,
   started_at  bigint not null,
   seen_at     bigint not null,
-  -- The jobs it works on, as JSON; null while it works on none.
+  -- The jobs it works on, as JSON.
   works       text,
-  -- Asked to stop: how long its running jobs may go on, in milliseconds. stoppable: it heeds that.
+  -- stop: how long its running jobs may continue after a stop request, in milliseconds. stoppable: it handles requests.
   stoppable   boolean not null default false,
   stop        bigint,
-  -- The connection that it writes over: while the server shows it, the process is alive.
+  -- Its write connection: while the server shows it, the process is alive.
   backend        integer,
   backend_role   oid,
   backend_since  timestamptz
@@ -225,7 +221,7 @@ create table ${s}.recovery_log (
   locks        integer not null
 );
 
--- The time that counts: the database's, or in a test the one that is given.
+-- The database's time, or the injected time of a test.
 create function ${s}.clock(given bigint) returns bigint language sql volatile as
   $$ select coalesce(given, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) $$;
 

@@ -1,6 +1,6 @@
 export const sql = (s: string): string => `
--- A report of each recovery after a crash. What a transaction gives back is added here in that transaction. owner: the
--- process that ends it; null: it has left. spent: milliseconds until all was given back. errors: JSON.
+-- A report of each recovery after a crash, counted in the transactions that reclaim. owner: the process that ends it; null:
+-- it has left. spent: milliseconds until all was reclaimed. errors: JSON.
 create table ${s}.recoveries (
   id               bigint generated always as identity primary key,
   state            text not null check (state in ('running', 'completed', 'failed', 'acknowledged')),
@@ -26,7 +26,7 @@ create table ${s}.recoveries (
 create unique index recoveries_running on ${s}.recoveries (state) where state = 'running';
 create index recoveries_failed on ${s}.recoveries (id) where state = 'failed';
 
--- Who died. life: how that was known, and so whether a crash is charged.
+-- Dead processes. life: how that was known, and so whether a crash is charged.
 create table ${s}.recovery_processes (
   recovery    bigint not null,
   process     bigint not null,
@@ -38,7 +38,7 @@ create table ${s}.recovery_processes (
   primary key (recovery, process)
 );
 
--- Sums of all reports that were ended, also of those that are not kept: they never fall. One row, from the first on.
+-- Sums of all reports that have ended, also of deleted ones.
 create table ${s}.report_totals (
   id               integer primary key check (id = 1),
   reports          bigint not null,

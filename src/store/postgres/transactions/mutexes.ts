@@ -94,7 +94,6 @@ export class QueueLocks {
   }
 }
 
-/** After so many conflicts in a row a transaction takes the lock at its beginning. */
 const MAX_CONFLICTS = 3;
 
 /**

@@ -31,7 +31,6 @@ export interface SingleStatement {
 export interface Made {
   made: number | null;
   madeAt: number | null;
-  /** JSON list of keys that are not consecutive. */
   keys: string | null;
 }
 
@@ -67,7 +66,7 @@ export class Receipts {
     const unsynced =
       durability === "power" ? `when current_setting('synchronous_commit') <> 'on' then ${s}.refuse('${REFUSED.unsynced}')` : "";
     const refusal = (wrote: string, counted: string, [known, lanes, settings]: readonly string[]) => `case ${unsynced}
-        when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.returned}')
+        when ${epoch.isGone(`${known}::bigint`)} then ${s}.refuse('${REFUSED.reverted}')
         when lanes <> ${lanes}::integer or ${counted} <> ${settings}::bigint then ${s}.refuse('${REFUSED.stale}')
         when ${wrote} and not exists (select 1 from receipt) then ${s}.refuse('${REFUSED.closed}') end`;
     const nothing = `null, null, null where ${written}`;

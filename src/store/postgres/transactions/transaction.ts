@@ -172,7 +172,6 @@ export class Transaction extends ScriptTx implements Tx {
     this.#rely(what, to);
   }
 
-  /** A receipt that was sent before did not check this. */
   #rely(what: Counted, count: number): void {
     if (this.#assumed[what] !== count) this.#end = null;
     this.#assumed[what] = count;
@@ -194,7 +193,7 @@ export class Transaction extends ScriptTx implements Tx {
     if (error instanceof RerunTransaction) return error;
     const cause = this.#failed?.error ?? error;
     switch (codeOf(cause)) {
-      case REFUSED.returned:
+      case REFUSED.reverted:
         return new DatabaseReverted();
       case REFUSED.stale:
         return this.#stale();

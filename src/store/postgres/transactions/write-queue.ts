@@ -20,7 +20,6 @@ export interface CallHints<T> {
   wants?: Item["wants"] | undefined;
   row?: string;
   single?: SingleRoute<undefined, T>;
-  /** The rest of an accepted call: runs also while the store closes. */
   owed?: boolean;
 }
 

@@ -41,17 +41,10 @@ export interface BuildGuard {
   inserted: { columns: string; values: string; params(row: InsertedBuild): Params };
 }
 
-interface InsertedBuild {
-  key: BuildKey;
-  id: string;
-  pipeline: string;
-  queue: string;
-  hash: string;
-  description: string;
-  options: string;
-  max_failures: number | null;
-  created_at: number;
-}
+type InsertedBuild = Pick<
+  BuildColumns,
+  "key" | "id" | "pipeline" | "queue" | "hash" | "description" | "options" | "max_failures" | "created_at"
+>;
 
 type Row = BuildColumns & { stages: string | null };
 
@@ -204,7 +197,6 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
     insertStages: `
       insert into ${stages} (build, place, stage)
       select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,
-    // What the budget refused is asked for again once the build continues.
     move: `
       update ${builds} set state = cast(:to as text), reason = :reason, note = :note, seq = :seq, approved = false,
         budget_micros = :micros, budget_tokens = :tokens, finished_at = :finishedAt,

@@ -2,7 +2,7 @@ import { type CostHistory, type Ledger, settleReservation } from "../../../core/
 import type { BuildState } from "../../../core/pipelines/build.ts";
 import { type Amount, NO_COST, plus } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
-import type { BuildRow, StageCounts } from "../../builds.ts";
+import type { BuildColumns, BuildRow, StageCounts } from "../../builds.ts";
 import { type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 
 type Count = Exclude<keyof StageCounts, "stage">;
@@ -116,14 +116,8 @@ export class BuildTotalsTable {
   }
 }
 
-interface SpendColumns extends Record<`${"spent" | "reserved"}_${"micros" | "tokens"}`, number> {
-  key: BuildKey;
-  pipeline: string;
-  queue: string;
-  state: BuildState;
-  budget_micros: number | null;
-  budget_tokens: number | null;
-}
+type SpendColumns = Pick<BuildColumns, "key" | "pipeline" | "queue" | "state" | "budget_micros" | "budget_tokens"> &
+  Record<`${"spent" | "reserved"}_${"micros" | "tokens"}`, number>;
 
 const COUNTS = ["ran", "cached", "failed", "passed", "open"] as const;
 

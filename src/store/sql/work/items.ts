@@ -9,15 +9,14 @@ import { type Answer, type Dialect, type Reads, type Script, type Settings, toge
 import { type BuildSpend, isSame } from "./build-totals.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
-export interface WorkItem {
+export interface WorkItem extends Omit<NewWork, "build"> {
   job: JobKey;
   build: BuildKey;
-  kind: NewWork["kind"];
-  stage: string;
-  segment: number;
-  path: string;
+  /** Reserved for the running attempt. */
   estimate: Amount;
+  /** Reported by the running attempt so far. */
   cost: Amount;
+  /** Cost of the attempts before it. */
   charged: Amount;
 }
 
@@ -41,7 +40,6 @@ export class ItemTable {
     return jobs.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.byJob, { jobs })).map(toItem);
   }
 
-  /** All items of these targets, and perhaps others. */
   *at(tx: Reads, targets: readonly TargetInBuild[]): Script<WorkItem[]> {
     return targets.length === 0 ? [] : (yield* tx.all<ItemColumns>(this.#sql.at, listsOf(targets))).map(toItem);
   }
@@ -146,7 +144,6 @@ interface ItemChanges {
   added: WorkItem[];
 }
 
-/** The work items that an operation has loaded, and what it changes of them. */
 export class ItemBatch {
   readonly #items = new Map<JobKey, WorkItem>();
   readonly #byTarget = new Map<string, JobKey[]>();

@@ -359,16 +359,5 @@ function isContentOf({ id, parent, hash, fingerprint, value }: ListedTarget, sto
 
 function positionColumns({ ref, position, build, rev }: Put) {
   const { completed, done, group, member, failure } = position;
-  return {
-    pipeline: ref.pipeline,
-    segment: ref.segment,
-    path: ref.path,
-    seen: build,
-    done,
-    completed: completedStagesText(completed),
-    grouping: group,
-    member,
-    failure,
-    rev,
-  };
+  return { ...ref, seen: build, done, completed: completedStagesText(completed), grouping: group, member, failure, rev };
 }

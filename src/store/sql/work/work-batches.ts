@@ -16,11 +16,9 @@ export interface EndingJob {
   work?: WorkEnd | undefined;
 }
 
-/** What each database does in its own way before work items change. */
 export interface WorkDatabase {
   queueOf(lane: number): string;
   lockEnding(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
-  /** Keeps artifacts from being swept until the commit. */
   lockArtifacts(tx: Tx): Answer<unknown>;
   resultKeys(tx: Tx, count: number): Answer<ResultKey[]>;
   /** The error after which the transaction runs again, because another one has added the same target. */
@@ -123,7 +121,6 @@ export class WorkBatches {
     return this.items.existing(tx, jobs);
   }
 
-  /** The targets of cancelled work items fail. */
   *cancelled(tx: Tx, now: number, jobs: readonly (EndingJob & { was: JobState })[]): Script<void> {
     const batch = yield* this.ending(tx, jobs);
     if (batch === null) return;

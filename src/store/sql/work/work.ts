@@ -143,7 +143,6 @@ export class Work implements WorkStore {
     return (yield* this.#itemsOf(db, builds, { ...clearing, limit: 1 })).length > 0;
   }
 
-  /** Builds that have ended and still have work items. */
   *#endedBuilds(db: Reads, { pipeline }: Clearing): Script<EndedBuild[]> {
     return yield* db.all<EndedBuild>(this.#sql.ended, { pipeline: pipeline ?? null });
   }
