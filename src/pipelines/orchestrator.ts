@@ -63,14 +63,14 @@ export class Orchestrator {
   #due = 0;
   #over = false;
   /** The queue stays paused until leftovers of earlier builds are cleared. */
-  #rests: boolean;
+  #isQueuePaused: boolean;
   /** Targets that failed before the resume are still to be listed again. */
   #retries: boolean;
   #stopping: Promise<void> | null = null;
 
   constructor(parts: OrchestratorParts) {
     this.#parts = parts;
-    this.#rests = parts.row.rests;
+    this.#isQueuePaused = parts.row.isQueuePaused;
     this.#retries = parts.row.retries;
     this.#buildContext = new BuildContext(parts.engine.store, parts.model, parts.row);
     this.ended = this.#end.promise;
@@ -135,7 +135,7 @@ export class Orchestrator {
 
   async #lead(row: BuildRow): Promise<void> {
     if (row.state !== "ACTIVE") return this.#finish(row);
-    if (this.#rests) await this.#letRun(row);
+    if (this.#isQueuePaused) await this.#letRun(row);
     if (this.#stopping !== null && row.open > 0) return;
     const progress: BuildProgress = { ...row, running: 0, left: row.open };
     const isFailing = startsNothingNew(progress);
@@ -160,7 +160,7 @@ export class Orchestrator {
     const { engine, lock } = this.#parts;
     const clearing = { pipeline: lock.pipeline, which: "all", limit: ITEMS_PER_CLEAR } as const;
     while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
-    this.#rests = !(await engine.store.builds.letRun(id, lock));
+    this.#isQueuePaused = !(await engine.store.builds.letRun(id, lock));
   }
 
   /** Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed. */

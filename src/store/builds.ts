@@ -151,7 +151,7 @@ export interface BuildRow {
 
 export interface OrchestratedBuild extends BuildRow {
   /** The queue is paused, because work of earlier builds is left: see `letRun`. */
-  rests: boolean;
+  isQueuePaused: boolean;
   /** Targets that failed before the resume are to be listed again, by `nextRound` with round 0. */
   retries: boolean;
 }

@@ -373,22 +373,8 @@ function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues
   for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
     if (key === null) continue;
     const lease = leases.get(lane) as number;
-    const expiresAt = now + lease;
-    started.push([
-      key,
-      priority ?? 0,
-      policy,
-      attempt ?? 1,
-      createdAt,
-      id,
-      input,
-      scheduledFor,
-      fence,
-      expiresAt,
-      false,
-      lane,
-      lease,
-    ]);
+    const job = [key, priority ?? 0, policy, attempt ?? 1, createdAt, id, input, scheduledFor] as const;
+    started.push([...job, fence, now + lease, false, lane, lease]);
   }
   return started;
 }

@@ -95,36 +95,43 @@ export class Limits {
   }
 
   /** Jobs become pending; answers the gate of each, which the caller writes into its row. */
-  async admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
-    if (jobs.length === 0) return [];
-    const { answer, opened } = await this.decide(tx, {
-      pairs: pairsIn(limitsOf(jobs)),
-      frees: false,
-      own: jobs.map(({ key }) => key),
-      decide: (limitGate) => jobs.map((job) => limitGate.admit(job)),
-    });
-    return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
+  admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
+    return this.#decideEach(tx, jobs, false, (limitGate, job) => limitGate.admit(job));
   }
 
-  /**
-   * Jobs run no more; those that never began return what they took of the rate. Answers the gates of those that are pending
-   * again.
-   */
-  async end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
-    if (jobs.length === 0) return [];
+  /** Jobs run no more; those that never began return what they took of the rate. Answers the gates of those pending again. */
+  end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
     const keys = jobs.map(({ key }) => key);
     this.#over(tx, keys);
+    return this.#decideEach(tx, jobs, true, (limitGate, job) => {
+      limitGate.finish(job.lane, job.limits, job.began);
+      return job.back ? limitGate.admit(job) : null;
+    });
+  }
+
+  async withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {
+    await this.#decideEach(tx, jobs, true, (limitGate, job) => {
+      limitGate.withdraw(job, job.gate);
+      return null;
+    });
+  }
+
+  async #decideEach<Job extends LimitedJob>(
+    tx: Tx,
+    jobs: readonly Job[],
+    frees: boolean,
+    decide: (limitGate: LimitGate, job: Job) => Gate,
+  ): Promise<Gate[]> {
+    if (jobs.length === 0) return [];
+    const own = jobs.map(({ key }) => key);
     const { answer, opened } = await this.decide(tx, {
       pairs: pairsIn(limitsOf(jobs)),
-      frees: true,
-      own: jobs.map(({ key }) => key),
-      decide: (limitGate) =>
-        jobs.map((job) => {
-          limitGate.finish(job.lane, job.limits, job.began);
-          return job.back ? limitGate.admit(job) : null;
-        }),
+      frees,
+      own,
+      decide: (limitGate) => jobs.map((job) => decide(limitGate, job)),
     });
-    return answer.map((gate, i) => gateOf(gate, jobs[i] as LimitedJob, opened));
+    // A later decision of the batch may have made room.
+    return answer.map((gate, i) => (opened.has(own[i] as JobKey) ? null : gate));
   }
 
   async free(tx: Tx, jobs: Iterable<JobKey>): Promise<void> {
@@ -136,17 +143,6 @@ export class Limits {
       frees: true,
       decide: (limitGate) => {
         for (const { lane, limits } of ended) limitGate.finish(lane, limits, true);
-      },
-    });
-  }
-
-  async withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {
-    await this.decide(tx, {
-      pairs: pairsIn(limitsOf(jobs)),
-      frees: true,
-      own: jobs.map(({ key }) => key),
-      decide: (limitGate) => {
-        for (const job of jobs) limitGate.withdraw(job, job.gate);
       },
     });
   }
@@ -258,10 +254,6 @@ export class Limits {
   #rulesOf(queues: readonly string[]): number[] {
     return [...this.#parts.settings.view.rules.values()].filter(({ queue }) => queues.includes(queue)).map(({ id }) => id);
   }
-}
-
-function gateOf(gate: Gate, { key }: LimitedJob, opened: ReadonlySet<JobKey>): Gate {
-  return opened.has(key) ? null : gate;
 }
 
 function limitsOf(jobs: readonly { limits: string }[]): string[] {

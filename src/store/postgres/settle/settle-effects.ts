@@ -5,6 +5,7 @@ import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { runAsync } from "../../sql/script.ts";
+import { named } from "../scripts.ts";
 import type { JobParts } from "../store-parts.ts";
 
 export interface FinishedJob {
@@ -235,8 +236,7 @@ export class Tally {
   }
 
   async all(rows: Rows): Promise<Tallied[]> {
-    const all = await rows<[number, FinishedState, number, number, number, number, number]>(this.#sql.all);
-    return all.map(([lane, state, n, ended, since, fresh, before]) => ({ lane, state, n, ended, since, fresh, before }));
+    return named<Tallied>(await rows(this.#sql.all));
   }
 }
 

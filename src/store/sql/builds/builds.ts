@@ -320,8 +320,8 @@ export class Builds implements BuildStore {
   }
 
   *#orchestrated(tx: Tx, build: BuildRow): Script<OrchestratedBuild> {
-    const rests = yield* this.#isWorkLeft(tx, build.pipeline);
-    return { ...build, rests, retries: yield* this.#retries.any(tx, build.key) };
+    const isQueuePaused = yield* this.#isWorkLeft(tx, build.pipeline);
+    return { ...build, isQueuePaused, retries: yield* this.#retries.any(tx, build.key) };
   }
 
   *#isWorkLeft(db: Reads, pipeline: string): Script<boolean> {
