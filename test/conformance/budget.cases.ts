@@ -5,7 +5,7 @@ import type { Amount } from "../../src/core/pipelines/cost.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { SEEDS } from "../seeds.ts";
-import { rests, seeBuild } from "./build-parts.ts";
+import { isQueuePaused, seeBuild } from "./build-parts.ts";
 import { changesDuring, ERROR, pass, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { claimOf, dollars, ended, everyWork, money, parsing, parsingOne, result, settleItem, site } from "./work-parts.ts";
@@ -25,7 +25,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual(await money(store, at.build), { spent: 1_500_000, reserved: 2_500_000 });
     assert.deepEqual(await store.work.begin(starts.slice(2)), ["start", "wait"], "what has cost less leaves room for others");
     assert.deepEqual((await seeBuild(store, at.build)).blocked, null);
-    assert.equal(await rests(store, at.build), false);
+    assert.equal(await isQueuePaused(store, at.build), false);
   });
 
   check("tokens are a limit, too", async ({ store }) => {
@@ -50,7 +50,7 @@ export function budgetCases(check: Check): void {
     const build = await seeBuild(store, at.build);
     assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", "budget_precheck_block", dollars(600)]);
     assert.deepEqual(build.reserved, dollars(100));
-    assert.equal(await rests(store, at.build), true);
+    assert.equal(await isQueuePaused(store, at.build), true);
     assert.equal(await store.events.newest(), events);
     await settleItem(store, a, ended({ cost: dollars(501) }));
     assert.deepEqual(await store.work.begin(starts.slice(2)), ["pause"]);

@@ -9,7 +9,7 @@ import {
   newLead,
   PAUSED,
   refused,
-  rests,
+  isQueuePaused,
   resuming,
   seeBuild,
   started,
@@ -37,7 +37,7 @@ export function buildFactCases(check: Check): void {
     const done = made(await store.builds.move(build.id, SUCCEED, lock));
     assert.deepEqual([done.state, done.reason, done.finishedAt], ["SUCCESS", "all_targets_done", clock.now()]);
     assert.equal(await leadOf(store.builds, "docs"), null);
-    assert.equal(await rests(store, build), true);
+    assert.equal(await isQueuePaused(store, build), true);
     assert.equal(made(await store.builds.start(newBuild(at.lead))).seq, 1, "and the next one starts");
   });
 
@@ -108,7 +108,7 @@ export function buildFactCases(check: Check): void {
     assert.equal((await seeBuild(store, at.build)).blocked, "budget_precheck_block");
     const build = made(await store.builds.resume(resuming(at)));
     assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", null, FREE]);
-    assert.equal(await rests(store, build), false, "the queue that was stopped is open");
+    assert.equal(await isQueuePaused(store, build), false, "the queue that was stopped is open");
   });
 
   check("a paused build whose last attempts fail is failed by any process that sees it: it has no lock", async ({ store }) => {

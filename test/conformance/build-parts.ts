@@ -154,8 +154,8 @@ export async function changesNothing(store: Store, answer: unknown, act: () => P
   assert.deepEqual(await everything(store), before, "nothing has changed");
 }
 
-/** Whether the queue of this build rests. */
-export async function rests(store: Store, { queue }: { queue: string }): Promise<boolean> {
+/** Whether the queue of this build is paused. */
+export async function isQueuePaused(store: Store, { queue }: { queue: string }): Promise<boolean> {
   return (await store.queries.queues()).some(({ name, paused }) => name === queue && paused);
 }
 

@@ -18,7 +18,7 @@ import {
   newLead,
   paused,
   refused,
-  rests,
+  isQueuePaused,
   resuming,
   seeBuild,
   started,
@@ -39,7 +39,7 @@ export function buildCases(check: Check): void {
   check("a build that is started is ACTIVE, with its stages, its budget and the job that lists its source", async (ground) => {
     const { store, clock } = ground;
     const { build: led, lead } = await started(store, { maxFailures: 3 });
-    const { rests: isResting, retries, ...build } = led;
+    const { isQueuePaused: isResting, retries, ...build } = led;
     assert.deepEqual([isResting, retries], [false, false]);
     const { description, hash } = newBuild(lead);
     assert.match(build.id, /^b[0-9a-v]{17}$/);
@@ -71,7 +71,7 @@ export function buildCases(check: Check): void {
       stages: ["parse", "index"].map((stage) => ({ stage, ran: 0, cached: 0, failed: 0, passed: 0, open: 0 })),
     });
     assert.deepEqual(await buildById(store.builds, build.id), build);
-    assert.equal(await rests(store, build), false);
+    assert.equal(await isQueuePaused(store, build), false);
     assert.equal(await claimable(store, build), 1, "the listing");
   });
 
@@ -130,8 +130,8 @@ export function buildCases(check: Check): void {
       ],
     );
     await store.builds.move(docs.build.id, STOPPED, docs.lock);
-    assert.equal(await rests(store, docs.build), true);
-    assert.equal(await rests(store, blog.build), false, "the other continues");
+    assert.equal(await isQueuePaused(store, docs.build), true);
+    assert.equal(await isQueuePaused(store, blog.build), false, "the other continues");
   });
 
   check("a start abandons the build that crashed, and says so", async ({ store, clock }) => {
@@ -146,7 +146,7 @@ export function buildCases(check: Check): void {
     assert.equal(build.state, "ACTIVE");
     assert.ok(build.id > old.id && build.key > old.key);
     await clearedFor(store, { build, lock });
-    assert.equal(await rests(store, build), false, "the queue that they share is open");
+    assert.equal(await isQueuePaused(store, build), false, "the queue that they share is open");
   });
 
   check("a start is refused while a build of the pipeline is paused for its budget", async ({ store }) => {
@@ -181,23 +181,23 @@ export function buildCases(check: Check): void {
   });
 
   check(
-    "each transition has its number, its reason and its event, in order, and the queue rests but for ACTIVE",
+    "each transition has its number, its reason and its event, in order, and the queue isQueuePaused but for ACTIVE",
     async (ground) => {
       const { store, clock } = ground;
       const led = await started(store);
       const { id } = led.build;
       await store.builds.move(id, STOPPED, led.lock);
-      assert.equal(await rests(store, led.build), true);
+      assert.equal(await isQueuePaused(store, led.build), true);
       assert.equal(await claimable(store, led.build), 0);
       assert.equal(await leadOf(store.builds, "docs"), null, "the lock is let go");
       const resumed = made(await store.builds.resume(resuming(led)));
       assert.deepEqual([resumed.state, resumed.reason, resumed.seq], ["ACTIVE", "resumed", 3]);
       assert.equal((await leadOf(store.builds, "docs"))?.build, id);
-      assert.equal(await rests(store, led.build), false);
+      assert.equal(await isQueuePaused(store, led.build), false);
       pass(clock, 5_000);
       const failed = made(await store.builds.move(id, SOURCE_FAILED, { pipeline: "docs", token: "token-2" }));
       assert.deepEqual([failed.state, failed.reason, failed.seq, failed.finishedAt], ["FAILED", "source_failed", 4, clock.now()]);
-      assert.equal(await rests(store, led.build), true);
+      assert.equal(await isQueuePaused(store, led.build), true);
       assert.equal(await leadOf(store.builds, "docs"), null);
       const rest = { pipeline: "docs", spent: { usd: 0, tokens: 0 }, budget: { usd: 5 }, note: null };
       assert.deepEqual(await toldOf(store, led.build), [
@@ -246,7 +246,7 @@ export function buildCases(check: Check): void {
       [abandoned.state, abandoned.reason, abandoned.note, abandoned.seq, abandoned.finishedAt],
       ["ABANDONED", "abandoned", "wrong folder", 2, clock.now()],
     );
-    assert.equal(await rests(store, build), true);
+    assert.equal(await isQueuePaused(store, build), true);
     assert.deepEqual(await store.builds.orchestratorLocks(), []);
     assert.equal(await store.builds.beat(lock), false);
     const crashed = await stopped(store);

@@ -13,7 +13,7 @@ import {
   newLead,
   PAUSED,
   paused,
-  rests,
+  isQueuePaused,
   resuming,
   seeBuild,
   started,
@@ -81,7 +81,7 @@ export function leadCases(check: Check): void {
         ["CRASHED", LOST, "the lock was broken by alice", 2],
       );
       assert.equal(await leadOf(store.builds, "docs"), null);
-      assert.equal(await rests(store, build), true);
+      assert.equal(await isQueuePaused(store, build), true);
       const told = await toldOf(store, build);
       assert.deepEqual(
         told.map(({ type }) => type),
@@ -117,7 +117,7 @@ export function leadCases(check: Check): void {
     );
     assert.equal((await leadOf(store.builds, "docs"))?.build, second.build.id);
     await clearedFor(store, second);
-    assert.equal(await rests(store, second.build), false);
+    assert.equal(await isQueuePaused(store, second.build), false);
   });
 
   check("a build whose orchestrator is not registered any more is resumed at once", async ({ store }) => {
@@ -173,13 +173,13 @@ export function leadCases(check: Check): void {
         assert.equal((await toldOf(store, build)).at(-1)?.type, "build.crashed");
         const entry = (await store.audit.page({ after: 0, limit: 10, subject: build.id })).at(-1);
         assert.deepEqual([entry?.by, entry?.action], ["recovery", "build.crashed"]);
-        assert.equal(await rests(store, build), true);
+        assert.equal(await isQueuePaused(store, build), true);
       }
       assert.deepEqual(
         (await store.builds.orchestratorLocks()).map(({ pipeline }) => pipeline),
         ["wiki"],
       );
-      assert.equal(await rests(store, wiki.build), false);
+      assert.equal(await isQueuePaused(store, wiki.build), false);
       await changesNothing(store, [], () => store.builds.orphan({ dead: [docs.lead.holder], alive: [] }, AT_STARTUP));
       assert.equal(made(await store.builds.resume(resuming({ ...docs, lead: wiki.lead }))).state, "ACTIVE");
     },

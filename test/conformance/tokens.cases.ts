@@ -11,7 +11,7 @@ import {
   PAUSED,
   paused,
   refused,
-  rests,
+  isQueuePaused,
   resuming,
   seeBuild,
   started,
@@ -38,7 +38,7 @@ export function tokenCases(check: Check): void {
     const rest = made(await store.builds.move(build.id, PAUSED, lock, { bytes: bytes(1) }));
     assert.deepEqual([rest.state, rest.reason, rest.seq, rest.finishedAt], ["BUDGET_PAUSE", "budget_precheck_block", 2, null]);
     assert.equal(await leadOf(store.builds, "docs"), null);
-    assert.equal(await rests(store, build), true);
+    assert.equal(await isQueuePaused(store, build), true);
     assert.equal(await claimable(store, build), 0);
     const [, told] = await toldOf(store, build);
     assert.deepEqual([told?.type, told?.data["to"]], ["build.paused", "BUDGET_PAUSE"]);
@@ -154,7 +154,7 @@ export function tokenCases(check: Check): void {
     const approved = made(await store.builds.approve(led.build.id, approval, "alice"));
     assert.deepEqual([approved.state, approved.seq, approved.approved], ["BUDGET_PAUSE", 2, true]);
     assert.deepEqual(approved.budget, { micros: 10_000_000, tokens: null });
-    assert.equal(await rests(store, led.build), true, "nothing runs yet");
+    assert.equal(await isQueuePaused(store, led.build), true, "nothing runs yet");
     await refused(store, "TOKEN_USED", () => store.builds.approve(led.build.id, approval, "alice"));
     const build = made(await store.builds.resume(resuming(led)));
     assert.deepEqual([build.state, build.reason, build.approved], ["ACTIVE", "budget_approved", false]);

@@ -319,13 +319,13 @@ export function workCases(check: Check): void {
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
   });
 
-  check("a build rests until what those before it have left is cleared away", async ({ store }) => {
+  check("a build isQueuePaused until what those before it have left is cleared away", async ({ store }) => {
     const before = await site(store);
     await parsing(store, before, ["a"]);
     await list(store, before, { targets: [target("b", toWork(before.build, "parse", "b"))] });
     await store.builds.move(before.build.id, STOPPED, before.lock);
     const led = await started(store, { token: "token-2" });
-    assert.equal(led.build.rests, true);
+    assert.equal(led.build.isQueuePaused, true);
     assert.deepEqual(await claimOf(store, led.build), [], "neither of the old one nor of the new one");
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
     assert.equal(await store.builds.letRun(led.build.id, led.lock), false, "something still runs");
@@ -338,7 +338,7 @@ export function workCases(check: Check): void {
     assert.equal((await claimOf(store, led.build)).length, 1, "its listing");
     const resumed = await store.builds.move(led.build.id, STOPPED, led.lock);
     const answer = await store.builds.resume(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));
-    assert.equal((answer as OrchestratedBuild).rests, false);
+    assert.equal((answer as OrchestratedBuild).isQueuePaused, false);
   });
 
   check("an item that comes after a job that fails is cancelled with it", async ({ store }) => {

@@ -18,7 +18,7 @@ import { type ExistingJobs, ExistingJobsLookUp } from "./existing-jobs.ts";
 import { runAsync } from "../sql/script.ts";
 import type { WorkBatch } from "../sql/work/work-batch.ts";
 import type { JobParts } from "./store-parts.ts";
-import { splitAnswers } from "./transactions/write-queue.ts";
+import { type SingleRoute, splitAnswers } from "./transactions/write-queue.ts";
 
 /** Separator that no JSON text contains. */
 const INPUT_SEPARATOR = "\u001e";
@@ -50,6 +50,10 @@ export class Enqueue {
   readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
   readonly #one: SingleStatement;
   readonly #many: SingleStatement;
+  readonly route: SingleRoute<readonly NewJob[], Enqueued[]> = {
+    call: (tx, batches) => this.#single(tx, batches),
+    recall: async (_, outcome, batches) => this.#recall(outcome, batches),
+  };
 
   constructor(s: string, parts: EnqueueParts) {
     this.#parts = parts;
@@ -142,7 +146,7 @@ export class Enqueue {
   }
 
   /** Inserts jobs that differ only in their inputs by one statement. Null: that is not possible. */
-  single(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
+  #single(tx: Tx, batches: readonly (readonly NewJob[])[]): SingleCall<Enqueued[][]> | null {
     const jobs = batches.flat();
     const [job] = jobs;
     if (job === undefined || !this.isPlain(jobs) || !differInInputsOnly(jobs)) return null;
@@ -157,13 +161,13 @@ export class Enqueue {
       values: [tx.at, this.#parts.catalog.laneOf(job), priority, this.#parts.catalog.policyIdOf(policy), runAt, delay, inputs],
       read: (rows) => {
         const [made, madeAt, keys] = rows[0] as [number, number, string | null];
-        return this.recall({ made, madeAt, keys }, batches);
+        return this.#recall({ made, madeAt, keys }, batches);
       },
     };
   }
 
   /** The answers by the receipt: the jobs themselves may have ended and been pruned. */
-  recall({ made, madeAt, keys }: Made, batches: readonly (readonly NewJob[])[]): Enqueued[][] {
+  #recall({ made, madeAt, keys }: Made, batches: readonly (readonly NewJob[])[]): Enqueued[][] {
     const known = keys === null ? null : (JSON.parse(keys) as JobKey[]);
     let n = 0;
     return batches.map((jobs) =>

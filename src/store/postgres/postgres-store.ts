@@ -20,7 +20,7 @@ import type {
   Settlement,
   Store,
 } from "../store.ts";
-import { type ConnectionLimit, type OpenedPostgres, openPostgres } from "./connection/open.ts";
+import { type OpenedPostgres, openPostgres } from "./connection/open.ts";
 import { storeParts, type StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
@@ -30,12 +30,11 @@ import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { secondShare } from "./settle/settle-effects.ts";
 import { SettleQueue } from "./settle/settle-queue.ts";
-import type { CallHints, SingleRoute } from "./transactions/write-queue.ts";
+import type { CallHints } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
 import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
-import type { Reader, Writer } from "./connection/connections.ts";
 import type { EventLog, Sinks } from "../sql/events.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues, Schedules } from "../sql/queues.ts";
@@ -82,19 +81,13 @@ export class PostgresStore implements Store {
   readonly schedules: Schedules;
   readonly events: EventLog;
   readonly sinks: Sinks;
-  readonly #writer: Writer;
-  readonly #reader: Reader;
-  readonly #connectionLimit: ConnectionLimit;
+  readonly #opened: OpenedPostgres;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
   readonly #at: () => number | null;
   readonly #userTransactions: UserTransactions;
   readonly #changes: ChangeFeed;
   readonly #time: ServerTime;
-  readonly #single: {
-    enqueue: SingleRoute<readonly NewJob[], Enqueued[]>;
-    claim: SingleRoute<ClaimRequest, Claimed[]>;
-  };
   readonly #settleQueue: SettleQueue;
   readonly #rowCommits: RowCommits;
   #tallyShare = 0;
@@ -104,7 +97,7 @@ export class PostgresStore implements Store {
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
     const store = new PostgresStore(await openPostgres(url, { patience: PATIENCE_MS, ...options }), options);
     try {
-      const { rows } = store.#reader;
+      const { rows } = store.#opened.reader;
       const share = store.#parts.jobParts.tally.chooseShare(rows, options.random);
       [store.#tallyShare] = await Promise.all([share, store.#time.ask(rows)]);
     } catch (error) {
@@ -118,9 +111,7 @@ export class PostgresStore implements Store {
     const { s, writer, reader } = opened;
     this.databaseId = opened.databaseId;
     this.durability = opened.durability;
-    this.#writer = writer;
-    this.#reader = reader;
-    this.#connectionLimit = opened.connectionLimit;
+    this.#opened = opened;
     const { clock, random } = options;
     this.#changes = new ChangeFeed({
       schema: options.schema ?? "holdfast",
@@ -156,7 +147,7 @@ export class PostgresStore implements Store {
     this.maintenance = new Maintenance(s, { access, time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);
     const { audit, jobParts } = parts;
-    const { catalog, limits, enqueue } = jobParts;
+    const { catalog, limits } = jobParts;
     this.#userTransactions = new UserTransactions({
       s,
       address: writer.address,
@@ -187,16 +178,6 @@ export class PostgresStore implements Store {
       onStall: () => limits.locks.stalled(),
     };
     this.#group = new GroupCommit(writer, how);
-    this.#single = {
-      enqueue: {
-        call: (tx, batches) => enqueue.single(tx, batches),
-        recall: async (_, outcome, batches) => enqueue.recall(outcome, batches),
-      },
-      claim: {
-        call: (tx, requests, rows) => this.#parts.claim.single(tx, requests, rows),
-        recall: async (rows, outcome) => [await this.#parts.claim.recall(rows, outcome)],
-      },
-    };
     const settleQueue = (this.#settleQueue = new SettleQueue(
       { settle: parts.settle, first: this.#group, writer: opened.second, write: (...how) => this.#write(...how) },
       { ...how, tallyShare: () => secondShare(this.#tallyShare), first: () => null },
@@ -220,7 +201,7 @@ export class PostgresStore implements Store {
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
           rows: jobs.length,
-          single: this.#single.enqueue,
+          single: enqueue.route,
         })
       : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)), {
           wants: () => limits.queuesOf(jobs),
@@ -260,13 +241,13 @@ export class PostgresStore implements Store {
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
     if (this.#sealed !== null) return Promise.reject(this.#sealed());
-    if (request.holder !== null && this.#connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
+    if (request.holder !== null && this.#opened.connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
     if (!this.#parts.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
         wants: () => this.#parts.claim.wants(request),
         single: {
           call: (tx, _, rows) => this.#parts.claim.single(tx, [request], rows),
-          recall: (rows, outcome) => this.#single.claim.recall(rows, outcome, [request]),
+          recall: (rows, outcome) => this.#parts.claim.route.recall(rows, outcome, [request]),
         },
       });
     }
@@ -274,14 +255,14 @@ export class PostgresStore implements Store {
       "claim",
       request,
       (tx, requests) => Promise.all(requests.map((one) => this.#parts.claim.run(tx, one))),
-      { single: this.#single.claim },
+      { single: this.#parts.claim.route },
     );
   }
 
   /** Without a connection for the keeper, which renews them, leases would expire. */
   async #claimIfAllowed(request: ClaimRequest): Promise<Claimed[]> {
-    await this.#connectionLimit.look(this.#reader.rows);
-    const few = this.#connectionLimit.refusal("worker");
+    await this.#opened.connectionLimit.look(this.#opened.reader.rows);
+    const few = this.#opened.connectionLimit.refusal("worker");
     if (few !== null) throw few;
     return this.claim(request);
   }
@@ -301,7 +282,7 @@ export class PostgresStore implements Store {
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#parts.checkpoints.checkpoint(this.#reader.rows, job);
+    return this.#parts.checkpoints.checkpoint(this.#opened.reader.rows, job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
@@ -309,7 +290,7 @@ export class PostgresStore implements Store {
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
-    return this.#parts.settle.fates(this.#reader.rows, leases);
+    return this.#parts.settle.fates(this.#opened.reader.rows, leases);
   }
 
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook> {
@@ -329,7 +310,11 @@ export class PostgresStore implements Store {
   }
 
   async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { due, soon, unlisted } = await this.#parts.jobParts.retention.outstanding(this.#reader.rows, this.#at(), leastAge);
+    const { due, soon, unlisted } = await this.#parts.jobParts.retention.outstanding(
+      this.#opened.reader.rows,
+      this.#at(),
+      leastAge,
+    );
     if (due) return this.#write("expire", (tx) => this.#parts.operate.expire(tx, { limit, leastAge, unlisted }));
     // Other transactions have to commit first, without a notification: wait in real time, whatever clock is injected.
     if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
@@ -348,7 +333,7 @@ export class PostgresStore implements Store {
     this.#closed ??= this.#rowCommits.close().then(async () => {
       await Promise.all([this.#group.close(), this.#settleQueue.close()]);
       this.processes.close();
-      await Promise.all([this.#changes.close().then(() => this.#reader.close()), this.#writer.close()]);
+      await Promise.all([this.#changes.close().then(() => this.#opened.reader.close()), this.#opened.writer.close()]);
     });
     return this.#closed;
   }

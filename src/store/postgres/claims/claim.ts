@@ -32,6 +32,7 @@ import { LimitedClaim } from "../limits/limited-claim.ts";
 import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
 import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
 import type { SingleCall, Tx } from "../transactions/transaction.ts";
+import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { JobParts } from "../store-parts.ts";
 
 /** After one claim that a single statement could not make, so many use a transaction at once. */
@@ -52,6 +53,10 @@ export class Claim {
   readonly #turns = new QueueRotation();
   readonly #sql: Record<"promote" | "outset" | "claim" | "recall", string>;
   #claims = 0;
+  readonly route: SingleRoute<ClaimRequest, Claimed[]> = {
+    call: (tx, requests, rows) => this.single(tx, requests, rows),
+    recall: async (rows, outcome) => [await this.#recall(rows, outcome)],
+  };
 
   constructor(s: string, parts: ClaimParts) {
     this.#parts = parts;
@@ -214,7 +219,7 @@ export class Claim {
   }
 
   /** Answers a claim whose answer was lost, by its fence: jobs that still run. */
-  async recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
+  async #recall(rows: Rows, { made: fence }: Outcome): Promise<Claimed[]> {
     if (fence === null) return [];
     const started = await rows<Started>(this.#sql.recall, fence);
     return this.#claimed(rows, started.sort(byStartedTurn));
