@@ -75,7 +75,6 @@ export function wasUsed(db: Connection): boolean {
   return scalar<number>(db, "select commits from holdfast_counter where id = 1") > 0;
 }
 
-/** 0: the file has no Holdfast database. */
 export function versionOf(db: Connection): number {
   const table = scalar(db, "select 1 from sqlite_master where type = 'table' and name = 'holdfast_migrations'");
   return table === undefined ? 0 : scalar(db, "select coalesce(max(version), 0) from holdfast_migrations");

@@ -52,7 +52,6 @@ export interface OpenedSqlite {
   token: string | null;
 }
 
-/** Resolves symbolic links, so that all processes know a file by one name. */
 export function canonicalPath(where: string): string {
   if (where === ":memory:") return where;
   const path = resolve(where);

@@ -184,7 +184,6 @@ export class Enqueue {
     return found === undefined || state === null ? undefined : { id, job: found.key, state };
   }
 
-  /** A chosen id stays taken after its job is removed. */
   #find(id: string): { name: string; key: JobKey } | undefined {
     const chosen = this.#sql.byId.row(id) as [string, JobKey] | undefined;
     if (chosen !== undefined) return { name: chosen[0], key: chosen[1] };

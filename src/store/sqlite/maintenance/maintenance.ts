@@ -154,7 +154,6 @@ export class Maintenance implements MaintenanceStore {
     return { changes, since };
   }
 
-  /** Includes pages that are only in the log so far. */
   #size(): Gauged["size"] {
     const page = this.#number("page_size");
     return { bytes: this.#number("page_count") * page, unused: this.#number("freelist_count") * page };

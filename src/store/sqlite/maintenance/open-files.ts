@@ -132,7 +132,6 @@ function read(path: string): string {
   }
 }
 
-/** The databases that this process has open, for platforms that do not list open files. */
 const OPEN = new Set<DatabaseFiles>();
 
 /**

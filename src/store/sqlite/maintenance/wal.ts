@@ -17,7 +17,6 @@ interface BadFrame {
   /** The first damaged frame, counted from 1; 0: the header. */
   frame: number;
   ended: boolean;
-  /** Intact commits beyond it, each of which continues what is before it. */
   beyond: number;
 }
 
@@ -246,7 +245,6 @@ export interface WalIndex {
   /** The last frame of the newest commit; with `synchronous=FULL` it is synced. */
   committed: number;
   copied: number;
-  /** Frames that a process has begun to copy, after it synced the log. */
   copying: number;
   /** All of it: equal texts are of the same instant. */
   text: string;

@@ -115,7 +115,6 @@ const RECORD_BYTES = 512;
 /** Two records take turns, so that a torn one leaves the other. */
 const RECORDS = 2;
 
-/** A readable line: a checksum, JSON, blanks. */
 export function toRecord(seen: Seen, turn: number): Buffer {
   const text = JSON.stringify({ turn, ...seen });
   const line = Buffer.alloc(RECORD_BYTES, " ");

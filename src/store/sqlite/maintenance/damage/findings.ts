@@ -17,7 +17,6 @@ export interface Cleared extends Finding {
 export class Findings {
   readonly #path: string;
   readonly #folder: string | null;
-  /** Of a database in memory, by id. */
   readonly #kept = new Map<string, Finding>();
   readonly #cleared = new Map<string, Cleared>();
 

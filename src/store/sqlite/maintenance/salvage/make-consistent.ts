@@ -17,7 +17,6 @@ const DEFAULT_POLICY: Policy = {
 export interface Adjustments {
   /** Keys of jobs whose names are lost, so that no worker could run them. They are removed. */
   nameless: number[];
-  /** Keys of jobs that wait for lost jobs; they are quarantined. */
   bereft: number[];
   abandoned: string[];
   notes: string[];
