@@ -140,13 +140,13 @@ export class Holdfast implements AsyncDisposable {
     };
   }
 
-  /** What this process is about to report is waited for. */
+  /** Waits for the report that this process is about to write. */
   async #reports(limit: number): Promise<CrashRecoveryReport[]> {
     this.#refuseClosed();
     await this.#engine.janitor.recovery.settled();
     const { damage, recoveries } = this.#engine.store;
     const recorded = (await ifReadable(() => recoveries.reports({ limit }))) ?? [];
-    // A database that is only read cannot hold the report of why.
+    // A read-only database cannot hold the report of why.
     const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
     return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);
   }
@@ -176,7 +176,7 @@ export class Holdfast implements AsyncDisposable {
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
     if (options?.tx === undefined) return this.#enqueue(def, input, withoutTx(options));
     if (this.#engine.location.kind === "sqlite") return this.#enqueueWithin(def, input, options);
-    // On a server whatever is refused is refused by the promise.
+    // On a server every rejection is a rejected promise.
     return (async () => this.#enqueueWithin(def, input, options))();
   }
 
@@ -313,7 +313,6 @@ export class Holdfast implements AsyncDisposable {
     return { ok: findings.length === 0, findings };
   }
 
-  /** Closing waits for it. */
   #during<T>(work: Promise<T>): Promise<T> {
     this.#claiming.add(work);
     return work.finally(() => this.#claiming.delete(work));
@@ -335,26 +334,25 @@ export class Holdfast implements AsyncDisposable {
     this.#progress.flush();
     await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));
     this.#over.abort(closed());
-    // A claim on its way gives back what it gets.
+    // A claim in flight releases what it gets.
     await Promise.allSettled(this.#claiming);
     await this.#leave(this.#engine);
     this.#ignoreSignals?.();
   }
 
-  /** While workers drain, their handlers may go on using this handle. */
+  /** While workers drain, their handlers may still use this handle. */
   #refuseClosed(): void {
     if (this.#over.signal.aborted) throw closed();
     this.#engine.refuseClosed();
   }
 
-  /** Nothing new is begun once closing has. */
   #refuseClosing(): void {
     if (this.#closed !== null) throw closed();
     this.#refuseClosed();
   }
 }
 
-/** `{ tx: undefined }` means no transaction. A `tx` with a value stays, and is refused where none can be used. */
+/** `{ tx: undefined }` means no transaction. Any other `tx` stays, and is rejected where none can be used. */
 function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): EnqueueOptions | undefined {
   if (typeof options !== "object" || options === null || !("tx" in options) || options.tx !== undefined) return options;
   const { tx: _, ...rest } = options;

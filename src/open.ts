@@ -29,7 +29,7 @@ export async function open(where?: string, options: OpenOptions = {}): Promise<H
   return openAs(where, options, options.recovery ?? "auto");
 }
 
-/** @internal For who operates: unless said otherwise, what a crash has left is shown as it is, and left to the workers. */
+/** @internal For operators: by default, shows what a crash has left, and leaves recovery to the workers. */
 export async function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
   checkOpenOptions(options);
   return openAs(where, options, options.recovery ?? "later");
@@ -77,7 +77,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   }
 }
 
-/** @internal What is there, for a command that only onlyReads: nothing is written, and nothing is recovered. */
+/** @internal For a command that only reads: writes nothing, and recovers nothing. */
 export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
   const { artifacts, driver, schema } = options;
   const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
@@ -92,7 +92,7 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
   return new Holdfast(engine, () => engine.close());
 }
 
-/** What is damaged, or sealed, is only read: how far a delivery has got could not be kept. */
+/** A damaged or read-only database cannot store how far a delivery has got. */
 async function serve(
   engine: Engine,
   sinks: ReturnType<typeof checkSinks>,

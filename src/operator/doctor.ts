@@ -18,18 +18,16 @@ import { schemaAt } from "../store/sqlite/migrate.ts";
 import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/maintenance.ts";
 
-/** What is stored and not referenced yet may belong to an attempt that is under way. */
+/** An attempt in progress may have stored an artifact that no result references yet. */
 const JUST_STORED = 86_400_000;
-/** So many entries of the audit are looked at for a clock that went back. */
 const ENTRIES = 500;
-/** Two processes that write in turn may differ by that much, in milliseconds. */
+/** Two processes that write in turn may differ by that much. */
 const BACK = 1_000;
 
 export interface Examination {
   seen: Inspection;
-  /** The newest report of a crash; null: there was none. */
   lastReport: CrashRecoveryReport | null;
-  /** Name and version of the database, for example "SQLite 3.51.3". */
+  /** For example "SQLite 3.51.3". */
   storeVersion: string | null;
   databaseId: string | null;
   found: Diagnosis[];
@@ -43,7 +41,7 @@ export interface ExamineOptions {
   now: number;
 }
 
-/** Looks at everything that there is to see, and says what stands out. Nothing is changed. */
+/** Inspects everything and changes nothing. */
 export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
   const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;
@@ -98,7 +96,7 @@ async function processesOf(store: Store): Promise<Inspection["processes"]> {
   });
 }
 
-/** Entries are numbered in the order of their commits: one with an earlier time than the one before it was written by an earlier clock. */
+/** Entries are numbered in the order of their commits: an earlier time than the entry before means that a clock went back. */
 async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]> {
   const entries = await audit.page({ after: 0, limit: ENTRIES, last: true });
   return entries.flatMap(({ at }, i) => {
@@ -107,7 +105,6 @@ async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]
   });
 }
 
-/** The disk that a file is on; null: it is none. */
 export function diskOf(location: StoreLocation): Inspection["disk"] {
   if (location.kind !== "sqlite" || location.path === ":memory:") return null;
   const folder = dirname(location.path);
@@ -115,13 +112,12 @@ export function diskOf(location: StoreLocation): Inspection["disk"] {
   return { folder, network: networkFileSystem(folder), free: bavail * bsize };
 }
 
-/** Whole backups of a database, in the folder where they are by its config, or by default. */
 export function backupsOf(
   location: StoreLocation,
   databaseId: string | null,
   { folder, every }: { folder?: string; every?: number },
 ): Inspection["backups"] {
-  // A server's own tools make them, and only they know.
+  // Only the server's own tools know of its backups.
   if (location.kind !== "sqlite" || location.path === ":memory:") return null;
   const where = resolve(folder ?? backupsFolder(location.path));
   const whole = backupsIn(where, databaseId).filter(({ findings }) => findings.length === 0);
@@ -129,13 +125,12 @@ export function backupsOf(
   return { folder: where, count: whole.length, newest, every: every ?? null };
 }
 
-/** Of a file, whether or not it can be opened. */
 export function schemaOf(location: StoreLocation): Inspection["schema"] {
   if (location.kind !== "sqlite" || !existsSync(location.path)) return null;
   return schemaAt(location.path, location.driver);
 }
 
-/** To open it would bring it up to date. Behind a damaged log the schema may be newer than it looks: that one is only read. */
+/** Opening would migrate it. Behind a damaged log the schema may be newer than it looks: that database is only read. */
 export async function isOfBefore(location: StoreLocation): Promise<boolean> {
   const schema = schemaOf(location);
   if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;

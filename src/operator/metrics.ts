@@ -8,15 +8,14 @@ import { ALARM_CODES, alarmsOf, overviewOf, workersIn } from "./overview.ts";
 const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 
 /**
- * What is measured. It is gathered by reads that cost what is there and unfinished, and nothing for what was. Of a damaged
- * database it is what can be read.
+ * Collects the metrics by reads whose cost grows with unfinished work only. Of a damaged database, collects what can be read.
  */
 export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<MetricsSnapshot> {
   const { store, location, clock, isReadOnly } = hf.engine;
-  // All of them: a queue that is empty by now has ended jobs, too.
+  // Empty queues have finished jobs too.
   const counted = store.queries.queues();
   const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
-    // What is empty only because it could not be read is no figure.
+    // What could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     ifReadable(() => counted),
     ifReadable(async () => (await store.builds.list({ newest: true })).items),
@@ -31,7 +30,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   return {
     at: clock.now(),
     database: { id: store.databaseId, store: location.kind, durability: store.durability },
-    // Reading may have found it out just now.
+    // A read may have found damage just now.
     isDamaged: overview === null || store.damage.damaged !== null,
     isPending: isReadOnly,
     isHealthy: alarms !== null && !alarms.some(({ grave }) => grave),
@@ -54,7 +53,6 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   };
 }
 
-/** The same of one that cannot be opened: that it cannot. */
 export function unopened({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDamaged">): MetricsSnapshot {
   return {
     at,
@@ -81,7 +79,7 @@ export function unopened({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDama
   };
 }
 
-/** Those that there are none of, too. */
+/** Also keys without items. */
 function countedBy<Key extends string, One>(
   keys: readonly Key[],
   all: readonly One[],

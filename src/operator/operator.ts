@@ -39,12 +39,10 @@ import { createFolder, modeLike } from "../store/sqlite/faults.ts";
 import { factsOf } from "./metrics.ts";
 import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
-/** A pipeline's orchestrator lock and the state of its process; `gone`: no process is registered under its id. */
 export interface OrchestratorLock extends OrchestratorLockRow {
   life: Life | "gone";
 }
 
-/** The result of a checkpoint that an operator asked for: bytes of the log in use before and after, and its readers. */
 export interface Checkpointed {
   before: number;
   after: number;
@@ -68,8 +66,6 @@ export class Operator {
     return this.#hf.engine;
   }
 
-  // The database
-
   /** The database's own time, which differs from this host's where the clocks do. */
   now(): number {
     return this.#engine.clock.now();
@@ -83,17 +79,15 @@ export class Operator {
     return this.#engine.location;
   }
 
-  /** Throws `DAMAGED` if the database is read-only because it is damaged. */
+  /** Throws `DAMAGED` if the database is read-only. */
   refuseDamaged(): void {
     this.#engine.refuseDamaged();
   }
 
-  /** The `incomplete` flag of a list: why rows may be missing. Empty if none are known to be. */
   incomplete(): { incomplete?: string } {
     return incompleteOf(this.#engine.store.damage);
   }
 
-  /** What was found wrong with the database: damaged pages ("damage"), or acknowledged commits that are missing ("loss"). */
   async findings(severity: "damage" | "loss"): Promise<{ id: string; what: string }[]> {
     return (await this.#engine.store.damage.findings()).filter((finding) => finding.severity === severity);
   }
@@ -123,8 +117,6 @@ export class Operator {
     return join(path, backupName(source, this.now()));
   }
 
-  // Status
-
   overview(): Promise<Overview> {
     return overviewOf(this.#hf);
   }
@@ -141,48 +133,41 @@ export class Operator {
     return this.#engine.store.queries.queues();
   }
 
-  // Queues and jobs
-
   /** False if the queue was in that state already. */
   setPaused(queue: string, paused: boolean): Promise<boolean> {
     const { queues } = this.#engine.store;
     return queues.setPaused(queue, paused);
   }
 
-  /** Removes a quarantined job and its input. False if there is no quarantined job with this id. */
+  /** False if there is no quarantined job with this id. */
   async purge(id: string): Promise<boolean> {
     return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1;
   }
 
-  /** A claim as text, for another process to settle with `claimOf`. */
   tokenOf(claim: Claim): string {
     return claimToken(this.#engine, claim);
   }
 
-  /** The claim that a token names. The first renewal or settle shows whether its lease is still held. */
+  /** The first renewal or settle shows whether its lease is still held. */
   claimOf(token: string): HeldClaim {
     return claimOfToken(this.#engine, token);
   }
 
-  // Processes and locks
-
-  /** Processes that have the database open and are not proven dead. */
   async livingProcesses(): Promise<ProcessView[]> {
     const probed = await this.#engine.store.processes.probe();
     return probed.filter(({ life }) => life === "alive" || life === "unknown").map(({ process }) => process);
   }
 
-  /** Asks these processes to stop. A process that was asked before keeps its first drain time. */
+  /** A process that was asked before keeps its first drain time. */
   async askToStop(ids: readonly ProcessId[], drainMs: number): Promise<void> {
     await this.#engine.store.processes.askToStop(ids, drainMs);
   }
 
-  /** All named locks, or the one with this name. */
   locks(name?: string): Promise<LockView[]> {
     return this.#engine.store.locks.list(name);
   }
 
-  /** Removes a lock. With `stale`, only if it has expired by then; the result says whether it was removed. */
+  /** With `stale`, only if it has expired by then. */
   breakLock(name: string, options: { stale: boolean }): Promise<boolean> {
     return this.#engine.store.locks.break(name, options);
   }
@@ -195,26 +180,24 @@ export class Operator {
     return locks.map((lock) => Object.assign({}, lock, { life: lifeOf(lock.holder) }));
   }
 
-  /** The orchestrator lock of this build; null if its pipeline has none, or it is another build's. */
+  /** Null if its pipeline has none, or it is another build's. */
   async orchestratorLockOf(build: string, pipeline: string): Promise<OrchestratorLockRow | null> {
     const lock = await leadOf(this.#engine.store.builds, pipeline);
     return lock?.build === build ? lock : null;
   }
 
-  /** Whether the orchestrator may be alive. One on another host counts as alive until its heartbeat is too old. */
+  /** One on another host counts as alive until its heartbeat is too old. */
   canBeAlive({ life, beatAt }: OrchestratorLock): boolean {
     return life === "alive" || (life === "unknown" && this.now() - beatAt < ORCHESTRATOR_TTL_MS);
   }
 
   /**
-   * Removes a pipeline's orchestrator lock; its build becomes CRASHED. With `holder`, only if that process still holds it: another
-   * may have acquired the lock since it was read.
+   * Removes a pipeline's orchestrator lock; its build becomes CRASHED. With `holder`, only if that process still holds it:
+   * another may have acquired the lock since it was read.
    */
   breakOrchestratorLock(pipeline: string, holder?: ProcessId): Promise<boolean> {
     return this.#engine.store.builds.breakLead(pipeline, this.#engine.actor, holder);
   }
-
-  // Builds and artifacts
 
   /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */
   async build(id: string): Promise<BuildRow> {
@@ -232,7 +215,6 @@ export class Operator {
     return unfinished(this.#engine.store.builds, pipeline);
   }
 
-  /** The bytes of an artifact, verified while they are read. */
   async readArtifact(hash: string): Promise<Readable> {
     return (await this.#engine.artifacts()).stream(hash);
   }
@@ -253,29 +235,24 @@ export class Operator {
     return swept;
   }
 
-  // Events and audit
-
   async events(query: EventQuery): Promise<Event[]> {
     checkEventTypes(query.types ?? []);
     return this.#engine.store.events.page(query);
   }
 
-  /** The `seq` of the newest event. */
   newestEvent(): Promise<number> {
     return this.#engine.store.events.newest();
   }
 
-  /** Calls `on` with each event after `from`. The subscription is not stored. */
+  /** The subscription is not stored. */
   followEvents(on: OnEvent, options: { types?: string[] }, from: number): Subscription {
     return this.#engine.relays.subscribe(on, options, from);
   }
 
-  /** Sinks and durable subscribers, with the events that each has not received yet. */
   sinks(): Promise<SinkView[]> {
     return this.#engine.store.sinks.list();
   }
 
-  /** False if there is no sink or durable subscriber of this name. */
   forgetSink(name: string): Promise<boolean> {
     return this.#engine.store.sinks.drop(name);
   }
@@ -284,26 +261,22 @@ export class Operator {
     return this.#engine.store.audit.page(query);
   }
 
-  /** Verifies the whole audit, also against heads that were stored elsewhere. */
   verifyAudit(heads: readonly AuditHead[]): Promise<AuditVerdict> {
     return verifyAudit(this.#engine.store, heads);
   }
 
-  // Recovery
-
-  /** Recovers everything, or with `expiredFor` only leases that expired at least so many milliseconds ago. */
+  /** With `expiredFor`, only leases that expired at least so many milliseconds ago. */
   async recover(expiredFor: number | null): Promise<{ done: RecoveryPlan | null; recovered: RecoveryStats }> {
     const { janitor, actor, clock } = this.#engine;
     const done = expiredFor === null ? await janitor.recover(actor) : await janitor.reclaimStale(expiredFor, actor);
     return { done, recovered: recoveryStats(done, clock.now()) };
   }
 
-  /** What `recover` would do now; null: nothing. Nothing is written. */
+  /** Null: nothing to do. Writes nothing. */
   previewRecovery(expiredFor: number | null): Promise<RecoveryPlan | null> {
     return this.#engine.janitor.preview(expiredFor ?? undefined);
   }
 
-  /** How many leases have expired and were not reclaimed, at most `limit`. */
   async expiredLeases(limit: number): Promise<number> {
     return (await this.#engine.store.recoveries.stale({ dead: [], skewed: false, limit })).length;
   }
@@ -312,7 +285,6 @@ export class Operator {
     return this.#engine.store.recoveries.totals();
   }
 
-  /** Recovery reports with errors that no operator has acknowledged. */
   async failedReports(limit: number): Promise<CrashRecoveryReport[]> {
     const open = await this.#engine.store.recoveries.reports({ limit, which: "open" });
     return open.filter(({ state }) => state === "failed").map(reportOf);

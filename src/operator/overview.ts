@@ -20,62 +20,55 @@ import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
 import type { Durability } from "../store/store.ts";
 
-/** A process that has the database open; `dead` ones are listed until what they left behind is recovered. */
+/** A process that has the database open; dead ones are listed until they are recovered. */
 export interface ProcessStatus {
   pid: number;
   host: string;
   program: string;
   startedAt: number;
   life: Life;
-  /** Empty for those who only enqueue or look. */
+  /** Empty for a process without a worker. */
   works: readonly Works[];
   running: number;
-  /** It was asked to stop. */
   stopping: boolean;
 }
 
-/** Jobs that no process says it works on. */
 interface Unworked {
   name: string;
   version: number;
-  /** Waiting ones, too. */
+  /** Waiting jobs included. */
   pending: number;
 }
 
-/** How a database stands, at one moment. */
 export interface Overview {
   at: number;
   database: { path: string; id: string; durability: Durability };
-  /** Why it is only read; null: it is whole, as far as is known. */
+  /** Why the database is read-only; null: no known damage. */
   damaged: string | null;
-  /** What of the rest cannot be read for that, and is left empty. */
+  /** Parts that the damage makes unreadable, and that are left empty. */
   unreadable: string[];
-  /** What was acknowledged, is not there, and stands in no report yet. */
+  /** Missing commits that are in no report yet. */
   lost: string[];
   counts: Record<JobState, number>;
   queues: QueueOverview[];
   processes: ProcessStatus[];
-  /** Running, claimed by hand. */
+  /** Running jobs that were claimed by hand. */
   byHand: number;
-  /** Whether some job could start now. */
   ready: boolean;
   unworked: Unworked[];
-  /** Those that have not ended. */
   builds: OpenBuild[];
   locks: LockView[];
   schedules: Schedule[];
-  /** Sinks and subscribers, and how far behind each is. */
   sinks: SinkView[];
   recovery: ReclaimTotals;
-  /** Its write-ahead log; null: the server's own. */
+  /** Null: the server's own. */
   wal: WalView | null;
-  /** The newest report of a crash, and those that stand open. */
   crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
-  /** What a crash has left waits for an operator's word. */
+  /** Recovery that waits for an operator's approval. */
   pending: RecoveryPlan | null;
 }
 
-/** `counted`: all queues, where they were asked for already: what is pending is counted one by one. */
+/** `counted`: the queues if the caller has read them: counting pending jobs is expensive. */
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const read = new PartialReading();
@@ -128,7 +121,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
 
 const NO_RECOVERY: ReclaimTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
 
-/** Of a damaged database, what can be read; what cannot is named. */
+/** Reads what a damaged database still has, and names the rest. */
 class PartialReading {
   readonly unreadable: string[] = [];
 
@@ -143,25 +136,24 @@ class PartialReading {
   }
 }
 
-/** As far as can be told from here: one elsewhere may live. */
+/** A process on another host may be alive. */
 export function isThere({ life }: ProcessStatus): boolean {
   return life === "alive" || life === "unknown";
 }
 
-/** A process that only enqueues is no worker. */
 export function workersIn({ processes }: { processes: readonly ProcessStatus[] }): ProcessStatus[] {
   return processes.filter((process) => isThere(process) && process.works.length > 0);
 }
 
-/** Commands that stay, also while they have nothing to do: `run --watch` waits for a change of its source. */
+/** Commands that stay while they have nothing to do: `run --watch` waits for a change of its source. */
 const STAYING = /^holdfast (?:work|run)\b/;
 
-/** Another command like this one, gone in a moment. */
+/** Another short command like this one. */
 function isPassing({ program, running, works }: ProcessStatus): boolean {
   return program.startsWith("holdfast ") && !STAYING.test(program) && running === 0 && works.length === 0;
 }
 
-/** What is paused is not worked on for a reason that is shown. A worker takes its names from whatever queue they are in. */
+/** Paused queues are shown as such. A worker claims its names from every queue. */
 function unworkedIn(
   lanes: readonly LaneOverview[],
   queues: readonly QueueOverview[],
@@ -194,17 +186,14 @@ async function crashPending(hf: Holdfast): Promise<RecoveryPlan | null> {
   return plan !== null && isOfCrash(plan) ? plan : null;
 }
 
-/** A build that has not ended, and who leads it. */
 export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "reason" | "budget" | "spent" | "createdAt"> {
-  /** Pieces of work that have yet to run, as far as they are known. */
   left: number;
   failed: number;
-  /** A budget was approved, and the next run continues. */
+  /** A budget was approved; the next run continues. */
   approved: boolean;
   lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
 }
 
-/** More do not fit into one screen. */
 const MOST = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
@@ -246,7 +235,7 @@ function leadOf(
   return { pid, host, program, programHash, beatAt, life };
 }
 
-/** It says that it is being built, and no process does: the next run finds that out. */
+/** ACTIVE without a live orchestrator: the next run reports it as CRASHED. */
 export function isLeft({ state, lead }: OpenBuild): boolean {
   return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
 }
@@ -270,7 +259,7 @@ export const ALARM_CODES = [
 ] as const;
 type AlarmCode = (typeof ALARM_CODES)[number];
 
-/** Something an operator should know. Only a `grave` one makes `health` say "not ok". */
+/** Only a `grave` alarm makes `health` say "not ok". */
 export interface Alarm {
   code: AlarmCode;
   grave: boolean;
@@ -278,11 +267,8 @@ export interface Alarm {
   hint: string;
 }
 
-/** More names than this without a worker are summed up. */
 const NAMES = 4;
-/** A recovery that takes longer than this is stuck. */
 const STUCK = 60_000;
-/** A sink that is further behind is worth a word. */
 const LAG = 60_000;
 
 export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
@@ -298,7 +284,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const gone = processes.filter((process) => !isThere(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
-  // A process that claims by hand is a worker, though it is not known of what.
+  // A process that claims by hand is a worker, of unknown names.
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
@@ -309,7 +295,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const left = gone.reduce((total, { running }) => total + running, 0);
   if (left > 0) {
     const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
-    // Any worker takes them back within a second, so this stands only while there is none.
+    // Any worker reclaims them within a second.
     alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: RECOVER_COMMAND });
   }
   alarms.push(...ofRecoveries(overview));
@@ -326,7 +312,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < LAG) continue;
     const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
-    // It holds up only itself.
+    // A sink delays only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
   }
   if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));
@@ -364,7 +350,6 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
   return alarms;
 }
 
-/** The log grows for as long as a reader keeps an old state open; or because no process copies it into the database. */
 function ofWal({ bytes: size, readers }: WalView): Alarm {
   const who = readersText(readers);
   const message = `the write-ahead log has ${bytesText(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
@@ -372,7 +357,7 @@ function ofWal({ bytes: size, readers }: WalView): Alarm {
   return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL_BYTES, message, hint };
 }
 
-/** Not grave: a process that is started again would not help one that waits for money, and is what helps the other. */
+/** Not grave: a process that is restarted continues the build. */
 function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   return builds.flatMap((build): Alarm[] => {
     const { id, pipeline, state, approved, spent, budget } = build;
@@ -391,7 +376,7 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
  * that is being rolled out. Those that wait for too long are what `--oldest` finds.
  */
 function notWorked(unworked: readonly Unworked[]): Alarm[] {
-  // One more than fits is as long as the line that would sum it up.
+  // One more name is as long as the line that sums them up.
   const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {

@@ -16,14 +16,13 @@ export { databaseAt };
 
 export interface RestoredWhole extends Restored {
   artifacts: {
-    /** Brought back from the backup. */
     restored: number;
-    /** Referenced, and nowhere to be had. */
+    /** Referenced, and in neither place. */
     missing: string[];
   };
 }
 
-/** The database of a backup, and the artifacts that came with it: those come first, since they do no harm. */
+/** Restores the artifacts first: they do no harm if the rest fails. */
 export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredWhole> {
   let artifacts: RestoredWhole["artifacts"] = { restored: 0, missing: [] };
   const restored = await restore(request, async (found) => {
@@ -58,13 +57,11 @@ async function bringBack(
 }
 
 export interface SalvageOptions extends Omit<SalvageRequest, "backup"> {
-  /** The backup that fills what cannot be read; null: none; left out: the newest that is whole. */
+  /** Fills what cannot be read; null: none; absent: the newest whole one. */
   backup?: string | null;
-  /** Where to look for one, beside the usual folder. */
   folder?: string;
 }
 
-/** Makes a new database of what can be read of a damaged one, and of its newest backup. */
 export function salvageWhole({ backup, folder, ...request }: SalvageOptions): Promise<SalvagedDatabase> {
   const { driver, onProgress } = request;
   return salvage({
@@ -79,7 +76,7 @@ export function salvageWhole({ backup, folder, ...request }: SalvageOptions): Pr
   });
 }
 
-/** One that is damaged, too, is passed over. */
+/** Skips damaged ones. */
 async function newest(
   path: string,
   given: string | undefined,
@@ -91,7 +88,7 @@ async function newest(
   const found = [...folders]
     .flatMap((folder) => backupsIn(folder, databaseId).map((manifest) => ({ manifest, path: join(folder, manifest.file) })))
     .filter((one) => existsSync(one.path))
-    // Not by clocks; and one of before a restore has what was done away with by it.
+    // Not by clocks; and a backup from before a restore has what the restore undid.
     .sort(({ manifest: a }, { manifest: b }) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
   for (const one of found) {
     try {

@@ -10,7 +10,6 @@ import type { NewJob } from "../store/store.ts";
 
 let calls = 0;
 
-/** Of a handler's context. */
 const PARTS = Object.keys({
   input: 0,
   id: 0,
@@ -44,7 +43,7 @@ export async function call<In, Out>(
   if (run === undefined) {
     throw new HoldfastError("NO_HANDLER", `Job "${name}" has no handler.`, "Give `run` in job({ … }), or call def.handle(run).");
   }
-  // What enqueue refuses; then what a worker makes of the text that was stored.
+  // Rejects what enqueue rejects; then parses the stored text as a worker does.
   const stored = fromJson((await newJob(definition, input)).input);
   const parsed = definition.input === undefined ? stored : await parse(definition.input, stored, `The input of job "${name}"`);
   const output = await run({ ...contextOf(definition, context), ...context, input: parsed });
@@ -53,7 +52,7 @@ export async function call<In, Out>(
   return fromJson(toJson(checked, "The output")) as Out;
 }
 
-/** Everything but the input. What belongs together stays so: another `id` is in the key and in the log, too. */
+/** Everything but the input. Another `id` is in the key and in the log too. */
 function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }: Partial<JobContext<unknown>>) {
   const followUps: NewJob[] = [];
   let saved: string | null = null;
@@ -69,7 +68,7 @@ function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }
       save: async (value) => void (saved = toJson(value, "The checkpoint")),
     },
     progress: checkFraction,
-    // There is no transaction here; a test that wants to see the callback gives a `commit` of its own in `context`.
+    // There is no transaction here; a test that checks the callback passes its own `commit` in `context`.
     commit: (run) => void checkCommit(run),
     enqueue: (def, input, options) => addFollowUp(followUps, definitionOf(def), input, options, (index) => `${id}-${index + 1}`),
   } satisfies Omit<JobContext<unknown>, "input">;

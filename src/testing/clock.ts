@@ -28,7 +28,7 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
     monotonic: () => passed,
     set: (now) => void (wall = now),
     after(millis, call) {
-      // Its time is in whole milliseconds, like any clock's; nothing is early.
+      // Whole milliseconds, rounded up: no timer is early.
       const timer = { at: passed + Math.max(0, Math.ceil(millis)), call };
       timers.add(timer);
       return () => timers.delete(timer);
@@ -66,7 +66,7 @@ function checkTime(start: unknown): number {
 /** How often resolved waits may start new ones before the clock advances anyway. */
 const ROUNDS = 1_000;
 
-/** A few turns of the event loop: a commit is one, what it wakes is another. A server's answers are waited for. */
+/** A few turns of the event loop: a commit is one, what it wakes is another. Waits for a server's answers. */
 async function settled(underWay: ReadonlySet<Promise<unknown>>): Promise<void> {
   for (let round = 0; round < ROUNDS; round++) {
     for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));

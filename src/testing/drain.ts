@@ -15,9 +15,8 @@ import type { WorkerLoop } from "../engine/worker.ts";
  * ```
  */
 export async function drain(hf: Holdfast, defs: (JobDef | Pipeline)[]): Promise<{ ran: number; failed: Job[] }> {
-  // A tick that is due is a job that is due.
+  // A due tick counts as a due job.
   await hf.engine.scheduler.check();
-  // What `work` returns is a whole worker; its users see less of it.
   const worker = hf.work(defs) as WorkerLoop;
   try {
     const { ran, unsuccessful } = await worker.untilDrained();

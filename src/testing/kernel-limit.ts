@@ -4,7 +4,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 
 const MEGABYTE = 1024 * 1024;
 
-/** From now on the kernel gives this process no more than so many megabytes beyond what it has: `prlimit`, of util-linux. */
+/** The kernel (`prlimit` of util-linux) gives the process at most this much memory beyond what it has. */
 export function confine(pid: number, megabytes: number): void {
   try {
     const [, kilobytes] = /^VmData:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];

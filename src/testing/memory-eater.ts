@@ -1,6 +1,6 @@
 /**
- * Loaded into a program before its own code. At its parent's word the heap is filled, between what the program does, until
- * V8 gives up: so the end comes wherever the program happens to be.
+ * Loaded into a program before its own code. On its parent's message it fills the heap between what the program does, until
+ * V8 aborts: so the crash comes wherever the program happens to be.
  */
 export const EAT = "holdfast.eat";
 
@@ -11,7 +11,7 @@ if (process.channel !== undefined && process.env["HOLDFAST_EATEN"] !== undefined
   process.on("message", (message) => {
     if (message === EAT) eat([]);
   });
-  // A program that has nothing more to do ends all the same.
+  // The channel must not keep the program alive.
   process.channel?.unref();
 }
 

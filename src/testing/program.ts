@@ -15,13 +15,13 @@ export interface Ended {
   signal: NodeJS.Signals | null;
 }
 
-/** Running programs, which end with the process that started them. */
+/** Running programs, killed when this process exits. */
 const running = new Set<Program>();
 process.on("exit", () => {
   for (const program of running) program.killAll();
 });
 
-/** A user's program in a process of its own, with all processes that it starts. */
+/** A user's program in its own process group. */
 export class Program {
   readonly #child: ChildProcess;
   readonly ended: Promise<Ended>;
@@ -31,14 +31,14 @@ export class Program {
   readonly #heard = new Set<() => void>();
 
   constructor(file: string, { args = [], cwd, env, execArgv = [] }: ProgramOptions) {
-    // A test runner's own word to its children is not for this one.
+    // Node's test runner sets it for its own children only.
     const { NODE_TEST_CONTEXT: _, ...inherited } = process.env;
     this.#child = fork(file, args, {
       ...(cwd === undefined ? {} : { cwd }),
       env: { ...inherited, ...env },
       execArgv: [...execArgv],
       silent: true,
-      // A group of its own, so that a power cut reaches all of it.
+      // A power cut must reach the whole group.
       detached: process.platform !== "win32",
     });
     running.add(this);
@@ -48,7 +48,7 @@ export class Program {
       this.#child.once("error", reject);
       this.#child.once("exit", (code, signal) => {
         this.#end = { code, signal };
-        // What it has started goes with it; else its output would stay open, too.
+        // Its children would keep its output open.
         this.killAll();
         running.delete(this);
       });
@@ -67,7 +67,6 @@ export class Program {
     return this.#end !== null;
   }
 
-  /** Resolves when it has printed this on standard output. */
   async printed(text: string | RegExp): Promise<void> {
     const isThere = () => (typeof text === "string" ? this.stdout.includes(text) : text.test(this.stdout));
     while (!isThere()) {
@@ -92,7 +91,7 @@ export class Program {
     }
   }
 
-  /** Resolves when every thread of every process of it stands still. */
+  /** Resolves when every thread of every process of it is stopped. */
   async stopAll(): Promise<void> {
     if (process.platform === "win32") {
       throw new HoldfastError(
@@ -111,7 +110,7 @@ export class Program {
   }
 }
 
-/** Stopped, or over. */
+/** Stopped, or exited. */
 const AT_REST = /^[TtZX]/;
 
 function standsStill(group: number): boolean {
@@ -134,7 +133,7 @@ function threadsOf(pid: string): string[] {
 function statOf(folder: string): { state: string; group: number } | null {
   try {
     const stat = readFileSync(`${folder}/stat`, "utf8");
-    // The name in it may hold anything, so count from its closing bracket.
+    // The program's name may hold anything, so count from its closing bracket.
     const [state = "", , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     return { state, group: Number(group) };
   } catch {

@@ -12,27 +12,26 @@ import { EAT } from "./memory-eater.ts";
 import type { PowerCutAnswer } from "./power-cut-process.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
 
-/** What a program may have when its memory is to run out, in megabytes. */
 const MEMORY = 128;
 
 export interface CrashOptions extends ProgramOptions {
   /** How it ends. */
   by: "SIGKILL" | "SIGTERM" | "out-of-memory" | "power-cut";
   /**
-   * Until then it runs: it has printed this on standard output, or what this returns has resolved. Out of memory a program
-   * may also run by itself, without.
+   * The crash comes once the program has printed this on standard output, or the returned promise has resolved. Optional for
+   * "out-of-memory".
    */
   when?: string | RegExp | ((program: { readonly pid: number; readonly stdout: string }) => unknown);
-  /** In megabytes, when memory is to run out: 128. Of its heap, from the start, or beyond what it has when it is to end. */
+  /** Megabytes for "out-of-memory": of its heap from the start, or beyond what it has when it is to end. Default: 128. */
   memory?: number;
   /**
-   * Who refuses it memory. "heap", the default: V8, which limits what JavaScript has. "kernel": all that the process has,
-   * buffers and what SQLite and native modules take, too. That takes Linux and `when`.
+   * "heap": V8 limits what JavaScript has. "kernel": limits all memory of the process, also buffers, SQLite and native
+   * modules; needs Linux and `when`. Default: "heap".
    */
   limit?: "heap" | "kernel";
-  /** For a power cut: the database, and where its image goes. `torn`: a number by which some unsynced sectors are kept. */
+  /** For a power cut: the database, and where its image goes. `torn`: a number that selects unsynced sectors to keep. */
   image?: { from: string; to: string; torn?: number };
-  /** After that much time without `when`, or without its end, it is killed, and the test fails: 60s. */
+  /** Without `when` or its end after this time, the program is killed and the test fails. Default: "60s". */
   timeout?: Duration;
 }
 
@@ -109,7 +108,7 @@ function wrong(message: string, hint: string): HoldfastError {
   return new HoldfastError("OPTION_INVALID", message, hint);
 }
 
-/** As this process was started, unless it is said otherwise: so it finds the same modules. */
+/** Started as this process was, so that it finds the same modules. */
 function started({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
 }
@@ -151,7 +150,7 @@ async function end(
 
 async function imageOf(options: Omit<PowerCutOptions, "booted">): Promise<PowerCutImage> {
   const child = fork(besides("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
-  // What it has said is read before its channel ends, and it may be over before that.
+  // The message may arrive after the exit, but before the channel ends.
   const gone = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code]]) => {
     throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
   });

@@ -7,13 +7,13 @@ export type JobBefore = Pick<Job, "id"> & Partial<Job>;
 
 export interface RecoveryVerdict {
   ok: boolean;
-  /** What is not as it must be, a sentence each. */
+  /** One sentence for each difference. */
   reasons: string[];
 }
 
 const PAGE = 1_000;
 const OVER: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancelled", "quarantined"]);
-/** What nothing ever changes about a job. */
+/** What never changes about a job. */
 const FIXED = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
 
 /**
