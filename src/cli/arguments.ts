@@ -33,7 +33,6 @@ export function stateOption(): Option {
   return new Option("--state <state>", "only jobs in this state").choices(JOB_STATES);
 }
 
-/** Reads JSON from an argument, or from standard input for `-`. `what` names the value in the error. */
 export async function readJson(text: string | undefined, what: string): Promise<unknown> {
   if (text === undefined) return undefined;
   const source = text === "-" ? await readStdin() : text;
@@ -48,7 +47,6 @@ export async function readJson(text: string | undefined, what: string): Promise<
   }
 }
 
-/** Rejects ids together with --all, and neither of them. */
 export function idsOrAll(command: Command): void {
   const ids = command.args;
   const { all } = command.opts<{ all?: boolean }>();
@@ -90,7 +88,6 @@ export interface RunOptions {
   watch?: boolean;
 }
 
-/** The options that `run` and `builds resume` share. */
 export function addPaceOptions(command: Command): Command {
   return command
     .option("--budget <usd>", "how much it may spend in all: 10, or usd=10,tokens=100000 (default: the pipeline's)", parseCost)
@@ -113,12 +110,10 @@ export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: 
 /** For help texts: other users of the host can read a command line, and the shell keeps it in its history. */
 export const TOKEN_SOURCES = "- reads standard input; default: HOLDFAST_TOKEN";
 
-/** The token from --token, or from standard input for `-`. */
 export async function readToken(token: string | undefined): Promise<string | undefined> {
   return token === "-" ? (await readStdin()).trim() : token;
 }
 
-/** The token from the environment, for commands without --token. */
 export function environmentToken(): string | undefined {
   return process.env["HOLDFAST_TOKEN"] || undefined;
 }
@@ -132,7 +127,7 @@ function collect(text: string, all: string[] = []): string[] {
   return [...all, text];
 }
 
-/** The entries that have a value: optional properties must be absent, not undefined. */
+/** Optional properties must be absent, not undefined. */
 export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
   const defined = Object.entries(entries).filter(([, value]) => value !== undefined);
   return Object.fromEntries(defined) as { [K in keyof T]?: Exclude<T[K], undefined> };

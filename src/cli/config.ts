@@ -7,12 +7,9 @@ import { refuseUnknown } from "../core/text/options.ts";
 import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
 import { errorPlace } from "./modules.ts";
 
-/** Names of a config in the current folder; the first that exists is used. */
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
-/** A config that was read, with absolute paths. */
 interface Settings {
-  /** The path as given or found. */
   file: string;
   folder: string;
   db: string | undefined;
@@ -37,7 +34,6 @@ export async function readConfig(command: Command): Promise<void> {
   });
 }
 
-/** Null without a config. */
 export function configOf(command: Command): Settings | null {
   return read.get(rootOf(command)) ?? null;
 }
@@ -47,7 +43,6 @@ export function namedConfig(command: Command): string | undefined {
   return typeof config === "string" ? config : undefined;
 }
 
-/** Commands that only read the database. */
 const READ_ONLY_COMMANDS = new Set(
   [
     "status, health, metrics, doctor, events, events sinks, audit, audit verify",
@@ -71,7 +66,6 @@ function pathOf(command: Command): string {
   return parent === null || parent.parent === null ? command.name() : `${pathOf(parent)} ${command.name()}`;
 }
 
-/** The files that a config's `modules` name, each once. */
 export function modulesOf({ file, folder, modules }: Settings): string[] {
   if (modules.length === 0) {
     throw new HoldfastError(
@@ -131,7 +125,6 @@ function place(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }
 
-/** Resolves paths in the options from the config's folder. */
 function placed(folder: string, given: OpenOptions): OpenOptions {
   const { artifacts } = given;
   const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : { ...given };

@@ -15,7 +15,6 @@ import { definedOnly } from "./arguments.ts";
 import { configOf, namedConfig } from "./config.ts";
 import { workerLog } from "./render/output.ts";
 
-/** The default database of `open`. */
 const DEFAULT = ".holdfast/work.db";
 
 /** Opens an existing database. A mistyped path must not create one, nor add tables to another program's database. */
@@ -51,7 +50,6 @@ export async function openExisting(
   }
 }
 
-/** Opens the database read-only, or an empty one in memory if there is none. */
 export async function openToLook(command: Command): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT;
   const { durability: _, sinks: __, backups, ...configured } = optionsOf(command);
@@ -91,7 +89,6 @@ export function openOrMake(
   });
 }
 
-/** Whether the config leaves recovery to the operator. */
 export function isManual(command: Command): boolean {
   return configOf(command)?.options.recovery === "manual";
 }
@@ -115,7 +112,6 @@ function optionsOf(command: Command): OpenOptions {
   return { ...options, ...definedOnly({ schema, artifacts }) };
 }
 
-/** The path of the database, which may not exist yet. Creates the folder of the default path. */
 export function fileOf(command: Command): string {
   const where = whereOf(command);
   if (where === undefined) createFolder(dirname(DEFAULT), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
@@ -126,17 +122,14 @@ export function artifactsOf(command: Command): string | undefined {
   return optionsOf(command).artifacts;
 }
 
-/** The schema of Holdfast's tables on a server. */
 export function schemaOf(command: Command): string {
   return optionsOf(command).schema ?? "holdfast";
 }
 
-/** The config's folder for backups. */
 export function backupsOf(command: Command): string | undefined {
   return optionsOf(command).backups?.folder;
 }
 
-/** The driver for files that cannot be opened as a database. */
 export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
   return configOf(command)?.options.driver ?? "node:sqlite";
 }
@@ -157,17 +150,14 @@ export function sameDatabase(command: Command): string {
   return options.map(([name, value]) => ` --${name} ${quoted(value as string)}`).join("");
 }
 
-/** Quotes a text as one word of a shell. */
 function quoted(text: string): string {
   return /^[\w./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-/** `holdfast jobs list`: the program name that is recorded for this process. */
 export function programOf(command: Command): string {
   return command.parent === null ? command.name() : `${programOf(command.parent)} ${command.name()}`;
 }
 
-/** The actor of a command that does not open the database: `holdfast restore (pid 4711 on here, by alice)`. */
 export function actorOf(command: Command): string {
   const { user = userName() } = optionsOf(command);
   return actorText({ program: programOf(command), pid: process.pid, host: hostname(), user });

@@ -1,4 +1,3 @@
-/** Exit codes of all commands. */
 export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damaged: 5, interrupted: 130 } as const;
 
 const CODES: Record<string, number> = {

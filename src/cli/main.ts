@@ -3,7 +3,6 @@ import { program } from "./program.ts";
 import { reportFailure } from "./render/output.ts";
 import { closeOnSignals } from "./signals.ts";
 
-/** Runs one command and ends the process with its exit code. */
 export async function main(args: readonly string[]): Promise<void> {
   // `holdfast jobs list | head` closes the pipe early, and a terminal may close: neither is a failure.
   for (const stream of [process.stdout, process.stderr]) {

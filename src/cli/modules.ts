@@ -34,7 +34,6 @@ async function loadModule(file: string): Promise<Record<string, unknown>> {
   }
 }
 
-/** The error of an import, with the file and the line. */
 function explainLoadError(error: unknown, file: string): HoldfastError {
   const { code, hint } = (typeof error === "object" && error !== null ? error : {}) as { code?: unknown; hint?: unknown };
   const why = messageOf(error);
@@ -64,7 +63,6 @@ function isSyntaxError(error: unknown): boolean {
   return error instanceof SyntaxError && (parsedPlace(error) !== null || thrownPlace(error) === null);
 }
 
-/** The line of the user's own code that threw. */
 function thrownPlace(error: unknown): RegExpExecArray | null {
   const frames = stackOf(error)
     .split("\n")
@@ -72,10 +70,9 @@ function thrownPlace(error: unknown): RegExpExecArray | null {
   return /\(?file:\/\/(\/.+):(\d+):\d+\)?$/m.exec(frames.join("\n"));
 }
 
-/** The folder of this package's modules, to skip their stack frames. */
 const OWN_FOLDER = new URL("..", import.meta.url).href;
 
-/** The line of an import that cannot be resolved; Node names only the file. */
+/** Node names only the file. */
 function importPlace(error: unknown): [string, string, string] | null {
   const [, wanted, path] = /^Cannot find (?:module|package) '(.+?)' imported from (\/.+)$/m.exec(messageOf(error)) ?? [];
   if (wanted === undefined || path === undefined || !existsSync(path)) return null;
@@ -113,13 +110,11 @@ function isDefinition(value: unknown): value is Definition {
   return typeof name === "string" && typeof policy === "object" && typeof handle === "function";
 }
 
-/** A pipeline, and the file that exports it. */
 export interface FoundPipeline {
   pipeline: Pipeline;
   file: string;
 }
 
-/** Finds a pipeline by file (its default export), or by name in the config's modules. */
 export async function findPipeline(given: string, command: Command): Promise<FoundPipeline> {
   if (existsSync(given) || isPath(given)) return { pipeline: await defaultPipeline(given), file: given };
   const config = configOf(command);
@@ -136,7 +131,6 @@ export async function findPipeline(given: string, command: Command): Promise<Fou
   return pipelineNamed(given, modulesOf(config), config.file);
 }
 
-/** Finds a pipeline by name in these modules. `whose` names the list of modules in the error. */
 export async function pipelineNamed(name: string, files: readonly string[], whose: string): Promise<FoundPipeline> {
   const all = await pipelinesIn(files);
   const found = all.find(({ pipeline }) => pipeline.name === name);

@@ -131,13 +131,11 @@ export async function program(args: readonly string[] = []): Promise<Command> {
   return root;
 }
 
-/** Adds the commands by name and summary only, for help and version. */
 function listed(root: Command): Command {
   for (const [, name, summary] of COMMANDS) root.command(name).summary(summary);
   return root;
 }
 
-/** The help of a command; of the program one screen of 80 × 40, with the commands in groups. */
 function formatHelp(command: Command, help: Help): string {
   if (command.parent !== null) return `${Help.prototype.formatHelp.call(help, command, help)}\nGlobal options: holdfast --help\n`;
   const options = command.options.filter(({ long }) => long !== "--version");
@@ -155,7 +153,6 @@ function row(group: string, name: string, text: string): string {
   return `${group.padEnd(10)} ${name} ${text}\n`;
 }
 
-/** The first word that is neither an option nor an option's value. */
 function commandIn(root: Command, args: readonly string[]): string | undefined {
   const takesValue = (word: string) => root.options.some(({ long, required }) => required && long === word);
   return args.find((word, i) => !word.startsWith("-") && !takesValue(args[i - 1] ?? ""));
@@ -186,7 +183,6 @@ class KnownCommand extends Command {
   }
 }
 
-/** The first argument, if it is none of the group's commands. */
 function unknownWord({ commands, args: [word] }: Command): string | undefined {
   return commands.length === 0 || commands.some((command) => command.name() === word) ? undefined : word;
 }

@@ -14,7 +14,6 @@ export function untilInterrupted(): AbortSignal & Disposable {
   });
 }
 
-/** Aborts at the first signal, or by `stop`. A later signal exits at once. */
 export class Interrupts implements Disposable {
   readonly #controller = new AbortController();
 
@@ -40,7 +39,6 @@ export class Interrupts implements Disposable {
   };
 }
 
-/** How long closing the database may take after a signal. */
 const CLOSE_TIMEOUT_MS = 2_000;
 
 /**

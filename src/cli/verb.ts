@@ -13,14 +13,11 @@ import { oneLine, paint } from "./render/table.ts";
 interface Help {
   /** Only of commands in a group; `program.ts` has the summaries of the others. */
   summary?: string;
-  /** The default is the summary as a sentence. */
   description?: string;
   examples: readonly string[];
-  /** Whether the group runs this command if none is named. */
   isDefault?: boolean;
 }
 
-/** Adds a command, or a group of commands, with its help. */
 export function addCommand(
   parent: Command,
   name: string,
@@ -33,7 +30,6 @@ export function addCommand(
     .addHelpText("after", `\nExample:\n${examples.map((line) => `  ${line}`).join("\n")}`);
 }
 
-/** The options of a list that is read page by page. */
 export function addPageOptions(command: Command): Command {
   return command
     .option("--limit <number>", "at most this many", atLeastOne, 50)
@@ -43,7 +39,6 @@ export function addPageOptions(command: Command): Command {
 /** What a command prints: the JSON document with --json, the text otherwise. */
 export type Answer = [value: object | null, text: () => string];
 
-/** An existing database, open for one command. */
 export interface OpenDatabase {
   hf: Holdfast;
   operator: Operator;
@@ -68,7 +63,6 @@ export function onDatabase<Given extends unknown[]>(
 /** Jobs are changed in batches of this size; a batch shares a commit. */
 const BATCH_SIZE = 500;
 
-/** An operator's action on single jobs. */
 interface JobAction {
   /** The participle for the answer: `retried`. */
   done: string;

@@ -52,7 +52,7 @@ function ageOf({ olderThan }: { olderThan: string }): number {
   return toMillis(olderThan as Duration, "--older-than");
 }
 
-/** Writes a new file, or removes what it wrote if the bytes cannot be read to their end. Returns the size. */
+/** Removes what it wrote if the bytes cannot be read to their end. */
 async function writeNew(bytes: NodeJS.ReadableStream, out: string): Promise<number> {
   const file = createWriteStream(out, { flags: "wx" });
   try {

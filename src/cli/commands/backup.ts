@@ -62,7 +62,6 @@ async function verifyBackup(path: string | undefined, command: Command): Promise
   );
 }
 
-/** The path of the new backup: a file as given, or a new name in a folder. */
 function targetOf(operator: Operator, path: string | undefined): string {
   const isFile = path !== undefined && !(existsSync(path) && statSync(path).isDirectory());
   return isFile ? resolve(path) : operator.backupPath(path);
@@ -134,7 +133,6 @@ export function restoreCommand(parent: Command): void {
     });
 }
 
-/** The newest backup from before this instant. */
 function baseOf(path: string, at: number | undefined, folder: string | undefined, databaseId: string | null): string {
   if (at === undefined)
     throw new HoldfastError("USAGE", "No backup to restore was given.", "Give its path, or an instant with --at.");
@@ -195,7 +193,6 @@ function restoreByServer(schema: string): HoldfastError {
   );
 }
 
-/** How many ids and ranges are printed; the report has all of them. */
 const NAMES_SHOWN = 10;
 
 export function salvageCommand(parent: Command): void {

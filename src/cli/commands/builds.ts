@@ -75,7 +75,6 @@ function addList(builds: Command): void {
   );
 }
 
-/** A build of the list, marked if it is ACTIVE and its orchestrator is dead. */
 type ListedBuild = Build & { orchestrator?: "dead" };
 
 function withDeadOrchestrators(page: Page<Build>, open: readonly OpenBuild[]): Page<ListedBuild> {
@@ -111,7 +110,6 @@ function totalOf({ stages }: Build, count: "ran" | "cached" | "failed" | "left")
   return Object.values(stages).reduce((sum, stage) => sum + stage[count], 0);
 }
 
-/** How many audit entries of a build are shown. */
 const HISTORY_LIMIT = 100;
 
 function addShow(builds: Command): void {
@@ -221,7 +219,6 @@ interface EndVerb {
   name: string;
   summary: string;
   description: string;
-  /** A reason for the example. */
   reason: string;
   done: string;
   end: (hf: Holdfast, id: string, reason: string) => Promise<Build>;

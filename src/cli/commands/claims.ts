@@ -25,7 +25,6 @@ interface ClaimOptions {
   shell?: boolean;
 }
 
-/** What a script needs to run the job and to settle it. */
 interface PrintedClaim {
   claim: string;
   job: Claim["job"];
@@ -135,7 +134,6 @@ function claimPage({ claim, job }: PrintedClaim, lease: number): string {
   ]);
 }
 
-/** The time until a failed renewal is tried again. */
 const RETRY_MS = 500;
 
 export function renewCommand(parent: Command): void {
@@ -172,7 +170,6 @@ function awaitEnd(): { over: AbortSignal; signalled: AbortSignal } & Disposable 
   return { over, signalled, [Symbol.dispose]: () => signalled[Symbol.dispose]() };
 }
 
-/** Renews until `over` aborts; calls `tell` after the first renewal. */
 async function keepRenewing(
   claim: HeldClaim,
   lease: number,

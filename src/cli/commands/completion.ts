@@ -12,13 +12,11 @@ export function completionCommand(parent: Command): void {
     .action((shell: keyof typeof SHELLS) => void process.stdout.write(SHELLS[shell](branchesOf(parent))));
 }
 
-/** What may follow a command on the command line. */
 interface Branch {
   /** "holdfast/jobs/list". */
   path: string;
   commands: { name: string; summary: string }[];
   options: Flag[];
-  /** The choices of its argument, if it has any. */
   choices: string[];
 }
 
@@ -29,7 +27,6 @@ interface Flag {
   choices: string[];
 }
 
-/** The branches of a command and of all commands below it. */
 export function branchesOf(command: Command, above = ""): Branch[] {
   const path = `${above}${command.name()}`;
   const help = command.createHelp();
@@ -44,7 +41,6 @@ export function branchesOf(command: Command, above = ""): Branch[] {
   return [branch, ...command.commands.flatMap((child) => branchesOf(child as Command, `${path}/`))];
 }
 
-/** The options of all commands that take a value. */
 function takingValues(branches: readonly Branch[]): string[] {
   const names = branches.flatMap(({ options }) => options.filter(({ takesValue }) => takesValue).flatMap(({ names }) => names));
   return [...new Set(names)];
@@ -87,7 +83,6 @@ complete -o default -F _holdfast holdfast
 `;
 }
 
-/** The cases for options that take a value: their choices, if any. */
 function bashValues({ path, options }: Branch): string[] {
   return options
     .filter(({ takesValue }) => takesValue)

@@ -61,7 +61,6 @@ function isOpen(opened: Holdfast | HoldfastError | null): opened is Holdfast {
 /** How long a checkpoint waits for readers of the log; the page names those that remain. */
 const CHECKPOINT_WAIT_MS = 2_000;
 
-/** Checks the whole database, and returns which findings of damage that cleared. */
 async function recheckAll(hf: Holdfast): Promise<Recheck> {
   const operator = new Operator(hf);
   const before = await operator.findings("damage");
@@ -123,23 +122,19 @@ async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError
 interface Examined extends Omit<Examination, "storeVersion"> {
   database: string;
   versions: { holdfast: string; node: string; platform: string; store: string | null };
-  /** Null if the database could not be opened. */
   recheck?: Recheck | null;
   /** Null if there is no log to copy, or the database could not be opened. */
   checkpoint?: Checkpointed | null;
 }
 
-/** The result of `--recheck`. */
 interface Recheck {
   ok: boolean;
   findings: string[];
-  /** Findings of damage that the check has cleared. */
   cleared: string[];
 }
 
 const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "yellow", note: "dim" };
 
-/** The page: findings first, then the facts. */
 function doctorPage(examined: Examined): string {
   const { found } = examined;
   const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");

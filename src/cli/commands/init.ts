@@ -63,7 +63,6 @@ async function write(named: string | undefined): Promise<{ created: string[]; ke
   return { created, kept: files.map(([file]) => file).filter((file) => !created.includes(file)) };
 }
 
-/** Creates a file atomically. False if it exists. */
 async function writeNew(file: string, text: string): Promise<boolean> {
   try {
     await writeFile(file, text, { flag: "wx" });
@@ -84,7 +83,6 @@ function steps(created: readonly string[]): string[] {
   ];
 }
 
-/** Whether the written files can import the package. */
 function isInstalled(): boolean {
   try {
     createRequire(resolve("holdfast.config.ts")).resolve("holdfast");

@@ -220,7 +220,6 @@ function leaseLeft(millis: number): string {
   return millis > 0 ? untilText(millis) : "expired";
 }
 
-/** When the job runs, why it failed, or how far it is. */
 function noteOf(job: Job, now: number): string {
   if (job.state === "pending" && job.runAt > now) {
     return `in ${untilText(job.runAt - now)}${job.error === undefined ? "" : `: ${job.error.message}`}`;

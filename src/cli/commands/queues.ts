@@ -62,7 +62,6 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
 /** On terminals narrower than this the columns of finished jobs are left out. */
 const WIDE_COLUMNS = 96;
 
-/** How many jobs of each queue finish in a second, measured between two readings. */
 export type Rates = ReadonlyMap<string, number>;
 
 /** Without measured rates the table shows those of the last minute. */
@@ -96,7 +95,6 @@ function isHeld({ name, paused, counts }: QueueOverview): boolean {
   return paused && !(isPipelineQueue(name) && isIdle);
 }
 
-/** How many jobs finished in about the last minute. */
 export function lastMinute(queue: QueueOverview): number {
   return FINISHED_STATES.reduce((total, state) => total + queue.lastMinute[state], 0);
 }

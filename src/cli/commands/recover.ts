@@ -15,7 +15,6 @@ import { addCommand, onDatabase } from "../verb.ts";
 
 type Entry = ReclaimTotals["log"][number];
 
-/** Expired leases are counted up to this number. */
 const LEASES_COUNTED = 1_000;
 
 export function recoverCommand(parent: Command): void {
@@ -68,7 +67,6 @@ interface RecoverOptions {
   acknowledge?: boolean;
 }
 
-/** Rejects options that exclude each other. */
 function refuseCombined(options: RecoverOptions): void {
   const given = Object.keys(options).filter((name) => ["dryRun", "apply", "last", "history", "acknowledge"].includes(name));
   if (given.length < 2) return;
@@ -107,7 +105,6 @@ const acknowledge = onDatabase(async ({ hf }) => {
   return [{ acknowledged }, () => text];
 });
 
-/** Shows what a recovery would do, and writes nothing. */
 const preview = onDatabase(async ({ operator, command }, since: number | null) => {
   const plan = await operator.previewRecovery(since);
   const lost = since === null ? await lostIn(operator) : [];
@@ -144,7 +141,6 @@ function recoveryTable(log: readonly Entry[], now: number): string {
   );
 }
 
-/** A report in one line. */
 export function sayReport(report: CrashRecoveryReport, now: number): string {
   const { recoveredAt, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs, errors } = report;
   // A job that was claimed again and lost again before the report ended counts twice.
@@ -195,7 +191,6 @@ function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["cras
 
 const NOTHING = "Nothing to recover.";
 
-/** What a recovery would do, what it would report, and the command that does it. */
 function planPage(
   plan: RecoveryPlan | null,
   lost: readonly string[],
@@ -211,7 +206,6 @@ function planPage(
   return [...parts, "", paint("dim", `${waits}To do it now:`), `  ${advice}${sameDatabase(command)}`].join("\n");
 }
 
-/** What a recovery has done. */
 function donePage(done: RecoveryPlan | null, now: number): string {
   if (done === null) return NOTHING;
   const lines = actionsOf(done, now).map(([verb, what]) => `  ${PAST_TENSE[verb]} ${what}`);

@@ -33,7 +33,6 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
   return { micros: Math.max(left.micros, least.micros), tokens: Math.max(left.tokens, least.tokens) };
 }
 
-/** Why the build is paused, and what it is estimated to need. */
 export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
   const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${spentText(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
@@ -42,7 +41,6 @@ export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null =
   return paint("yellow", `${what}${next}.${finish}`);
 }
 
-/** The commands that continue or abandon the build. */
 export function sayHow(row: BuildRow, again: string, token: string | undefined): string {
   const given = token ?? "TOKEN";
   const lines = [
@@ -56,7 +54,6 @@ export function sayHow(row: BuildRow, again: string, token: string | undefined):
   return lines.join("\n");
 }
 
-/** Asks for a new budget on the terminal; null if the user gives none. */
 export async function askBudget(
   row: BuildRow,
   toFinish: Amount | null,
@@ -90,17 +87,14 @@ export async function askBudget(
   }
 }
 
-/** A token for the approval that the user has just given on the terminal. */
 export async function tokenFor(hf: Holdfast, build: Build): Promise<string> {
   return build.token ?? hf.builds.mintToken(build.id);
 }
 
-/** The least total that lets the next target run. */
 function leastOf(row: BuildRow): string {
   return limitedOf(row, plus(row.spent, row.refused));
 }
 
-/** An amount in the units that the budget limits. */
 function limitedOf({ budget }: BuildRow, amount: Amount): string {
   const limited = UNITS.filter((unit) => budget[unit] !== null);
   return limited.map((unit) => unitText(unit, amount[unit])).join(" and ");

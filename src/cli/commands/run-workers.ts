@@ -11,7 +11,6 @@ const STOP_TIMEOUT_MS = 15_000;
 
 interface WorkerProcessesOptions extends FoundPipeline {
   command: Command;
-  /** How many processes, and how many jobs each runs at once. */
   options: Pick<RunOptions, "workers" | "concurrency">;
   say: (text: string) => void;
 }
@@ -30,19 +29,16 @@ export class WorkerProcesses {
     this.#parts = parts;
   }
 
-  /** How many are running. */
   get size(): number {
     return this.#there.size;
   }
 
-  /** Starts the processes, on the first call only. */
   start(): void {
     if (this.#started) return;
     this.#started = true;
     for (let i = 0; i < (this.#parts.options.workers ?? 0); i++) this.#hire();
   }
 
-  /** Stops the processes, and waits until they have exited. */
   async end(): Promise<void> {
     this.#ending = true;
     await Promise.all([...this.#there].map((child) => stopChild(child)));

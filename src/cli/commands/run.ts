@@ -182,7 +182,6 @@ interface RunParts {
   interrupts: Interrupts;
 }
 
-/** Runs builds, and stops the worker processes at the end. Returns the exit code, also after an interruption. */
 async function withWorkers({ workers, interrupts }: RunParts, run: () => Promise<number>): Promise<number> {
   using _ = new ExitGuard();
   try {
@@ -276,9 +275,7 @@ export interface Wanted {
   model: Model;
   options: BuildOptions;
   token?: string | undefined;
-  /** Whether to abandon an interrupted build and start a new one. */
   fresh?: boolean | undefined;
-  /** The command line that continues the build. */
   again: string;
   /** The command line that abandons an interrupted build and starts a new one, if the command has one. */
   anew?: string;
@@ -287,7 +284,6 @@ export interface Wanted {
 
 type Begun = { handle: BuildHandle; how: "started" | "resumed"; warnings: string[] } | { paused: Build };
 
-/** Starts a build, or resumes one that was interrupted, or one that is paused and has a new budget. */
 async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   const { pipeline, model, options, signal } = wanted;
   const operator = new Operator(hf);
@@ -301,7 +297,6 @@ async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   return resumeBuild(hf, open, wanted, warnings);
 }
 
-/** Resumes this build. Errors name the command that starts a new one. */
 async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
   const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";

@@ -6,7 +6,6 @@ import { noSuchSchedule } from "../../engine/schedules.ts";
 import { type Column, oneLine, tableOr } from "../render/table.ts";
 import { addCommand, onDatabase } from "../verb.ts";
 
-/** What an operator does to a schedule, and the word for it in the answer. */
 const ACTIONS = {
   pause: { does: "stop its ticks until it is resumed", done: "Paused" },
   resume: { does: "resume it from the next tick on", done: "Resumed" },

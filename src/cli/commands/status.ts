@@ -68,11 +68,9 @@ function intervalOf(given: string | true | undefined): number | null {
   throw new HoldfastError("DURATION_INVALID", `--watch is ${String(given)}.`, `Give at least ${MIN_INTERVAL_MS}ms, e.g. 2s.`);
 }
 
-/** One reading, and the rates since the one before. */
 interface Reading {
   overview: Overview;
   alarms: Alarm[];
-  /** Missing in the first reading. */
   rates?: Rates;
 }
 
@@ -152,10 +150,8 @@ function adviceOf(hint: string, hasModules: boolean, same: string): string {
   return commands.join(" && ");
 }
 
-/** How many schedules are shown, those with the next ticks. */
 const SCHEDULES_SHOWN = 5;
 
-/** The whole page; what needs attention comes first. */
 function statusPage(path: string, overview: Overview, alarms: readonly Alarm[], rates?: Rates): string {
   return [
     headline(path, overview, rates),
@@ -234,7 +230,6 @@ function schedules({ at, schedules }: Overview): string {
   return scheduleTable(soonest, at) + (more === 0 ? "" : `\n${paint("dim", `${numberText(more)} more: holdfast schedules`)}`);
 }
 
-/** The next tick; paused schedules are last. */
 function tickOrder({ paused, nextAt }: Schedule): number {
   return paused ? Number.MAX_SAFE_INTEGER : nextAt;
 }

@@ -47,7 +47,6 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
   ];
 }
 
-/** All locks, and the orchestrator locks of pipelines. */
 async function listLocks(operator: Operator): Promise<Answer> {
   const [locks, leads] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
   const rows: Held[] = [

@@ -106,7 +106,6 @@ function printWorking(
   });
 }
 
-/** A signal, or a request of `holdfast stop` with its own drain time. */
 type StopReason = { signal: NodeJS.Signals; drain: number } | { asked: true; drain: number };
 
 function stoppingText(reason: StopReason): string {
@@ -225,7 +224,6 @@ async function stillThere(operator: Operator, unasked: readonly ProcessView[]): 
   });
 }
 
-/** Waits until the processes have exited. Returns those that have not. */
 async function untilGone(
   operator: Operator,
   asked: readonly ProcessView[],
@@ -246,7 +244,6 @@ async function untilGone(
   return left;
 }
 
-/** Processes in the JSON answer. */
 function named(processes: readonly ProcessView[]): Pick<ProcessView, "pid" | "host" | "program">[] {
   return processes.map(({ pid, host, program }) => ({ pid, host, program }));
 }

@@ -3,7 +3,6 @@ import type { Log } from "../../engine/log.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { oneLine, paint, printable, type Style } from "./table.ts";
 
-/** Prints a command's answer: one JSON document with --json, otherwise text. */
 export function answer(command: Command, value: object | null, text: () => string): void {
   process.stdout.write(`${isJson(command) ? JSON.stringify(value) : text()}\n`);
 }
@@ -13,7 +12,6 @@ export function writeLine(text: string): Promise<boolean> {
   return new Promise((resolve) => process.stdout.write(`${text}\n`, (error) => resolve(error === null || error === undefined)));
 }
 
-/** Writes these lines to standard output. */
 export function writeLines(lines: readonly string[]): void {
   if (lines.length > 0) process.stdout.write(`${lines.join("\n")}\n`);
 }
@@ -26,12 +24,10 @@ const LEVELS = ["debug", "info", "warn", "error"] as const;
 type Level = (typeof LEVELS)[number];
 const LEVEL_STYLES: Record<Level, Style> = { debug: "dim", info: "blue", warn: "yellow", error: "red" };
 
-/** A log on standard error, from this level on. */
 export function workerLog(from: Level): Log {
   return writtenLog(from, (line) => void process.stderr.write(`${line}\n`));
 }
 
-/** A log that writes lines with `write`. */
 export function writtenLog(from: Level, write: (line: string) => void): Log {
   const at = (level: Level) => {
     if (LEVELS.indexOf(level) < LEVELS.indexOf(from)) return () => {};
@@ -53,7 +49,6 @@ interface Failure {
   stack?: string;
 }
 
-/** Prints an error, and returns its exit code. */
 export function reportFailure(thrown: unknown, json: boolean): number {
   // Commander also throws after it printed help or the version.
   if (thrown instanceof CommanderError && thrown.exitCode === 0) return EXIT.done;

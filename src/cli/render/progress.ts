@@ -12,16 +12,13 @@ import { isJson, writtenLog } from "./output.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
 
-/** A build at one moment. */
 interface BuildSnapshot {
   build: Build;
   /** Whether the source is still being listed, so that the amount of work is unknown. */
   listing: boolean;
-  /** How many processes work on it. */
   processes: number;
 }
 
-/** Shows builds while a command runs them. */
 export interface BuildDisplay extends Disposable {
   readonly log: Log;
   /** Prints a message; with --json on standard error. */
@@ -31,7 +28,6 @@ export interface BuildDisplay extends Disposable {
   end(build: Build, text: () => string): void;
 }
 
-/** The shortest time between two progress lines. */
 const LINE_INTERVAL_MS = 1_000;
 /** The block shows elapsed time, so it is redrawn also without progress. */
 const REDRAW_INTERVAL_MS = 500;
@@ -125,9 +121,7 @@ class TerminalDisplay implements BuildDisplay {
   }
 }
 
-/** The widest progress bar, in columns. */
 const MAX_BAR_WIDTH = 30;
-/** The width of the counts beside the bar, and of their gaps. */
 const BESIDE_BAR_WIDTH = 46;
 
 /** One line for each stage, and one for the whole build. */
@@ -146,7 +140,6 @@ function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): s
   ].join("\n");
 }
 
-/** Joins as many parts as fit into one line. */
 function joinFitting(parts: readonly string[]): string {
   let line = "";
   let room = terminalWidth();
@@ -158,7 +151,6 @@ function joinFitting(parts: readonly string[]): string {
   return line;
 }
 
-/** The progress in one line, for logs. */
 function progressLine(seen: BuildSnapshot, pace: BuildRate): string {
   const stages = stageRows(seen.build).map(({ name, ran, cached, failed, left }) => {
     const counts = [`${numberText(ran)} done`];
@@ -192,16 +184,13 @@ function barStyle({ failed, left, ran, cached }: StageRow): "yellow" | "green" |
   return left === 0 && ran + cached > 0 ? "green" : "cyan";
 }
 
-/** The rate is measured over this time. */
 const RATE_WINDOW_MS = 15_000;
 /** A rate is only given after this time. */
 const RATE_MIN_MS = 1_000;
 
-/** Measures a build's rate and estimates the time that is left. */
 class BuildRate {
   readonly #seen: { at: number; ended: number }[] = [];
 
-  /** Adds a measurement; `at` is monotonic time in milliseconds. */
   see(build: Build, at: number): void {
     const ended = sum(build, ({ ran, failed }) => ran + failed);
     if (this.#seen.at(-1)?.ended === ended && this.#seen.length > 1) this.#seen.pop();
@@ -245,7 +234,6 @@ function stageColumns(): Column<StageRow>[] {
   ];
 }
 
-/** The state of a build and its reason, counts by stage, cost and errors. */
 export function buildSummary(build: Build, now: number): string {
   const rows = stageRows(build);
   const parts = [headline(build, now), rows.length === 0 ? "" : table(stageColumns(), rows), errorsOf(build)];
@@ -271,7 +259,6 @@ function errorsOf({ errors, stages }: Build): string {
   return lines.join("\n");
 }
 
-/** The command to run next. */
 export function nextStep({ id, state }: Pick<Build, "id" | "state">, again: string): string {
   switch (state as BuildState) {
     case "SUCCESS":

@@ -16,7 +16,6 @@ export interface Column<Row> {
 
 const GAP = 2;
 
-/** A column of counts; zeros are dim. */
 export function count<Row>(
   title: string,
   of: (row: Row) => number,
@@ -54,18 +53,15 @@ export function table<Row>(given: readonly Column<Row>[], rows: readonly Row[], 
   }
 }
 
-/** The table, or a note if it has no rows. */
 export function tableOr<Row>(note: string, columns: readonly Column<Row>[], rows: readonly Row[]): string {
   return rows.length === 0 ? paint("dim", note) : table(columns, rows);
 }
 
-/** One line for each label that has a value. */
 export function labelled(entries: readonly (readonly [label: string, value: string | undefined])[], width = 10): string {
   const lines = entries.flatMap(([label, value]) => (value === undefined ? [] : `${paint("dim", label.padEnd(width))}${value}`));
   return lines.join("\n");
 }
 
-/** The columns that fit side by side at their least widths. */
 function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], room: number): readonly Column<Row>[] {
   const leastWidth = ({ title, value, least }: Column<Row>) => {
     const wanted = Math.max(widthOf(title), ...rows.map((row) => widthOf(oneLine(value(row)))));
@@ -76,7 +72,6 @@ function fitting<Row>(columns: readonly Column<Row>[], rows: readonly Row[], roo
   return total <= room || last === -1 ? columns : fitting(columns.toSpliced(last, 1), rows, room);
 }
 
-/** Shrinks the widest shrinkable column until the table fits. */
 function fit<Row>(columns: readonly Column<Row>[], wanted: readonly number[], room: number): number[] {
   const widths = [...wanted];
   let excess = widths.reduce((sum, width) => sum + width + GAP, -GAP) - room;
@@ -117,12 +112,10 @@ export function printable(text: string): string {
   return plain.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "");
 }
 
-/** A printable text on one line. */
 export function oneLine(text: string): string {
   return printable(text.replace(/\s+/g, " ")).trim();
 }
 
-/** The width in cells of a terminal. */
 export function widthOf(text: string): number {
   if (PLAIN.test(text)) return text.length;
   let width = 0;
@@ -130,7 +123,6 @@ export function widthOf(text: string): number {
   return width;
 }
 
-/** Shortens a text to this width, with … at its end. */
 export function truncate(text: string, width: number): string {
   if (widthOf(text) <= width) return text;
   let kept = "";
@@ -166,7 +158,6 @@ const JOB_STYLES: Record<JobState, Style | null> = {
   quarantined: "red",
 };
 
-/** The colour of a job state in all commands. */
 export function stateStyle(state: JobState): Style | null {
   return JOB_STYLES[state];
 }

@@ -38,12 +38,10 @@ export class LiveBlock implements Disposable {
     this.#write(`${erase}${this.#block()}`);
   }
 
-  /** Writes lines above the block. */
   write(text: string): void {
     this.#above(() => this.#write(`${text}\n`));
   }
 
-  /** Removes the block. */
   clear(): void {
     this.#write(this.#erased());
     this.#lines = [];
@@ -172,9 +170,7 @@ export class Screen implements Disposable {
   }
 }
 
-/** Shorter work shows no notice. */
 const NOTICE_AFTER_MS = 1_000;
-/** The time between two notices in a log. */
 const NOTICE_INTERVAL_MS = 5_000;
 
 /** Shows the progress of slow work on standard error: one line in place on a terminal, a line now and then in a log. */
@@ -197,7 +193,6 @@ class SlowNotice implements Disposable {
   }
 }
 
-/** Runs work, and shows its progress if it is slow. */
 export async function withProgress<T>(work: (tell: (progress: Progress) => void) => Promise<T>): Promise<T> {
   using longer = new SlowNotice();
   return await work((progress) => longer.tell(progressText(progress)));
