@@ -84,68 +84,55 @@ export function diagnose(seen: Inspection): Diagnosis[] {
 
 const GRADES: readonly Grade[] = ["damage", "error", "warning", "note"];
 
-function ofDamage({ findings, checked }: Inspection): Diagnosis[] {
-  const mend = "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP";
-  const known = findings.map(({ severity, what }): Diagnosis => {
-    if (severity === "damage") return { grade: "damage", area: "damage", message: what, mend };
-    if (severity === "unlocked") return { grade: "error", area: "processes", message: what, mend: RESTART };
-    const grade = severity === "loss" ? "error" : severity === "row" ? "warning" : "note";
-    return {
-      grade,
-      area: "damage",
-      message: what,
-      mend: severity === "row" ? "holdfast quarantine list" : "holdfast recover --last",
-    };
-  });
-  const isKnown = known.some(({ grade }) => grade === "damage");
-  const now = checked.map((message): Diagnosis => ({ grade: "damage", area: "damage", message, mend }));
-  return [...known, ...(isKnown ? [] : now)];
+function diagnosis(grade: Grade, area: Area, message: string, mend: string | null): Diagnosis {
+  return { grade, area, message, mend };
 }
 
-const RESTART = "restart that process; use holdfast backup where it copies or reads the database's files";
+function ofDamage({ findings, checked }: Inspection): Diagnosis[] {
+  const mend = "holdfast doctor --recheck; then holdfast salvage, or holdfast restore BACKUP";
+  const known = findings.map(({ severity, what }) => {
+    switch (severity) {
+      case "damage":
+        return diagnosis("damage", "damage", what, mend);
+      case "unlocked":
+        return diagnosis("error", "processes", what, RESTART_HINT);
+      case "row":
+        return diagnosis("warning", "damage", what, "holdfast quarantine list");
+      default:
+        return diagnosis(severity === "loss" ? "error" : "note", "damage", what, "holdfast recover --last");
+    }
+  });
+  if (known.some(({ grade }) => grade === "damage")) return known;
+  return [...known, ...checked.map((message) => diagnosis("damage", "damage", message, mend))];
+}
+
+const RESTART_HINT = "restart that process; use holdfast backup where it copies or reads the database's files";
 
 function ofDisk({ disk, file, size, schema }: Inspection): Diagnosis[] {
   const found: Diagnosis[] = [];
-  const say = (grade: Grade, area: Area, message: string, mend: string | null) => found.push({ grade, area, message, mend });
   if (file !== null && (file.mode & 0o007) !== 0) {
     const mode = `0${(file.mode & 0o777).toString(8)}`;
     const message = `Every user of this host can open the database (mode ${mode}), read it, and hold up its writers.`;
-    say("warning", "disk", message, `chmod -R o= '${file.path}' '${file.path}'-*`);
+    found.push(diagnosis("warning", "disk", message, `chmod -R o= '${file.path}' '${file.path}'-*`));
   }
   if (disk !== null && disk.network !== null) {
-    say(
-      "error",
-      "disk",
-      `${disk.folder} is on a network file system (${disk.network}): locks cannot be trusted there.`,
-      "move it to a local disk",
-    );
+    const message = `${disk.folder} is on a network file system (${disk.network}): locks cannot be trusted there.`;
+    found.push(diagnosis("error", "disk", message, "move it to a local disk"));
   }
   const needed = size?.bytes ?? 0;
-  if (disk !== null && disk.free < MIN_FREE_BYTES)
-    say("error", "disk", `There are only ${bytesText(disk.free)} left on the disk.`, "free some space");
-  else if (disk !== null && disk.free < needed) {
-    say(
-      "warning",
-      "disk",
-      `There are ${bytesText(disk.free)} left, and a backup or a salvage needs ${bytesText(needed)}.`,
-      "free some space",
-    );
+  if (disk !== null && disk.free < MIN_FREE_BYTES) {
+    found.push(diagnosis("error", "disk", `There are only ${bytesText(disk.free)} left on the disk.`, "free some space"));
+  } else if (disk !== null && disk.free < needed) {
+    const message = `There are ${bytesText(disk.free)} left, and a backup or a salvage needs ${bytesText(needed)}.`;
+    found.push(diagnosis("warning", "disk", message, "free some space"));
   }
   if (size !== null && size.unused > MIN_FREE_BYTES && size.unused > size.bytes / 2) {
-    say(
-      "note",
-      "disk",
-      `${bytesText(size.unused)} of ${bytesText(size.bytes)} are unused.`,
-      "holdfast backup, then holdfast restore of it, makes it small",
-    );
+    const message = `${bytesText(size.unused)} of ${bytesText(size.bytes)} are unused.`;
+    found.push(diagnosis("note", "disk", message, "holdfast backup, then holdfast restore of it, makes it small"));
   }
   if (schema !== null && schema.version !== schema.known) {
-    say(
-      "warning",
-      "schema",
-      `The schema is version ${schema.version}, and this Holdfast writes ${schema.known}.`,
-      "start a worker of this version",
-    );
+    const message = `The schema is version ${schema.version}, and this Holdfast writes ${schema.known}.`;
+    found.push(diagnosis("warning", "schema", message, "start a worker of this version"));
   }
   return found;
 }
@@ -154,65 +141,60 @@ function ofSettings({ settings }: Inspection): Diagnosis[] {
   return settings
     .filter(({ value, wanted }) => wanted !== null && value !== wanted)
     .map(({ name, value, wanted }) => {
-      const grade = name === "data_checksums" ? "warning" : "error";
-      const mend = name === "data_checksums" ? "pg_checksums --enable, while the server is down" : `set ${name} to ${wanted}`;
-      return { grade, area: "settings", message: `${name} is ${value}, and should be ${wanted}.`, mend };
+      const message = `${name} is ${value}, and should be ${wanted}.`;
+      if (name !== "data_checksums") return diagnosis("error", "settings", message, `set ${name} to ${wanted}`);
+      return diagnosis("warning", "settings", message, "pg_checksums --enable, while the server is down");
     });
 }
 
 function ofWal({ wal }: Inspection): Diagnosis[] {
   if (wal === null || !isLong(wal)) return [];
   const who = readersText(wal.readers);
-  const message = `The write-ahead log has ${bytesText(wal.bytes)}${who === null ? "" : `; ${who} reads an earlier state and pins it`}.`;
+  const pinned = who === null ? "" : `; ${who} reads an earlier state and pins it`;
   const mend =
     who === null
       ? "end transactions that are open for long, in programs that use this file"
       : "end that transaction, or that program";
-  return [{ grade: wal.bytes >= VERY_LONG_WAL_BYTES ? "error" : "warning", area: "wal", message, mend }];
+  const grade = wal.bytes >= VERY_LONG_WAL_BYTES ? "error" : "warning";
+  return [diagnosis(grade, "wal", `The write-ahead log has ${bytesText(wal.bytes)}${pinned}.`, mend)];
 }
 
 function ofTransactions({ transactions, now }: Inspection): Diagnosis[] {
-  return transactions.map(({ pid, program, since }) => ({
-    grade: "warning",
-    area: "wal",
-    message: `A transaction of ${program} (server's pid ${pid}) is open for ${durationText(now - since)}, and keeps the server from cleaning up.`,
-    mend: `select pg_terminate_backend(${pid})`,
-  }));
+  return transactions.map(({ pid, program, since }) => {
+    const message = `A transaction of ${program} (server's pid ${pid}) is open for ${durationText(now - since)}, and keeps the server from cleaning up.`;
+    return diagnosis("warning", "wal", message, `select pg_terminate_backend(${pid})`);
+  });
 }
 
 function ofProcesses({ processes, locks }: Inspection): Diagnosis[] {
   const dead = processes.filter((one) => one.dead);
   const stale = locks.filter((lock) => lock.stale);
   return [
-    ...dead.slice(0, MAX_NAMED).map(({ pid, host, program, running }): Diagnosis => {
+    ...dead.slice(0, MAX_NAMED).map(({ pid, host, program, running }) => {
       const message = `${program} (pid ${pid} on ${host}) is dead, and has left ${plural(running, "job")}.`;
-      return { grade: "warning", area: "processes", message, mend: RECOVER_COMMAND };
+      return diagnosis("warning", "processes", message, RECOVER_COMMAND);
     }),
     ...more(dead.length, "processes", "dead processes", RECOVER_COMMAND),
-    ...stale.slice(0, MAX_NAMED).map(({ name, holder }): Diagnosis => {
-      return {
-        grade: "warning",
-        area: "locks",
-        message: `The lock ${name} of ${holder} has run out.`,
-        mend: `holdfast unlock ${name}`,
-      };
+    ...stale.slice(0, MAX_NAMED).map(({ name, holder }) => {
+      return diagnosis("warning", "locks", `The lock ${name} of ${holder} has run out.`, `holdfast unlock ${name}`);
     }),
     ...more(stale.length, "locks", "locks that have run out", "holdfast unlock"),
   ];
 }
 
 function ofJobs({ stuck }: Inspection): Diagnosis[] {
+  const mend = "holdfast recover --expired-for 1m";
   return [
-    ...stuck.slice(0, MAX_NAMED).map(({ id, why, by }): Diagnosis => {
+    ...stuck.slice(0, MAX_NAMED).map(({ id, why, by }) => {
       if (why === "forgotten") {
         const message = `Job ${id} waits, and nothing is known that it waits for.`;
-        return { grade: "error", area: "jobs", message, mend: `holdfast jobs cancel ${id}` };
+        return diagnosis("error", "jobs", message, `holdfast jobs cancel ${id}`);
       }
       const what = why === "expired" ? "its lease ran out" : "it is past its timeout";
       const message = `Job ${id} is stuck: ${what} ${durationText(by ?? 0)} ago, and no process has reclaimed it.`;
-      return { grade: "warning", area: "jobs", message, mend: "holdfast recover --expired-for 1m" };
+      return diagnosis("warning", "jobs", message, mend);
     }),
-    ...more(stuck.length, "jobs", "jobs that are stuck", "holdfast recover --expired-for 1m"),
+    ...more(stuck.length, "jobs", "jobs that are stuck", mend),
   ];
 }
 
@@ -223,69 +205,54 @@ function ofArtifacts({ artifacts }: Inspection): Diagnosis[] {
   if (first !== undefined) {
     const others = artifacts.missing.length === 1 ? "" : ` and ${artifacts.missing.length - 1} more`;
     const message = `Artifacts that something refers to are missing: ${first}${others}.`;
-    found.push({ grade: "error", area: "artifacts", message, mend: "holdfast restore a backup that was made --with-artifacts" });
+    found.push(diagnosis("error", "artifacts", message, "holdfast restore a backup that was made --with-artifacts"));
   }
   if (artifacts.orphaned > 0) {
     const message = `${artifacts.orphaned} of ${artifacts.there} artifacts are referenced by nothing.`;
-    found.push({ grade: "note", area: "artifacts", message, mend: "holdfast artifacts sweep" });
+    found.push(diagnosis("note", "artifacts", message, "holdfast artifacts sweep"));
   }
   return found;
 }
 
 function ofAudit({ audit }: Inspection): Diagnosis[] {
   if (audit === null || audit.fault === null) return [];
-  return [
-    {
-      grade: "damage",
-      area: "audit",
-      message: `The audit is not as it was written. ${audit.fault}`,
-      mend: "holdfast audit verify",
-    },
-  ];
+  return [diagnosis("damage", "audit", `The audit is not as it was written. ${audit.fault}`, "holdfast audit verify")];
 }
 
 function ofBackups({ backups, now }: Inspection): Diagnosis[] {
   if (backups === null) return [];
   const { folder, newest, every } = backups;
-  if (newest === null) {
-    return [{ grade: "warning", area: "backups", message: `There is no backup in ${folder}.`, mend: "holdfast backup" }];
-  }
-  const old = every === null ? OLD_BACKUP_MS : 2 * every;
-  if (now - newest <= old) return [];
-  return [
-    {
-      grade: "warning",
-      area: "backups",
-      message: `The newest backup is ${durationText(now - newest)} old.`,
-      mend: "holdfast backup",
-    },
-  ];
+  if (newest === null) return [diagnosis("warning", "backups", `There is no backup in ${folder}.`, "holdfast backup")];
+  if (now - newest <= (every === null ? OLD_BACKUP_MS : 2 * every)) return [];
+  return [diagnosis("warning", "backups", `The newest backup is ${durationText(now - newest)} old.`, "holdfast backup")];
 }
 
 function ofJournal({ journal, now }: Inspection): Diagnosis[] {
   if (journal === null || journal.since === null || now - journal.since <= JOURNAL_LATE_MS) return [];
   const message = `The journal's files lack ${plural(journal.changes, "change")}, the oldest of ${durationText(now - journal.since)} ago: they are in the database alone.`;
   const mend = "see that DATABASE-changes/ can be written, and that its disk is not full";
-  return [{ grade: "warning", area: "backups", message, mend }];
+  return [diagnosis("warning", "backups", message, mend)];
 }
 
 function ofClock({ clock, now }: Inspection): Diagnosis[] {
   if (clock === null) return [];
   const found: Diagnosis[] = [];
-  const mend = "see that the host's clock is kept by NTP";
-  if (clock.latest > clock.store + MAX_CLOCK_SKEW_MS) {
-    const message = `Something is written down for ${durationText(clock.latest - clock.store)} from now: a clock was set back, or another host's is ahead.`;
-    found.push({ grade: "warning", area: "clock", message, mend });
+  const add = (grade: Grade, message: string) =>
+    found.push(diagnosis(grade, "clock", message, "see that the host's clock is kept by NTP"));
+  const { latest, store, stepsBack } = clock;
+  if (latest > store + MAX_CLOCK_SKEW_MS) {
+    const ahead = durationText(latest - store);
+    add("warning", `Something is written down for ${ahead} from now: a clock was set back, or another host's is ahead.`);
   }
-  if (Math.abs(clock.store - now) > MAX_CLOCK_SKEW_MS) {
-    const message = `The clock of this host is ${durationText(Math.abs(clock.store - now))} ${now > clock.store ? "ahead of" : "behind"} the server's.`;
-    found.push({ grade: "note", area: "clock", message, mend });
+  if (Math.abs(store - now) > MAX_CLOCK_SKEW_MS) {
+    const direction = now > store ? "ahead of" : "behind";
+    add("note", `The clock of this host is ${durationText(Math.abs(store - now))} ${direction} the server's.`);
   }
-  const last = clock.stepsBack.at(-1);
+  const last = stepsBack.at(-1);
   if (last !== undefined) {
-    const times = clock.stepsBack.length === 1 ? "once" : `${clock.stepsBack.length} times`;
-    const message = `The clock has gone back ${times} lately, last by ${durationText(last.by)}, ${durationText(Math.max(0, now - last.at))} ago.`;
-    found.push({ grade: "note", area: "clock", message, mend });
+    const times = stepsBack.length === 1 ? "once" : `${stepsBack.length} times`;
+    const when = durationText(Math.max(0, now - last.at));
+    add("note", `The clock has gone back ${times} lately, last by ${durationText(last.by)}, ${when} ago.`);
   }
   return found;
 }
@@ -293,14 +260,13 @@ function ofClock({ clock, now }: Inspection): Diagnosis[] {
 function ofReports({ reports, now }: Inspection): Diagnosis[] {
   return reports.map(({ state, errors, begunAt }) => {
     if (state !== "failed") {
-      const message = `A recovery is under way for ${durationText(now - begunAt)}.`;
-      return { grade: "note", area: "recovery", message, mend: null };
+      return diagnosis("note", "recovery", `A recovery is under way for ${durationText(now - begunAt)}.`, null);
     }
     const message = `After a crash something was found to be wrong: ${errors[0] ?? ""}`;
-    return { grade: "error", area: "recovery", message, mend: "holdfast recover --last, then --acknowledge" };
+    return diagnosis("error", "recovery", message, "holdfast recover --last, then --acknowledge");
   });
 }
 
 function more(count: number, area: Area, what: string, mend: string): Diagnosis[] {
-  return count <= MAX_NAMED ? [] : [{ grade: "warning", area, message: `And ${count - MAX_NAMED} more ${what}.`, mend }];
+  return count <= MAX_NAMED ? [] : [diagnosis("warning", area, `And ${count - MAX_NAMED} more ${what}.`, mend)];
 }
