@@ -1,7 +1,7 @@
 import type { TransactionHandle } from "./core/jobs/job.ts";
 import { type Duration, toMillis } from "./core/text/duration.ts";
 import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
-import { checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
+import { invalidOption, checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
 import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
@@ -360,7 +360,7 @@ function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): En
 }
 
 function notAList(message: string): HoldfastError {
-  return new HoldfastError("OPTION_INVALID", message, "Give an array.");
+  return invalidOption(message, "Give an array.");
 }
 
 function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError {

@@ -3,7 +3,7 @@ import type { BackupPlan } from "./core/recovery/backup-plan.ts";
 import { toMillis } from "./core/text/duration.ts";
 import { HoldfastError } from "./core/text/errors.ts";
 import { checkStorable, DEFAULT_FILE_MODE, toStorable } from "./core/text/text.ts";
-import { describeValue, invalidOption } from "./core/text/options.ts";
+import { definedOnly, describeValue, invalidOption } from "./core/text/options.ts";
 import { Engine } from "./engine/engine.ts";
 import { checkSinks } from "./engine/events/relays.ts";
 import { clockFrom } from "./engine/host.ts";
@@ -52,12 +52,14 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
       log,
       program,
       recovery,
-      ...(options.user === undefined ? {} : { user: toStorable(options.user) }),
-      ...(options.onStop === undefined ? {} : { onStop: options.onStop }),
-      ...(options.artifacts === undefined ? {} : { artifacts: options.artifacts }),
       backUpBeforeMigration: options.backups?.beforeMigration !== false,
-      ...(options.busyTimeout === undefined ? {} : { writeWaitMs: toMillis(options.busyTimeout, "busyTimeout") }),
-      ...(options.journal === undefined ? {} : { journal: checkJournal(location, options.journal) }),
+      ...definedOnly({
+        user: options.user && toStorable(options.user),
+        onStop: options.onStop,
+        artifacts: options.artifacts,
+        writeWaitMs: options.busyTimeout === undefined ? undefined : toMillis(options.busyTimeout, "busyTimeout"),
+        journal: options.journal === undefined ? undefined : checkJournal(location, options.journal),
+      }),
     });
   const { key } = location;
   if (key === null) {
@@ -80,14 +82,14 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
 /** @internal For a command that only reads: writes nothing, and recovers nothing. */
 export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
   const { artifacts, driver, schema } = options;
-  const located = { create: false, ...(driver === undefined ? {} : { driver }), ...(schema === undefined ? {} : { schema }) };
+  const located = { create: false, ...definedOnly({ driver, schema }) };
   const engine = await Engine.open(locate(where, located), {
     clock: clockFrom(options.clock),
     log: logOf(options),
     program: toStorable(options.program ?? process.title),
     onlyReads: true,
     backUpBeforeMigration: options.backups?.beforeMigration !== false,
-    ...(artifacts === undefined ? {} : { artifacts }),
+    ...definedOnly({ artifacts }),
   });
   return new Holdfast(engine, () => engine.close());
 }

@@ -1,3 +1,4 @@
+import { definedOnly } from "../core/text/options.ts";
 import { type Command, InvalidArgumentError, Option } from "commander";
 import type { Cost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
@@ -125,10 +126,4 @@ export function checkToken({ token, budget }: Partial<RunOptions>): void {
 
 function collect(text: string, all: string[] = []): string[] {
   return [...all, text];
-}
-
-/** Optional properties must be absent, not undefined. */
-export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
-  const defined = Object.entries(entries).filter(([, value]) => value !== undefined);
-  return Object.fromEntries(defined) as { [K in keyof T]?: Exclude<T[K], undefined> };
 }

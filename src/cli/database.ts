@@ -1,3 +1,4 @@
+import { definedOnly } from "../core/text/options.ts";
 import { existsSync } from "node:fs";
 import { hostname, userInfo } from "node:os";
 import { dirname } from "node:path";
@@ -11,7 +12,6 @@ import type { OpenOptions } from "../engine/open-options.ts";
 import { open, openToLook as look, openToOperate } from "../open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { createFolder } from "../store/sqlite/faults.ts";
-import { definedOnly } from "./arguments.ts";
 import { configOf, namedConfig } from "./config.ts";
 import { workerLog } from "./render/output.ts";
 

@@ -5,6 +5,7 @@ import type { Next, Outcome } from "../core/jobs/retry.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError, idTaken, LeaseLostError, NonRetryableError } from "../core/text/errors.ts";
+import { invalidOption } from "../core/text/options.ts";
 import { followUpId } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import { isThenable, toStorable } from "../core/text/text.ts";
@@ -146,8 +147,7 @@ function addCommit(attempt: Attempt, run: CommitRows): void {
 
 export function checkCommit(run: unknown): CommitRows {
   if (typeof run === "function") return run as CommitRows;
-  throw new HoldfastError(
-    "OPTION_INVALID",
+  throw invalidOption(
     `\`commit\` must be a function, got ${run === null ? "null" : typeof run}.`,
     "Give the function that writes your rows, e.g. commit(({ db }) => {…}).",
   );

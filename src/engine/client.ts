@@ -16,6 +16,7 @@ import {
   checkName,
   checkOneOf,
   checkSignal,
+  definedOnly,
   describeValue,
   invalidOption,
   refuseUnknown,
@@ -67,21 +68,15 @@ export class Jobs {
   async list(options: ListOptions = {}): Promise<Page<Job>> {
     this.#refuseClosed();
     refuseUnknown(options, ["queue", "name", "state", "limit", "after"], "jobs.list");
-    const { limit = 100 } = options;
-    if (options.state !== undefined) checkOneOf(options.state, JOB_STATES, "state");
-    if (options.after !== undefined && !(typeof options.after === "string" && /^\d{1,16}$/.test(options.after))) {
-      throw invalidOption(
-        `\`after\` must be a cursor, got ${describeValue(options.after)}.`,
-        "Give `next` of the previous page.",
-      );
+    const { limit = 100, queue, name, state, after } = options;
+    if (state !== undefined) checkOneOf(state, JOB_STATES, "state");
+    if (after !== undefined && !(typeof after === "string" && /^\d{1,16}$/.test(after))) {
+      throw invalidOption(`\`after\` must be a cursor, got ${describeValue(after)}.`, "Give `next` of the previous page.");
     }
     checkFilter(options);
     const page = await this.#engine.store.queries.list({
       limit: checkCount(limit, "limit", 1),
-      ...(options.queue === undefined ? {} : { queue: options.queue }),
-      ...(options.name === undefined ? {} : { name: options.name }),
-      ...(options.state === undefined ? {} : { state: options.state }),
-      ...(options.after === undefined ? {} : { after: options.after }),
+      ...definedOnly({ queue, name, state, after }),
     });
     return { ...page, ...incompleteOf(this.#engine.store.damage) };
   }
@@ -94,7 +89,7 @@ export class Jobs {
     this.#refuseClosed();
     refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
     const { queue, name, ...how } = options;
-    const filter = { ...(queue === undefined ? {} : { queue }), ...(name === undefined ? {} : { name }) };
+    const filter = definedOnly({ queue, name });
     checkFilter(filter);
     const { damage, queries } = this.#engine.store;
     await rejectIncomplete(damage, how, "jobs.counts", "Jobs cannot be counted");
@@ -388,7 +383,7 @@ export type PostgresTx =
 /** Runs a user's callback as one transaction. Asynchronous parts of it would run after the commit. */
 export async function transact<R>(store: Store, run: (tx: { db: TransactionHandle }) => R): Promise<R> {
   if (typeof run !== "function") {
-    throw new HoldfastError("OPTION_INVALID", "hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
+    throw invalidOption("hf.transaction needs a function.", "Call hf.transaction(({ db }) => {…}).");
   }
   // Not started: what it does after its first await could not be rolled back.
   if (isAsyncFunction(run)) throw asyncCallback();

@@ -118,8 +118,7 @@ function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
 
 function checkSchema(schema: StandardSchema | undefined, what: string): StandardSchema | undefined {
   if (schema === undefined || typeof schema?.["~standard"]?.validate === "function") return schema;
-  throw new HoldfastError(
-    "OPTION_INVALID",
+  throw invalidOption(
     `${what} must be a Standard Schema, got ${describeValue(schema)}.`,
     "Give a schema of zod, valibot, arktype or another (standardschema.dev).",
   );
@@ -173,8 +172,7 @@ function settingsOf(options: QueueOptions, where: string): QueueSettings {
 
 function checkState(state: string, where: string): FinishedState {
   if ((FINISHED_STATES as readonly string[]).includes(state)) return state as FinishedState;
-  throw new HoldfastError(
-    "OPTION_INVALID",
+  throw invalidOption(
     `\`keep\` of the queue of ${where} names "${state}", but only finished jobs are removed.`,
     `Give one or more of ${FINISHED_STATES.join(", ")}.`,
   );
@@ -257,7 +255,7 @@ function draftJob(def: Definition, input: unknown, options: EnqueueOptions): New
   if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt);
   if (options.after !== undefined) job.after = checkAfter(options.after);
   if (options.delay !== undefined && options.runAt !== undefined) {
-    throw new HoldfastError("OPTION_INVALID", "Both delay and runAt were given.", "Give one of them.");
+    throw invalidOption("Both delay and runAt were given.", "Give one of them.");
   }
   return job;
 }

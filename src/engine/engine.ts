@@ -3,6 +3,7 @@ import { Worker as Thread } from "node:worker_threads";
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import type { Clock } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { definedOnly } from "../core/text/options.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import { readersText } from "../core/recovery/loss.ts";
@@ -88,8 +89,7 @@ export class Engine {
       identity: processIdentity(),
       boot: bootId(),
       onlyReads: options.onlyReads ?? false,
-      ...(options.journal === undefined ? {} : { journal: options.journal }),
-      ...(options.writeWaitMs === undefined ? {} : { writeWaitMs: options.writeWaitMs }),
+      ...definedOnly({ journal: options.journal, writeWaitMs: options.writeWaitMs }),
     });
     try {
       // A damaged database is only read: opening it writes nothing, and recovers nothing.
@@ -204,10 +204,6 @@ export class Engine {
 
   artifacts(): Promise<Artifacts> {
     return this.artifactFolder.open();
-  }
-
-  get closing(): boolean {
-    return this.#closing;
   }
 
   refuseClosed(): void {

@@ -142,8 +142,7 @@ export function logOf({ log = quietLog }: OpenOptions): Log {
 export function checkJournal({ kind, key, name }: StoreLocation, given: unknown): boolean {
   const journal = checkBoolean(given, "`journal`");
   if (!journal || (kind === "sqlite" && key !== null)) return journal;
-  throw new HoldfastError(
-    "OPTION_INVALID",
+  throw invalidOption(
     `\`journal\` needs a SQLite file, and ${name} is not one.`,
     "Leave `journal` out. PostgreSQL has continuous archiving (PITR) instead.",
   );

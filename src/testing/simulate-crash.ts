@@ -4,7 +4,7 @@ import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { refuseUnknown } from "../core/text/options.ts";
+import { invalidOption, refuseUnknown } from "../core/text/options.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 import { confine } from "./kernel-limit.ts";
@@ -85,27 +85,23 @@ function check(options: CrashOptions): void {
   const { by, when, image, limit = "heap" } = options;
   if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
   if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
-    throw wrong(`Unknown \`by\` ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
+    throw invalidOption(`Unknown \`by\` ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
   }
   if (when === undefined && by !== "out-of-memory") {
-    throw wrong("`when` is missing.", "Give `when`: a line that the program prints, or a function to wait for.");
+    throw invalidOption("`when` is missing.", "Give `when`: a line that the program prints, or a function to wait for.");
   }
   if (limit !== "heap" && limit !== "kernel") {
-    throw wrong(`Unknown memory limit ${JSON.stringify(limit)}.`, 'Give "heap" or "kernel".');
+    throw invalidOption(`Unknown memory limit ${JSON.stringify(limit)}.`, 'Give "heap" or "kernel".');
   }
   if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
-    throw wrong(
+    throw invalidOption(
       "A limit by the kernel needs a running program that runs out of memory.",
       'Give `by: "out-of-memory"` and `when`, or leave `limit` out.',
     );
   }
   if ((by === "power-cut") !== (image !== undefined)) {
-    throw wrong("An image belongs to a power cut.", 'Give `image: { from, to }` only together with `by: "power-cut"`.');
+    throw invalidOption("An image belongs to a power cut.", 'Give `image: { from, to }` only together with `by: "power-cut"`.');
   }
-}
-
-function wrong(message: string, hint: string): HoldfastError {
-  return new HoldfastError("OPTION_INVALID", message, hint);
 }
 
 /** Started as this process was, so that it finds the same modules. */

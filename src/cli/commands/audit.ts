@@ -1,9 +1,10 @@
+import { definedOnly } from "../../core/text/options.ts";
 import { type Command, InvalidArgumentError } from "commander";
 import { clockText } from "../../core/text/duration.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { AuditVerdict } from "../../engine/maintenance/check.ts";
 import type { AuditEntry, AuditHead } from "../../store/audit.ts";
-import { atLeastOne, definedOnly } from "../arguments.ts";
+import { atLeastOne } from "../arguments.ts";
 import { EXIT } from "../exit.ts";
 import { isJson, writeLines } from "../render/output.ts";
 import { type Column, paint, tableOr } from "../render/table.ts";

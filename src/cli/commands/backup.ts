@@ -1,3 +1,4 @@
+import { definedOnly } from "../../core/text/options.ts";
 import { existsSync, statSync } from "node:fs";
 import { join, resolve } from "node:path";
 import type { Command } from "commander";
@@ -11,7 +12,6 @@ import { backupsFolder, backupsIn, type Manifest } from "../../store/backups.ts"
 import { isAddress } from "../../store/open-store.ts";
 import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/task.ts";
 import type { SalvagedDatabase } from "../../store/sqlite/maintenance/salvage/salvage.ts";
-import { definedOnly } from "../arguments.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";

@@ -1,3 +1,4 @@
+import { definedOnly } from "../../core/text/options.ts";
 import { hostname } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
@@ -8,7 +9,7 @@ import { renewalInterval } from "../../core/jobs/lease.ts";
 import { type Claim, type HeldClaim, leaseOf } from "../../engine/claim.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { Operator } from "../../operator/operator.ts";
-import { definedOnly, readJson } from "../arguments.ts";
+import { readJson } from "../arguments.ts";
 import { openExisting } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer, isJson, workerLog, writeLine } from "../render/output.ts";

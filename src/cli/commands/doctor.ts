@@ -1,3 +1,4 @@
+import { definedOnly } from "../../core/text/options.ts";
 import type { Command } from "commander";
 import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
 import { ageText, toMillis } from "../../core/text/duration.ts";
@@ -9,7 +10,6 @@ import { type Examination, examine, isOfBefore } from "../../operator/doctor.ts"
 import type { Holdfast } from "../../holdfast.ts";
 import { type Checkpointed, Operator } from "../../operator/operator.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
-import { definedOnly } from "../arguments.ts";
 import { configOf } from "../config.ts";
 import { driverOf, fileOf, openExisting, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";

@@ -1,10 +1,10 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { checkName } from "../../core/text/options.ts";
+import { definedOnly, checkName } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { type Definition, definitionOf, job } from "../../engine/definition.ts";
-import { definedOnly, parseInstant, readJson, wholeNumber } from "../arguments.ts";
+import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openOrMake } from "../database.ts";
 import { definitionsIn } from "../modules.ts";

@@ -1,3 +1,4 @@
+import { definedOnly } from "../../core/text/options.ts";
 import type { Command } from "commander";
 import { ageText, clockText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -5,7 +6,7 @@ import type { Event } from "../../core/jobs/event.ts";
 import { numberText } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
 import type { SinkView } from "../../store/events.ts";
-import { atLeastOne, definedOnly } from "../arguments.ts";
+import { atLeastOne } from "../arguments.ts";
 import { isJson, writeLines } from "../render/output.ts";
 import { type Column, oneLine, paint, type Style, tableOr } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";

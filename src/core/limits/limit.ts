@@ -1,7 +1,7 @@
 import { hash } from "node:crypto";
 import { canonicalJson, SECRET } from "../text/json.ts";
 import { HoldfastError } from "../text/errors.ts";
-import { checkCount, describeValue, refuseUnknown } from "../text/options.ts";
+import { checkCount, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
 import { Secret } from "../pipelines/budget.ts";
 
 export interface Rate {
@@ -127,18 +127,13 @@ function checkLimit(given: unknown, of: LimitRule["of"], position: number, what:
   refuseUnknown(given, ["key", "concurrency", "rate"], what);
   const { key, concurrency, rate } = given as Limit;
   if (key !== undefined && typeof key !== "function") {
-    throw new HoldfastError(
-      "OPTION_INVALID",
+    throw invalidOption(
       `The key of ${what} must be a function.`,
       "Give a function that takes the input and returns a string, or leave it out.",
     );
   }
   if (concurrency === undefined && rate === undefined) {
-    throw new HoldfastError(
-      "OPTION_INVALID",
-      `${what} has neither \`concurrency\` nor \`rate\`.`,
-      "Give `concurrency`, `rate`, or both.",
-    );
+    throw invalidOption(`${what} has neither \`concurrency\` nor \`rate\`.`, "Give `concurrency`, `rate`, or both.");
   }
   const rule: LimitRule = {
     of,

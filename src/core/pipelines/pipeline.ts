@@ -5,8 +5,8 @@ import type { Cost } from "./cost.ts";
 import { findDifferences } from "./build-view.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { hideSecrets } from "../limits/limit.ts";
-import { checkCount, checkName, refuseUnknown } from "../text/options.ts";
-import { type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
+import { checkCount, checkName, invalidOption, refuseUnknown } from "../text/options.ts";
+import { type FilesSource, type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
 import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
 
 type Run<C, Out> = (context: C) => Out | Promise<Out>;
@@ -215,27 +215,19 @@ function checkPipelineName(name: unknown): string {
 
 function checkModule(module: unknown, where: string): string {
   if (typeof module === "string" && module.startsWith("file:")) return module;
-  throw new HoldfastError("OPTION_INVALID", `\`module\` of ${where} must be a file URL.`, "Give import.meta.url.");
+  throw invalidOption(`\`module\` of ${where} must be a file URL.`, "Give import.meta.url.");
 }
 
 /** Stands for a function: whether there is one counts, its text does not. */
 export type FunctionMark = { function: true };
 
-export interface StageDescription {
-  name: string;
-  kind: StageKind;
-  version: number;
+export interface StageDescription extends Pick<StageDefinition, "name" | "kind" | "version" | "uses" | "reuse" | "partial"> {
   key: string | FunctionMark | null;
-  uses: readonly string[];
   match: string | FunctionMark | null;
-  reuse: "target" | "bytes";
   by: FunctionMark | null;
-  partial: boolean;
 }
 
-export type SourceDescription =
-  | { kind: "files"; globs: readonly string[]; root: string | null; ignore: readonly string[]; snapshot: boolean; dot: boolean }
-  | { kind: "items"; version: FunctionMark | null; cursor: FunctionMark | null };
+export type SourceDescription = FilesSource | { kind: "items"; version: FunctionMark | null; cursor: FunctionMark | null };
 
 /** What must not change of a pipeline for a build to be resumed. How stages run (retries, limits, budget) may change. */
 export interface PipelineDescription {
@@ -340,15 +332,12 @@ function describeStage({ name, kind, version, key, uses, match, reuse, by, parti
 }
 
 function describeSource(source: SourceDefinition): SourceDescription {
-  if (source.kind === "items") {
-    return {
-      kind: "items",
-      version: source.version === null ? null : FUNCTION_MARK,
-      cursor: source.cursor === null ? null : FUNCTION_MARK,
-    };
-  }
-  const { kind, globs, root, ignore, snapshot, dot } = source;
-  return { kind, globs, root, ignore, snapshot, dot };
+  if (source.kind === "files") return source;
+  return {
+    kind: "items",
+    version: source.version === null ? null : FUNCTION_MARK,
+    cursor: source.cursor === null ? null : FUNCTION_MARK,
+  };
 }
 
 function byName({ stages }: PipelineDescription): Map<string, StageDescription> {

@@ -8,7 +8,7 @@ import { type CommitRows, toJobError } from "../jobs/job.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../jobs/run-options.ts";
 import { type CheckedLimit, checkLimits, type Key, keyText } from "../limits/limit.ts";
 import type { Log } from "../text/text.ts";
-import { checkName, checkOneOf, describeValue, refuseUnknown } from "../text/options.ts";
+import { checkName, checkOneOf, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
 import type { Target } from "./source.ts";
 import { checkTargetId } from "./work.ts";
 
@@ -78,7 +78,7 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
   const named = checkStageName(name);
   const where = `stage "${named}"`;
   if (typeof options === "function" && run === undefined) {
-    throw invalid(
+    throw invalidOption(
       `The options of ${where} are missing: the second argument is a function.`,
       `Give the options before the handler, {} for none: .${kind}("${named}", {}, async ({ target, input }) => …).`,
     );
@@ -87,7 +87,7 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
   const given = options as AnyOptions;
   const { reuse = "target", isolate = "none" } = given;
   if (typeof run !== "function")
-    throw invalid(`The handler of ${where} must be a function.`, "Give a function after the options.");
+    throw invalidOption(`The handler of ${where} must be a function.`, "Give a function after the options.");
   return Object.freeze({
     name: named,
     kind,
@@ -182,11 +182,14 @@ function checkStageName(name: unknown): string {
 function checkUses(uses: unknown, where: string): readonly string[] {
   if (uses === undefined) return [];
   if (!Array.isArray(uses) || uses.some((name) => typeof name !== "string")) {
-    throw invalid(`\`uses\` of ${where} must be an array of names.`, 'Give the names of earlier stages, such as ["parse"].');
+    throw invalidOption(
+      `\`uses\` of ${where} must be an array of names.`,
+      'Give the names of earlier stages, such as ["parse"].',
+    );
   }
   const names = uses as string[];
   const twice = names.find((name, i) => names.indexOf(name) !== i);
-  if (twice !== undefined) throw invalid(`\`uses\` of ${where} names "${twice}" twice.`, "Name each stage once.");
+  if (twice !== undefined) throw invalidOption(`\`uses\` of ${where} names "${twice}" twice.`, "Name each stage once.");
   return Object.freeze(names.toSorted());
 }
 
@@ -197,7 +200,7 @@ function checkMatch(match: unknown, where: string): StageDefinition["match"] {
     matchGlob(match, where);
     return match;
   }
-  throw invalid(
+  throw invalidOption(
     `\`match\` of ${where} must be a glob or a function, got ${describeValue(match)}.`,
     'Give a glob of ids such as "**/*.md", or a function of target and input that returns true or false.',
   );
@@ -213,16 +216,12 @@ function checkEstimate(given: unknown, name: string): StageDefinition["estimate"
 function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {
   if (given === undefined) return null;
   if (typeof given === "function") return given;
-  throw invalid(`\`${option}\` of ${where} must be a function.`, "Give a function, or leave it out.");
+  throw invalidOption(`\`${option}\` of ${where} must be a function.`, "Give a function, or leave it out.");
 }
 
 function checkBoolean(given: unknown, option: string, where: string): boolean {
   if (given === undefined || typeof given === "boolean") return given ?? false;
-  throw invalid(`\`${option}\` of ${where} must be a boolean.`, "Give true or false.");
-}
-
-function invalid(message: string, hint: string): HoldfastError {
-  return new HoldfastError("OPTION_INVALID", message, hint);
+  throw invalidOption(`\`${option}\` of ${where} must be a boolean.`, "Give true or false.");
 }
 
 export interface EnqueueOptions {

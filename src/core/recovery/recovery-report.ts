@@ -51,17 +51,7 @@ export const REPORT_MOVES: Record<ReportState, readonly ReportState[]> = {
   acknowledged: [],
 };
 
-export interface RecoveryCounts {
-  jobsRunningBeforeCrash: number;
-  jobsRecovered: number;
-  jobsResetToPending: number;
-  jobsQuarantined: number;
-  buildsCrashed: number;
-  locksReleased: number;
-  recoveryDurationMs: number;
-}
-
-export const NO_COUNTS: RecoveryCounts = {
+export const NO_COUNTS = {
   jobsRunningBeforeCrash: 0,
   jobsRecovered: 0,
   jobsResetToPending: 0,
@@ -70,6 +60,9 @@ export const NO_COUNTS: RecoveryCounts = {
   locksReleased: 0,
   recoveryDurationMs: 0,
 };
+
+/** What one transaction of a recovery adds to its report. */
+export type RecoveryCounts = Record<keyof typeof NO_COUNTS, number>;
 
 export function addCounts(counts: RecoveryCounts, more: Partial<RecoveryCounts>): RecoveryCounts {
   const sum = { ...counts };

@@ -162,3 +162,9 @@ function editDistance(one: string, other: string, limit: number): number | null 
   const distance = above[b.length] as number;
   return distance <= limit ? distance : null;
 }
+
+/** Optional properties must be absent, not undefined. */
+export function definedOnly<T extends object>(entries: T): { [K in keyof T]?: Exclude<T[K], undefined> } {
+  const defined = Object.entries(entries).filter(([, value]) => value !== undefined);
+  return Object.fromEntries(defined) as { [K in keyof T]?: Exclude<T[K], undefined> };
+}

@@ -24,7 +24,7 @@ interface Parts {
 
 /** A sink of this process, shared by the handles that were opened with it. */
 interface Shared {
-  settings: SinkSettings;
+  settings: CheckedSink;
   relay: Relay;
   users: number;
 }
@@ -41,10 +41,10 @@ export class Relays {
   }
 
   /** Starts the sinks of a handle; the returned function releases them. */
-  async use(sinks: ReadonlyMap<string, SinkSettings>): Promise<() => Promise<void>> {
+  async use(sinks: ReadonlyMap<string, CheckedSink>): Promise<() => Promise<void>> {
     for (const [name, settings] of sinks) {
       const known = this.#sinks.get(name);
-      if (known !== undefined && !known.settings.isSame(settings)) throw sinkDiffers(name);
+      if (known !== undefined && !isDeepStrictEqual(known.settings, settings)) throw sinkDiffers(name);
       if (this.#subscribers.has(name)) throw nameTaken(name, "subscriber");
     }
     const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
@@ -75,12 +75,12 @@ export class Relays {
     return new Subscription(relay, subscriber);
   }
 
-  #share(name: string, settings: SinkSettings): string {
+  #share(name: string, settings: CheckedSink): string {
     const known = this.#sinks.get(name);
     if (known !== undefined) known.users++;
     else {
       const { store, clock, log } = this.#parts;
-      const sink = settings.make(clock, this.#parts.mode());
+      const sink = makeSink(settings, clock, this.#parts.mode());
       const relay = new Relay({ store, clock, log, name, position: this.#positionOf(name, sink.kind), sink });
       this.#sinks.set(name, { settings, relay, users: 1 });
     }
@@ -209,50 +209,26 @@ export type SinkOptions =
 
 type CheckedSink = { type: "console" } | { type: "file"; path: string } | { type: "webhook"; url: URL; secret: Buffer };
 
-interface SinkSettings {
-  readonly type: SinkOptions["type"];
-  make(clock: Clock, mode: number): Sink;
-  isSame(other: SinkSettings): boolean;
-}
-
 /** Rejects invalid settings at `open`; an unreachable receiver shows at the first delivery. */
-export function checkSinks(sinks: Record<string, SinkOptions> | undefined): Map<string, SinkSettings> {
+export function checkSinks(sinks: Record<string, SinkOptions> | undefined): Map<string, CheckedSink> {
   if (sinks === undefined) return new Map();
   if (typeof sinks !== "object" || sinks === null || Array.isArray(sinks)) {
-    throw invalid(
+    throw invalidOption(
       `\`sinks\` must be an object, got ${describeValue(sinks)}.`,
       'Give an object of names, e.g. { audit: { type: "file", path: "events.jsonl" } }.',
     );
   }
-  return new Map(
-    Object.entries(sinks).map(([name, options]) => [checkName(name, "A sink's name"), new Settings(checkSink(name, options))]),
-  );
+  return new Map(Object.entries(sinks).map(([name, options]) => [checkName(name, "A sink's name"), checkSink(name, options)]));
 }
 
-class Settings implements SinkSettings {
-  readonly #checked: CheckedSink;
-
-  constructor(checked: CheckedSink) {
-    this.#checked = checked;
-  }
-
-  get type(): SinkOptions["type"] {
-    return this.#checked.type;
-  }
-
-  make(clock: Clock, mode: number): Sink {
-    switch (this.#checked.type) {
-      case "console":
-        return consoleSink();
-      case "file":
-        return fileSink(this.#checked.path, mode);
-      case "webhook":
-        return webhookSink(this.#checked, clock);
-    }
-  }
-
-  isSame(other: SinkSettings): boolean {
-    return other instanceof Settings && isDeepStrictEqual(this.#checked, other.#checked);
+function makeSink(checked: CheckedSink, clock: Clock, mode: number): Sink {
+  switch (checked.type) {
+    case "console":
+      return consoleSink();
+    case "file":
+      return fileSink(checked.path, mode);
+    case "webhook":
+      return webhookSink(checked, clock);
   }
 }
 
@@ -261,7 +237,7 @@ const SINK_OPTIONS = { console: ["type"], file: ["type", "path"], webhook: ["typ
 function checkSink(name: string, options: SinkOptions): CheckedSink {
   const where = `sink "${name}"`;
   if (typeof options !== "object" || options === null) {
-    throw invalid(
+    throw invalidOption(
       `The ${where} must be an object, got ${describeValue(options)}.`,
       'Give an object with its `type`, e.g. { type: "console" }.',
     );
@@ -281,17 +257,17 @@ function checkSink(name: string, options: SinkOptions): CheckedSink {
 /** Resolved now: the working directory may change. */
 function checkPath(path: unknown, where: string): string {
   if (typeof path === "string" && path !== "" && !path.includes("\0")) return resolve(path);
-  throw invalid(`The path of ${where} must be a path, got ${describeValue(path)}.`, 'Give a path, e.g. "events.jsonl".');
+  throw invalidOption(`The path of ${where} must be a path, got ${describeValue(path)}.`, 'Give a path, e.g. "events.jsonl".');
 }
 
 /** Addresses may hold secrets, so the errors do not repeat them. */
 function checkUrl(given: unknown, where: string): URL {
   const url = typeof given === "string" && URL.canParse(given) ? new URL(given) : null;
   if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
-    throw invalid(`The url of ${where} must be an http or https address.`, 'Give one, e.g. "https://example.com/hooks".');
+    throw invalidOption(`The url of ${where} must be an http or https address.`, 'Give one, e.g. "https://example.com/hooks".');
   }
   if (url.username !== "" || url.password !== "") {
-    throw invalid(
+    throw invalidOption(
       `The url of ${where} has a user name or password in it.`,
       "Leave them out; the receiver authenticates each request by its signature.",
     );
@@ -304,12 +280,8 @@ function checkSecret(given: unknown, where: string): Buffer {
   const text = typeof given === "string" ? /^whsec_([A-Za-z0-9+/]+={0,2})$/.exec(given)?.[1] : undefined;
   const secret = Buffer.from(text ?? "", "base64");
   if (secret.length >= 24 && secret.length <= 64) return secret;
-  throw invalid(
+  throw invalidOption(
     `The secret of ${where} is not a secret of Standard Webhooks.`,
     "Give whsec_ and the base64 of 24 to 64 random bytes; `openssl rand -base64 32` prints some.",
   );
-}
-
-function invalid(message: string, hint: string): HoldfastError {
-  return new HoldfastError("OPTION_INVALID", message, hint);
 }
