@@ -22,11 +22,9 @@ type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
 interface Runnable {
   readonly def: Definition;
   readonly source: ClaimSource;
-  /** Claimed and not yet settled, for the definition's own concurrency. */
   held: number;
 }
 
-/** Thrown by the engine's own handlers to choose the outcome. */
 export class SettleAs extends Error {
   readonly outcome: Outcome;
 
@@ -43,7 +41,6 @@ export class Attempt implements LeaseOwner, Settlement {
   readonly claimed: Claimed;
   readonly runnable: Runnable;
   outcome: Outcome = { kind: "released" };
-  /** The handler has returned, or thrown. */
   isOver = false;
   slot = -1;
   /** Set when the lease is gone: the store rejects every later write of the handler. */
@@ -52,9 +49,7 @@ export class Attempt implements LeaseOwner, Settlement {
   followUps: NewJob[] | undefined;
   /** Callbacks of `commit`; they run in the transaction of a success, or not at all. */
   commit: CommitRows[] | undefined;
-  /** Of a work item: commits with its settlement, whatever the outcome. */
   work: WorkEnd | undefined;
-  /** Set by the store when the attempt did not succeed. */
   decided: Next | undefined;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
@@ -81,7 +76,6 @@ export class Attempt implements LeaseOwner, Settlement {
     this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
-  /** The handler threw because its worker stops. */
   isInterruption(error: unknown): boolean {
     return this.#aborted === "STOPPING" && (error === this.signal.reason || isAbortError(error));
   }
@@ -221,7 +215,6 @@ export function permanentFailure(error: JobError): Outcome {
   return { kind: "error", error, retry: false };
 }
 
-/** The outcome written for an attempt whose own outcome can never be written. */
 export function writableOutcome(outcome: Outcome, error: JobError): Outcome {
   switch (outcome.kind) {
     case "succeeded":
@@ -331,7 +324,6 @@ export class Runnables {
   readonly #runnables = new Map<string, Runnable>();
   /** The same list for every claim, so that the store can cache what it matches. */
   readonly #sources: ClaimSource[] = [];
-  /** Those whose `max` changes from claim to claim. */
   readonly #bounded: Runnable[] = [];
 
   constructor(defs: readonly Definition[]) {
@@ -377,7 +369,6 @@ function idOf(job: { name: string; version: number }): string {
 
 const PROGRESS_INTERVAL_MS = 200;
 
-/** Writes progress in batches: the newest report of each job. */
 export class ProgressWriter {
   readonly #store: Store;
   readonly #clock: Clock;

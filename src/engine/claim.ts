@@ -46,7 +46,6 @@ export interface Claim<In = unknown> extends AsyncDisposable {
   release(): Promise<void>;
 }
 
-/** Jobs of a name in any version: for callers without its definition. */
 export interface AnyVersion {
   anyVersionOf: string;
 }
@@ -272,12 +271,10 @@ class HandClaim implements Claim {
   }
 }
 
-/** The caller gets what its `commit` callback threw. */
 function throwCause(error: unknown): never {
   throw error instanceof CommitRowsFailed ? error.cause : error;
 }
 
-/** The holder's options win over the error's. */
 function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration }, clock: Clock): Outcome {
   let outcome = outcomeOf(error, clock);
   if (options.retry !== undefined || options.delay !== undefined) outcome = { kind: "error", error: toJobError(error) };
@@ -303,7 +300,6 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
   });
 }
 
-/** A claim that another process made: the caller with its token holds the job. */
 export interface HeldClaim {
   readonly id: string;
   renew(lease: Duration): Promise<{ expiresAt: number }>;

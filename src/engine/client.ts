@@ -310,7 +310,6 @@ export async function rejectIncomplete(damage: DamageStore, options: ReadOptions
   );
 }
 
-/** In a damaged database it is unknown whether `what` existed. */
 export function notReadable(what: string, damaged: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

@@ -40,11 +40,9 @@ export interface Definition extends JobDef, RunSettings {
   readonly output: StandardSchema | undefined;
   readonly run: Run<unknown, unknown> | undefined;
   readonly declared: DeclaredLimits;
-  /** The engine's own handler instead of `run`; it also sets what commits with the settlement. */
   readonly perform?: (attempt: Attempt, context: JobContext<unknown>) => Promise<void>;
   /** Called for each claimed job before its attempt starts, which may be much later: reads for many jobs become one. */
   readonly prefetch?: (claimed: Claimed) => void;
-  /** Claimed from its own queue only. */
   readonly isBoundToQueue?: boolean;
   /** True while this process leaves these jobs to others. */
   readonly isResting?: () => boolean;
@@ -138,7 +136,6 @@ export interface QueueOptions {
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
 }
 
-/** A definition's declaration for its queue, and the functions that compute its limit keys. */
 export interface DeclaredLimits {
   declaration: Declaration;
   /** Only defaults: its jobs need not carry the declaration. */

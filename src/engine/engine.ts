@@ -25,22 +25,18 @@ import type { Works } from "../store/processes.ts";
 import { modeLike } from "../store/sqlite/faults.ts";
 import type { Change, Claimed, Store } from "../store/store.ts";
 
-/** Interval at which a process without a keeper thread checks for overdue maintenance. */
 const MAINTENANCE_CHECK_MS = 1_000;
 /** The first process to open a file checks it after this time: short commands do not pay for it. */
 const FIRST_CHECK_MS = 20_000;
 const KEEPER_RESTART_MS = 500;
 
-/** The holder of a lease in this process. */
 export interface LeaseOwner {
   readonly lease: Claimed;
   lose(reason: LossReason): void;
 }
 
-/** A process that only reads is not registered. */
 const UNREGISTERED = 0 as ProcessId;
 
-/** The parts of an open database, shared by all handles on it in this process. */
 export class Engine {
   readonly store: Store;
   readonly location: StoreLocation;
@@ -58,7 +54,6 @@ export class Engine {
   readonly actor: string;
   readonly artifactFolder: ArtifactFolder;
   readonly #owners: (LeaseOwner | undefined)[] = [];
-  /** Attempts past their timeout, until the keeper has settled them. */
   readonly #timedOut = new Map<number, Claimed>();
   readonly #works = new Set<readonly Works[]>();
   readonly #stopMaintenance: () => void;
@@ -69,9 +64,7 @@ export class Engine {
   readonly #keeperFile: KeeperFile;
   #keeper: Keeper | null = null;
   #thread: Thread | null = null;
-  /** The thread has the store open. */
   #isThreadReady = false;
-  /** Short leases are held here. */
   #isAlert = false;
   #keeperReady: Promise<void> = Promise.resolve();
   #keeperTimer: (() => void) | null = null;
@@ -92,7 +85,6 @@ export class Engine {
       ...definedOnly({ journal: options.journal, writeWaitMs: options.writeWaitMs }),
     });
     try {
-      // A damaged database is only read: opening it writes nothing, and recovers nothing.
       if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await needsOperator(store))) {
         store.seal(() => recoveryPending(location.name));
@@ -216,7 +208,6 @@ export class Engine {
     if (refusal !== null) throw refusal;
   }
 
-  /** Announces a worker's jobs to operators; the returned function withdraws them. */
   announce(works: readonly Works[]): () => void {
     this.#works.add(works);
     this.#announceAll();
@@ -243,7 +234,6 @@ export class Engine {
     return slot;
   }
 
-  /** Reschedules a keeper on the main thread after a lease was added or started. */
   rescheduleKeeper(): void {
     if (this.#keeper === null) return;
     this.#keeperTimer?.();

@@ -31,7 +31,6 @@ export type ToKeeper = "alert" | "close" | HeartbeatMessage;
 export type FromKeeper =
   /** The thread watches leases, and opens the store when one needs it. */
   | { type: "awake" }
-  /** The store is open. */
   | { type: "ready" }
   | { type: "loss"; loss: Loss }
   | { type: "timed-out"; timedOut: TimedOut }
@@ -51,7 +50,6 @@ const onTimedOut = (timedOut: TimedOut) => send({ type: "timed-out", timedOut })
 const watch = new LeaseWatch({ leaseTable, clock: systemClock, onLoss });
 watch.start();
 
-/** Orchestrator locks of this process. */
 const orchestratorLocks = new Map<string, LockToken>();
 const beats = setInterval(() => void beat(), HEARTBEAT_MS);
 

@@ -33,7 +33,6 @@ const CAPACITY = MAX_CONCURRENCY;
 
 interface HeldSlot extends LeaseRef {
   slot: number;
-  /** The slot's state word when it was read. */
   word: number;
   lease: number;
   expiresAt: number;
@@ -52,7 +51,6 @@ export class LeaseTable {
   readonly #states: Int32Array;
   readonly #numbers: Float64Array;
   readonly #free: number[] = [];
-  /** Slots from here on were never used. */
   #unused = 0;
 
   constructor(buffer = new SharedArrayBuffer(CAPACITY * (4 + SLOT_WIDTH * 8))) {
@@ -78,14 +76,12 @@ export class LeaseTable {
     return slot;
   }
 
-  /** False if the keeper has returned the job meanwhile. */
   start(slot: number, timeoutAt: number): boolean {
     this.#numbers[slot * SLOT_WIDTH + TIMEOUT_AT] = timeoutAt;
     const use = useOf(this.#states[slot] as number);
     return Atomics.compareExchange(this.#states, slot, use + WAITING, use + RUNNING) === use + WAITING;
   }
 
-  /** The attempt had to wait before it could begin. */
   setTimeoutAt(slot: number, timeoutAt: number): void {
     this.#numbers[slot * SLOT_WIDTH + TIMEOUT_AT] = timeoutAt;
   }
@@ -147,7 +143,6 @@ function useOf(word: number): number {
   return word & ~(USE - 1);
 }
 
-/** Latest report of a lost lease. */
 const WATCH_INTERVAL_MS = 50;
 /** While nothing is held: waking a sleeping process costs more than the check itself. */
 const IDLE_WATCH_INTERVAL_MS = 500;
@@ -167,7 +162,6 @@ export class LeaseWatch {
   readonly #onLoss: (loss: Loss) => void;
   #checkedAt = Number.NaN;
   #dueAt = Number.NaN;
-  /** Periods in which the watch did not run, the newest last. */
   readonly #gaps: { from: number; to: number }[] = [];
   #cancel: () => void = () => {};
 
@@ -193,7 +187,6 @@ export class LeaseWatch {
     for (const held of this.#leaseTable.all()) {
       holds = true;
       if (now < this.#heldUntil(held.expiresAt, held.lease)) continue;
-      // Renewed since it was read?
       if ((this.#leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#leaseTable.revoke(held)) continue;
       this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
@@ -249,7 +242,6 @@ export class Keeper {
   readonly #onLoss: (loss: Loss) => void;
   readonly #onTimedOut: (timedOut: TimedOut) => void;
   #inspectedAt = 0;
-  /** Wall time minus monotonic time at the last round. */
   #drift: number | null = null;
   #unwritten: Settlement[] = [];
   #round: Promise<void> | null = null;
@@ -383,7 +375,6 @@ export class KeeperFile {
     this.#kind = kind;
   }
 
-  /** Throws KEEPER_MISSING. */
   require(): OwnThread {
     if (this.#missing !== null) throw this.#missing;
     if (this.#thread !== null) return this.#thread;

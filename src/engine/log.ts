@@ -84,7 +84,6 @@ export function describeError(error: unknown): DescribedError {
 export const DAMAGE_HINT =
   "`holdfast doctor --recheck` looks again, and clears what is well; `holdfast salvage`, or `holdfast restore BACKUP`, makes a whole one.";
 
-/** For damage that a second read has not found. */
 export const READ_ERROR_HINT = "Look in the system's log for read errors of the disk.";
 
 /** Reports an error that repeats at every try only when it begins or changes: an outage of an hour must not fill the log. */

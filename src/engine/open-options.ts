@@ -179,7 +179,6 @@ export interface EngineOptions {
   clock: Clock;
   log: Log;
   program: string;
-  /** The user who started the process by hand. */
   user?: string;
   /** "later": opening recovers nothing; workers do. "manual": the database is read-only while recovery is pending. */
   recovery?: "auto" | "manual" | "later";
@@ -189,7 +188,6 @@ export interface EngineOptions {
   backUpBeforeMigration?: boolean;
   /** Absent: unchanged. */
   journal?: boolean;
-  /** How long a write waits for another process's transaction. */
   writeWaitMs?: number;
   /** Does not even register, so that nothing is written. */
   onlyReads?: boolean;

@@ -90,7 +90,6 @@ export class Schedules {
     this.#refuseClosed();
     const answer = await this.#engine.store.schedules.trigger(checkKey(key));
     if (answer === null) throw await this.#missing(key);
-    // A template has no id that could be taken, and depends on nothing.
     return answer as Enqueued;
   }
 
@@ -137,7 +136,6 @@ function toSchedule({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedu
 
 /** Clocks are set, and other processes change schedules. */
 const MAX_WAIT_MS = 5_000;
-/** Soon enough for the tick to be on time. */
 const RETRY_MS = 1_000;
 const MAX_TICKS_PER_COMMIT = 100;
 

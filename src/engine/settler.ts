@@ -11,7 +11,6 @@ const FIRST_RETRY_MS = 250;
 const MAX_RETRY_MS = 5_000;
 
 export interface SettlerOptions {
-  /** The outcome is written, or was rejected because the lease is lost. */
   onSettled: (attempt: Attempt) => void;
   onIdle: () => void;
 }
@@ -66,7 +65,6 @@ export class Settler {
     });
   }
 
-  /** Null: the batch is written. */
   async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#inFlight += batch.length;
     try {
@@ -114,7 +112,6 @@ export class Settler {
     if (this.hasRecorded) this.write();
   }
 
-  /** Writes the attempt again; as failed if its own outcome can never be written. */
   #keepUnwritten(attempt: Attempt, lasting: unknown): void {
     if (attempt.lost !== null) return;
     if (lasting !== null) {

@@ -58,7 +58,6 @@ export class WorkerLoop implements Worker {
   readonly #withdraw: () => void;
   readonly #keepAlive: NodeJS.Timeout;
   #waiting: Attempt[] = [];
-  /** A batch that arrived while another is running. */
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
   /** Claimed beyond the concurrency. Grows while a whole batch is done within its turn, and shrinks otherwise. */
@@ -127,7 +126,6 @@ export class WorkerLoop implements Worker {
     const drained = (this.#drained = { ran: 0, unsuccessful: [] as Attempt[] });
     for (;;) {
       const before = drained.ran;
-      // A claim also reclaims from dead holders.
       this.#wake();
       await new Promise((resolve) => setImmediate(resolve));
       await this.#untilQuiet(Number.POSITIVE_INFINITY);
@@ -179,7 +177,6 @@ export class WorkerLoop implements Worker {
     this.#claimNext();
   }
 
-  /** Claims at most half of the room at once as soon as more is wanted than can run. */
   #claimNext(): void {
     if (this.#isDry || this.#isClaiming || this.#stopping !== null) return;
     const most = Math.max(this.#concurrency, Math.min(this.#concurrency + this.#prefetch, MAX_PREFETCH));
@@ -207,7 +204,7 @@ export class WorkerLoop implements Worker {
       const from = this.#runnables.sources();
       const by = { holder: this.#engine.self, worker: "" };
       const claimed = await this.#engine.store.claim({ from, max, ...by, left: (outlook) => (left = outlook) });
-      // Counted from here on: a job of this claim may be settled, and free another one, before `#rest` checks.
+      // Counted from here on: a job of this claim may be settled, and free another one, before `#sleep` checks.
       const commits = this.#commits;
       this.#claimError = null;
       this.#claimFailure.reset();
@@ -287,7 +284,6 @@ export class WorkerLoop implements Worker {
     if (this.#stopping !== null) return;
     const atRest = this.#isDry && !this.#settler.hasRecorded;
     this.#isDry = false;
-    // Nothing to share the turn with.
     if (atRest) this.#scheduleTurnNow();
     else this.#scheduleTurn();
   }
@@ -367,7 +363,6 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   }
 
-  /** The handler was aborted; it may take a while to end, but not for ever. */
   readonly #onLoss = (attempt: Attempt): void => {
     attempt.runnable.held--;
     this.#drained?.unsuccessful.push(attempt);

@@ -3,12 +3,7 @@ import type { JobKey } from "../text/ids.ts";
 import type { Outcome } from "./retry.ts";
 import { type FinishedState, isFinished, type JobError, type JobState, toJobError } from "./job.ts";
 
-export type Enqueued =
-  | { id: string; duplicate: boolean }
-  /** The id belongs to a job of another name. */
-  | { id: string; taken: string }
-  /** A job in `after` does not exist. */
-  | { id: string; missing: true };
+export type Enqueued = { id: string; duplicate: boolean } | { id: string; taken: string } | { id: string; missing: true };
 
 export type RejectedJob = { id: string; name: string } & ({ taken: string } | { missing: true });
 
@@ -26,21 +21,18 @@ export interface JobLookup {
   nameOf(id: string): string | undefined;
   /** The current or final state of the job with this id; undefined: unknown id. */
   upstream(id: string): Upstream | undefined;
-  /** The id of the unfinished job of this name and key. */
   holderOf(name: string, key: string): string | undefined;
 }
 
 /** Admits the jobs of a batch one after the other: an id belongs to one job ever, a key to one unfinished job of a name. */
 export class Admission {
   readonly #existing: JobLookup;
-  /** Ids of jobs that exist already under another id. */
   readonly #aliases = new Map<string, string>();
 
   constructor(existing: JobLookup) {
     this.#existing = existing;
   }
 
-  /** The answer to a job that is not added; undefined: it may be added. */
   reject(job: NewJob): Enqueued | undefined {
     const refused = this.#findDuplicate(job) ?? this.#findMissing(job);
     if (refused === undefined) return undefined;
@@ -136,7 +128,6 @@ export interface Wait {
 }
 
 interface Dependents {
-  /** Each with the upstream job that caused the cancellation. */
   cancelled: Map<JobKey, JobKey>;
   unblocked: JobKey[];
 }

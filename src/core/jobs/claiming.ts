@@ -11,7 +11,6 @@ export interface ClaimSource {
   queue?: string;
   name?: string;
   version?: number;
-  /** At most this many jobs, e.g. because of the definition's `concurrency`. */
   max?: number;
   lease: number;
 }
@@ -19,7 +18,6 @@ export interface ClaimSource {
 export interface ClaimableLane {
   lane: Lane;
   lease: number;
-  /** Shared by all lanes of one source. */
   budget: { left: number };
 }
 
@@ -80,7 +78,6 @@ export function onlyQueue(lanes: Iterable<MatchedLane>, settings: { isPaused: (q
 
 /** Serves the queue first that has waited longest, so that a worker with one slot serves all queues. */
 export class QueueRotation {
-  /** Number of the claim in which each queue was last served first. */
   readonly #served = new Map<string, number>();
 
   order(queues: ClaimableLane[][], random: () => number): ClaimableLane[][] {
@@ -209,7 +206,6 @@ export class LaneBatch {
     return [...this.#lanes];
   }
 
-  /** Adds the queue of a lane that has jobs. Returns whether the batch is complete. */
   add(one: MatchedLane): boolean {
     const { queue } = one.lane;
     const siblings = this.#matched.byQueue.get(queue) as MatchedLane[];
@@ -280,7 +276,6 @@ function matches(source: ClaimSource, lane: Lane): boolean {
   return source.version === undefined || source.version === lane.version;
 }
 
-/** Jobs of a queue, name and version. Job rows hold its number. */
 export interface Lane {
   id: number;
   queue: string;

@@ -21,7 +21,6 @@ export interface Event {
   data: unknown;
 }
 
-/** Audit entries have the same types as their events. */
 export const EVENT_TYPES = [
   "job.enqueued",
   "job.started",
@@ -102,7 +101,6 @@ export interface NewEvent {
   data: object;
 }
 
-/** The job's row after the change; `error` is JSON. */
 interface EventJob {
   key: JobKey;
   fence: Fence | 0;
@@ -198,7 +196,6 @@ interface HeldSubject {
 export class HeldEvents {
   readonly #subjects = new Map<string, HeldSubject>();
   #size = 0;
-  /** All events up to here are delivered or held back. */
   #readTo: number;
 
   constructor(cursor: number) {
@@ -213,7 +210,6 @@ export class HeldEvents {
     return this.#readTo;
   }
 
-  /** All events up to here are delivered. */
   get deliveredTo(): number {
     let oldest = this.#readTo + 1;
     for (const { events } of this.#subjects.values()) oldest = Math.min(oldest, (events[0] as Event).seq);

@@ -83,7 +83,6 @@ export function byClaimOrder(a: { priority: number; key: JobKey }, b: { priority
   return b.priority - a.priority || a.key - b.key;
 }
 
-/** UTF-8 bytes of an error's name, code, message and stack together. */
 export const MAX_ERROR_BYTES = 64 * 1024;
 const MAX_NAME_BYTES = 1024;
 const MAX_MESSAGE_BYTES = 24 * 1024;
@@ -176,7 +175,6 @@ export type CommitRows = (tx: CommitTx) => void | Promise<void>;
  */
 export interface FileChurn {
   times: number;
-  /** The target's work has waited since the last change. */
   waited: boolean;
 }
 
@@ -187,7 +185,6 @@ const FIRST_CHANGE_WAIT_MS = 250;
 
 export const NO_CHURN: FileChurn = { times: 0, waited: false };
 
-/** Wait before the new bytes are processed; null: give up. */
 export function changeWaitMs(times: number): number | null {
   return times >= MAX_FILE_CHANGES ? null : FIRST_CHANGE_WAIT_MS * 4 ** (times - 1);
 }

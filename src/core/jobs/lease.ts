@@ -24,7 +24,6 @@ export interface HeldLease extends LeaseRef {
 }
 
 export interface StaleLease extends HeldLease {
-  /** Remaining time by the store's clock; negative once expired. */
   left: number;
 }
 

@@ -12,14 +12,11 @@ export interface ExpiredJob {
   finishedAt: number;
 }
 
-/** Finished jobs of a state in a queue that must be removed, the oldest first. */
 export interface Excess {
   lanes: readonly number[];
   state: FinishedState;
-  /** Number of jobs to remove, of those that finished before `countBefore`. */
   count: number;
   countBefore: number;
-  /** Jobs that finished before this instant are too old; null: none. */
   ageBefore: number | null;
 }
 
@@ -31,7 +28,6 @@ export interface Kept {
   unlisted: ReadonlySet<string>;
 }
 
-/** Removes nothing that finished less than `leastAge` ago. */
 export function findExcess({ set, lanes, finished, unlisted }: Kept, now: number, leastAge: number): Excess[] {
   const byQueue = Map.groupBy(lanes, ({ queue }) => queue);
   const counts = new Map<string, number>();

@@ -23,7 +23,6 @@ export type Outcome =
   | { kind: "succeeded"; output: string | null }
   /** The handler threw, or exceeded its timeout. `retry: false` fails now; `delay` overrides the backoff. */
   | { kind: "error"; error: JobError; retry?: boolean; delay?: number }
-  /** The handler asked to run again later; no attempt is charged. */
   | { kind: "later"; delay: number; error: JobError }
   /** This code cannot read the payload: a retry would not help. */
   | { kind: "unreadable"; error: JobError }
@@ -31,7 +30,6 @@ export type Outcome =
   | { kind: "released" }
   /** The worker stopped, or the host restarted, during the attempt; no attempt is charged. */
   | { kind: "interrupted" }
-  /** The lease expired under a live holder: its process was suspended, or could not renew. */
   | { kind: "stalled" }
   | { kind: "crashed" };
 
@@ -46,7 +44,6 @@ export interface Next {
   dropCheckpoint: boolean;
 }
 
-/** `random` is in [0, 1). */
 export function decide(history: History, policy: Policy, outcome: Outcome, random: number): Next {
   switch (outcome.kind) {
     case "succeeded":

@@ -15,7 +15,6 @@ export interface Schedule {
   nextAt: number;
 }
 
-/** What happens to ticks that passed while no worker ran. */
 export type Missed = "skip" | "once" | "all";
 
 export interface ScheduleRule {
@@ -68,7 +67,6 @@ export function ticksToFire(fire: readonly number[], overlap: boolean, isUnfinis
   return isUnfinished() ? [] : fire.slice(0, 1);
 }
 
-/** Rejects invalid patterns, unknown time zones, and patterns that match no date. */
 export function nextTick(cron: string, timezone: string, after: number): number {
   const tick = pattern(checkCron(cron), checkTimezone(timezone))(after);
   if (tick < NEVER) return tick;
@@ -129,7 +127,6 @@ function pattern(cron: string, timezone: string): Next {
   };
 }
 
-/** "0 2,14 * * *" → "0 2 * * *", "0 14 * * *". Only for short lists of plain numbers. */
 function timesOfDay(cron: string): string[] {
   const fields = cron.trim().split(/\s+/);
   const times = fields.length === 6 ? 3 : 2;

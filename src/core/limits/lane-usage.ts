@@ -22,7 +22,6 @@ interface FirstParked {
   readonly whole: boolean;
 }
 
-/** One lane's part of a counter. */
 export interface LaneUsageState {
   readonly lane: number;
   running: number;
@@ -42,13 +41,10 @@ export type StoredLaneUsage = Readonly<LaneUsageState> & { readonly id: number }
 
 export interface LaneUsage extends LaneUsageState {
   readonly counter: Counter;
-  /** Null until the usage is stored. */
   id: number | null;
   changed: boolean;
-  /** The parked jobs up to `knownUpTo`, in claim order. */
   knownParked: ParkedJob[];
   knownUpTo: JobPosition;
-  /** Changes since the usage was stored. */
   newlyParked: Map<JobKey, ParkedJob> | null;
   unparked: Map<JobKey, JobPosition> | null;
 }
@@ -100,7 +96,6 @@ export function countReady({ passed, beyond }: LaneUsageState): number {
   return passed - beyond;
 }
 
-/** Whether the job comes before the last of the passed jobs in claim order. */
 export function comesBeforeLastPassed({ key, priority }: JobPosition, { lowest, last }: LaneUsageState): boolean {
   return priority > lowest || (priority === lowest && key < last);
 }
@@ -136,7 +131,6 @@ export function unpark(usage: LaneUsage, { key, priority }: JobPosition): void {
   if (at !== -1) knownParked.splice(at, 1);
 }
 
-/** Reads the parked jobs after `knownUpTo` from the store. */
 export function readMoreParked(usage: LaneUsage, read: (after: JobPosition | null) => readonly ParkedJob[]): void {
   const { unparked, knownUpTo } = usage;
   const late =
@@ -157,7 +151,6 @@ export function lowerBuckets(counter: Counter): void {
   }
 }
 
-/** Null: no parked job was read. */
 function firstParkedOf({ knownParked, knownUpTo }: LaneUsage): FirstParked | null {
   return knownUpTo === BEFORE_ALL ? null : { jobs: knownParked, whole: knownUpTo === AFTER_ALL };
 }
@@ -228,13 +221,11 @@ export class FetchedRows implements LimitRows {
     return this.#usages.has(`${rule}:${key}`);
   }
 
-  /** Usages with parked jobs of which none was fetched. */
   usagesWithoutParked(): number[] {
     const usages = [...this.#usages.values()].flat();
     return usages.filter(({ id, parked }) => parked > 0 && !this.#parked.has(id)).map(({ id }) => id);
   }
 
-  /** Appends jobs behind those added before. */
   addParked(usage: number, jobs: readonly ParkedJob[], whole: boolean): void {
     const known = this.#parked.get(usage);
     this.#parked.set(usage, { jobs: [...(known?.jobs ?? []), ...jobs], whole });
@@ -320,7 +311,6 @@ export class CounterCache {
     const known: KnownUsage[] = [];
     for (const usage of usages) {
       const { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt } = usage;
-      // The store has not assigned the id yet.
       if (id === null) return void this.#counters.delete(`${rule}:${key}`);
       // Parked jobs that the gate did not read are unchanged if no job came or went.
       const heads = firstParkedOf(usage) ?? (moved.has(usage) ? null : limitRows.firstParked(id));

@@ -32,7 +32,6 @@ import {
   readyWindow,
 } from "./limit.ts";
 
-/** `limits` is the text in the job's row. */
 export interface LimitedJob extends JobPosition {
   lane: number;
   limits: string;
@@ -41,11 +40,8 @@ export interface LimitedJob extends JobPosition {
 /** What a store writes, in this order: then no row refers to a missing one. */
 export interface LimitChanges {
   unparked: { usage: LaneUsage; job: JobPosition }[];
-  /** Idle usages, which are deleted. */
   removed: LaneUsage[];
-  /** Usages to insert (those without an id) or update. */
   saved: LaneUsage[];
-  /** Stored usages with a new due time. */
   due: LaneUsage[];
   parked: { usage: LaneUsage; job: ParkedJob }[];
   /** Jobs that were ready and may not start. */
@@ -94,7 +90,6 @@ export class LimitGate {
     return this.#passLimits(job, this.#countersOf(job.limits), 0) ? null : "limit";
   }
 
-  /** Starts a ready job, or parks it if a limit has no free slot. */
   tryStart(job: LimitedJob): StartVerdict {
     const counters = this.#countersOf(job.limits);
     const blocked = counters.findIndex((counter) => countFree(this.#rule(counter), counter, this.#now) < 1);
@@ -139,7 +134,6 @@ export class LimitGate {
     }
   }
 
-  /** Rechecks a counter: its rate has tokens again, or its rule changed. */
   recheck(rule: number, key: string): void {
     this.#touch(this.#counter(rule, key));
   }
@@ -194,7 +188,6 @@ export class LimitGate {
     return next === undefined || byClaimOrder(job, next) < 0;
   }
 
-  /** Returns true if no job of the counter is ready any more although more could start. */
   #start(counter: Counter, lane: number): boolean {
     const rule = this.#rule(counter);
     countStart(rule, counter, this.#now);
@@ -332,7 +325,6 @@ export class LimitGate {
   }
 }
 
-/** The text in the job's row: for each limit its rule's number and the job's key. */
 export function limitsText(rules: readonly number[], keys: readonly string[]): string | null {
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
 }

@@ -52,7 +52,6 @@ export function readyWindow(room: number): number {
   return Math.min(MAX_READY_JOBS, room);
 }
 
-/** Whether a job that comes before the ready ones may join them although the window is full. */
 export function canJoin(passed: number, window: number): boolean {
   return passed < window + MAX_READY_JOBS;
 }
@@ -62,7 +61,6 @@ export function countStart(rule: LimitRule, usage: Usage, now: number): void {
   if (rule.rate !== null) usage.bucket = clampBucket(rule.rate, usage.bucket, now) + msPerStart(rule.rate);
 }
 
-/** A job that never began returns its token. */
 export function countEnd(rule: LimitRule, usage: Usage, began: boolean): void {
   usage.running -= 1;
   if (rule.rate !== null && !began) usage.bucket -= msPerStart(rule.rate);
@@ -153,7 +151,6 @@ function toArray(given: unknown): unknown[] {
 /** What a stage's result depends on besides its inputs: a model's name, a prompt, settings. */
 export type Key = string | number | object;
 
-/** Canonical text of a key; null: no key. `what` names it in errors. */
 export function keyText(key: unknown, what: string): string | null {
   if (key === undefined) return null;
   if (typeof key === "string" || typeof key === "number" || (typeof key === "object" && key !== null)) {

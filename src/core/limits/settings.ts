@@ -8,7 +8,6 @@ export interface Declaration {
   name: string;
   /** From an older process: applies only where no newer process has declared anything. */
   old?: boolean;
-  /** Absent: current settings stay. */
   settings?: QueueSettings;
   /** In the order in which a job passes them: narrow to wide. */
   limits: readonly LimitRule[];
@@ -31,7 +30,6 @@ export class SettingsView {
   readonly queues: ReadonlyMap<string, SetQueue>;
   readonly rules: ReadonlyMap<number, SetRule>;
   readonly hasLimits: boolean;
-  /** The longest refill time of all rates, in milliseconds. */
   readonly longestRefillMs: number;
   readonly hasEvents: boolean;
   readonly hasRetention: boolean;
@@ -73,7 +71,6 @@ export class SettingsView {
     return this.#queueRules.get(queue) ?? NONE;
   }
 
-  /** The limits of a new job: those of its definition and those of its queue. */
   rulesFor(queue: string, own: readonly number[] = NONE): readonly number[] {
     const ofQueue = this.hasLimits ? this.queueRules(queue) : NONE;
     return ofQueue.length === 0 ? own : [...own, ...ofQueue.filter((rule) => !own.includes(rule))];
@@ -94,13 +91,11 @@ function isInForce({ concurrency, rate }: LimitRule): boolean {
 export type SettingsChange =
   /** Jobs that finished before are backfilled from the first on. `keep` null: all are kept. */
   | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null }
-  /** `at`: index in the declared rules. */
   | { kind: "add-rule"; at: number; queue: string; job: string; rule: LimitRule }
   | { kind: "set-rule"; id: number; rule: LimitRule }
   | { kind: "drop-rule"; id: number };
 
 export interface DeclarationChanges {
-  /** Numbers of the declared limits, in their order; 0: not added yet. */
   rules: number[];
   changes: SettingsChange[];
 }
@@ -167,7 +162,6 @@ export class DeclarationCache {
   /** False for a user's transaction: whether it commits is never known. */
   readonly #canDeclare: boolean;
   readonly #committed = new WeakSet<Declaration>();
-  /** Declared in a transaction that is not committed yet. */
   #uncommitted: Declaration[] = [];
   #rules = new WeakMap<Declaration, readonly number[]>();
 
@@ -175,7 +169,6 @@ export class DeclarationCache {
     this.#canDeclare = options.canDeclare;
   }
 
-  /** The numbers of its limits, if they are known. */
   rulesOf(declaration: Declaration): readonly number[] | undefined {
     return this.#rules.get(declaration);
   }

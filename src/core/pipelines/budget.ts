@@ -23,7 +23,6 @@ export interface Budget {
 
 export const UNLIMITED: Budget = { micros: null, tokens: null };
 
-/** A build's money; `reserved` is for attempts in flight. */
 export interface Ledger {
   budget: Budget;
   spent: Amount;
@@ -59,7 +58,6 @@ type BudgetVerdict =
   | { kind: "start" }
   /** No room beside the reservations, but attempts in flight may cost less than estimated. */
   | { kind: "wait" }
-  /** No room, and there will be none. */
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
 
 /**
@@ -93,18 +91,14 @@ export function reserve(ledger: Ledger, estimate: Amount): Ledger {
   return { ...ledger, reserved: plus(ledger.reserved, estimate) };
 }
 
-/** The attempt has left `running`: frees its reservation and spends its charge. */
 export function settleReservation(ledger: Ledger, reserved: Amount, charge: Amount): Ledger {
   return { ...ledger, reserved: minus(ledger.reserved, reserved), spent: plus(ledger.spent, charge) };
 }
 
-/** Which process reports the cost of an attempt. */
 type CostReporter =
-  /** The holder knows what it has paid. */
   | "holder"
   /** A process that reclaimed the attempt; what was paid since the last report is unknown. */
   | "reclaimer"
-  /** The handler was never called. */
   | "unstarted";
 
 /** A holder that reports a crash (of its child process) does not know the cost either. */
@@ -183,7 +177,6 @@ export interface StoredToken {
   mintedAt: number;
   expiresAt: number;
   usedAt: number | null;
-  /** A newer token was minted: only the newest is valid. */
   replacedAt: number | null;
 }
 
@@ -248,13 +241,11 @@ function refuse(code: TokenRefusal): TokenVerdict {
   return { ok: false, code };
 }
 
-/** The message does not contain the token. */
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
   const [, message, hint] = explainRefusal(code, build);
   return new HoldfastError(code, `${message} Build ${build.id} is ${build.state}.`, hint);
 }
 
-/** Whether the error rejects a token or its budget. */
 export function isRefusedUse(code: string): boolean {
   return (
     code === "BUILD_NOT_PAUSED" || /^TOKEN_(?!NEEDED$)/.test(code) || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID"

@@ -27,7 +27,6 @@ export interface Build {
 export interface CountedStage {
   stage: string;
   segment: number;
-  /** The round in which its targets are listed. */
   round: number;
   ran: number;
   cached: number;
@@ -118,7 +117,6 @@ function eventData({ pipeline, seq, budget, spent }: EventBuild): object {
   return { pipeline, seq, spent: toCost(spent), budget: fromBudget(budget) };
 }
 
-/** `undefined` where one of them has nothing there. */
 export interface Difference {
   part: string;
   before: unknown;
@@ -155,7 +153,6 @@ export interface Why {
 
 interface WhyInput {
   ran: boolean;
-  /** Parts of the last result; null: none. */
   before: ContextParts | null;
   after: ContextParts;
   members?: readonly Difference[];

@@ -11,21 +11,16 @@ export type BuildReason =
   | "targets_failed"
   /** The listing failed after its retries, so the targets are unknown. */
   | "source_failed"
-  /** An operator refused to pay more. */
   | "budget_refused"
   /** Found at `open`: the orchestrator is dead. */
   | "orphaned_at_startup"
   /** Found by a live process: the orchestrator died, or its lock expired. */
   | "orchestrator_lost"
-  /** The orchestrator was asked to stop. */
   | "stopped"
-  /** The next attempt would not fit into the budget. */
   | "budget_precheck_block"
-  /** An attempt cost more than estimated. */
   | "budget_exceeded"
   | "resumed"
   | "budget_approved"
-  /** By an operator, whose words are in the note. */
   | "abandoned";
 
 export type BuildNeed =
@@ -87,7 +82,6 @@ export const BUILD_STATES: readonly BuildState[] = [
   "ABANDONED",
 ];
 
-/** A build that has ended never moves again. */
 export type EndedState = "SUCCESS" | "FAILED" | "ABANDONED";
 export const ENDED_STATES: readonly EndedState[] = ["SUCCESS", "FAILED", "ABANDONED"];
 
@@ -99,7 +93,6 @@ export function mayMoveBuild(move: BuildMove, from: BuildState): boolean {
   return BUILD_MOVES[move].from[from] !== undefined;
 }
 
-/** `seq`: number of the last transition, 0 for a new build. */
 export interface MovingBuild {
   id: string;
   state: BuildState;
@@ -110,11 +103,9 @@ export interface MovingBuild {
 export interface BuildConditions {
   /** The writer holds the pipeline's orchestrator lock, with a valid token. */
   holdsLock?: boolean;
-  /** Stages, versions, keys and source are unchanged. */
   samePipeline?: boolean;
   /** A confirmation token was used for it, now or by an earlier approval, and the budget has room. */
   approved?: boolean;
-  /** The orchestrator is proven dead, or its lock expired. */
   holderGone?: boolean;
   running?: number;
   /** Work that has yet to run, without what can never run because something before it failed. */
@@ -139,7 +130,6 @@ export interface WantedMove {
   note?: string;
 }
 
-/** The store guards the transition by state and number. */
 export function moveBuild(build: MovingBuild, { move, reason, note }: WantedMove, facts: BuildConditions): BuildTransition {
   const { from, to } = BUILD_MOVES[move];
   const ways = from[build.state];
@@ -229,9 +219,7 @@ export interface BuildProgress {
   running: number;
   left: number;
   failed: number;
-  /** Null: any number of failures. */
   maxFailures: number | null;
-  /** Why the budget refuses what wants to start. */
   blocked: "budget_precheck_block" | "budget_exceeded" | null;
 }
 

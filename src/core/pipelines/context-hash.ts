@@ -10,7 +10,6 @@ import { pathText } from "./work.ts";
  */
 export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
-/** `stored`: JSON text, bytes, or null for `undefined`. */
 export function valueHash(stored: string | Uint8Array | null): ValueHash {
   if (stored === null) return "none";
   return `${typeof stored === "string" ? "json" : "bytes"}:${hash("sha256", stored)}`;
@@ -22,7 +21,6 @@ export interface ContextParts {
   version: number;
   key: string | null;
   input: ValueHash;
-  /** By stage; null: the target skipped that stage. */
   uses: Readonly<Record<string, ValueHash | null>>;
   target: { id: string; hash: string };
   /** `"bytes"`: the target's id does not count, so a renamed or copied file is free. */
@@ -71,7 +69,6 @@ export class MembersHash {
     this.#hash.update(`${JSON.stringify([id, member])}\n`);
   }
 
-  /** `failed`: number of missing members, which a gather with `partial` gets. */
   end(failed: number): ValueHash {
     return `members:${this.#hash.update(String(failed)).digest("hex")}`;
   }
@@ -83,7 +80,6 @@ export interface Members {
   members: Member[];
 }
 
-/** `output`: what the gather gets. `all`: with earlier outputs. */
 export type Member = readonly [path: string, output: string, all: string];
 
 const SHOWN_HASH_LENGTH = 12;
@@ -122,7 +118,6 @@ export interface FileStat {
 /** Which bytes a file had. Plain JSON: it is stored in the target's row. */
 export interface Fingerprint extends FileStat {
   hash: string;
-  /** Wall time just before the bytes were read. */
   hashedAt: number;
 }
 

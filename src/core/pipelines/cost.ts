@@ -33,7 +33,6 @@ export function toCost({ micros, tokens }: Amount): Required<Cost> {
   return { usd: micros / MICROS_PER_USD, tokens };
 }
 
-/** `$1.25 and 300 tokens`. */
 export function amountText({ micros, tokens }: Amount): string {
   const said: string[] = [];
   if (micros !== 0 || tokens === 0) said.push(unitText("micros", micros));
@@ -51,7 +50,6 @@ export function costText(cost: Cost): string {
   return amountText(toAmount(cost, "A cost"));
 }
 
-/** `$1.20 of $5.00`, `300 of 1,000 tokens`; empty if nothing is spent and nothing is limited. */
 export function spentText(spent: Required<Cost>, budget: Cost): string {
   const said: string[] = [];
   const usd = unitText("micros", toAmount({ usd: spent.usd }, "A cost").micros);

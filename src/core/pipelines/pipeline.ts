@@ -168,7 +168,6 @@ function checkPosition({ name, module, stages }: PipelineDefinition, stage: Stag
   }
 }
 
-/** The stages whose outputs the next one may use: those of the same targets. */
 function outputsAfter(stages: readonly StageDefinition[]): string[] {
   const last = stages.findLastIndex(({ kind }) => kind === "gather");
   return stages
@@ -177,7 +176,6 @@ function outputsAfter(stages: readonly StageDefinition[]): string[] {
     .map(({ name }) => name);
 }
 
-/** Whether all targets have become one, and no expand has followed. */
 function isOneTarget(stages: readonly StageDefinition[]): boolean {
   const last = stages.findLast(({ kind }) => kind !== "stage");
   return last?.kind === "gather" && last.by === null;
@@ -288,7 +286,6 @@ export function pipelineChanged(build: string, before: PipelineDescription, afte
   );
 }
 
-/** Stages whose code changed while their version did not. */
 export function editedStages(before: PipelineDescription, after: PipelineDescription): string[] {
   const old = byName(before);
   return after.stages

@@ -30,7 +30,6 @@ export type SourceDefinition = FilesSource | ItemsSource;
 export interface FilesSource {
   readonly kind: "files";
   readonly globs: readonly string[];
-  /** Null: the working directory. */
   readonly root: string | null;
   readonly ignore: readonly string[];
   readonly snapshot: boolean;
@@ -151,7 +150,6 @@ export class OnlyTargets {
   readonly #wanted: Wanted[];
   #missing: number;
 
-  /** `stages`: other names that could have been meant. */
   constructor(given: readonly string[], stages: readonly string[] = []) {
     this.#wanted = given.map((one, i) => ({
       given: one,
@@ -167,7 +165,6 @@ export class OnlyTargets {
     return this.#wanted.length === 0;
   }
 
-  /** Everything named was seen. */
   get isMet(): boolean {
     return this.#missing === 0;
   }
@@ -187,7 +184,6 @@ export class OnlyTargets {
     return taken;
   }
 
-  /** An earlier attempt has seen everything. */
   markAllMet(): void {
     for (const wanted of this.#wanted) this.#markMet(wanted);
   }

@@ -49,10 +49,8 @@ export interface StageDefinition extends RunSettings {
   readonly reuse: "target" | "bytes";
   readonly isolate: "none" | "process";
   readonly remove: NonNullable<StageOptions<unknown, unknown>["remove"]> | null;
-  /** Earlier stages whose outputs it gets, sorted. */
   readonly uses: readonly string[];
   readonly match: string | ((target: unknown, input: unknown) => unknown) | null;
-  /** Of a gather: the group of a target; null: one group. */
   readonly by: ((target: unknown, output: unknown) => unknown) | null;
   readonly partial: boolean;
   readonly run: (context: never) => unknown;
@@ -138,7 +136,6 @@ export function fixedEstimate({ name, estimate }: StageDefinition): Amount | nul
   return toAmount(cost, `The estimate of stage "${name}"`);
 }
 
-/** Throws when an estimate reads it. */
 const NO_CONTEXT = {
   get target(): never {
     throw new Error("there is no target yet");
@@ -148,7 +145,6 @@ const NO_CONTEXT = {
   },
 };
 
-/** Null: all targets are one group. */
 export function groupOf({ name, by }: StageDefinition, target: unknown, output: unknown): string | null {
   if (by === null) return null;
   const group = callOption(() => by(target, output), "by", name, "GROUP_INVALID");

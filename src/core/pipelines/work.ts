@@ -7,7 +7,6 @@ import { checkStorable } from "../text/text.ts";
 import type { ValueHash } from "./context-hash.ts";
 import type { StageDefinition } from "./stage.ts";
 
-/** Begins the queues and job names of pipelines. */
 const PIPELINE_PREFIX = "pipeline/";
 
 /**
@@ -54,7 +53,6 @@ export function missingArtifactsOutcome(hashes: readonly string[]): Outcome {
   return { kind: "error", error: toJobError(artifactMissing(hashes)) };
 }
 
-/** The caller that settled it is not a worker of the pipeline. */
 export function missingResultOutcome(): Outcome {
   const error = new HoldfastError(
     "RESULT_MISSING",
@@ -78,7 +76,6 @@ export interface Segment {
   stages: readonly StageDefinition[];
   ends: "expand" | "gather" | "nothing";
   gather: StageDefinition | null;
-  /** 0 for the source's targets, then one more behind each gather. */
   round: number;
 }
 
@@ -127,7 +124,6 @@ export interface Step {
   undone?: true;
 }
 
-/** Stands for the children that an expand has made in this context. */
 export function childrenOf(context: string): ValueHash {
   return `members:${context}`;
 }
@@ -160,7 +156,6 @@ export const MAX_ID_BYTES = 2_000;
 /** Separates a target's id from those of its parents. No id contains it. */
 const ID_SEPARATOR = "\u001f";
 
-/** Names a target in its segment: the ids of its parents, then its own. */
 export function pathOf(parent: string | null, id: string): string {
   if (parent === null) return id;
   const path = parent + ID_SEPARATOR + id;

@@ -3,14 +3,10 @@ import type { JobState } from "../jobs/job.ts";
 import { type Budget, fromBudget } from "../pipelines/budget.ts";
 import type { BuildReason, BuildState } from "../pipelines/build.ts";
 
-/** Actor recorded for changes made by automatic recovery. */
 export const RECOVERY_ACTOR = "recovery";
-/** Actor recorded when the journal of changes cannot continue. */
 export const JOURNAL_ACTOR = "journal";
-/** Actor recorded where none is known. */
 export const UNKNOWN_ACTOR = "unknown";
 
-/** The process of a handle, and the user who started it by hand, if one did. */
 export interface Actor {
   program: string;
   pid: number;
@@ -87,13 +83,10 @@ export interface AuditFault {
 }
 
 export interface AuditPage {
-  /** Up to here the chain is verified. */
   from: AuditHead;
   rows: readonly (AuditRecord & { hash: string | null })[];
   isLast: boolean;
-  /** The head stored in the database. */
   head: AuditHead | null;
-  /** Heads that were seen earlier and stored elsewhere. */
   known: readonly AuditHead[];
 }
 
@@ -144,7 +137,6 @@ function headless(seq: number): AuditFault {
   return { kind: "removed", seq, message: "The head of the audit was removed." };
 }
 
-/** Triggers that protect the entries are missing or changed. */
 export function unguarded(seq: number, guards: readonly string[]): AuditFault {
   const message = `The entries follow each other, but nothing keeps them from being changed: without ${guards.join(", ")}.`;
   return { kind: "unguarded", seq, message };

@@ -10,7 +10,6 @@ export interface Diagnosis {
   grade: Grade;
   area: Area;
   message: string;
-  /** The command that fixes it; null: nothing to do. */
   mend: string | null;
 }
 
@@ -44,7 +43,6 @@ export interface Inspection {
   artifacts: { there: number; orphaned: number; missing: readonly string[] } | null;
   audit: { entries: number; fault: string | null } | null;
   backups: { folder: string; count: number; newest: number | null; every: number | null } | null;
-  /** Changes that no file of the journal has yet, and since when. */
   journal: { changes: number; since: number | null } | null;
   clock: { latest: number; store: number; stepsBack: readonly { at: number; by: number }[] } | null;
   reports: readonly { state: string; errors: readonly string[]; begunAt: number }[];
@@ -55,7 +53,6 @@ export interface Inspection {
 
 const MIB = 1024 * 1024;
 const DAY_MS = 86_400_000;
-/** A disk with less free space counts as full. */
 const MIN_FREE_BYTES = 64 * MIB;
 const OLD_BACKUP_MS = 7 * DAY_MS;
 /** A commit reaches a file of the journal within a second or two. */

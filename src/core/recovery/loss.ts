@@ -14,15 +14,12 @@ export interface OpenCircumstances {
    * The host has been up since the witness was written, so the witness is complete. Otherwise its last second may be missing.
    */
   isExact: boolean;
-  /** State of the write-ahead log before this process opened it. */
   log: "there" | "missing" | "cut";
 }
 
-/** Acknowledged commits that are missing. */
 export interface Loss {
   severity: "loss" | "expected";
   what: string;
-  /** A lower bound where `what` says "at least". */
   commitsMissing: number;
 }
 
@@ -68,7 +65,6 @@ export function extentText(seen: Extent): string {
   return `${commits(commitsOf(seen))} and ${jobs(seen.key)}`;
 }
 
-/** Commits of the last epoch; a restore gave up those before it. */
 function commitsOf({ epoch, commits }: Extent): number {
   return Math.max(1, commits - epoch * COMMITS_PER_EPOCH);
 }
@@ -104,11 +100,8 @@ function jobs(n: number): string {
 }
 
 export interface WalView {
-  /** Bytes in use; the file itself may be longer. */
   bytes: number;
-  /** Bytes that are already checkpointed into the database. */
   copied: number;
-  /** Known readers of an earlier state, which keep the log from restarting. */
   readers: WalReader[];
 }
 

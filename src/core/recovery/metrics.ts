@@ -7,7 +7,6 @@ export interface MetricsSnapshot {
   at: number;
   database: { id: string; store: string; durability: string } | null;
   isDamaged: boolean;
-  /** Crash recovery waits for an operator's approval. */
   isPending: boolean;
   alarms: Readonly<Record<string, number>> | null;
   isHealthy: boolean;
@@ -19,7 +18,6 @@ export interface MetricsSnapshot {
   builds: readonly { pipeline: string; state: BuildState }[] | null;
   schedules: readonly { paused: boolean; nextAt: number }[] | null;
   sinks: readonly { name: string; kind: string; behind: number; oldestAt: number | null; failures: number }[] | null;
-  /** All reclaimed leases and locks, crash or not. */
   reclaimed: { leases: number; locks: number } | null;
   reports: (RecoveryCounts & { reports: number; open: number; failed: number; commitsMissing: number }) | null;
   lastReport: LastReport | null;

@@ -4,9 +4,7 @@ export const RECOVER_COMMAND = "holdfast recover --apply";
 
 export interface HeldByDead {
   builds: string[];
-  /** Named locks and those of exclusive claims. */
   locks: string[];
-  /** Pipelines whose orchestrator left its lock. */
   orchestratorLocks: string[];
 }
 
@@ -17,7 +15,6 @@ export interface CrashRecovery extends HeldByDead {
   jobs: number;
 }
 
-/** What a recovery would do, or what it has done. */
 export interface RecoveryPlan extends CrashRecovery {
   /** Of holders not proven dead: running jobs with expired leases, and names of expired locks. */
   expired: { jobs: number; locks: string[] };
@@ -40,7 +37,6 @@ export function orderPlan(plan: RecoveryPlan): RecoveryPlan | null {
   };
 }
 
-/** More than expired leases and locks. */
 export function isOfCrash({ crashed, continues }: Pick<RecoveryPlan, "crashed" | "continues">): boolean {
   return crashed.length > 0 || continues;
 }

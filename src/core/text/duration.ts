@@ -56,7 +56,6 @@ export function instantText(at: number, now: number): string {
   return `${clockText(at)} (${at > now ? `in ${untilText(at - now)}` : `${ageText(now - at)} ago`})`;
 }
 
-/** `2026-03-01 14:05:09`, in local time. */
 export function clockText(at: number): string {
   const date = new Date(at);
   const day = `${date.getFullYear()}-${twoDigits(date.getMonth() + 1)}-${twoDigits(date.getDate())}`;
@@ -69,7 +68,6 @@ function twoDigits(value: number): string {
 
 /** Time as the engine reads it. With a test's own clock no real time passes anywhere. */
 export interface Clock {
-  /** Wall time in whole milliseconds. */
   now(): number;
   /** Milliseconds that never jump; only differences have a meaning. */
   monotonic(): number;

@@ -6,7 +6,6 @@ import { HoldfastError } from "./errors.ts";
 /** Compiled globs. Ids are paths from the root with "/" between names, or whatever a source calls its items. */
 export interface Glob {
   matches(id: string): boolean;
-  /** Whether anything below a folder (its path from the root, without a trailing slash) can match. */
   mayMatchBelow(folder: string): boolean;
 }
 
@@ -26,7 +25,6 @@ export function fileGlobs(globs: readonly string[], dot = false): Glob {
   return compile(globs, { what: "A glob of files()", hidden: dot, paths: true, code: "SOURCE_INVALID" });
 }
 
-/** The folders before each glob's first wildcard, each once; "" is the root. */
 export function leadingFolders(globs: readonly string[]): string[] {
   return [...new Set(globs.map((glob) => leadingFolder(normalizePath(glob))))];
 }
@@ -104,7 +102,6 @@ function isPlain(glob: string): boolean {
   return isSimple(glob) && !/[*?]/.test(glob);
 }
 
-/** A dot begins a name, or the pattern is too complex to tell. */
 function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
 }

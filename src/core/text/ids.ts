@@ -7,9 +7,7 @@ export type JobKey = Branded<number, "JobKey">;
 export type Fence = Branded<number, "Fence">;
 /** One registered process (or thread) that has the database open; never reused. */
 export type ProcessId = Branded<number, "ProcessId">;
-/** The store's number of a build; never reused. */
 export type BuildKey = Branded<number, "BuildKey">;
-/** The store's number of a stage's result. */
 export type ResultKey = Branded<number, "ResultKey">;
 
 const TIME_DIGITS = 9;
@@ -47,7 +45,6 @@ export function followUpId(createdAt: number, parent: JobKey, fence: Fence, inde
   return `${digits(createdAt, TIME_DIGITS)}${digits(parent, KEY_DIGITS)}-${fence.toString(32)}-${index}`;
 }
 
-/** Base 32 of a fixed width: sorts as the numbers do. */
 function digits(value: number, width: number): string {
   const text = value.toString(32);
   return ZEROS.slice(text.length + ZEROS.length - width) + text;
@@ -55,7 +52,6 @@ function digits(value: number, width: number): string {
 
 const ZEROS = "0".repeat(TIME_DIGITS);
 
-/** Jobs of one batch have the same creation time. */
 function timeDigits(createdAt: number): string {
   if (createdAt !== last.createdAt) last = { createdAt, digits: digits(createdAt, TIME_DIGITS) };
   return last.digits;

@@ -34,7 +34,6 @@ export function fromJson(text: string | null): unknown {
   return text === null ? undefined : JSON.parse(text);
 }
 
-/** `.model`, or `["odd name"]`. */
 export function pathStep(name: string): string {
   return /^[A-Za-z_$][\w$]*$/.test(name) ? `.${name}` : `[${JSON.stringify(name)}]`;
 }

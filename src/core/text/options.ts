@@ -50,7 +50,6 @@ export function checkOneOf<T extends string>(value: T, allowed: readonly T[], wh
   );
 }
 
-/** Begins a hint; empty if nothing is similar. */
 export function didYouMean(given: unknown, known: readonly string[]): string {
   if (typeof given !== "string") return "";
   const nearest = new Nearest(given, 1);
@@ -69,7 +68,6 @@ export function checkFunction<F>(value: F, what: string): F {
   throw invalidOption(`${what} must be a function, got ${describeValue(value)}.`, "Give a function, or leave it out.");
 }
 
-/** Without a length limit. */
 export function checkText(value: unknown, what: string): string {
   if (typeof value === "string" && value !== "") return value;
   throw invalidOption(
@@ -106,7 +104,6 @@ export function describeValue(value: unknown): string {
   }
 }
 
-/** The known texts most like an unknown one, nearest first. */
 export class Nearest {
   readonly #text: string;
   readonly #folded: string;
@@ -141,7 +138,6 @@ export class Nearest {
   }
 }
 
-/** Edit distance; null: more than `limit`. */
 function editDistance(one: string, other: string, limit: number): number | null {
   if (limit < 1 || Math.abs(one.length - other.length) > limit) return null;
   // Most names in a folder begin alike, and end alike.

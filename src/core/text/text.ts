@@ -19,7 +19,6 @@ export function toStorable(text: string): string {
   return text.toWellFormed().replaceAll(NUL, "\u{fffd}");
 }
 
-/** `1 job`, `2 jobs`, `12,000 jobs`. */
 export function plural(count: number, one: string, many = `${one}s`): string {
   return `${numberText(count)} ${count === 1 ? one : many}`;
 }
@@ -29,7 +28,6 @@ export function numberText(value: number): string {
   return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");
 }
 
-/** `812 bytes`, `1.4 MB`. */
 export function bytesText(value: number): string {
   if (value < 1_000) return plural(value, "byte");
   const units = ["kB", "MB", "GB", "TB"];

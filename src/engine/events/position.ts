@@ -17,19 +17,16 @@ export interface DeliveryPosition {
   open(): Promise<void>;
   /** False: another process delivers what comes after `cursor`. */
   acquire(): Promise<boolean>;
-  /** Everything up to here was delivered. Written in the background; `saved` waits for that. */
+  /** Everything up to here was delivered. Written in the background; `flush` waits for that. */
   advance(seq: number): void;
   /** The same for filtered events: stored only now and then. */
   skip(seq: number): void;
-  /** False: another process has taken over. */
   flush(): Promise<boolean>;
   recordFailure(error: string): Promise<void>;
-  /** Nothing to deliver: the right may expire. */
   pause(): void;
   leave(): Promise<void>;
 }
 
-/** Of a subscriber without a name: nothing is stored. */
 export class TransientPosition implements DeliveryPosition {
   readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;
@@ -90,7 +87,6 @@ export class DurablePosition implements DeliveryPosition {
   #saving: Promise<void> | null = null;
   #saveError: unknown = null;
   #lost = new AbortController();
-  /** When the right was last confirmed, on the monotonic clock. */
   #confirmedAt = 0;
   #isBusy = false;
   #renewal: (() => void) | null = null;

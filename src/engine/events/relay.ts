@@ -7,7 +7,6 @@ import type { Store } from "../../store/store.ts";
 import { type Log, describeError } from "../log.ts";
 
 const PAGE_EVENTS = 500;
-/** How often a relay checks whether the delivering process still delivers. */
 const STANDBY_MS = 400;
 /** A sink that refuses so many new events in a row is down. */
 const MAX_REFUSALS_IN_A_ROW = 5;
@@ -18,7 +17,6 @@ const MAX_REFUSALS_IN_A_ROW = 5;
 const UNANSWERED_PAUSE_FACTOR = 4;
 /** A sink that refuses one event now and then must not fill the log. */
 const MIN_LOGGED_REFUSALS = 4;
-/** When a process leaves, a delivery in flight may take this long. */
 const STOP_GRACE_MS = 5_000;
 
 export interface RelayParts {
@@ -58,7 +56,6 @@ export class Relay {
     this.#finished = this.#run();
   }
 
-  /** Resolves when every later event is certain to reach the sink. */
   get opened(): Promise<void> {
     return this.#opened;
   }
@@ -82,7 +79,6 @@ export class Relay {
     clearTimeout(timer);
   }
 
-  /** From here on the store is not touched. */
   abandon(): void {
     this.#isStopping = true;
     this.#isAbandoned = true;

@@ -22,18 +22,15 @@ interface Parts {
   mode: () => number;
 }
 
-/** A sink of this process, shared by the handles that were opened with it. */
 interface Shared {
   settings: CheckedSink;
   relay: Relay;
   users: number;
 }
 
-/** The sinks and subscribers of this process. */
 export class Relays {
   readonly #parts: Parts;
   readonly #sinks = new Map<string, Shared>();
-  /** Names of durable subscribers that this process has, or had. */
   readonly #subscribers = new Set<string>();
 
   constructor(parts: Parts) {
@@ -120,7 +117,6 @@ export class Subscription {
     if (!this.#subscriber.isCalling) await over;
   }
 
-  /** Resolves soon, whatever the subscriber does. */
   async endSoon(): Promise<void> {
     clearInterval(this.#stay);
     if (this.#subscriber.isCalling) this.#relay.abandon();
@@ -167,7 +163,6 @@ function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOpt
   return { ...(name === undefined ? {} : { name }), ...(types === undefined ? {} : { types: [...types] }) };
 }
 
-/** One event at a time. */
 class Subscriber implements Sink {
   readonly kind = "subscriber";
   readonly maxEvents = 1;
@@ -178,7 +173,6 @@ class Subscriber implements Sink {
     this.#on = on;
   }
 
-  /** Whether the subscriber itself asks, from inside its own call. */
   get isCalling(): boolean {
     return this.#inside.getStore() === true;
   }

@@ -19,12 +19,10 @@ import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
 import { describeError } from "../log.ts";
 
-/** Held by the process that makes a backup: one at a time. */
 const BACKUP_LOCK = "holdfast.backups";
 const LOCK_TTL_MS = 60_000;
 /** Clocks are set, and folders are emptied. */
 const MAX_WAIT_MS = 3_600_000;
-/** While another process makes a backup, and after a failure. */
 const RETRY_MS = 60_000;
 
 /** Makes backups by a plan and removes old ones. A process that dies on the way has made none; the next check finds that. */
@@ -47,7 +45,6 @@ export class ScheduledBackups {
     this.#engine.clock.during?.(this.#checking);
   }
 
-  /** Waits for a backup in progress. */
   async stop(): Promise<void> {
     this.#stopped = true;
     this.#cancel?.();
@@ -117,7 +114,6 @@ export class ScheduledBackups {
     );
   }
 
-  /** A large backup takes longer than a lock should last. */
   #renewLock(token: string): () => void {
     const timer = setInterval(
       () => void this.#engine.store.locks.extend(BACKUP_LOCK, token, LOCK_TTL_MS).catch(() => {}),
@@ -126,7 +122,6 @@ export class ScheduledBackups {
     return () => clearInterval(timer);
   }
 
-  /** Logs each new error; records and announces the first. */
   async #reportFailure(failure: unknown): Promise<void> {
     const { log, store } = this.#engine;
     const error = failure instanceof Error ? failure.message : String(failure);

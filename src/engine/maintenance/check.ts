@@ -10,7 +10,6 @@ const MAX_NAMED = 5;
 /** Other work of this process runs between two steps. */
 const ARTIFACTS_PER_STEP = 500;
 
-/** What is wrong with a database and its artifacts, in sentences. */
 export async function checkAll(engine: Engine, how: Thoroughness, signal?: AbortSignal): Promise<string[]> {
   const { damage } = engine.store;
   const known = damage.damaged;
@@ -69,7 +68,6 @@ export interface AuditVerdict {
   fault: AuditFault | null;
 }
 
-/** `known`: heads that the caller kept. */
 export async function verifyAudit({ audit }: Pick<Store, "audit">, known: readonly AuditHead[] = []): Promise<AuditVerdict> {
   let entries = 0;
   for (let from = NO_ENTRY; ;) {

@@ -24,11 +24,9 @@ const TICK_MS = 400;
 const RECLAIM_INTERVAL_MS = 50;
 /** With no other process and nothing running, nothing can be left behind. */
 const IDLE_TICK_MS = 5_000;
-/** How long a process whose life is unknown stays registered. */
 const MAX_UNKNOWN_MS = 60_000;
 /** Searches for leases that expire further away than they can; reads every running job. */
 const SKEW_TICKS = 5;
-/** Claims run between two steps. */
 const JOBS_PER_STEP = 250;
 const STEP_PAUSE_MS = 10;
 /** However little is kept: a caller that waits for a job must see how it ended. */
@@ -74,16 +72,13 @@ export class Janitor {
   #stopAsked = false;
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
-  /** Since when a process's life is unknown. */
   readonly #unknownSince = new Map<ProcessId, number>();
-  /** Since when a lease was seen expired, on the monotonic clock. */
   #sightings = new Map<number, { fence: number; expiresAt: number; since: number }>();
   #probedAt = Number.NEGATIVE_INFINITY;
   #reclaimedAt = Number.NEGATIVE_INFINITY;
   #lastTimes: { wall: number; monotonic: number } | null = null;
   #stop: (() => void) | null = null;
   #unlisten: (() => void) | null = null;
-  /** Nothing has changed since the last tick. */
   #isUnchanged = false;
   #restMs = TICK_MS;
   #isResting = false;
@@ -187,7 +182,6 @@ export class Janitor {
     return { builds: ids, orchestratorLocks: pipelines };
   }
 
-  /** Cancels work that ended builds have left. */
   async clearWork(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
     const clearing = { which: "idle", limit: ITEMS_PER_CLEAR, ...(pipeline === undefined ? {} : { pipeline }) } as const;
     for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
@@ -230,7 +224,6 @@ export class Janitor {
     return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
   }
 
-  /** By an operator: reclaims leases that expired at least this long ago, whatever holds them. */
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
     let jobs = 0;
     for (;;) {
@@ -312,7 +305,6 @@ export class Janitor {
     onStop(self.stop);
   }
 
-  /** Removes jobs beyond their queue's retention. */
   async #expire(): Promise<void> {
     this.#expiring = null;
     const { more } = await this.#store.expire(JOBS_PER_STEP, MIN_AGE_MS);
@@ -356,7 +348,6 @@ export class Janitor {
     return (await this.#probe()).filter(({ life }) => isProvenDead(life));
   }
 
-  /** As far as this process knows, no other has the database open. */
   #isAlone(): boolean {
     return [...this.#lives.values()].every(isProvenDead);
   }

@@ -30,12 +30,10 @@ interface Circumstances {
   alone: boolean;
   /** Damage of the database itself: worth a report even if no process has died. */
   findings?: readonly Finding[];
-  /** Jobs in the first transaction, for which a claim waits. */
   first?: number;
   asked?: string;
 }
 
-/** A report that this process must close. */
 interface OpenReport {
   report: number;
   reason: BuildReason;
@@ -57,7 +55,6 @@ export class Recovery {
   readonly #check: ((context: CheckCircumstances) => Promise<Findings | null>) | null;
   readonly #grace: number;
   readonly #abort = new AbortController();
-  /** Recoveries run one after the other. */
   #queue: Promise<unknown> = Promise.resolve();
   #owned: OpenReport | null = null;
   #closing: Promise<void> | null = null;
@@ -93,12 +90,10 @@ export class Recovery {
     return this.start(dead, circumstances).all;
   }
 
-  /** Continues a report that another process has left open. */
   async takeOver(circumstances: Circumstances): Promise<void> {
     if (this.#owned === null) await this.run([], circumstances);
   }
 
-  /** Closes a report that could not be closed before. */
   closeReport(): void {
     const owned = this.#owned;
     if (owned === null || this.#closing !== null) return;
@@ -244,7 +239,6 @@ function reasonOf({ opening }: Circumstances): BuildReason {
   return opening ? "orphaned_at_startup" : "orchestrator_lost";
 }
 
-/** Whole milliseconds since the last call; 0 for a process that only helps. */
 function stopwatch(clock: Clock | null, since: number): () => number {
   let last = since;
   return () => {
@@ -255,10 +249,8 @@ function stopwatch(clock: Clock | null, since: number): () => number {
 }
 
 export interface CheckCircumstances {
-  /** This process has just opened the database. */
   opening: boolean;
   alone: boolean;
-  /** The host was rebooted since one of the dead started. */
   rebooted: boolean;
   /** Aborts when this process closes; the process that opens next checks again. */
   signal: AbortSignal;
@@ -270,7 +262,6 @@ export type Check = (engine: Engine, circumstances: CheckCircumstances) => Promi
 /** PostgreSQL looks after its own log and pages; artifacts are Holdfast's on both. */
 export const CHECKS: readonly Check[] = [shortenLog, clearTemporary, checkPages];
 
-/** Null: the process closes before they are done. */
 export async function runChecks(
   checks: readonly Check[],
   engine: Engine,
@@ -287,7 +278,6 @@ export async function runChecks(
   return found;
 }
 
-/** What could not be checked counts as an error. */
 async function runSafely(check: Check, engine: Engine, circumstances: CheckCircumstances): Promise<Partial<Findings>> {
   try {
     return await check(engine, circumstances);
@@ -303,7 +293,6 @@ async function shortenLog({ store }: Engine, { alone }: CheckCircumstances): Pro
   return {};
 }
 
-/** Removes what the dead were writing into the folder of artifacts. */
 async function clearTemporary(engine: Engine): Promise<Partial<Findings>> {
   const { path } = engine.artifactFolder;
   if (path !== null && existsSync(path)) await (await engine.artifacts()).clear();
@@ -321,7 +310,6 @@ async function checkPages(engine: Engine, { alone, rebooted, signal }: CheckCirc
 const MAX_WAIT_MS = 5_000;
 const POLL_MS = 50;
 
-/** Writes nothing. */
 export async function findCrash(
   store: Store,
 ): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
