@@ -14,7 +14,7 @@ import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, newJob } from "./definition.ts";
 import type { Engine, LeaseOwner } from "./engine.ts";
-import { JobLog, type Log, describeError } from "./log.ts";
+import { jobLog, type Log, describeError } from "./log.ts";
 import type { LossReason } from "./leases.ts";
 
 type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
@@ -76,8 +76,9 @@ export class Attempt implements LeaseOwner, Settlement {
     this.#controller.abort(abortReason(code, this.claimed.id));
   }
 
+  /** `fetch`, timers and streams throw an AbortError when their signal aborts without passing the reason on. */
   isInterruption(error: unknown): boolean {
-    return this.#aborted === "STOPPING" && (error === this.signal.reason || isAbortError(error));
+    return this.#aborted === "STOPPING" && (error === this.signal.reason || toJobError(error).name === "AbortError");
   }
 
   lose(reason: LossReason): void {
@@ -96,7 +97,7 @@ function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, 
     attempt: claimed.attempt,
     scheduledFor: claimed.scheduledFor === null ? null : new Date(claimed.scheduledFor),
     idempotencyKey: `${engine.store.databaseId}:${claimed.id}`,
-    log: new JobLog(engine.log, claimed),
+    log: jobLog(engine.log, claimed),
     signal: attempt.signal,
     checkpoint: {
       load: async () => fromJson(await engine.store.loadCheckpoint(claimed.job)),
@@ -191,17 +192,13 @@ export function abortReason(code: AbortCode, id: string): HoldfastError {
   }
 }
 
-/** `fetch`, timers and streams throw it when their signal aborts without passing the reason on. */
-function isAbortError(error: unknown): boolean {
-  return toJobError(error).name === "AbortError";
-}
-
 /** Compares names too: an app may hold two copies of this package. */
 export function outcomeOf(thrown: unknown, clock: Clock): Outcome {
   const error = toJobError(thrown);
   if (error.name === "NonRetryableError" || thrown instanceof NonRetryableError) return { kind: "error", error, retry: false };
   if (error.name === "RetryAfterError" || thrown instanceof RetryAfterError) {
-    const delay = delayOf(thrown as RetryAfterError, clock);
+    const { after } = thrown as RetryAfterError;
+    const delay = Math.max(0, after instanceof Date ? after.getTime() - clock.now() : Number(after));
     if (Number.isFinite(delay)) return { kind: "later", delay, error };
   }
   return { kind: "error", error };
@@ -226,10 +223,6 @@ export function writableOutcome(outcome: Outcome, error: JobError): Outcome {
     default:
       return outcome;
   }
-}
-
-function delayOf({ after }: RetryAfterError, clock: Clock): number {
-  return Math.max(0, after instanceof Date ? after.getTime() - clock.now() : Number(after));
 }
 
 /**
@@ -377,9 +370,7 @@ export class ProgressWriter {
   #cancel: (() => void) | null = null;
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
+    ({ store: this.#store, clock: this.#clock, log: this.#log } = parts);
   }
 
   report(lease: LeaseRef, fraction: number, message?: string): void {

@@ -164,10 +164,6 @@ async function waitForChange(engine: Engine, source: ClaimSource, most: number, 
   });
 }
 
-function leaseRefOf(claim: Claim): LeaseRef {
-  return (claim as HandClaim).ref;
-}
-
 class HandClaim implements Claim {
   readonly job: Job;
   readonly #engine: Engine;
@@ -225,7 +221,10 @@ class HandClaim implements Claim {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#ended === null) await this.release().catch((error: unknown) => this.#ignoreLoss(error));
+    if (this.#ended !== null) return;
+    await this.release().catch((error: unknown) => {
+      if (!(error instanceof LeaseLostError)) throw error;
+    });
   }
 
   #lose(reason: LossReason): void {
@@ -264,10 +263,6 @@ class HandClaim implements Claim {
     if (this.#ended === null && this.#slot !== null) this.#engine.release(this.#slot);
     this.#lose(code);
     throw new LeaseLostError(this.job.id, what);
-  }
-
-  #ignoreLoss(error: unknown): void {
-    if (!(error instanceof LeaseLostError)) throw error;
   }
 }
 
@@ -310,7 +305,7 @@ export interface HeldClaim {
 
 /** Names the attempt, so that a late caller settles nothing, and the database, so that no other accepts it. */
 export function claimToken(engine: Engine, claim: Claim): string {
-  const { job, fence } = leaseRefOf(claim);
+  const { job, fence } = (claim as HandClaim).ref;
   const right = `${job.toString(32)}.${fence.toString(32)}.${encode(claim.job.id)}`;
   return `${right}.${checksum(engine, right)}`;
 }

@@ -74,7 +74,10 @@ export function job(
   refuseUnknown(options, JOB_OPTIONS, "job");
   const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
   const where = `job "${name}"`;
-  const queue = options.queue === undefined ? name : checkQueue(queueName(options.queue), where);
+  const queue =
+    options.queue === undefined
+      ? name
+      : checkQueue(typeof options.queue === "string" ? options.queue : options.queue?.name, where);
   const definition: Definition = {
     name,
     queue,
@@ -108,10 +111,6 @@ function checkQueue(name: unknown, where: string): string {
 
 function checkRun(run: unknown, where: string): Run<unknown, unknown> | undefined {
   return run === undefined ? undefined : checkFunction(run as Run<unknown, unknown>, `\`run\` of ${where}`);
-}
-
-function queueName(queue: NonNullable<JobOptions["queue"]>): unknown {
-  return typeof queue === "string" ? queue : queue?.name;
 }
 
 function checkSchema(schema: StandardSchema | undefined, what: string): StandardSchema | undefined {

@@ -103,7 +103,7 @@ export class Engine {
       await engine.#checkLater();
       return engine;
     } catch (error) {
-      const isMet = store.damage.damaged !== null && !isGone(error);
+      const isMet = store.damage.damaged !== null && (error as HoldfastError | null)?.code !== "DATABASE_GONE";
       await store.close();
       // Damage was found just now. If a second read confirmed it, the next try opens the database read-only.
       if (isMet && tries < 2) return Engine.open(location, options, tries + 1);
@@ -412,8 +412,4 @@ export class Engine {
     this.#timedOut.delete(job);
     if (claimed !== undefined) logFailure(this.log, claimed, outcome, decided);
   }
-}
-
-function isGone(error: unknown): boolean {
-  return error instanceof HoldfastError && error.code === "DATABASE_GONE";
 }

@@ -166,9 +166,7 @@ export class LeaseWatch {
   #cancel: () => void = () => {};
 
   constructor(parts: { leaseTable: LeaseTable; clock: Clock; onLoss: (loss: Loss) => void }) {
-    this.#leaseTable = parts.leaseTable;
-    this.#clock = parts.clock;
-    this.#onLoss = parts.onLoss;
+    ({ leaseTable: this.#leaseTable, clock: this.#clock, onLoss: this.#onLoss } = parts);
   }
 
   start(): void {
@@ -249,11 +247,13 @@ export class Keeper {
   #renewAgainAt = Number.NEGATIVE_INFINITY;
 
   constructor(parts: KeeperParts) {
-    this.#store = parts.store;
-    this.#leaseTable = parts.leaseTable;
-    this.#clock = parts.clock;
-    this.#onLoss = parts.onLoss;
-    this.#onTimedOut = parts.onTimedOut;
+    ({
+      store: this.#store,
+      leaseTable: this.#leaseTable,
+      clock: this.#clock,
+      onLoss: this.#onLoss,
+      onTimedOut: this.#onTimedOut,
+    } = parts);
   }
 
   round(): Promise<void> {

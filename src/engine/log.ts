@@ -16,34 +16,9 @@ export const quietLog: Log = {
   error: (message, data) => process.stderr.write(line("error", message, data)),
 };
 
-export class JobLog implements Log {
-  readonly #log: Log;
-  readonly #job: { id: string; name: string; attempt: number };
-
-  constructor(log: Log, job: { id: string; name: string; attempt: number }) {
-    this.#log = log;
-    this.#job = job;
-  }
-
-  debug(message: string, data?: object): void {
-    this.#log.debug(message, this.#withJob(data));
-  }
-
-  info(message: string, data?: object): void {
-    this.#log.info(message, this.#withJob(data));
-  }
-
-  warn(message: string, data?: object): void {
-    this.#log.warn(message, this.#withJob(data));
-  }
-
-  error(message: string, data?: object): void {
-    this.#log.error(message, this.#withJob(data));
-  }
-
-  #withJob(data?: object): object {
-    return { job: this.#job.id, name: this.#job.name, attempt: this.#job.attempt, ...data };
-  }
+export function jobLog(log: Log, { id: job, name, attempt }: { id: string; name: string; attempt: number }): Log {
+  const at = (level: keyof Log) => (message: string, data?: object) => log[level](message, { job, name, attempt, ...data });
+  return { debug: at("debug"), info: at("info"), warn: at("warn"), error: at("error") };
 }
 
 function line(level: string, message: string, data?: object): string {

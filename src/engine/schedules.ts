@@ -156,9 +156,7 @@ export class Scheduler {
   readonly #loggedErrors = new Map<string, string>();
 
   constructor(parts: { store: Store; clock: Clock; log: Log }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
+    ({ store: this.#store, clock: this.#clock, log: this.#log } = parts);
   }
 
   start(): void {

@@ -16,7 +16,8 @@ const REGISTRY = Symbol.for("holdfast.open");
 const registry = ((globalThis as Record<symbol, unknown>)[REGISTRY] ??= createRegistry()) as Map<string, Shared>;
 
 function createRegistry(): Map<string, Shared> {
-  process.on("beforeExit", closeOnExit);
+  // Unregisters a program that ends without closing: it has not crashed.
+  process.on("beforeExit", () => void closeAll().catch(() => {}));
   return new Map();
 }
 
@@ -49,11 +50,6 @@ function closeEngine(key: string, shared: Shared, engine: Engine): Promise<void>
   return engine.close().finally(() => {
     if (registry.get(key) === shared) registry.delete(key);
   });
-}
-
-/** Unregisters a program that ends without closing: it has not crashed. */
-function closeOnExit(): void {
-  closeAll().catch(() => {});
 }
 
 /** @internal Everything that this process has open, whatever uses it. */

@@ -5,7 +5,7 @@ import { parse } from "../core/jobs/run-options.ts";
 import { addFollowUp, checkCommit, checkFraction } from "../engine/attempt.ts";
 import type { JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, type JobDef, newJob } from "../engine/definition.ts";
-import { JobLog, quietLog } from "../engine/log.ts";
+import { jobLog, quietLog } from "../engine/log.ts";
 import type { NewJob } from "../store/store.ts";
 
 let calls = 0;
@@ -61,7 +61,7 @@ function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }
     attempt,
     scheduledFor: null,
     idempotencyKey: `test:${id}`,
-    log: new JobLog(quietLog, { id, name, attempt }),
+    log: jobLog(quietLog, { id, name, attempt }),
     signal: new AbortController().signal,
     checkpoint: {
       load: async () => fromJson(saved),

@@ -1,7 +1,7 @@
 import { type Command, Option } from "commander";
 import { ageText, clockText, instantText } from "../../core/text/duration.ts";
 import type { Build, Why } from "../../core/pipelines/build-view.ts";
-import { BUILD_STATES, type BuildState } from "../../core/pipelines/build.ts";
+import { BUILD_STATES } from "../../core/pipelines/build.ts";
 import { type Cost, costText, spentText } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { numberText } from "../../core/text/text.ts";
@@ -51,13 +51,6 @@ export function buildsCommand(parent: Command): void {
   addExport(builds);
 }
 
-interface ListOptions {
-  pipeline?: string;
-  state?: BuildState;
-  limit: number;
-  after?: string;
-}
-
 function addList(builds: Command): void {
   const list = addCommand(builds, "list", {
     summary: "list builds in the order they were started (default)",
@@ -68,7 +61,7 @@ function addList(builds: Command): void {
     .option("--pipeline <name>", "only builds of this pipeline")
     .addOption(new Option("--state <state>", "only builds in this state").choices(BUILD_STATES));
   addPageOptions(list).action(
-    onDatabase(async ({ hf, operator }, options: ListOptions) => {
+    onDatabase(async ({ hf, operator }, options: Parameters<Holdfast["builds"]["list"]>[0]) => {
       const page = withDeadOrchestrators(await hf.builds.list(options), await operator.openBuilds());
       return [page, () => buildTable(page, operator.now())];
     }),

@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { ageText, untilText, instantText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import type { Job, JobState } from "../../core/jobs/job.ts";
+import type { Job } from "../../core/jobs/job.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
@@ -30,14 +30,6 @@ export function quarantineCommand(parent: Command): void {
   addPurge(quarantine);
 }
 
-interface ListOptions {
-  queue?: string;
-  name?: string;
-  state?: JobState;
-  limit: number;
-  after?: string;
-}
-
 function addList(jobs: Command): void {
   const list = addCommand(jobs, "list", {
     summary: "list jobs in the order they were enqueued",
@@ -47,7 +39,7 @@ function addList(jobs: Command): void {
     .option("--name <name>", "only jobs of this name")
     .addOption(stateOption());
   addPageOptions(list).action(
-    onDatabase(async ({ hf, operator }, options: ListOptions) => {
+    onDatabase(async ({ hf, operator }, options: Parameters<Holdfast["jobs"]["list"]>[0]) => {
       const page = await hf.jobs.list(options);
       return [page, () => jobTable(page, operator.now(), "No jobs.")];
     }),
@@ -62,7 +54,7 @@ function addListQuarantined(quarantine: Command): void {
     .option("--queue <queue>", "only jobs of this queue")
     .option("--name <name>", "only jobs of this name");
   addPageOptions(list).action(
-    onDatabase(async ({ hf, operator }, options: Omit<ListOptions, "state">) => {
+    onDatabase(async ({ hf, operator }, options: Parameters<Holdfast["jobs"]["list"]>[0]) => {
       const page = await hf.jobs.list({ ...options, state: "quarantined" });
       return [page, () => jobTable(page, operator.now(), "Nothing is quarantined.")];
     }),

@@ -114,7 +114,7 @@ export function jobEvent(type: JobEventType, job: EventJob, { name, queue, versi
   const { key, fence, attempt, id, error } = job;
   const data: Record<string, unknown> = { id, name, queue, version, attempt };
   if (error !== null && !TYPES_WITHOUT_ERROR.has(type)) data["error"] = withoutStack(JSON.parse(error) as JobError);
-  return { type, transition: jobTransition(type, key, fence), job: id, data };
+  return { type, transition: `${type}|${key}:${fence}`, job: id, data };
 }
 
 /** Events without the job's error, which is that of an earlier attempt. */
@@ -122,10 +122,6 @@ const TYPES_WITHOUT_ERROR: ReadonlySet<JobEventType> = new Set(["job.enqueued", 
 
 function withoutStack({ name, message, code }: JobError): JobError {
   return code === undefined ? { name, message } : { name, message, code };
-}
-
-function jobTransition(type: JobEventType, job: JobKey, fence: Fence | 0): string {
-  return `${type}|${job}:${fence}`;
 }
 
 export function commitTransition(type: string, subject: string, commit: Fence, number: number): string {
@@ -153,10 +149,6 @@ const MAX_SINK_PAUSE_MS = 300_000;
 /** With jitter, or all sinks of a host would come back at once. */
 export function redeliverAfter(failures: number, random: number): number {
   return backOff(FIRST_SINK_PAUSE_MS, failures, random);
-}
-
-function retryRefusedAfter(refusals: number, random: number): number {
-  return backOff(FIRST_RETRY_MS, refusals, random);
 }
 
 function backOff(first: number, failures: number, random: number): number {
@@ -255,7 +247,7 @@ export class HeldEvents {
       this.#subjects.set(name, subject);
       this.#size++;
     }
-    const pause = retryRefusedAfter(++subject.refusals, random);
+    const pause = backOff(FIRST_RETRY_MS, ++subject.refusals, random);
     subject.retryAt = now + (subject.refusals === 1 ? pause : Math.max(pause, atLeast));
     return subject.refusals;
   }

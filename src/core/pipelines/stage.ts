@@ -8,7 +8,15 @@ import { type CommitRows, toJobError } from "../jobs/job.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../jobs/run-options.ts";
 import { type CheckedLimit, checkLimits, type Key, keyText } from "../limits/limit.ts";
 import type { Log } from "../text/text.ts";
-import { checkName, checkOneOf, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
+import {
+  checkBoolean,
+  checkFunction,
+  checkName,
+  checkOneOf,
+  describeValue,
+  invalidOption,
+  refuseUnknown,
+} from "../text/options.ts";
 import type { Target } from "./source.ts";
 import { checkTargetId } from "./work.ts";
 
@@ -95,11 +103,11 @@ export function checkStage(kind: StageKind, name: unknown, options: unknown, run
     estimate: checkEstimate(given.estimate, named),
     reuse: checkOneOf(reuse, ["target", "bytes"], `reuse of ${where}`),
     isolate: checkOneOf(isolate, ["none", "process"], `isolate of ${where}`),
-    remove: checkFunction(given.remove, "remove", where),
+    remove: given.remove === undefined ? null : checkFunction(given.remove, `\`remove\` of ${where}`),
     uses: checkUses(given.uses, where),
     match: checkMatch(given.match, where),
-    by: checkFunction(given.by as StageDefinition["by"] | undefined, "by", where),
-    partial: checkBoolean(given.partial, "partial", where),
+    by: given.by === undefined ? null : checkFunction(given.by as StageDefinition["by"], `\`by\` of ${where}`),
+    partial: checkBoolean(given.partial === undefined ? false : given.partial, `\`partial\` of ${where}`),
     run: run as StageDefinition["run"],
     code: hash("sha256", Function.prototype.toString.call(run)),
   });
@@ -207,17 +215,6 @@ function checkEstimate(given: unknown, name: string): StageDefinition["estimate"
   if (typeof given === "function") return given as NonNullable<StageDefinition["estimate"]>;
   const cost = Object.freeze(checkCost(given, `The estimate of stage "${name}"`));
   return () => cost;
-}
-
-function checkFunction<F>(given: F | undefined, option: string, where: string): F | null {
-  if (given === undefined) return null;
-  if (typeof given === "function") return given;
-  throw invalidOption(`\`${option}\` of ${where} must be a function.`, "Give a function, or leave it out.");
-}
-
-function checkBoolean(given: unknown, option: string, where: string): boolean {
-  if (given === undefined || typeof given === "boolean") return given ?? false;
-  throw invalidOption(`\`${option}\` of ${where} must be a boolean.`, "Give true or false.");
 }
 
 export interface EnqueueOptions {

@@ -104,7 +104,7 @@ export function followAudit({ from, rows, isLast, head, known }: AuditPage): { h
     last = next;
   }
   if (!isLast) return { head: last, fault: null };
-  if (head === null) return stopped(headless(last.seq));
+  if (head === null) return stopped({ kind: "removed", seq: last.seq, message: "The head of the audit was removed." });
   const furthest = Math.max(head.seq, ...known.map(({ seq }) => seq));
   if (furthest > last.seq) return stopped(cut(last.seq + 1, furthest));
   if (head.seq < last.seq) return stopped(added(head.seq + 1));
@@ -131,10 +131,6 @@ function added(seq: number): AuditFault {
 
 function cut(from: number, to: number): AuditFault {
   return { kind: "cut", seq: from, message: `${entries(from, to)} cut off: the audit ends before its head.` };
-}
-
-function headless(seq: number): AuditFault {
-  return { kind: "removed", seq, message: "The head of the audit was removed." };
 }
 
 export function unguarded(seq: number, guards: readonly string[]): AuditFault {

@@ -56,7 +56,8 @@ function compile(globs: readonly string[], options: GlobOptions): Glob {
 }
 
 function compileOne(given: string, options: GlobOptions): Glob {
-  const glob = normalize(check(given, options), options);
+  const checked = check(given, options);
+  const glob = options.paths ? normalizePath(checked) : checked;
   // Without wildcards it is a file, or a folder with all its content.
   const spelled = isPlain(glob) ? [glob, `${glob}/**`] : [glob];
   const tests = spelled.map((one) => toTest(one, given, options));
@@ -104,10 +105,6 @@ function isPlain(glob: string): boolean {
 
 function mayMatchHidden(glob: string): boolean {
   return /(?:^|[/{,])\.|[\\[\]()!+@|]/.test(glob);
-}
-
-function normalize(glob: string, { paths }: GlobOptions): string {
-  return paths ? normalizePath(glob) : glob;
 }
 
 /** "./docs/" means "docs/**". */

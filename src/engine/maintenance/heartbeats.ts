@@ -19,10 +19,7 @@ export class Heartbeats {
   #timer: (() => void) | null = null;
 
   constructor(parts: { store: Store; clock: Clock; log: Log; send: (message: HeartbeatMessage) => boolean }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
-    this.#send = parts.send;
+    ({ store: this.#store, clock: this.#clock, log: this.#log, send: this.#send } = parts);
   }
 
   watch(lock: LockToken, onLost: () => void): () => void {

@@ -99,11 +99,7 @@ export class Janitor {
     check?: ConstructorParameters<typeof Recovery>[0]["check"];
     onStop?: (drain: number) => void;
   }) {
-    this.#store = parts.store;
-    this.#leaseTable = parts.leaseTable;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
-    this.#self = parts.self;
+    ({ store: this.#store, leaseTable: this.#leaseTable, clock: this.#clock, log: this.#log, self: this.#self } = parts);
     this.#onStop = parts.onStop ?? null;
     const { store, clock, log, self, check } = parts;
     this.recovery = new Recovery({ store, clock, log, self, ...(check === undefined ? {} : { check }) });

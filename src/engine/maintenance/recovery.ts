@@ -67,10 +67,7 @@ export class Recovery {
     check?: (context: CheckCircumstances) => Promise<Findings | null>;
     grace?: number;
   }) {
-    this.#store = parts.store;
-    this.#clock = parts.clock;
-    this.#log = parts.log;
-    this.#self = parts.self;
+    ({ store: this.#store, clock: this.#clock, log: this.#log, self: this.#self } = parts);
     this.#check = parts.check ?? null;
     this.#grace = parts.grace ?? CLOSE_GRACE_MS;
   }
@@ -133,7 +130,11 @@ export class Recovery {
     if (recovering === null) return recovered;
     const { report, owned, left } = recovering;
     recovered.continues = recovering.continued;
-    const step = { report, spent: stopwatch(owned ? this.#clock : null, since), reason: reasonOf(circumstances) };
+    const step = {
+      report,
+      spent: stopwatch(owned ? this.#clock : null, since),
+      reason: opening ? ("orphaned_at_startup" as const) : ("orchestrator_lost" as const),
+    };
     const quick = circumstances.first;
     for (const one of left) {
       // Another transaction has locked a job of this process: the janitor finds it again.
@@ -234,10 +235,6 @@ export class Recovery {
 }
 
 const ACKNOWLEDGE_HINT = "`holdfast recover --last` shows all of it; `holdfast recover --acknowledge` marks it as seen.";
-
-function reasonOf({ opening }: Circumstances): BuildReason {
-  return opening ? "orphaned_at_startup" : "orchestrator_lost";
-}
 
 function stopwatch(clock: Clock | null, since: number): () => number {
   let last = since;
