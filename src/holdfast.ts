@@ -35,7 +35,7 @@ import { reportOf } from "./store/recoveries.ts";
 import type { Enqueued as StoreEnqueued, NewJob } from "./store/store.ts";
 
 /** More than are kept, but for those with errors. */
-const REPORTS_SHOWN = 2_000;
+const MAX_REPORTS = 2_000;
 
 /** An open database. */
 export class Holdfast implements AsyncDisposable {
@@ -76,8 +76,8 @@ export class Holdfast implements AsyncDisposable {
   readonly #workers = new Set<WorkerLoop>();
   readonly #subscriptions = new Set<Subscription>();
   /** Aborts when this handle is closed, and ends what still waits with it. */
-  readonly #over = new AbortController();
-  readonly #claiming = new Set<Promise<unknown>>();
+  readonly #abort = new AbortController();
+  readonly #pending = new Set<Promise<unknown>>();
   #ignoreSignals: (() => void) | null = null;
   #closed: Promise<void> | null = null;
 
@@ -86,7 +86,7 @@ export class Holdfast implements AsyncDisposable {
     this.#engine = engine;
     this.#leave = leave;
     this.#progress = new ProgressWriter(engine);
-    this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#over.signal);
+    this.jobs = new Jobs(engine, () => this.#refuseClosed(), this.#abort.signal);
     this.queues = new Queues(engine, () => this.#refuseClosed());
     this.schedules = new Schedules(engine, () => this.#refuseClosed());
     this.builds = new Builds(engine, {
@@ -128,7 +128,7 @@ export class Holdfast implements AsyncDisposable {
         return recoveryStats(plan, engine.clock.now());
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
-      history: () => this.#reports(REPORTS_SHOWN),
+      history: () => this.#reports(MAX_REPORTS),
       preview: () => {
         this.#refuseClosed();
         return engine.janitor.preview();
@@ -188,7 +188,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosed();
     const definition = definitionOf(def);
     const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, options));
-    return answer instanceof Promise ? answer.then((one) => accepted(one, definition)) : accepted(answer, definition);
+    return answer instanceof Promise ? answer.then((one) => toEnqueued(one, definition)) : toEnqueued(answer, definition);
   }
 
   async #enqueue<Out>(def: JobDef<never, Out>, input: unknown, options?: EnqueueOptions): Promise<Enqueued<Out>> {
@@ -197,7 +197,7 @@ export class Holdfast implements AsyncDisposable {
     const job = drafted instanceof Promise ? await drafted : drafted;
     this.#refuseClosed();
     const [answer] = await this.#engine.store.enqueue([job]);
-    return accepted(answer as StoreEnqueued, job);
+    return toEnqueued(answer as StoreEnqueued, job);
   }
 
   /** All of them, or none. */
@@ -216,7 +216,7 @@ export class Holdfast implements AsyncDisposable {
     }
     this.#refuseClosed();
     const answers = await this.#engine.store.enqueue(jobs, { whole: true });
-    return answers.map((answer, i) => accepted(answer, jobs[i] as NewJob));
+    return answers.map((answer, i) => toEnqueued(answer, jobs[i] as NewJob));
   }
 
   /**
@@ -270,10 +270,10 @@ export class Holdfast implements AsyncDisposable {
   /** One job in hand, or null when there is none: of a queue, of a definition, or of a name in any version. */
   async claim<In = unknown>(from: string | JobDef<In> | AnyVersion, options: ClaimOptions): Promise<Claim<In> | null> {
     this.#refuseClosing();
-    const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#over.signal };
+    const handle = { refuseClosed: () => this.#refuseClosed(), over: this.#abort.signal };
     const claim = claimByHand(this.#engine, from, options, handle);
-    this.#claiming.add(claim);
-    return claim.finally(() => this.#claiming.delete(claim));
+    this.#pending.add(claim);
+    return claim.finally(() => this.#pending.delete(claim));
   }
 
   lock(name: string): Lock {
@@ -294,9 +294,9 @@ export class Holdfast implements AsyncDisposable {
     if (options.artifacts !== undefined) checkBoolean(options.artifacts, "artifacts");
     if (options.onProgress !== undefined) checkFunction(options.onProgress, "onProgress");
     checkText(path, "The path of a backup");
-    const { findings } = await this.#during(makeBackup(this.#engine, path, options));
+    const { findings } = await this.#closeWaitsFor(makeBackup(this.#engine, path, options));
     // The copy stays, since it may be all there is; but the caller must not take it for a good one.
-    if (findings.length > 0) throw madeOfDamaged(path, findings);
+    if (findings.length > 0) throw damagedBackup(path, findings);
   }
 
   /**
@@ -309,13 +309,13 @@ export class Holdfast implements AsyncDisposable {
    */
   async check(): Promise<{ ok: boolean; findings: string[] }> {
     this.#refuseClosed();
-    const findings = await this.#during(checkAll(this.#engine, "whole"));
+    const findings = await this.#closeWaitsFor(checkAll(this.#engine, "whole"));
     return { ok: findings.length === 0, findings };
   }
 
-  #during<T>(work: Promise<T>): Promise<T> {
-    this.#claiming.add(work);
-    return work.finally(() => this.#claiming.delete(work));
+  #closeWaitsFor<T>(work: Promise<T>): Promise<T> {
+    this.#pending.add(work);
+    return work.finally(() => this.#pending.delete(work));
   }
 
   /** Stops this handle's workers, then lets go of the database. */
@@ -333,21 +333,21 @@ export class Holdfast implements AsyncDisposable {
     await Promise.all([...this.#workers].map((worker) => worker.stop()));
     this.#progress.flush();
     await Promise.all([...this.#subscriptions].map((subscription) => subscription.endSoon()));
-    this.#over.abort(closed());
+    this.#abort.abort(closedError());
     // A claim in flight releases what it gets.
-    await Promise.allSettled(this.#claiming);
+    await Promise.allSettled(this.#pending);
     await this.#leave(this.#engine);
     this.#ignoreSignals?.();
   }
 
   /** While workers drain, their handlers may still use this handle. */
   #refuseClosed(): void {
-    if (this.#over.signal.aborted) throw closed();
+    if (this.#abort.signal.aborted) throw closedError();
     this.#engine.refuseClosed();
   }
 
   #refuseClosing(): void {
-    if (this.#closed !== null) throw closed();
+    if (this.#closed !== null) throw closedError();
     this.#refuseClosed();
   }
 }
@@ -363,7 +363,7 @@ function notAList(message: string): HoldfastError {
   return invalidOption(message, "Give an array.");
 }
 
-function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError {
+function damagedBackup(path: string, findings: readonly string[]): HoldfastError {
   return new HoldfastError(
     "DAMAGED",
     `${path} was written, but it has the damage of the database: ${findings.join("; ")}.`,
@@ -371,11 +371,11 @@ function madeOfDamaged(path: string, findings: readonly string[]): HoldfastError
   );
 }
 
-function closed(): HoldfastError {
+function closedError(): HoldfastError {
   return new HoldfastError("CLOSED", "This handle is closed.", "Call open() again, or close the handle later.");
 }
 
-function accepted<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {
+function toEnqueued<Out>(answer: StoreEnqueued, job: { name: string }): Enqueued<Out> {
   if ("taken" in answer) throw idTaken(answer.id, answer.taken, job.name);
   if ("missing" in answer) throw upstreamMissing(answer.id, job.name);
   return answer;

@@ -64,14 +64,14 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
   const { key } = location;
   if (key === null) {
     const engine = await start();
-    const letGo = await serve(engine, sinks, backups);
+    const letGo = await startServices(engine, sinks, backups);
     return new Holdfast(engine, () => letGo().then(() => engine.close()));
   }
 
   const { engine, leave } = await sharedEngine(key, start);
   try {
-    refuseOther(engine, options, recovery);
-    const letGo = await serve(engine, sinks, backups);
+    rejectOtherSettings(engine, options, recovery);
+    const letGo = await startServices(engine, sinks, backups);
     return new Holdfast(engine, () => letGo().then(leave));
   } catch (error) {
     await leave();
@@ -80,7 +80,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
 }
 
 /** @internal For a command that only reads: writes nothing, and recovers nothing. */
-export async function openToLook(where: string, options: OpenOptions): Promise<Holdfast> {
+export async function openReadOnly(where: string, options: OpenOptions): Promise<Holdfast> {
   const { artifacts, driver, schema } = options;
   const located = { create: false, ...definedOnly({ driver, schema }) };
   const engine = await Engine.open(locate(where, located), {
@@ -95,7 +95,7 @@ export async function openToLook(where: string, options: OpenOptions): Promise<H
 }
 
 /** A damaged or read-only database cannot store how far a delivery has got. */
-async function serve(
+async function startServices(
   engine: Engine,
   sinks: ReturnType<typeof checkSinks>,
   plan: BackupPlan | null,
@@ -112,7 +112,11 @@ async function serve(
 }
 
 /** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function refuseOther(engine: Engine, { driver, durability, journal }: OpenOptions, recovery: "auto" | "manual" | "later"): void {
+function rejectOtherSettings(
+  engine: Engine,
+  { driver, durability, journal }: OpenOptions,
+  recovery: "auto" | "manual" | "later",
+): void {
   const { location, store } = engine;
   if (engine.isReadOnly && recovery !== "manual") throw recoveryPending(location.name);
   if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {

@@ -28,9 +28,9 @@ export async function readConfig(command: Command): Promise<void> {
   read.set(rootOf(command), {
     file,
     folder,
-    db: db === undefined ? undefined : place(folder, db),
+    db: db === undefined ? undefined : resolveDb(folder, db),
     modules,
-    options: placed(folder, options),
+    options: resolvePaths(folder, options),
   });
 }
 
@@ -121,11 +121,11 @@ function check(value: unknown, file: string): Config {
 }
 
 /** The path from the config's folder; `:memory:` and addresses stay as they are. */
-function place(folder: string, db: string): string {
+function resolveDb(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }
 
-function placed(folder: string, given: OpenOptions): OpenOptions {
+function resolvePaths(folder: string, given: OpenOptions): OpenOptions {
   const { artifacts } = given;
   const options = typeof artifacts === "string" ? { ...given, artifacts: resolve(folder, artifacts) } : { ...given };
   const { backups } = options;

@@ -9,13 +9,13 @@ import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Log } from "../engine/log.ts";
 import type { OpenOptions } from "../engine/open-options.ts";
-import { open, openToLook as look, openToOperate } from "../open.ts";
+import { open, openReadOnly as openDatabaseReadOnly, openToOperate } from "../open.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { createFolder } from "../store/sqlite/faults.ts";
 import { configOf, namedConfig } from "./config.ts";
 import { workerLog } from "./render/output.ts";
 
-const DEFAULT = ".holdfast/work.db";
+const DEFAULT_PATH = ".holdfast/work.db";
 
 /** Opens an existing database. A mistyped path must not create one, nor add tables to another program's database. */
 export async function openExisting(
@@ -26,7 +26,7 @@ export async function openExisting(
     ...options
   }: Pick<OpenOptions, "log" | "onStop"> & { delivers?: boolean; recovery?: "auto" | "by an operator" } = {},
 ): Promise<Holdfast> {
-  const where = whereOf(command) ?? DEFAULT;
+  const where = whereOf(command) ?? DEFAULT_PATH;
   const isFile = !isAddress(where);
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
@@ -40,7 +40,7 @@ export async function openExisting(
       log: workerLog("warn"),
       ...configured,
       ...(delivers ? { sinks } : {}),
-      ...kept(backups, delivers),
+      ...backupOptions(backups, delivers),
       ...options,
       ...definedOnly({ recovery: mode }),
       create: false,
@@ -50,25 +50,30 @@ export async function openExisting(
   }
 }
 
-export async function openToLook(command: Command): Promise<Holdfast> {
-  const where = whereOf(command) ?? DEFAULT;
+export async function openReadOnly(command: Command): Promise<Holdfast> {
+  const where = whereOf(command) ?? DEFAULT_PATH;
   const { durability: _, sinks: __, backups, ...configured } = optionsOf(command);
   const log = workerLog("warn");
   const isThere = where !== ":memory:" && (isAddress(where) || existsSync(where));
   const found = isThere
-    ? await look(where, { program: programOf(command), log, ...configured, ...kept(backups, false) }).catch(orNone)
+    ? await openDatabaseReadOnly(where, {
+        program: programOf(command),
+        log,
+        ...configured,
+        ...backupOptions(backups, false),
+      }).catch(nullIfMissing)
     : null;
   return found ?? open(":memory:", { log });
 }
 
 /** Null for a server or a file without Holdfast's tables. */
-function orNone(error: unknown): null {
+function nullIfMissing(error: unknown): null {
   if (error instanceof HoldfastError && error.code === "NO_DATABASE") return null;
   throw error;
 }
 
 /** Opens the database, or creates it. With `delivers`, the command delivers events to the config's sinks and makes scheduled backups. */
-export function openOrMake(
+export function openOrCreate(
   command: Command,
   {
     delivers = false,
@@ -84,7 +89,7 @@ export function openOrMake(
     ...options,
     ...configured,
     ...(delivers ? { sinks } : {}),
-    ...kept(backups, delivers),
+    ...backupOptions(backups, delivers),
     ...definedOnly({ onStop }),
   });
 }
@@ -94,7 +99,7 @@ export function isManual(command: Command): boolean {
 }
 
 /** The options of backups: short commands make no scheduled backups, but may make one before a migration. */
-function kept(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOptions, "backups"> {
+function backupOptions(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOptions, "backups"> {
   if (backups === undefined) return {};
   if (delivers) return { backups };
   return backups.beforeMigration === undefined ? {} : { backups: { beforeMigration: backups.beforeMigration } };
@@ -104,7 +109,7 @@ function kept(backups: OpenOptions["backups"], delivers: boolean): Pick<OpenOpti
 function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
   const { onStop: _, ...options } = config?.options ?? {};
-  const where = whereOf(command) ?? DEFAULT;
+  const where = whereOf(command) ?? DEFAULT_PATH;
   // Options for the config's own database do not fit a database of another kind.
   if (where !== config?.db) delete options[isAddress(where) ? "driver" : "schema"];
   if (where !== config?.db && isAddress(where)) for (const name of ["backups", "journal"] as const) delete options[name];
@@ -114,8 +119,8 @@ function optionsOf(command: Command): OpenOptions {
 
 export function fileOf(command: Command): string {
   const where = whereOf(command);
-  if (where === undefined) createFolder(dirname(DEFAULT), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
-  return where ?? DEFAULT;
+  if (where === undefined) createFolder(dirname(DEFAULT_PATH), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
+  return where ?? DEFAULT_PATH;
 }
 
 export function artifactsOf(command: Command): string | undefined {
@@ -136,7 +141,7 @@ export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
 
 /** The path or address for messages, without a password. */
 export function pathOf(command: Command): string {
-  const where = whereOf(command) ?? DEFAULT;
+  const where = whereOf(command) ?? DEFAULT_PATH;
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
 }
 

@@ -1,6 +1,6 @@
 export const EXIT = { done: 0, failed: 1, usage: 2, paused: 3, locked: 4, damaged: 5, interrupted: 130 } as const;
 
-const CODES: Record<string, number> = {
+const EXIT_BY_CODE: Record<string, number> = {
   BACKUP_CHANGED: EXIT.damaged,
   BACKUP_DAMAGED: EXIT.damaged,
   BACKUP_INVALID: EXIT.damaged,
@@ -12,7 +12,7 @@ const CODES: Record<string, number> = {
   LOCK_HELD: EXIT.locked,
 };
 /** Errors that the same command line always causes; the exit code tells scripts not to retry. */
-const USAGE = new Set([
+const USAGE_CODES = new Set([
   "ACCESS_DENIED",
   "ADDRESS_INVALID",
   "ARTIFACTS_NEEDED",
@@ -86,5 +86,5 @@ const USAGE = new Set([
 ]);
 
 export function exitCodeOf(code: string): number {
-  return CODES[code] ?? (USAGE.has(code) ? EXIT.usage : EXIT.failed);
+  return EXIT_BY_CODE[code] ?? (USAGE_CODES.has(code) ? EXIT.usage : EXIT.failed);
 }

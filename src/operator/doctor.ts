@@ -19,10 +19,10 @@ import type { Store } from "../store/store.ts";
 import type { Vitals } from "../store/maintenance.ts";
 
 /** An attempt in progress may have stored an artifact that no result references yet. */
-const JUST_STORED = 86_400_000;
-const ENTRIES = 500;
+const MIN_ORPHAN_AGE_MS = 86_400_000;
+const AUDIT_ENTRIES_READ = 500;
 /** Two processes that write in turn may differ by that much. */
-const BACK = 1_000;
+const MIN_STEP_BACK_MS = 1_000;
 
 export interface Examination {
   seen: Inspection;
@@ -61,7 +61,9 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     locks: (store && (await ifReadable(() => store.locks.list()))) ?? [],
     stuck: vitals?.stuck ?? [],
     artifacts:
-      checked === null || folder === null ? null : await countOrphans(folder, new Set(checked.artifacts), now - JUST_STORED),
+      checked === null || folder === null
+        ? null
+        : await countOrphans(folder, new Set(checked.artifacts), now - MIN_ORPHAN_AGE_MS),
     audit: audit && { entries: audit.entries, fault: audit.fault?.message ?? null },
     backups: backupsOf(location, store?.databaseId ?? null, backups),
     journal: vitals?.journal ?? null,
@@ -98,10 +100,10 @@ async function processesOf(store: Store): Promise<Inspection["processes"]> {
 
 /** Entries are numbered in the order of their commits: an earlier time than the entry before means that a clock went back. */
 async function stepsBack({ audit }: Store): Promise<{ at: number; by: number }[]> {
-  const entries = await audit.page({ after: 0, limit: ENTRIES, last: true });
+  const entries = await audit.page({ after: 0, limit: AUDIT_ENTRIES_READ, last: true });
   return entries.flatMap(({ at }, i) => {
     const by = (entries[i - 1]?.at ?? at) - at;
-    return by > BACK ? [{ at, by }] : [];
+    return by > MIN_STEP_BACK_MS ? [{ at, by }] : [];
   });
 }
 
@@ -131,7 +133,7 @@ export function schemaOf(location: StoreLocation): Inspection["schema"] {
 }
 
 /** Opening would migrate it. Behind a damaged log the schema may be newer than it looks: that database is only read. */
-export async function isOfBefore(location: StoreLocation): Promise<boolean> {
+export async function needsMigration(location: StoreLocation): Promise<boolean> {
   const schema = schemaOf(location);
   if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;
   const arrival = await Arrival.at(location.path, { driver: location.driver, identity: "", boot: bootId() });

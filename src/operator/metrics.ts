@@ -10,7 +10,10 @@ const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 /**
  * Collects the metrics by reads whose cost grows with unfinished work only. Of a damaged database, collects what can be read.
  */
-export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { folder?: string } } = {}): Promise<MetricsSnapshot> {
+export async function metricsSnapshot(
+  hf: Holdfast,
+  { backups = {} }: { backups?: { folder?: string } } = {},
+): Promise<MetricsSnapshot> {
   const { store, location, clock, isReadOnly } = hf.engine;
   // Empty queues have finished jobs too.
   const counted = store.queries.queues();
@@ -34,10 +37,10 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
     isDamaged: overview === null || store.damage.damaged !== null,
     isPending: isReadOnly,
     isHealthy: alarms !== null && !alarms.some(({ grave }) => grave),
-    alarms: alarms && countedBy(ALARM_CODES, alarms, ({ code }) => code),
+    alarms: alarms && countBy(ALARM_CODES, alarms, ({ code }) => code),
     queues,
     expiredLeases: gauged && gauged.expiredLeases,
-    processes: overview && countedBy(LIVES, overview.processes, ({ life }) => life),
+    processes: overview && countBy(LIVES, overview.processes, ({ life }) => life),
     workers: overview && workersIn(overview).length,
     builds,
     schedules,
@@ -53,7 +56,7 @@ export async function factsOf(hf: Holdfast, { backups = {} }: { backups?: { fold
   };
 }
 
-export function unopened({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDamaged">): MetricsSnapshot {
+export function unopenedSnapshot({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDamaged">): MetricsSnapshot {
   return {
     at,
     isDamaged,
@@ -80,7 +83,7 @@ export function unopened({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDama
 }
 
 /** Also keys without items. */
-function countedBy<Key extends string, One>(
+function countBy<Key extends string, One>(
   keys: readonly Key[],
   all: readonly One[],
   keyOf: (one: One) => Key,

@@ -36,7 +36,7 @@ import type { StoreLocation } from "../store/open-store.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
-import { factsOf } from "./metrics.ts";
+import { metricsSnapshot } from "./metrics.ts";
 import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
 export interface OrchestratorLock extends OrchestratorLockRow {
@@ -126,7 +126,7 @@ export class Operator {
   }
 
   metrics(options: { backups?: { folder?: string } }): Promise<MetricsSnapshot> {
-    return factsOf(this.#hf, options);
+    return metricsSnapshot(this.#hf, options);
   }
 
   queues(): Promise<QueueOverview[]> {

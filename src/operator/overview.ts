@@ -71,43 +71,43 @@ export interface Overview {
 /** `counted`: the queues if the caller has read them: counting pending jobs is expensive. */
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.queues()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const read = new PartialReading();
+  const partial = new PartialReading();
   const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
-      read.of("queues", [], () => counted),
-      read.of("names", [], () => store.queries.lanes()),
-      read.of("processes", [], () => store.processes.probe(bootId())),
-      read.of("running jobs", new Map(), () => store.processes.running()),
-      read.of("locks", [], () => store.locks.list()),
-      read.of("schedules", [], () => hf.schedules.list({ incomplete: true })),
-      read.of("sinks", [], () => store.sinks.list()),
-      read.of("recoveries", NO_RECOVERY, () => store.recoveries.totals()),
-      read.of("builds", [], () => openBuilds(hf)),
-      read.of("reports", [], () => store.recoveries.reports({ limit: 1 })),
-      read.of("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
-      read.of("log", null, async () => (await store.maintenance.gauge()).wal),
+      partial.read("queues", [], () => counted),
+      partial.read("names", [], () => store.queries.lanes()),
+      partial.read("processes", [], () => store.processes.probe(bootId())),
+      partial.read("running jobs", new Map(), () => store.processes.running()),
+      partial.read("locks", [], () => store.locks.list()),
+      partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
+      partial.read("sinks", [], () => store.sinks.list()),
+      partial.read("recoveries", NO_RECOVERY, () => store.recoveries.totals()),
+      partial.read("builds", [], () => openBuilds(hf)),
+      partial.read("reports", [], () => store.recoveries.reports({ limit: 1 })),
+      partial.read("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
+      partial.read("log", null, async () => (await store.maintenance.gauge()).wal),
       store.damage.findings(),
     ]);
   const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
-  const { ready } = await read.of("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
+  const { ready } = await partial.read("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
   const processes = probed
     .map(({ process, life }): ProcessStatus => {
       const { id, pid, host, program, startedAt, works, stop } = process;
       return { pid, host, program, startedAt, life, works, running: running.get(id) ?? 0, stopping: stop !== null };
     })
-    .filter((process) => !isPassing(process));
+    .filter((process) => !isShortCommand(process));
   return {
     at: clock.now(),
     database: { path: location.name, id: store.databaseId, durability: store.durability },
     damaged: store.damage.damaged,
-    unreadable: read.unreadable,
+    unreadable: partial.unreadable,
     lost: findings.filter(({ severity }) => severity === "loss").map(({ what }) => what),
-    counts: sum(queues),
+    counts: sumCounts(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
     processes,
     byHand: running.get(null) ?? 0,
     ready,
-    unworked: unworkedIn(lanes, queues, processes),
+    unworked: findUnworked(lanes, queues, processes),
     builds,
     locks,
     schedules,
@@ -125,9 +125,9 @@ const NO_RECOVERY: ReclaimTotals = { locksCleaned: 0, entriesReclaimed: 0, recov
 class PartialReading {
   readonly unreadable: string[] = [];
 
-  async of<T>(what: string, otherwise: T, look: () => Promise<T>): Promise<T> {
+  async read<T>(what: string, otherwise: T, load: () => Promise<T>): Promise<T> {
     try {
-      return await look();
+      return await load();
     } catch (error) {
       if (!isDamagedError(error)) throw error;
       this.unreadable.push(what);
@@ -137,24 +137,24 @@ class PartialReading {
 }
 
 /** A process on another host may be alive. */
-export function isThere({ life }: ProcessStatus): boolean {
+export function mayBeAlive({ life }: ProcessStatus): boolean {
   return life === "alive" || life === "unknown";
 }
 
 export function workersIn({ processes }: { processes: readonly ProcessStatus[] }): ProcessStatus[] {
-  return processes.filter((process) => isThere(process) && process.works.length > 0);
+  return processes.filter((process) => mayBeAlive(process) && process.works.length > 0);
 }
 
 /** Commands that stay while they have nothing to do: `run --watch` waits for a change of its source. */
-const STAYING = /^holdfast (?:work|run)\b/;
+const LONG_COMMANDS = /^holdfast (?:work|run)\b/;
 
 /** Another short command like this one. */
-function isPassing({ program, running, works }: ProcessStatus): boolean {
-  return program.startsWith("holdfast ") && !STAYING.test(program) && running === 0 && works.length === 0;
+function isShortCommand({ program, running, works }: ProcessStatus): boolean {
+  return program.startsWith("holdfast ") && !LONG_COMMANDS.test(program) && running === 0 && works.length === 0;
 }
 
 /** Paused queues are shown as such. A worker claims its names from every queue. */
-function unworkedIn(
+function findUnworked(
   lanes: readonly LaneOverview[],
   queues: readonly QueueOverview[],
   processes: readonly ProcessStatus[],
@@ -175,7 +175,7 @@ function idOf({ name, version }: { name: string; version: number }): string {
   return `${version} ${name}`;
 }
 
-function sum(queues: readonly QueueOverview[]): Record<JobState, number> {
+function sumCounts(queues: readonly QueueOverview[]): Record<JobState, number> {
   const total = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
   for (const { counts } of queues) for (const state of JOB_STATES) total[state] += counts[state];
   return total;
@@ -194,7 +194,7 @@ export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "re
   lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
 }
 
-const MOST = 150;
+const MAX_OPEN_BUILDS = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
@@ -205,7 +205,7 @@ export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   ]);
   const unended = newest.filter(({ state }) => !hasEnded(state)).toSorted((a, b) => a.key - b.key);
   return Promise.all(
-    unended.slice(0, MOST).map(async ({ id, approved }): Promise<OpenBuild> => {
+    unended.slice(0, MAX_OPEN_BUILDS).map(async ({ id, approved }): Promise<OpenBuild> => {
       const build = (await hf.builds.get(id)) as Build;
       const lead = leads.find((one) => one.build === id);
       const { pipeline, state, reason, budget, spent, createdAt, stages } = build;
@@ -221,13 +221,13 @@ export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
         approved,
         left: total("left"),
         failed: total("failed"),
-        lead: lead === undefined ? null : leadOf(lead, probed),
+        lead: lead === undefined ? null : toOrchestrator(lead, probed),
       };
     }),
   );
 }
 
-function leadOf(
+function toOrchestrator(
   { holder, pid, host, program, programHash, beatAt }: OrchestratorLockRow,
   probed: readonly { process: ProcessView; life: Life }[],
 ): OpenBuild["lead"] {
@@ -236,7 +236,7 @@ function leadOf(
 }
 
 /** ACTIVE without a live orchestrator: the next run reports it as CRASHED. */
-export function isLeft({ state, lead }: OpenBuild): boolean {
+export function isOrphaned({ state, lead }: OpenBuild): boolean {
   return state === "ACTIVE" && lead?.life !== "alive" && lead?.life !== "unknown";
 }
 
@@ -267,9 +267,9 @@ export interface Alarm {
   hint: string;
 }
 
-const NAMES = 4;
-const STUCK = 60_000;
-const LAG = 60_000;
+const MAX_NAMED = 4;
+const STUCK_RECOVERY_MS = 60_000;
+const SINK_LAG_MS = 60_000;
 
 export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
   const { counts, processes, ready, byHand } = overview;
@@ -281,7 +281,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   for (const what of overview.lost) {
     alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: RECOVER_COMMAND });
   }
-  const gone = processes.filter((process) => !isThere(process));
+  const gone = processes.filter((process) => !mayBeAlive(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
   // A process that claims by hand is a worker, of unknown names.
@@ -290,7 +290,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
     alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
   } else {
-    alarms.push(...notWorked(overview.unworked));
+    alarms.push(...unworkedAlarms(overview.unworked));
   }
   const left = gone.reduce((total, { running }) => total + running, 0);
   if (left > 0) {
@@ -310,7 +310,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   }
   for (const { name, behind, oldestAt, failures } of overview.sinks) {
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
-    if (failures === 0 && lag < LAG) continue;
+    if (failures === 0 && lag < SINK_LAG_MS) continue;
     const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
     // A sink delays only itself.
     alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
@@ -342,7 +342,7 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
         message,
         hint: "holdfast recover --last && holdfast recover --acknowledge",
       });
-    } else if (at - begunAt > STUCK) {
+    } else if (at - begunAt > STUCK_RECOVERY_MS) {
       const message = `a recovery is under way for ${ageText(at - begunAt)}`;
       alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: RECOVER_COMMAND });
     }
@@ -361,7 +361,7 @@ function ofWal({ bytes: size, readers }: WalView): Alarm {
 function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   return builds.flatMap((build): Alarm[] => {
     const { id, pipeline, state, approved, spent, budget } = build;
-    if (state === "CRASHED" || isLeft(build) || (state === "BUDGET_PAUSE" && approved)) {
+    if (state === "CRASHED" || isOrphaned(build) || (state === "BUDGET_PAUSE" && approved)) {
       const message = `a build of ${pipeline} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
       return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
     }
@@ -375,9 +375,9 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
  * Not grave: the workers that are there do what they can, and such jobs may be claimed by hand, or wait for a new version
  * that is being rolled out. Those that wait for too long are what `--oldest` finds.
  */
-function notWorked(unworked: readonly Unworked[]): Alarm[] {
+function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
   // One more name is as long as the line that sums them up.
-  const shown = unworked.length > NAMES + 1 ? unworked.slice(0, NAMES) : unworked;
+  const shown = unworked.length > MAX_NAMED + 1 ? unworked.slice(0, MAX_NAMED) : unworked;
   const others = unworked.slice(shown.length);
   const messages = shown.map(({ name, version, pending }) => {
     return `no worker runs ${name}${version === 1 ? "" : ` v${version}`} (${numberText(pending)} pending)`;

@@ -14,7 +14,7 @@ import { salvage, type SalvagedDatabase, type SalvageRequest } from "../store/sq
 
 export { databaseAt };
 
-export interface RestoredWhole extends Restored {
+export interface RestoredDatabase extends Restored {
   artifacts: {
     restored: number;
     /** Referenced, and in neither place. */
@@ -23,18 +23,18 @@ export interface RestoredWhole extends Restored {
 }
 
 /** Restores the artifacts first: they do no harm if the rest fails. */
-export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredWhole> {
-  let artifacts: RestoredWhole["artifacts"] = { restored: 0, missing: [] };
+export async function restoreWhole(request: RestoreRequest & { artifacts?: string }): Promise<RestoredDatabase> {
+  let artifacts: RestoredDatabase["artifacts"] = { restored: 0, missing: [] };
   const restored = await restore(request, async (found) => {
-    artifacts = await bringBack(found, request);
+    artifacts = await restoreArtifacts(found, request);
   });
   return { ...restored, artifacts };
 }
 
-async function bringBack(
+async function restoreArtifacts(
   { hashes, backup, manifest, path }: Restored,
   { artifacts: given, driver, onProgress = () => {} }: RestoreRequest & { artifacts?: string },
-): Promise<RestoredWhole["artifacts"]> {
+): Promise<RestoredDatabase["artifacts"]> {
   await verifyArtifacts(backup, manifest, onProgress);
   if (hashes.length === 0) return { restored: 0, missing: [] };
   const folder = given ?? `${path}-artifacts`;
@@ -68,21 +68,21 @@ export function salvageWhole({ backup, folder, ...request }: SalvageOptions): Pr
     ...request,
     backup: async ({ databaseId }) => {
       if (backup === null) return null;
-      if (backup === undefined) return await newest(request.path, folder, databaseId, driver, onProgress);
+      if (backup === undefined) return await newestWholeBackup(request.path, folder, databaseId, driver, onProgress);
       const verified = await verifyBackup(backup, driver, onProgress);
-      if (databaseId !== null && verified.facts.databaseId !== databaseId) throw other(verified.path, request.path);
+      if (databaseId !== null && verified.facts.databaseId !== databaseId) throw otherDatabase(verified.path, request.path);
       return verified;
     },
   });
 }
 
 /** Skips damaged ones. */
-async function newest(
+async function newestWholeBackup(
   path: string,
   given: string | undefined,
   databaseId: string | null,
   driver: DriverName,
-  tell: OnProgress | undefined,
+  onProgress: OnProgress | undefined,
 ): Promise<VerifiedBackup | null> {
   const folders = new Set([backupsFolder(canonicalPath(path)), ...(given === undefined ? [] : [given])]);
   const found = [...folders]
@@ -92,7 +92,7 @@ async function newest(
     .sort(({ manifest: a }, { manifest: b }) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
   for (const one of found) {
     try {
-      return await verifyBackup(one.path, driver, tell);
+      return await verifyBackup(one.path, driver, onProgress);
     } catch (error) {
       if (!(error instanceof HoldfastError)) throw error;
     }
@@ -100,7 +100,7 @@ async function newest(
   return null;
 }
 
-function other(backup: string, path: string): HoldfastError {
+function otherDatabase(backup: string, path: string): HoldfastError {
   return new HoldfastError(
     "OTHER_DATABASE",
     `${backup} is a backup of another database than the one at ${path}. Nothing was changed.`,

@@ -10,7 +10,7 @@ import type { NewJob } from "../store/store.ts";
 
 let calls = 0;
 
-const PARTS = Object.keys({
+const CONTEXT_PARTS = Object.keys({
   input: 0,
   id: 0,
   attempt: 0,
@@ -38,7 +38,7 @@ export async function call<In, Out>(
   context: Partial<JobContext<unknown>> = {},
 ): Promise<Out> {
   const definition = definitionOf(def);
-  refuseUnknown(context, PARTS, "The context of call()");
+  refuseUnknown(context, CONTEXT_PARTS, "The context of call()");
   const { run, name } = definition;
   if (run === undefined) {
     throw new HoldfastError("NO_HANDLER", `Job "${name}" has no handler.`, "Give `run` in job({ … }), or call def.handle(run).");

@@ -64,11 +64,11 @@ function checkTime(start: unknown): number {
 }
 
 /** How often resolved waits may start new ones before the clock advances anyway. */
-const ROUNDS = 1_000;
+const MAX_ROUNDS = 1_000;
 
 /** A few turns of the event loop: a commit is one, what it wakes is another. Waits for a server's answers. */
 async function settled(underWay: ReadonlySet<Promise<unknown>>): Promise<void> {
-  for (let round = 0; round < ROUNDS; round++) {
+  for (let round = 0; round < MAX_ROUNDS; round++) {
     for (let turn = 0; turn < 10; turn++) await new Promise((resolve) => setImmediate(resolve));
     if (underWay.size === 0) return;
     await Promise.allSettled(underWay);

@@ -2,14 +2,14 @@ import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { HoldfastError } from "../core/text/errors.ts";
 
-const MEGABYTE = 1024 * 1024;
+const BYTES_PER_MB = 1024 * 1024;
 
 /** The kernel (`prlimit` of util-linux) gives the process at most this much memory beyond what it has. */
-export function confine(pid: number, megabytes: number): void {
+export function limitMemory(pid: number, megabytes: number): void {
   try {
     const [, kilobytes] = /^VmData:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8")) ?? [];
     if (kilobytes === undefined) throw new Error("/proc does not say what it has");
-    const most = Number(kilobytes) * 1024 + Math.round(megabytes * MEGABYTE);
+    const most = Number(kilobytes) * 1024 + Math.round(megabytes * BYTES_PER_MB);
     execFileSync("prlimit", ["--pid", String(pid), `--data=${most}`], { stdio: "pipe" });
   } catch (cause) {
     throw new HoldfastError(

@@ -2,20 +2,20 @@
  * Loaded into a program before its own code. On its parent's message it fills the heap between what the program does, until
  * V8 aborts: so the crash comes wherever the program happens to be.
  */
-export const EAT = "holdfast.eat";
+export const FILL_HEAP_MESSAGE = "holdfast.eat";
 
-const BLOCK = 16_384;
-const BLOCKS = 32;
+const BLOCK_LENGTH = 16_384;
+const BLOCKS_PER_TURN = 32;
 
 if (process.channel !== undefined && process.env["HOLDFAST_EATEN"] !== undefined) {
   process.on("message", (message) => {
-    if (message === EAT) eat([]);
+    if (message === FILL_HEAP_MESSAGE) fillHeap([]);
   });
   // The channel must not keep the program alive.
   process.channel?.unref();
 }
 
-function eat(eaten: number[][]): void {
-  for (let block = 0; block < BLOCKS; block++) eaten.push(Array.from({ length: BLOCK }, (_, i) => i + 0.5));
-  setImmediate(eat, eaten);
+function fillHeap(eaten: number[][]): void {
+  for (let block = 0; block < BLOCKS_PER_TURN; block++) eaten.push(Array.from({ length: BLOCK_LENGTH }, (_, i) => i + 0.5));
+  setImmediate(fillHeap, eaten);
 }

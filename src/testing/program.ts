@@ -28,7 +28,7 @@ export class Program {
   stdout = "";
   stderr = "";
   #end: Ended | null = null;
-  readonly #heard = new Set<() => void>();
+  readonly #waiters = new Set<() => void>();
 
   constructor(file: string, { args = [], cwd, env, execArgv = [] }: ProgramOptions) {
     // Node's test runner sets it for its own children only.
@@ -42,8 +42,8 @@ export class Program {
       detached: process.platform !== "win32",
     });
     running.add(this);
-    this.#child.stdout?.setEncoding("utf8").on("data", (text: string) => this.#hear((this.stdout += text)));
-    this.#child.stderr?.setEncoding("utf8").on("data", (text: string) => this.#hear((this.stderr += text)));
+    this.#child.stdout?.setEncoding("utf8").on("data", (text: string) => this.#onOutput((this.stdout += text)));
+    this.#child.stderr?.setEncoding("utf8").on("data", (text: string) => this.#onOutput((this.stderr += text)));
     this.ended = new Promise((resolve, reject) => {
       this.#child.once("error", reject);
       this.#child.once("exit", (code, signal) => {
@@ -53,7 +53,7 @@ export class Program {
         running.delete(this);
       });
       this.#child.once("close", (code, signal) => {
-        this.#hear("");
+        this.#onOutput("");
         resolve({ code, signal });
       });
     });
@@ -71,11 +71,11 @@ export class Program {
     const isThere = () => (typeof text === "string" ? this.stdout.includes(text) : text.test(this.stdout));
     while (!isThere()) {
       if (this.isOver) return;
-      await new Promise<void>((resolve) => this.#heard.add(resolve));
+      await new Promise<void>((resolve) => this.#waiters.add(resolve));
     }
   }
 
-  tell(message: string): void {
+  send(message: string): void {
     if (this.#child.connected) this.#child.send(message, () => {});
   }
 
@@ -101,25 +101,27 @@ export class Program {
       );
     }
     process.kill(-this.pid, "SIGSTOP");
-    while (!this.isOver && !standsStill(this.pid)) await pause(1);
+    while (!this.isOver && !isStopped(this.pid)) await pause(1);
   }
 
-  #hear(_text: string): void {
-    for (const resolve of this.#heard) resolve();
-    this.#heard.clear();
+  #onOutput(_text: string): void {
+    for (const resolve of this.#waiters) resolve();
+    this.#waiters.clear();
   }
 }
 
 /** Stopped, or exited. */
-const AT_REST = /^[TtZX]/;
+const STOPPED_STATES = /^[TtZX]/;
 
-function standsStill(group: number): boolean {
+function isStopped(group: number): boolean {
   if (process.platform !== "linux") {
     const lines = execFileSync("ps", ["-A", "-o", "pgid=,state="], { encoding: "utf8" }).split("\n");
-    return lines.map((line) => line.trim().split(/\s+/)).every(([of, state = ""]) => Number(of) !== group || AT_REST.test(state));
+    return lines
+      .map((line) => line.trim().split(/\s+/))
+      .every(([of, state = ""]) => Number(of) !== group || STOPPED_STATES.test(state));
   }
   const members = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && statOf(`/proc/${pid}`)?.group === group);
-  return members.every((pid) => threadsOf(pid).every((thread) => AT_REST.test(statOf(thread)?.state ?? "X")));
+  return members.every((pid) => threadsOf(pid).every((thread) => STOPPED_STATES.test(statOf(thread)?.state ?? "X")));
 }
 
 function threadsOf(pid: string): string[] {

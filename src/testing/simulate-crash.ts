@@ -7,12 +7,12 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { invalidOption, refuseUnknown } from "../core/text/options.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
-import { confine } from "./kernel-limit.ts";
-import { EAT } from "./memory-eater.ts";
+import { limitMemory } from "./kernel-limit.ts";
+import { FILL_HEAP_MESSAGE } from "./memory-eater.ts";
 import type { PowerCutAnswer } from "./power-cut-process.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
 
-const MEMORY = 128;
+const DEFAULT_MEMORY_MB = 128;
 
 export interface CrashOptions extends ProgramOptions {
   /** How it ends. */
@@ -54,7 +54,7 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   check(options);
   const { by, when, timeout = "60s" } = options;
   const path = file instanceof URL || file.startsWith("file:") ? fileURLToPath(file) : resolve(options.cwd ?? "", file);
-  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options) : started(options));
+  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options) : inheritedOptions(options));
   let late = false;
   const deadline = setTimeout(
     () => {
@@ -64,11 +64,11 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
     toMillis(timeout, "timeout"),
   );
   try {
-    if (when !== undefined) await until(program, when);
-    if (when !== undefined && program.isOver) throw (late ? deaf : early)(path, program, await program.ended);
-    const image = await end(program, options);
+    if (when !== undefined) await waitFor(program, when);
+    if (when !== undefined && program.isOver) throw (late ? notEnded : endedEarly)(path, program, await program.ended);
+    const image = await crash(program, options);
     const ended = await program.ended;
-    if (late) throw deaf(path, program);
+    if (late) throw notEnded(path, program);
     const { stdout, stderr } = program;
     return { ...ended, stdout, stderr, ...(image === undefined ? {} : { image }) };
   } finally {
@@ -78,10 +78,10 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   }
 }
 
-const OPTIONS = ["by", "when", "memory", "limit", "image", "timeout", "args", "cwd", "env", "execArgv"];
+const CRASH_OPTIONS = ["by", "when", "memory", "limit", "image", "timeout", "args", "cwd", "env", "execArgv"];
 
 function check(options: CrashOptions): void {
-  refuseUnknown(options, OPTIONS, "simulateCrash");
+  refuseUnknown(options, CRASH_OPTIONS, "simulateCrash");
   const { by, when, image, limit = "heap" } = options;
   if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
   if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
@@ -105,25 +105,25 @@ function check(options: CrashOptions): void {
 }
 
 /** Started as this process was, so that it finds the same modules. */
-function started({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
+function inheritedOptions({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
 }
 
-function withLittleMemory({ memory = MEMORY, limit = "heap", ...options }: CrashOptions): ProgramOptions {
-  const { env, execArgv = [], ...rest } = started(options);
-  const eater = besides("./memory-eater");
+function withLittleMemory({ memory = DEFAULT_MEMORY_MB, limit = "heap", ...options }: CrashOptions): ProgramOptions {
+  const { env, execArgv = [], ...rest } = inheritedOptions(options);
+  const eater = ownFileUrl("./memory-eater");
   const limits = limit === "heap" ? [`--max-old-space-size=${memory}`] : [];
   return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limits, `--import=${eater.href}`] };
 }
 
-async function until(program: Program, when: NonNullable<CrashOptions["when"]>): Promise<void> {
+async function waitFor(program: Program, when: NonNullable<CrashOptions["when"]>): Promise<void> {
   if (typeof when === "function") await Promise.race([when(program), program.ended]);
   else await program.printed(when);
 }
 
-async function end(
+async function crash(
   program: Program,
-  { by, when, image, limit, memory = MEMORY }: CrashOptions,
+  { by, when, image, limit, memory = DEFAULT_MEMORY_MB }: CrashOptions,
 ): Promise<PowerCutImage | undefined> {
   switch (by) {
     case "SIGKILL":
@@ -131,21 +131,21 @@ async function end(
       program.kill(by);
       return undefined;
     case "out-of-memory":
-      if (limit === "kernel") confine(program.pid, memory);
-      if (when !== undefined) program.tell(EAT);
+      if (limit === "kernel") limitMemory(program.pid, memory);
+      if (when !== undefined) program.send(FILL_HEAP_MESSAGE);
       return undefined;
     case "power-cut": {
       await program.stopAll();
       const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
-      const left = await imageOf({ from: resolve(from), to: resolve(to), torn });
+      const left = await takeImage({ from: resolve(from), to: resolve(to), torn });
       program.killAll();
       return left;
     }
   }
 }
 
-async function imageOf(options: Omit<PowerCutOptions, "booted">): Promise<PowerCutImage> {
-  const child = fork(besides("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
+async function takeImage(options: Omit<PowerCutOptions, "booted">): Promise<PowerCutImage> {
+  const child = fork(ownFileUrl("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
   // The message may arrive after the exit, but before the channel ends.
   const gone = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code]]) => {
     throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
@@ -157,26 +157,26 @@ async function imageOf(options: Omit<PowerCutOptions, "booted">): Promise<PowerC
   throw new HoldfastError(answer.failure.code, answer.failure.message, answer.failure.hint);
 }
 
-function besides(name: string): URL {
+function ownFileUrl(name: string): URL {
   return ownFile({ here: import.meta.url, name, runs: "a process of simulateCrash" });
 }
 
-function early(path: string, program: Program, { code, signal }: Ended): HoldfastError {
+function endedEarly(path: string, program: Program, { code, signal }: Ended): HoldfastError {
   return new HoldfastError(
     "ENDED_EARLY",
-    `${path} ended (${signal ?? `code ${code}`}) before the crash.\n${sayOutput(program)}`,
+    `${path} ended (${signal ?? `code ${code}`}) before the crash.\n${outputText(program)}`,
     "Check `when`, and that the program runs when started alone; `timeout` limits how long it may take.",
   );
 }
 
-function deaf(path: string, program: Program): HoldfastError {
+function notEnded(path: string, program: Program): HoldfastError {
   return new HoldfastError(
     "NOT_ENDED",
-    `${path} did not end in time.\n${sayOutput(program)}`,
+    `${path} did not end in time.\n${outputText(program)}`,
     "Check `when`. Give a longer `timeout`; end a program that ignores SIGTERM with SIGKILL.",
   );
 }
 
-function sayOutput({ stdout, stderr }: Program): string {
+function outputText({ stdout, stderr }: Program): string {
   return `It printed: ${stdout}\nOn standard error: ${stderr}`;
 }

@@ -11,10 +11,10 @@ export interface RecoveryVerdict {
   reasons: string[];
 }
 
-const PAGE = 1_000;
-const OVER: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancelled", "quarantined"]);
+const PAGE_SIZE = 1_000;
+const FINISHED: ReadonlySet<JobState> = new Set(["succeeded", "failed", "cancelled", "quarantined"]);
 /** What never changes about a job. */
-const FIXED = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
+const IMMUTABLE_PARTS = ["name", "queue", "key", "input", "priority", "createdAt"] as const;
 
 /**
  * Every job that there is, in the order they were made: before a crash, and after it.
@@ -27,7 +27,7 @@ export async function everyJob(hf: Holdfast): Promise<Job[]> {
   const jobs: Job[] = [];
   let after: string | undefined;
   do {
-    const { items, next } = await hf.jobs.list({ limit: PAGE, after });
+    const { items, next } = await hf.jobs.list({ limit: PAGE_SIZE, after });
     jobs.push(...items);
     after = next;
   } while (after !== undefined);
@@ -56,11 +56,11 @@ export function validateRecovery(before: readonly JobBefore[], after: readonly J
 }
 
 function compare(was: JobBefore, is: Job): string[] {
-  const reasons: string[] = FIXED.filter((part) => part in was && !isDeepStrictEqual(was[part], is[part])).map(
+  const reasons: string[] = IMMUTABLE_PARTS.filter((part) => part in was && !isDeepStrictEqual(was[part], is[part])).map(
     (part) => `has another ${part} than before`,
   );
   if (was.state === undefined) return reasons;
-  if (OVER.has(was.state)) return [...reasons, ...ofFinished(was, is)];
+  if (FINISHED.has(was.state)) return [...reasons, ...compareFinished(was, is)];
   const { attempt = 0, crashes = 0 } = was;
   if (was.state === "running" && is.state === "running" && is.attempt === attempt) {
     reasons.push(`still runs in attempt ${attempt}, which the crash has ended`);
@@ -71,12 +71,12 @@ function compare(was: JobBefore, is: Job): string[] {
   return reasons;
 }
 
-function ofFinished({ state, attempt, finishedAt, output }: JobBefore, is: Job): string[] {
-  if (is.state !== state) return [`had ${sayEnd(state)}, and is ${is.state} now`];
-  if (is.attempt !== attempt || is.finishedAt !== finishedAt) return [`had ${sayEnd(state)}, and was done again`];
+function compareFinished({ state, attempt, finishedAt, output }: JobBefore, is: Job): string[] {
+  if (is.state !== state) return [`had ${stateText(state)}, and is ${is.state} now`];
+  if (is.attempt !== attempt || is.finishedAt !== finishedAt) return [`had ${stateText(state)}, and was done again`];
   return isDeepStrictEqual(is.output, output) ? [] : ["has another output than before"];
 }
 
-function sayEnd(state: JobState | undefined): string {
+function stateText(state: JobState | undefined): string {
   return state === "cancelled" || state === "quarantined" ? `been ${state}` : String(state);
 }

@@ -1,7 +1,7 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Build } from "../../src/index.ts";
-import { openToLook } from "../../src/open.ts";
+import { openReadOnly } from "../../src/open.ts";
 import { fixture, Place } from "./holdfast.ts";
 
 export const DOCS = fixture("docs.ts");
@@ -37,6 +37,6 @@ export function linesOf(stdout: string): ({ type: "progress" | "build" } & Build
 
 /** The newest build there is. */
 export async function newest(place: Place): Promise<Build> {
-  await using hf = await openToLook(place.db, {});
+  await using hf = await openReadOnly(place.db, {});
   return (await hf.builds.list()).items.at(-1) as Build;
 }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { openToLook } from "../../src/open.ts";
+import { openReadOnly } from "../../src/open.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
 
@@ -16,7 +16,7 @@ interface Status {
 /** The workers of a run, once they are at work. */
 async function workersOf(count: number): Promise<number[]> {
   for (;;) {
-    await using hf = await openToLook(place.db, {});
+    await using hf = await openReadOnly(place.db, {});
     const processes = await hf.engine.store.processes.all();
     const pids = processes.filter(({ program, works }) => program.startsWith("holdfast work") && works.length > 0);
     if (pids.length === count) return pids.map(({ pid }) => pid);

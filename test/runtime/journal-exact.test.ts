@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { suite, test, type TestContext } from "node:test";
 import { items, job, open, pipeline } from "../../src/index.ts";
-import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
+import { restoreWhole, type RestoredDatabase } from "../../src/operator/restore.ts";
 import { Drain } from "../../src/store/sqlite/maintenance/changes/journal.ts";
 import { changesFolder, readSegment, segmentsIn } from "../../src/store/sqlite/maintenance/changes/segments.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
@@ -18,7 +18,7 @@ interface Ground {
   base: string;
   path: string;
   backup: string;
-  restore: (at: number) => Promise<RestoredWhole>;
+  restore: (at: number) => Promise<RestoredDatabase>;
 }
 
 async function ground(t: TestContext): Promise<Ground> {

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
-import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
+import { restoreWhole, type RestoredDatabase } from "../../src/operator/restore.ts";
 import type { Manifest } from "../../src/store/backups.ts";
 import { keepUp } from "../../src/store/sqlite/maintenance/changes/journal.ts";
 import { replay } from "../../src/store/sqlite/maintenance/changes/replay.ts";
@@ -107,7 +107,7 @@ interface Ground {
   base: string;
   path: string;
   backup: string;
-  restore: (at: number) => Promise<RestoredWhole>;
+  restore: (at: number) => Promise<RestoredDatabase>;
 }
 
 async function ground(t: TestContext): Promise<Ground> {

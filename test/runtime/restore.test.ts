@@ -5,7 +5,7 @@ import { DatabaseSync } from "node:sqlite";
 import { suite, test, type TestContext } from "node:test";
 import { type Holdfast, items, job, open, pipeline } from "../../src/index.ts";
 import { openStore, locate } from "../../src/store/open-store.ts";
-import { restoreWhole, type RestoredWhole } from "../../src/operator/restore.ts";
+import { restoreWhole, type RestoredDatabase } from "../../src/operator/restore.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { schemaVersion } from "../../src/store/sqlite/migrate.ts";
 import { newBuild, newLead } from "../conformance/build-parts.ts";
@@ -18,7 +18,7 @@ interface Ground {
   base: string;
   path: string;
   backup: string;
-  restore: (given?: { force?: boolean; backup?: string; path?: string }) => Promise<RestoredWhole>;
+  restore: (given?: { force?: boolean; backup?: string; path?: string }) => Promise<RestoredDatabase>;
 }
 
 async function ground(t: TestContext): Promise<Ground> {

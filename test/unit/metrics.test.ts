@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { exposition, type MetricsSnapshot, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
-import { unopened } from "../../src/operator/metrics.ts";
+import { unopenedSnapshot } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
 const COUNTS = { waiting: 1, pending: 2, running: 3, succeeded: 4, failed: 5, cancelled: 6, quarantined: 7 };
@@ -94,7 +94,7 @@ test("names are as Prometheus wants them: counters and nothing else end in _tota
 });
 
 test("of a database that cannot be opened, that is all there is to say", () => {
-  const families = parse(unopened({ at: 0, isDamaged: true }));
+  const families = parse(unopenedSnapshot({ at: 0, isDamaged: true }));
   const said = [...families].map(([name, { samples }]) => [name, samples[0]?.value]);
   assert.deepEqual(said, [
     ["holdfast_up", 0],

@@ -7,7 +7,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { bytesText, numberText, plural } from "../../core/text/text.ts";
 import { verifyWhole } from "../../engine/maintenance/backups.ts";
 import { Operator } from "../../operator/operator.ts";
-import { databaseAt, type RestoredWhole, restoreWhole, salvageWhole } from "../../operator/restore.ts";
+import { databaseAt, type RestoredDatabase, restoreWhole, salvageWhole } from "../../operator/restore.ts";
 import { backupsFolder, backupsIn, type Manifest } from "../../store/backups.ts";
 import { isAddress } from "../../store/open-store.ts";
 import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/task.ts";
@@ -38,8 +38,8 @@ export function backupCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const operator = new Operator(hf);
       const to = targetOf(operator, path);
-      const manifest = await withProgress((tell) =>
-        operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress: tell }),
+      const manifest = await withProgress((onProgress) =>
+        operator.backup(to, { artifacts: options.withArtifacts ?? false, onProgress }),
       );
       // The backup of a damaged database is damaged, too.
       if (manifest.findings.length > 0) process.exitCode = EXIT.damaged;
@@ -49,11 +49,11 @@ export function backupCommand(parent: Command): void {
 
 async function verifyBackup(path: string | undefined, command: Command): Promise<void> {
   if (path === undefined) throw new HoldfastError("USAGE", "No backup to check was given.", "Give its path.");
-  const verified = await withProgress((tell) => verifyWhole(path, driverOf(command), tell));
+  const verified = await withProgress((onProgress) => verifyWhole(path, driverOf(command), onProgress));
   const { manifest, facts, size, sha256 } = verified;
   answer(command, { path: verified.path, size, sha256, ...facts, manifest: manifest !== null }, () =>
     [
-      `${paint("green", "Whole:")} ${verified.path}, ${bytesText(size)}, ${sayJobs(facts.counts)}.`,
+      `${paint("green", "Whole:")} ${verified.path}, ${bytesText(size)}, ${jobsText(facts.counts)}.`,
       manifest === null ? paint("yellow", "There is no manifest beside it, so it could be compared to nothing.") : "",
       manifest === null ? "" : `Taken ${clockText(manifest.takenAt)}.`,
     ]
@@ -69,7 +69,7 @@ function targetOf(operator: Operator, path: string | undefined): string {
 
 function backupText(path: string, { size, counts, artifacts, findings }: Manifest): string {
   const { included, hashes, missing, bytes: volume } = artifacts;
-  const lines = [`${paint("green", "Backup:")} ${path}, ${bytesText(size)}, ${sayJobs(counts)}.`];
+  const lines = [`${paint("green", "Backup:")} ${path}, ${bytesText(size)}, ${jobsText(counts)}.`];
   if (hashes.length > 0) {
     lines.push(
       included
@@ -85,7 +85,7 @@ function backupText(path: string, { size, counts, artifacts, findings }: Manifes
   return lines.join("\n");
 }
 
-function sayJobs({ jobs }: Manifest["counts"]): string {
+function jobsText({ jobs }: Manifest["counts"]): string {
   return plural(
     Object.values(jobs).reduce((sum, n) => sum + n, 0),
     "job",
@@ -116,7 +116,7 @@ export function restoreCommand(parent: Command): void {
       const driver = driverOf(command);
       const backup = given ?? baseOf(path, at, backupsOf(command), databaseAt(path, driver));
       const artifacts = artifactsOf(command);
-      const restored = await withProgress((tell) =>
+      const restored = await withProgress((onProgress) =>
         restoreWhole({
           path,
           backup,
@@ -124,7 +124,7 @@ export function restoreCommand(parent: Command): void {
           by: actorOf(command),
           now: Date.now(),
           force,
-          onProgress: tell,
+          onProgress,
           ...definedOnly({ at, artifacts }),
         }),
       );
@@ -158,7 +158,7 @@ function parseAt(text: string): number {
   );
 }
 
-function restoredText({ path, counts, manifest, kept, running, artifacts, replayed }: RestoredWhole): string {
+function restoredText({ path, counts, manifest, kept, running, artifacts, replayed }: RestoredDatabase): string {
   const jobs = Object.values(counts.jobs).reduce((sum, n) => sum + n, 0);
   const since = replayed?.reached ?? manifest?.takenAt ?? null;
   const lines = [
@@ -210,13 +210,13 @@ export function salvageCommand(parent: Command): void {
       const path = fileOf(command);
       if (isAddress(path)) throw salvageByServer();
       const folder = backupsOf(command);
-      const salvaged = await withProgress((tell) =>
+      const salvaged = await withProgress((onProgress) =>
         salvageWhole({
           path,
           driver: driverOf(command),
           by: actorOf(command),
           now: Date.now(),
-          onProgress: tell,
+          onProgress,
           ...definedOnly({ backup: from ?? (backup ? undefined : null), folder }),
         }),
       );
@@ -241,15 +241,15 @@ function salvagedText({ path, kept, reportFile, running, report, findings }: Sal
   ] as const) {
     if (ids.length > 0) lines.push(paint("yellow", `${firstNames(ids)}: ${what}.`));
   }
-  lines.push(...sayLost(report));
+  lines.push(...lostLines(report));
   lines.push(...report.notes, ...findings.map((finding) => paint("red", finding)));
   lines.push(`The damaged file is kept: ${kept}`, `All of this, to the row: ${reportFile}`);
   return lines.join("\n");
 }
 
-function sayLost({ jobs, tables, undefined: unmade, notes }: SalvageReport): string[] {
+function lostLines({ jobs, tables, undefined: unmade, notes }: SalvageReport): string[] {
   const lost = tables.filter((table) => table.lost.length > 0);
-  const lines = lost.map(({ table, lost: ranges }) => `  ${table}: ${firstNames(ranges.map(sayRange))}`);
+  const lines = lost.map(({ table, lost: ranges }) => `  ${table}: ${firstNames(ranges.map(rangeText))}`);
   if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${firstNames(jobs.lostIds)}`);
   if (jobs.nameless.length > 0) lines.push(`  jobs whose names are lost: ${firstNames(jobs.nameless.map(String))}`);
   if (unmade.length > 0) lines.push(`  not made again: ${firstNames(unmade)}`);
@@ -257,14 +257,14 @@ function sayLost({ jobs, tables, undefined: unmade, notes }: SalvageReport): str
   return lines.length === 0 ? [none] : [paint("red", "Lost, as far as there was anything:"), ...lines];
 }
 
-function sayRange(range: SalvageReport["tables"][number]["lost"][number]): string {
+function rangeText(range: SalvageReport["tables"][number]["lost"][number]): string {
   if ("from" in range) return range.to === range.from ? String(range.from) : `${range.from} to ${range.to ?? "its end"}`;
   const { after, before } = range;
-  const [from, to] = [sayKey(after, "its beginning"), sayKey(before, "its end")];
+  const [from, to] = [keyText(after, "its beginning"), keyText(before, "its end")];
   return from === to ? from : `after ${from}, before ${to}`;
 }
 
-function sayKey(key: unknown[] | null, without: string): string {
+function keyText(key: unknown[] | null, without: string): string {
   return key === null ? without : key.map(String).join("/");
 }
 

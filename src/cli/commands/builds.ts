@@ -7,7 +7,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { numberText } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
-import { isLeft, type OpenBuild } from "../../operator/overview.ts";
+import { isOrphaned, type OpenBuild } from "../../operator/overview.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import type { BuildRow, OrchestratorLockRow } from "../../store/builds.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
@@ -16,7 +16,7 @@ import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
 import { addCommand, addPageOptions, onDatabase } from "../verb.ts";
-import { sayHow, sayPaused } from "./run-budget.ts";
+import { nextCommandsText, pausedText } from "./run-budget.ts";
 import { resumeCommand } from "./run.ts";
 
 export function buildsCommand(parent: Command): void {
@@ -71,7 +71,7 @@ function addList(builds: Command): void {
 type ListedBuild = Build & { orchestrator?: "dead" };
 
 function withDeadOrchestrators(page: Page<Build>, open: readonly OpenBuild[]): Page<ListedBuild> {
-  const dead = new Set(open.filter(isLeft).map(({ id }) => id));
+  const dead = new Set(open.filter(isOrphaned).map(({ id }) => id));
   return { ...page, items: page.items.map((build) => (dead.has(build.id) ? { ...build, orchestrator: "dead" } : build)) };
 }
 
@@ -118,7 +118,7 @@ function addShow(builds: Command): void {
         const row = await operator.build(id);
         const history = await operator.auditEntries({ after: 0, limit: HISTORY_LIMIT, subject: id });
         const lead = await operator.orchestratorLockOf(id, row.pipeline);
-        const isDead = (await operator.openBuilds()).some((open) => open.id === id && isLeft(open));
+        const isDead = (await operator.openBuilds()).some((open) => open.id === id && isOrphaned(open));
         return [
           { ...build, ...(isDead ? { orchestrator: "dead" } : {}), lead, history },
           () => buildPage(build, row, { lead, isDead }, history, operator.now()),
@@ -140,9 +140,11 @@ function buildPage(
     parts.push(`${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})${dead}`);
   }
   if (row.state === "BUDGET_PAUSE") {
-    parts.push(sayPaused(row, build));
+    parts.push(pausedText(row, build));
     parts.push(
-      row.approved ? "It is approved: the next run continues it." : sayHow(row, `holdfast builds resume ${row.id}`, undefined),
+      row.approved
+        ? "It is approved: the next run continues it."
+        : nextCommandsText(row, `holdfast builds resume ${row.id}`, undefined),
     );
   }
   if (history.length > 0) parts.push(table(HISTORY_COLUMNS, history));

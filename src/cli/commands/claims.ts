@@ -153,10 +153,10 @@ export function renewCommand(parent: Command): void {
       using end = options.keep ? awaitEnd() : null;
       await using hf = await openExisting(command);
       const claim = new Operator(hf).claimOf(token);
-      const tell = ({ expiresAt }: { expiresAt: number }) =>
+      const onRenewed = ({ expiresAt }: { expiresAt: number }) =>
         answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`);
-      if (end === null) return tell(await claim.renew(lease));
-      await keepRenewing(claim, lease, end.over, tell);
+      if (end === null) return onRenewed(await claim.renew(lease));
+      await keepRenewing(claim, lease, end.over, onRenewed);
       if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
     });
 }
@@ -175,7 +175,7 @@ async function keepRenewing(
   claim: HeldClaim,
   lease: number,
   over: AbortSignal,
-  tell: (renewed: { expiresAt: number }) => void,
+  onRenewed: (renewed: { expiresAt: number }) => void,
 ): Promise<void> {
   let renewedAt: number | null = null;
   while (!over.aborted) {
@@ -183,7 +183,7 @@ async function keepRenewing(
     let wait = renewalInterval(lease);
     try {
       const renewed = await claim.renew(lease);
-      if (renewedAt === null) tell(renewed);
+      if (renewedAt === null) onRenewed(renewed);
       renewedAt = asked;
     } catch (error) {
       // The script has settled the job and closed the pipe.

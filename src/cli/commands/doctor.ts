@@ -6,7 +6,7 @@ import type { Diagnosis, Grade } from "../../core/recovery/diagnosis.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { readersText } from "../../core/recovery/loss.ts";
 import { bytesText, numberText, plural } from "../../core/text/text.ts";
-import { type Examination, examine, isOfBefore } from "../../operator/doctor.ts";
+import { type Examination, examine, needsMigration } from "../../operator/doctor.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { type Checkpointed, Operator } from "../../operator/operator.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
@@ -103,18 +103,18 @@ function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
 }
 
 /** Errors of opening that the doctor reports instead of failing. */
-const UNOPENED = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
+const REPORTED_CODES = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 
 /** Opens the database, or returns why it cannot be opened. Null for an older schema, which opening would migrate. */
 async function openOrDamaged(command: Command): Promise<Holdfast | HoldfastError | null> {
   const where = fileOf(command);
   // Without a connection to the server there is nothing to examine.
   if (isAddress(where)) return openExisting(command);
-  if (await isOfBefore(locate(where, { driver: driverOf(command) }))) return null;
+  if (await needsMigration(locate(where, { driver: driverOf(command) }))) return null;
   try {
     return await openExisting(command);
   } catch (error) {
-    if (error instanceof HoldfastError && UNOPENED.has(error.code)) return error;
+    if (error instanceof HoldfastError && REPORTED_CODES.has(error.code)) return error;
     throw error;
   }
 }
@@ -137,21 +137,21 @@ const STYLES: Record<Grade, Style> = { damage: "red", error: "red", warning: "ye
 
 function doctorPage(examined: Examined): string {
   const { found } = examined;
-  const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(sayFound).join("\n");
-  const recheck = examined.recheck === undefined ? [] : [sayRecheck(examined.recheck)];
-  const checkpoint = examined.checkpoint === undefined ? [] : [sayCheckpoint(examined.checkpoint)];
+  const verdict = found.length === 0 ? paint("green", "Nothing stands out.") : found.map(diagnosisText).join("\n");
+  const recheck = examined.recheck === undefined ? [] : [recheckText(examined.recheck)];
+  const checkpoint = examined.checkpoint === undefined ? [] : [checkpointText(examined.checkpoint)];
   return [paint("bold", oneLine(examined.database)), ...recheck, ...checkpoint, verdict, factsText(examined)].join("\n\n");
 }
 
-function sayCheckpoint(checkpoint: Checkpointed | null): string {
+function checkpointText(checkpoint: Checkpointed | null): string {
   if (checkpoint === null) return "No checkpoint: there is no write-ahead log of a file here.";
   const { before, after, readers } = checkpoint;
   if (after === 0)
     return paint("green", `Checkpoint: ${bytesText(before)} of the write-ahead log are in the database; it is empty.`);
-  return paint("yellow", `Checkpoint: ${bytesText(after)} of the write-ahead log are still in use${pinned(readers)}.`);
+  return paint("yellow", `Checkpoint: ${bytesText(after)} of the write-ahead log are still in use${pinnedText(readers)}.`);
 }
 
-function sayRecheck(recheck: Recheck | null): string {
+function recheckText(recheck: Recheck | null): string {
   if (recheck === null) return paint("red", "Not rechecked: the database could not be opened.");
   const { ok, findings, cleared } = recheck;
   if (!ok) return paint("red", ["The check has found:", ...findings.map((what) => `  ${oneLine(what)}`)].join("\n"));
@@ -160,7 +160,7 @@ function sayRecheck(recheck: Recheck | null): string {
   return paint("green", ["Every page, index and row was checked: all is well. Cleared:", ...found].join("\n"));
 }
 
-function sayFound({ grade, message, mend }: Diagnosis): string {
+function diagnosisText({ grade, message, mend }: Diagnosis): string {
   const head = paint(STYLES[grade], `${grade.padEnd(7)} ${oneLine(message)}`);
   return mend === null ? head : `${head}\n${" ".repeat(8)}${paint("dim", `→ ${mend}`)}`;
 }
@@ -180,7 +180,7 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
   add("size", size && `${bytesText(size.bytes)}, ${bytesText(size.unused)} unused`);
   add("disk", disk && `${disk.folder}, ${disk.network ?? "local"}, ${bytesText(disk.free)} free`);
   add("settings", seen.settings.length === 0 ? null : seen.settings.map(({ name, value }) => `${name}=${value}`).join(" "));
-  add("log", wal && `${bytesText(wal.bytes)} in use, ${bytesText(wal.copied)} copied${pinned(wal.readers)}`);
+  add("log", wal && `${bytesText(wal.bytes)} in use, ${bytesText(wal.copied)} copied${pinnedText(wal.readers)}`);
   const isOpen = databaseId !== null;
   add("processes", isOpen ? `${numberText(seen.processes.length - dead)} alive, ${numberText(dead)} dead` : null);
   const stale = seen.locks.filter((lock) => lock.stale).length;
@@ -204,17 +204,17 @@ function factsText({ versions, databaseId, seen, lastReport }: Examined): string
       ? null
       : lastReport === null
         ? "none so far"
-        : `the last ${ageText(now - lastReport.recoveredAt)} ago, ${outcome(lastReport)}`,
+        : `the last ${ageText(now - lastReport.recoveredAt)} ago, ${outcomeText(lastReport)}`,
   );
   const width = Math.max(...rows.map(([name]) => name.length));
   return rows.map(([name, text]) => `${paint("dim", name.padEnd(width))}  ${oneLine(text)}`).join("\n");
 }
 
-function pinned(readers: Parameters<typeof readersText>[0]): string {
+function pinnedText(readers: Parameters<typeof readersText>[0]): string {
   const who = readersText(readers);
   return who === null ? "" : `, pinned by ${who}`;
 }
 
-function outcome({ wasSuccessful, jobsRecovered, errors }: NonNullable<Examined["lastReport"]>): string {
+function outcomeText({ wasSuccessful, jobsRecovered, errors }: NonNullable<Examined["lastReport"]>): string {
   return wasSuccessful ? `${plural(jobsRecovered, "job")} given back` : oneLine(errors[0] ?? "something was wrong");
 }

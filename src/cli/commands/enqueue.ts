@@ -6,7 +6,7 @@ import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { type Definition, definitionOf, job } from "../../engine/definition.ts";
 import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
-import { openOrMake } from "../database.ts";
+import { openOrCreate } from "../database.ts";
 import { definitionsIn } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
@@ -46,7 +46,7 @@ export function enqueueCommand(parent: Command): void {
       const input = await readJson(json, "The input");
       const wished = optionsOf(options);
       const definition = await find(name, options, command);
-      await using hf = await openOrMake(command);
+      await using hf = await openOrCreate(command);
       const { id, duplicate } = await hf.enqueue(definition, input, wished);
       answer(command, { id, duplicate }, () => (duplicate ? `${id} ${paint("yellow", "duplicate")}` : id));
     });

@@ -3,7 +3,7 @@ import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { exposition, type MetricsSnapshot, familiesOf } from "../../core/recovery/metrics.ts";
 import { numberText, plural } from "../../core/text/text.ts";
-import { unopened } from "../../operator/metrics.ts";
+import { unopenedSnapshot } from "../../operator/metrics.ts";
 import { Operator } from "../../operator/operator.ts";
 import { type Alarm, alarmsOf, type Overview, workersIn } from "../../operator/overview.ts";
 import { backupsOf, openExisting } from "../database.ts";
@@ -95,6 +95,6 @@ async function readFacts(command: Command): Promise<MetricsSnapshot> {
     // A usage error says nothing about the database.
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;
     workerLog("warn").warn(error.message, { code: error.code });
-    return unopened({ at: Date.now(), isDamaged: error.code === "DAMAGED" });
+    return unopenedSnapshot({ at: Date.now(), isDamaged: error.code === "DAMAGED" });
   }
 }

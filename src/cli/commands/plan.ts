@@ -6,7 +6,7 @@ import { plural } from "../../core/text/text.ts";
 import { checkBuildOptions, Model } from "../../pipelines/model.ts";
 import type { Plan } from "../../pipelines/plan.ts";
 import { addChoiceOptions, buildOptions, type RunOptions } from "../arguments.ts";
-import { openToLook } from "../database.ts";
+import { openReadOnly } from "../database.ts";
 import { findPipeline } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { type Column, count, paint, type Style, table } from "../render/table.ts";
@@ -23,7 +23,7 @@ export function planCommand(parent: Command): void {
     const { pipeline } = await findPipeline(given, command);
     const wished = buildOptions(options);
     checkBuildOptions(new Model(pipelineOf(pipeline), hostname()), wished, "plan");
-    await using hf = await openToLook(command);
+    await using hf = await openReadOnly(command);
     const planned = await hf.builds.plan(pipeline, wished);
     answer(command, planned, () => page(planned));
   });

@@ -100,12 +100,12 @@ export function lastMinute(queue: QueueOverview): number {
 }
 
 /** `0`, `2.4`, `1,250`. */
-export function sayRate(rate: number): string {
+export function rateText(rate: number): string {
   return numberText(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
 }
 
 function rateOf(queue: QueueOverview, rates: Rates | undefined): string {
-  return sayRate(rates === undefined ? lastMinute(queue) : (rates.get(queue.name) ?? 0));
+  return rateText(rates === undefined ? lastMinute(queue) : (rates.get(queue.name) ?? 0));
 }
 
 function countOf(state: JobState): Column<QueueOverview> {

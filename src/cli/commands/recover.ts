@@ -51,7 +51,7 @@ export function recoverCommand(parent: Command): void {
       const wrong = await operator.failedReports(LEASES_COUNTED);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
       answer(command, { done, recovered, left, totals, history: log, report, wrong }, () =>
-        [donePage(done, operator.now()), ...wrong.map(page), sayLeft(left), recoveryTable(log, operator.now())]
+        [donePage(done, operator.now()), ...wrong.map(page), expiredText(left), recoveryTable(log, operator.now())]
           .filter((part) => part !== "")
           .join("\n\n"),
       );
@@ -81,7 +81,7 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
   const now = operator.now();
   const plan = await hf.recovery.preview();
   const waiting = plan !== null && isOfCrash(plan) ? plan : null;
-  const lost = await lostIn(operator);
+  const lost = await findLosses(operator);
   const next =
     waiting === null && lost.length === 0
       ? ""
@@ -107,17 +107,17 @@ const acknowledge = onDatabase(async ({ hf }) => {
 
 const preview = onDatabase(async ({ operator, command }, since: number | null) => {
   const plan = await operator.previewRecovery(since);
-  const lost = since === null ? await lostIn(operator) : [];
+  const lost = since === null ? await findLosses(operator) : [];
   const isNothing = plan === null && lost.length === 0;
   return [{ plan, lost }, () => (isNothing ? NOTHING : planPage(plan, lost, command, operator.now(), since))];
 });
 
-async function lostIn(operator: Operator): Promise<string[]> {
+async function findLosses(operator: Operator): Promise<string[]> {
   return (await operator.findings("loss")).map(({ what }) => what);
 }
 
 /** Expired leases whose holder may be alive and about to renew. */
-function sayLeft(left: number): string {
+function expiredText(left: number): string {
   if (left === 0) return "";
   const leases = left === LEASES_COUNTED ? `${numberText(LEASES_COUNTED)} or more leases` : plural(left, "lease");
   return paint(
@@ -141,7 +141,7 @@ function recoveryTable(log: readonly Entry[], now: number): string {
   );
 }
 
-export function sayReport(report: CrashRecoveryReport, now: number): string {
+export function reportLine(report: CrashRecoveryReport, now: number): string {
   const { recoveredAt, crashed, jobsRecovered, buildsCrashed, locksReleased, recoveryDurationMs, errors } = report;
   // A job that was claimed again and lost again before the report ended counts twice.
   const back = [plural(jobsRecovered, crashed.length > 1 ? "attempt" : "job")];
@@ -157,19 +157,19 @@ function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocati
   const { crashed, errors, wasSuccessful } = report;
   const lines: [string, string][] = [
     ["recovered", `${instantText(report.recoveredAt, now)}, in ${numberText(report.recoveryDurationMs)} ms`],
-    ["jobs", sayJobs(report)],
+    ["jobs", jobsText(report)],
     ["pending then", numberText(report.jobsPending)],
     ["builds crashed", numberText(report.buildsCrashed)],
     ["locks released", numberText(report.locksReleased)],
-    ...(store === "postgres" ? [] : sayLog(report)),
-    ...crashed.map((one): [string, string] => ["crashed", sayProcess(one, now)]),
+    ...(store === "postgres" ? [] : walLines(report)),
+    ...crashed.map((one): [string, string] => ["crashed", processText(one, now)]),
     ...errors.map((error): [string, string] => ["error", paint("red", oneLine(error))]),
   ];
   const verdict = wasSuccessful ? paint("green", "Recovered.") : paint("red", "Recovered, and something is wrong.");
   return `${verdict}\n${lines.map(([name, value]) => `  ${name.padEnd(16)}${value}`).join("\n")}`;
 }
 
-function sayLog(report: CrashRecoveryReport): [string, string][] {
+function walLines(report: CrashRecoveryReport): [string, string][] {
   const { walSizeBeforeRecoveryBytes, walFramesReplayed, commitsMissing } = report;
   return [
     ["write-ahead log", `${numberText(walSizeBeforeRecoveryBytes)} bytes, ${plural(walFramesReplayed, "frame")} read back`],
@@ -177,7 +177,7 @@ function sayLog(report: CrashRecoveryReport): [string, string][] {
   ];
 }
 
-function sayJobs(report: CrashRecoveryReport): string {
+function jobsText(report: CrashRecoveryReport): string {
   const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined } = report;
   const others = jobsRecovered - jobsResetToPending - jobsQuarantined;
   const parts = [`${numberText(jobsResetToPending)} pending again`, `${numberText(jobsQuarantined)} quarantined`];
@@ -185,7 +185,7 @@ function sayJobs(report: CrashRecoveryReport): string {
   return `${numberText(jobsRecovered)} of ${numberText(jobsRunningBeforeCrash)} taken back: ${parts.join(", ")}`;
 }
 
-function sayProcess({ pid, host, program, startedAt }: CrashRecoveryReport["crashed"][number], now: number): string {
+function processText({ pid, host, program, startedAt }: CrashRecoveryReport["crashed"][number], now: number): string {
   return `pid ${pid} on ${oneLine(host)}, ${oneLine(program)}, since ${instantText(startedAt, now)}`;
 }
 
@@ -224,7 +224,7 @@ const PAST_TENSE = {
 /** A plan and its outcome have the same words, but for the tense of the verb. */
 function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TENSE, what: string][] {
   const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired } = plan;
-  const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", sayProcess(one, now)]);
+  const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", processText(one, now)]);
   if (continues) actions.unshift(["continue", "a recovery that was not ended"]);
   if (jobs > 0) actions.push(["reclaim", `${plural(jobs, "job")} of dead processes`]);
   if (expired.jobs > 0) actions.push(["reclaim", `${plural(expired.jobs, "job")} whose lease has expired`]);

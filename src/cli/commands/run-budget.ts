@@ -18,10 +18,10 @@ import type { Holdfast } from "../../holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";
 import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";
-import type { Wanted } from "./run.ts";
+import type { WantedBuild } from "./run.ts";
 
 /** The estimated total cost of the finished build; null if no stage has an estimate. */
-export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: Wanted): Promise<Amount | null> {
+export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: WantedBuild): Promise<Amount | null> {
   const { rerun, only } = JSON.parse(row.options) as BuildSettings;
   // Without an estimate the build can still be approved, so a plan that fails is not an error here.
   const plan = await hf.builds.plan(pipeline, { only: [...only.stages, ...only.targets], rerun }).catch(() => null);
@@ -33,7 +33,7 @@ export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: W
   return { micros: Math.max(left.micros, least.micros), tokens: Math.max(left.tokens, least.tokens) };
 }
 
-export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
+export function pausedText(row: BuildRow, build: Build, toFinish: Amount | null = null): string {
   const what = `Build ${row.id} of "${oneLine(row.pipeline)}" is paused at its budget: ${spentText(build.spent, build.budget)} spent`;
   const refused = row.refused.micros + row.refused.tokens;
   const next = refused === 0 ? "" : `, and the next work item is estimated at ${amountText(row.refused)}`;
@@ -41,7 +41,7 @@ export function sayPaused(row: BuildRow, build: Build, toFinish: Amount | null =
   return paint("yellow", `${what}${next}.${finish}`);
 }
 
-export function sayHow(row: BuildRow, again: string, token: string | undefined): string {
+export function nextCommandsText(row: BuildRow, again: string, token: string | undefined): string {
   const given = token ?? "TOKEN";
   const lines = [
     `To go on, give it a new total of at least ${leastOf(row)}:`,

@@ -22,7 +22,7 @@ import {
   type RunOptions,
 } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
-import { openExisting, openOrMake } from "../database.ts";
+import { openExisting, openOrCreate } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
 import { isJson } from "../render/output.ts";
@@ -30,7 +30,7 @@ import { type BuildDisplay, buildSummary, displayBuild, nextStep } from "../rend
 import { oneLine, paint } from "../render/table.ts";
 import { ExitGuard, Interrupts } from "../signals.ts";
 import { addCommand } from "../verb.ts";
-import { askBudget, sayHow, sayPaused, tokenFor, totalToFinish } from "./run-budget.ts";
+import { askBudget, nextCommandsText, pausedText, tokenFor, totalToFinish } from "./run-budget.ts";
 import { WorkerProcesses } from "./run-workers.ts";
 
 export function runCommand(parent: Command): void {
@@ -61,14 +61,14 @@ export function runCommand(parent: Command): void {
       checkBuildOptions(model, chosen, "run");
       using interrupts = new Interrupts();
       using display = displayBuild(command);
-      await using hf = await openOrMake(command, {
+      await using hf = await openOrCreate(command, {
         program: `holdfast run ${given}`,
         log: display.log,
         delivers: true,
         onStop: () => interrupts.stop("`holdfast stop` asked for it"),
       });
       const workers = new WorkerProcesses({ command, pipeline, file, options, say: (text) => display.say(text) });
-      const wanted: Wanted = {
+      const wanted: WantedBuild = {
         pipeline,
         model,
         options: chosen,
@@ -130,7 +130,7 @@ export function resumeCommand(parent: Command): void {
     const { pipeline, file } = await findPipelineOf(row, options.file, command);
     const model = new Model(pipelineOf(pipeline), hostname());
     const workers = new WorkerProcesses({ command, pipeline, file, options, say: (text) => display.say(text) });
-    const wanted: Wanted = {
+    const wanted: WantedBuild = {
       pipeline,
       model,
       options: buildOptions(options),
@@ -176,7 +176,7 @@ async function findPipelineOf(
 interface RunParts {
   hf: Holdfast;
   command: Command;
-  wanted: Wanted;
+  wanted: WantedBuild;
   display: BuildDisplay;
   workers: WorkerProcesses;
   interrupts: Interrupts;
@@ -195,7 +195,7 @@ async function withWorkers({ workers, interrupts }: RunParts, run: () => Promise
 }
 
 /** Runs one build until it ends or pauses; on a terminal, asks for a larger budget. Returns the exit code. */
-async function orchestrate(parts: RunParts, begin: (wanted: Wanted) => Promise<Begun>): Promise<number> {
+async function orchestrate(parts: RunParts, begin: (wanted: WantedBuild) => Promise<BegunBuild>): Promise<number> {
   const { hf, command, display, interrupts } = parts;
   const operator = new Operator(hf);
   for (let { wanted } = parts; ;) {
@@ -212,9 +212,9 @@ async function orchestrate(parts: RunParts, begin: (wanted: Wanted) => Promise<B
       !isJson(command) && process.stdin.isTTY === true && process.stdout.isTTY === true && !interrupts.signal.aborted;
     const toFinish = await totalToFinish(hf, row, wanted);
     display.end(build, () => {
-      const paused = sayPaused(row, build, toFinish);
+      const paused = pausedText(row, build, toFinish);
       const text = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
-      return canAsk ? text : `${text}\n${sayHow(row, wanted.again, build.token)}`;
+      return canAsk ? text : `${text}\n${nextCommandsText(row, wanted.again, build.token)}`;
     });
     const paid = canAsk ? await askForBudget(parts, row, build, wanted, toFinish) : null;
     if (paid === null) return EXIT.paused;
@@ -226,20 +226,20 @@ async function askForBudget(
   { hf, display, interrupts }: RunParts,
   row: BuildRow,
   build: Build,
-  { options, again }: Wanted,
+  { options, again }: WantedBuild,
   toFinish: Amount | null,
 ): Promise<{ token: string; budget: Cost } | null> {
   // The budget that the build was started with was too small.
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
   const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
   if (budget !== null) return { token: await tokenFor(hf, build), budget };
-  display.say(sayHow(row, again, build.token));
+  display.say(nextCommandsText(row, again, build.token));
   return null;
 }
 
 async function followBuild(
   { hf, display, workers, interrupts }: RunParts,
-  begun: Exclude<Begun, { paused: Build }>,
+  begun: Exclude<BegunBuild, { paused: Build }>,
 ): Promise<Build> {
   const { handle, how, warnings } = begun;
   if (how === "resumed") display.say(paint("dim", `Going on with build ${handle.id}.`));
@@ -270,7 +270,7 @@ function exitCode({ state }: Build, interrupted: boolean): number {
   return state === "CRASHED" && interrupted ? EXIT.interrupted : EXIT.failed;
 }
 
-export interface Wanted {
+export interface WantedBuild {
   pipeline: Pipeline;
   model: Model;
   options: BuildOptions;
@@ -282,9 +282,9 @@ export interface Wanted {
   signal: AbortSignal;
 }
 
-type Begun = { handle: BuildHandle; how: "started" | "resumed"; warnings: string[] } | { paused: Build };
+type BegunBuild = { handle: BuildHandle; how: "started" | "resumed"; warnings: string[] } | { paused: Build };
 
-async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
+async function begin(hf: Holdfast, wanted: WantedBuild): Promise<BegunBuild> {
   const { pipeline, model, options, signal } = wanted;
   const operator = new Operator(hf);
   const warnings = warningsOf(model, await operator.newestBuild(model.name));
@@ -297,7 +297,7 @@ async function begin(hf: Holdfast, wanted: Wanted): Promise<Begun> {
   return resumeBuild(hf, open, wanted, warnings);
 }
 
-async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: Wanted, warnings: string[]): Promise<Begun> {
+async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: WantedBuild, warnings: string[]): Promise<BegunBuild> {
   const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
   const token = wanted.token ?? (isPaused && options.budget !== undefined ? environmentToken() : undefined);

@@ -9,8 +9,8 @@ import type { Operator } from "../../operator/operator.ts";
 import {
   type Alarm,
   alarmsOf,
-  isLeft,
-  isThere,
+  isOrphaned,
+  mayBeAlive,
   type OpenBuild,
   type Overview,
   type ProcessStatus,
@@ -34,8 +34,8 @@ import {
 import { Screen } from "../render/terminal.ts";
 import { untilInterrupted } from "../signals.ts";
 import { addCommand, onDatabase } from "../verb.ts";
-import { lastMinute, queueTable, type Rates, sayRate } from "./queues.ts";
-import { sayReport } from "./recover.ts";
+import { lastMinute, queueTable, type Rates, rateText } from "./queues.ts";
+import { reportLine } from "./recover.ts";
 import { scheduleTable } from "./schedules.ts";
 
 /** The shortest interval: each reading costs queries. */
@@ -104,9 +104,9 @@ async function writeEach(
   command: Command,
   interval: number,
   over: AbortSignal,
-  text: (look: Reading) => string,
+  text: (reading: Reading) => string,
 ): Promise<void> {
-  for await (const look of readings(operator, command, interval, over)) if (!(await writeLine(text(look)))) return;
+  for await (const reading of readings(operator, command, interval, over)) if (!(await writeLine(text(reading)))) return;
 }
 
 async function* readings(operator: Operator, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Reading> {
@@ -155,7 +155,7 @@ const SCHEDULES_SHOWN = 5;
 function statusPage(path: string, overview: Overview, alarms: readonly Alarm[], rates?: Rates): string {
   return [
     headline(path, overview, rates),
-    sayAlarms(alarms),
+    alarmsText(alarms),
     overview.unreadable.length === 0 ? "" : paint("red", `Not to be read any more: ${overview.unreadable.join(", ")}.`),
     queueTable(overview.queues, overview.at, rates),
     openBuildTable(overview.builds, overview.at),
@@ -174,13 +174,13 @@ function headline(path: string, overview: Overview, rates: Rates | undefined): s
   const parts = [
     `${numberText(counts.pending)} pending`,
     `${numberText(counts.running)} running`,
-    `${sayRate(rate)} done/${rates === undefined ? "min" : "s"}`,
+    `${rateText(rate)} done/${rates === undefined ? "min" : "s"}`,
     plural(workersIn(overview).length, "worker"),
   ];
   return `${paint("bold", oneLine(path))}  ${parts.join(paint("dim", " · "))}`;
 }
 
-function sayAlarms(alarms: readonly Alarm[]): string {
+function alarmsText(alarms: readonly Alarm[]): string {
   const messages = alarms.map(({ message }) => oneLine(message));
   const width = Math.max(0, ...messages.map(({ length }) => length));
   // A hint that does not fit beside its message goes below it, so that it can be copied as one line.
@@ -250,7 +250,7 @@ function lockColumns(at: number): Column<LockView>[] {
 
 function recovered({ at, recovery, crashes }: Overview): string {
   const crash =
-    crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${sayReport(crashes.last, at)}`, terminalWidth()))}`;
+    crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${reportLine(crashes.last, at)}`, terminalWidth()))}`;
   if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
   const last = `${ageText(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
@@ -262,7 +262,7 @@ function total(values: readonly number[]): number {
 }
 
 function processStyle(process: ProcessStatus): Style | null {
-  if (!isThere(process)) return "red";
+  if (!mayBeAlive(process)) return "red";
   return process.stopping ? "yellow" : process.works.length === 0 ? "dim" : null;
 }
 
@@ -282,11 +282,11 @@ function openBuildColumns(now: number): Column<OpenBuild>[] {
     { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
     { title: "LEFT", right: true, value: ({ left }) => numberText(left) },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
-    { title: "LED BY", value: orchestratorText, least: 8, style: (build) => (isLeft(build) ? "red" : null) },
+    { title: "LED BY", value: orchestratorText, least: 8, style: (build) => (isOrphaned(build) ? "red" : null) },
   ];
 }
 
 function orchestratorText(build: OpenBuild): string {
   const { lead } = build;
-  return lead === null ? "–" : `pid ${lead.pid} on ${lead.host}${isLeft(build) ? ", which is dead" : ""}`;
+  return lead === null ? "–" : `pid ${lead.pid} on ${lead.host}${isOrphaned(build) ? ", which is dead" : ""}`;
 }

@@ -43,17 +43,22 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
   if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
   return [
     { name: pipeline, build, pid, host, program, forced: isAlive },
-    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${sayHolder(lock)}. The next run continues it.`,
+    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${holderText(lock)}. The next run continues it.`,
   ];
 }
 
 async function listLocks(operator: Operator): Promise<Answer> {
-  const [locks, leads] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
+  const [locks, orchestratorLocks] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
   const rows: Held[] = [
     ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
-    ...leads.map((lead) => ({ name: lead.pipeline, holder: sayHolder(lead), acquiredAt: lead.acquiredAt, life: lead.life })),
+    ...orchestratorLocks.map((lock) => ({
+      name: lock.pipeline,
+      holder: holderText(lock),
+      acquiredAt: lock.acquiredAt,
+      life: lock.life,
+    })),
   ];
-  return [{ locks, leads }, () => tableOr("There are no locks.", columns(operator.now()), rows)];
+  return [{ locks, leads: orchestratorLocks }, () => tableOr("There are no locks.", columns(operator.now()), rows)];
 }
 
 interface Held {
@@ -72,7 +77,7 @@ function columns(now: number): Column<Held>[] {
   ];
 }
 
-function sayHolder({ pid, host, program }: OrchestratorLock): string {
+function holderText({ pid, host, program }: OrchestratorLock): string {
   return `pid ${pid} on ${oneLine(host)} (${oneLine(program)})`;
 }
 
@@ -84,11 +89,11 @@ function taken(pipeline: string): HoldfastError {
   );
 }
 
-function orchestrated(lead: OrchestratorLock, now: number): HoldfastError {
-  const lives = lead.life === "alive" ? "which lives" : `which has last been heard of ${ageText(now - lead.beatAt)} ago`;
+function orchestrated(lock: OrchestratorLock, now: number): HoldfastError {
+  const lives = lock.life === "alive" ? "which lives" : `which has last been heard of ${ageText(now - lock.beatAt)} ago`;
   return new HoldfastError(
     "LOCK_HELD",
-    `Build ${lead.build} of pipeline "${lead.pipeline}" is run by ${sayHolder(lead)}, ${lives}.`,
+    `Build ${lock.build} of pipeline "${lock.pipeline}" is run by ${holderText(lock)}, ${lives}.`,
     "Wait for it, stop that process, or add --force: the process then stops, and the next run resumes its build.",
   );
 }

@@ -11,7 +11,7 @@ import { forcesExit, STOP_SIGNALS } from "../../engine/shared-engine.ts";
 import type { ProcessView } from "../../store/processes.ts";
 import { atLeastOne } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
-import { openExisting, openOrMake, pathOf, programOf } from "../database.ts";
+import { openExisting, openOrCreate, pathOf, programOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { definitionsIn, pipelinesIn } from "../modules.ts";
 import { answer, isJson, workerLog } from "../render/output.ts";
@@ -50,7 +50,7 @@ export function workCommand(parent: Command): void {
       const definitions = withHandlers(defined, modules, pipelines.length > 0);
       // A supervisor may send a signal early. If it were lost, the jobs would stay leased until the leases expire.
       const { heard, stop } = listenForStop(drain, configOf(command)?.options.onStop, options.forRun !== undefined);
-      await using hf = await openOrMake(command, {
+      await using hf = await openOrCreate(command, {
         program: [programOf(command), ...files].join(" "),
         log: workerLog("info"),
         delivers: true,
@@ -229,13 +229,13 @@ async function untilGone(
   asked: readonly ProcessView[],
   wait: number,
   over: AbortSignal,
-  tell: (gone: ProcessView) => void,
+  onGone: (gone: ProcessView) => void,
 ): Promise<ProcessView[]> {
   const until = performance.now() + wait;
   let left = [...asked];
   while (left.length > 0) {
     const there = new Set<ProcessId>((await operator.livingProcesses()).map(({ id }) => id));
-    for (const process of left) if (!there.has(process.id)) tell(process);
+    for (const process of left) if (!there.has(process.id)) onGone(process);
     left = left.filter(({ id }) => there.has(id));
     const more = until - performance.now();
     if (left.length === 0 || more <= 0 || over.aborted) break;

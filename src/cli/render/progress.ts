@@ -7,7 +7,7 @@ import type { BuildState } from "../../core/pipelines/build.ts";
 import { spentText } from "../../core/pipelines/cost.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
-import { sayRate } from "../commands/queues.ts";
+import { rateText } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
@@ -168,7 +168,7 @@ function rateTexts({ build, listing }: BuildSnapshot, pace: BuildRate): string[]
   const left = pace.timeLeft(build);
   return [
     ...(spent === "" ? [] : [spent]),
-    ...(rate === null ? [] : [`${sayRate(rate)}/s`]),
+    ...(rate === null ? [] : [`${rateText(rate)}/s`]),
     ...(listing ? ["listing"] : left === null ? [] : [`about ${untilText(left)} left`]),
   ];
 }

@@ -177,14 +177,14 @@ const NOTICE_INTERVAL_MS = 5_000;
 class SlowNotice implements Disposable {
   readonly #since = performance.now();
   readonly #block = process.stderr.isTTY ? new LiveBlock(process.stderr) : null;
-  #said = Number.NEGATIVE_INFINITY;
+  #shownAt = Number.NEGATIVE_INFINITY;
 
-  tell(text: string): void {
+  show(text: string): void {
     const now = performance.now();
     if (now - this.#since < NOTICE_AFTER_MS) return;
     if (this.#block !== null) return this.#block.draw(text);
-    if (now - this.#said < NOTICE_INTERVAL_MS) return;
-    this.#said = now;
+    if (now - this.#shownAt < NOTICE_INTERVAL_MS) return;
+    this.#shownAt = now;
     process.stderr.write(`${text}\n`);
   }
 
@@ -193,9 +193,9 @@ class SlowNotice implements Disposable {
   }
 }
 
-export async function withProgress<T>(work: (tell: (progress: Progress) => void) => Promise<T>): Promise<T> {
-  using longer = new SlowNotice();
-  return await work((progress) => longer.tell(progressText(progress)));
+export async function withProgress<T>(work: (onProgress: (progress: Progress) => void) => Promise<T>): Promise<T> {
+  using notice = new SlowNotice();
+  return await work((progress) => notice.show(progressText(progress)));
 }
 
 function progressText({ step, done, total }: Progress): string {

@@ -48,8 +48,8 @@ export interface CostHistory {
 }
 
 /** The stage's own estimate; else the mean cost of its past attempts, rounded up; else nothing. */
-export function estimateCost(said: Amount | null, { attempts, spent }: CostHistory): Amount {
-  if (said !== null) return said;
+export function estimateCost(own: Amount | null, { attempts, spent }: CostHistory): Amount {
+  if (own !== null) return own;
   if (attempts === 0) return NO_COST;
   return { micros: Math.ceil(spent.micros / attempts), tokens: Math.ceil(spent.tokens / attempts) };
 }
@@ -136,15 +136,15 @@ export function chargeOf(teller: CostReporter, attempt: { reported: Amount; esti
  * build would pause again at once.
  */
 export function approveBudget({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
-  const said = toBudget(cost, "The new budget");
-  if (said.micros === null && said.tokens === null) {
+  const given = toBudget(cost, "The new budget");
+  if (given.micros === null && given.tokens === null) {
     throw new HoldfastError(
       "BUDGET_INVALID",
       "The new budget has neither `usd` nor `tokens`.",
       "Give the new total, such as { usd: 10 }.",
     );
   }
-  const next: Budget = { micros: said.micros ?? budget.micros, tokens: said.tokens ?? budget.tokens };
+  const next: Budget = { micros: given.micros ?? budget.micros, tokens: given.tokens ?? budget.tokens };
   for (const unit of UNITS) {
     const needed = spent[unit] + refused[unit];
     if (!exceeds(needed, next[unit])) continue;

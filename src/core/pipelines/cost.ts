@@ -34,10 +34,10 @@ export function toCost({ micros, tokens }: Amount): Required<Cost> {
 }
 
 export function amountText({ micros, tokens }: Amount): string {
-  const said: string[] = [];
-  if (micros !== 0 || tokens === 0) said.push(unitText("micros", micros));
-  if (tokens !== 0) said.push(unitText("tokens", tokens));
-  return said.join(" and ");
+  const parts: string[] = [];
+  if (micros !== 0 || tokens === 0) parts.push(unitText("micros", micros));
+  if (tokens !== 0) parts.push(unitText("tokens", tokens));
+  return parts.join(" and ");
 }
 
 export function unitText(unit: Unit, amount: number): string {
@@ -51,13 +51,13 @@ export function costText(cost: Cost): string {
 }
 
 export function spentText(spent: Required<Cost>, budget: Cost): string {
-  const said: string[] = [];
+  const parts: string[] = [];
   const usd = unitText("micros", toAmount({ usd: spent.usd }, "A cost").micros);
-  if (budget.usd !== undefined) said.push(`${usd} of ${costText({ usd: budget.usd })}`);
-  else if (spent.usd > 0) said.push(usd);
-  if (budget.tokens !== undefined) said.push(`${numberText(spent.tokens)} of ${numberText(budget.tokens)} tokens`);
-  else if (spent.tokens > 0) said.push(`${numberText(spent.tokens)} tokens`);
-  return said.join(", ");
+  if (budget.usd !== undefined) parts.push(`${usd} of ${costText({ usd: budget.usd })}`);
+  else if (spent.usd > 0) parts.push(usd);
+  if (budget.tokens !== undefined) parts.push(`${numberText(spent.tokens)} of ${numberText(budget.tokens)} tokens`);
+  else if (spent.tokens > 0) parts.push(`${numberText(spent.tokens)} tokens`);
+  return parts.join(", ");
 }
 
 /** Saturates: what was spent is spent, and a sum too large to count is still larger than every budget. */

@@ -253,8 +253,8 @@ function familyText({ name, type, help, samples }: Family): string {
 }
 
 function labelsText(labels: Sample["labels"]): string {
-  const said = Object.entries(labels).map(([name, value]) => `${name}="${escape(value.toWellFormed()).replaceAll('"', '\\"')}"`);
-  return said.length === 0 ? "" : `{${said.join(",")}}`;
+  const pairs = Object.entries(labels).map(([name, value]) => `${name}="${escape(value.toWellFormed()).replaceAll('"', '\\"')}"`);
+  return pairs.length === 0 ? "" : `{${pairs.join(",")}}`;
 }
 
 /** Escapes line breaks in users' queue names, which would end a sample. */
