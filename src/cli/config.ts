@@ -50,10 +50,7 @@ const READ_ONLY_COMMANDS = new Set(
   ].flatMap((names) => names.split(", ")),
 );
 
-/**
- * The config in the current folder. A config is a program: a read-only command on a database named with --db must not run one
- * that happens to be in the folder.
- */
+/** A config is a program: a read-only command with --db must not run one that happens to be in the folder. */
 function foundConfig(command: Command): string | undefined {
   const { config, db } = command.optsWithGlobals<{ config?: string | boolean; db?: string }>();
   if (config === false || (db !== undefined && READ_ONLY_COMMANDS.has(pathOf(command)))) return undefined;

@@ -41,10 +41,7 @@ export class Interrupts implements Disposable {
 
 const CLOSE_TIMEOUT_MS = 2_000;
 
-/**
- * Closes the database before a signal ends a command that handles no signals itself. Without it, Ctrl-C would look like a crash,
- * and block a database with manual recovery. The returned function tells whether the process is exiting.
- */
+/** Closes the database before a signal ends the command: else Ctrl-C would look like a crash. Returns whether it is exiting. */
 export function closeOnSignals(): () => boolean {
   let leaving = false;
   for (const name of STOP_SIGNALS) {
@@ -64,10 +61,7 @@ function leave(): never {
   process.exit(EXIT.interrupted);
 }
 
-/**
- * Reports a handler that calls `process.exit` while a command runs it. The exit code is then 1: the handler's own code could be
- * mistaken for success.
- */
+/** Exits with 1 if a handler calls `process.exit`: the handler's own code could be mistaken for success. */
 export class ExitGuard implements Disposable {
   constructor() {
     process.once("exit", this.#ended);

@@ -46,8 +46,8 @@ export interface OpenDatabase {
 }
 
 /**
- * The action of most commands: opens the existing database, runs `run` with the command's arguments, and prints its answer.
- * A command that must check its arguments first, before the database is opened, does so in a `preAction` hook.
+ * Opens the existing database for one command and prints the answer. Arguments are checked in a `preAction` hook, before
+ * that.
  */
 export function onDatabase<Given extends unknown[]>(
   run: (database: OpenDatabase, ...given: Given) => Promise<Answer | void>,

@@ -225,10 +225,7 @@ export function writableOutcome(outcome: Outcome, error: JobError): Outcome {
   }
 }
 
-/**
- * Runs handlers: the stored input through the schema, the handler, its output through the schema. Every error becomes an
- * outcome. A synchronous handler is finished when `run` returns: a promise per job would be expensive.
- */
+/** Every error becomes an outcome. A synchronous handler is finished when `run` returns: a promise per job is expensive. */
 export class Executor {
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;

@@ -349,10 +349,7 @@ function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: strin
   return { lease, id: decodeURIComponent(id as string) };
 }
 
-/**
- * Detects typing mistakes and other databases, where the same numbers name another job. Not a secret: a process that can
- * write the file can do anything.
- */
+/** Detects typing mistakes and other databases. Not a secret: a process that can write the file can do anything. */
 function checksum(engine: Engine, right: string): string {
   return hash("sha256", `${engine.store.databaseId} ${right}`).slice(0, 12);
 }

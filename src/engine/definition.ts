@@ -213,10 +213,7 @@ function checkKey(key: unknown, name: string): string {
 const NO_OPTIONS: EnqueueOptions = {};
 const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
 
-/**
- * Checks everything before anything is written. The value as given is stored, so a schema that transforms runs again at the
- * claim. Returns a promise only if the schema is asynchronous.
- */
+/** Checks all before anything is written. The given value is stored, so a schema that transforms runs again at the claim. */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
   const job = draftJob(def, input, options);
   if (def.input === undefined) return withLimits(def, job, input);

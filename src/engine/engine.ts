@@ -159,10 +159,7 @@ export class Engine {
     this.#stopMaintenance = () => clearInterval(interval);
   }
 
-  /**
-   * A page may have gone bad while no process had the file open, or in a crash of the host. A process that exits soon does
-   * not check.
-   */
+  /** A page may have gone bad while no process had the file open. A process that exits soon does not check. */
   async #checkLater(): Promise<void> {
     if (!this.#hasThread || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
     const timer = setTimeout(() => {

@@ -14,10 +14,7 @@ const TICK_MS = 30;
 const IDLE_TICK_MS = 500;
 /** Where leases are short: the shortest is 300 ms, and is renewed after a third. */
 const ALERT_TICK_MS = 90;
-/**
- * PostgreSQL is connected to once a lease was held for this long, not where all jobs are quick: loading the driver and
- * connecting costs as much as thousands of jobs, just when a worker starts.
- */
+/** PostgreSQL is connected to once a lease was held for this long: connecting costs as much as thousands of quick jobs. */
 const LONG_HOLD_MS = 200;
 const WAL_REPORT_INTERVAL_MS = 60_000;
 

@@ -318,10 +318,7 @@ export class Keeper {
     this.#unwritten.push({ job: held.job, fence: held.fence, outcome });
   }
 
-  /**
-   * What cannot be written stays for the next round; the store rejects it if the lease expires before. After a failed batch
-   * each one is written alone.
-   */
+  /** What cannot be written stays for the next round; after a failed batch each one is written alone. */
   async #writeSettlements(): Promise<void> {
     if (this.#unwritten.length === 0) return;
     const endings = this.#unwritten;
@@ -359,10 +356,7 @@ function timeoutError(held: HeldSlot, now: number): JobError {
 const MISSING_CODE = "KEEPER_MISSING";
 const THREAD_NAME = "the keeper thread";
 
-/**
- * The code of the keeper thread. Without that thread, a handler that blocks for longer than its lease runs in two processes
- * at once, so no job is claimed where the code, or a module that it imports, is missing.
- */
+/** No job is claimed without the thread: a handler that blocks for longer than its lease would run in two processes. */
 export class KeeperFile {
   readonly #log: Log;
   readonly #kind: StoreLocation["kind"];

@@ -25,10 +25,7 @@ function line(level: string, message: string, data?: object): string {
   return `holdfast ${level}: ${message}${data === undefined ? "" : ` ${JSON.stringify(data)}`}\n`;
 }
 
-/**
- * Logs an attempt that did not succeed, once its outcome is stored: a warning if the job is retried, an error if it has
- * failed for good. An attempt that was released, or asked to run later, is not a failure.
- */
+/** A retried attempt is a warning, a failed job an error. Released and postponed attempts are no failures. */
 export function logFailure(log: Log, claimed: Claimed, outcome: Outcome, decided: Next | undefined): void {
   if (decided === undefined || decided.error === null || outcome.kind === "later") return;
   const { id: job, name, attempt, policy } = claimed;

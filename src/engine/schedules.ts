@@ -139,10 +139,7 @@ const MAX_WAIT_MS = 5_000;
 const RETRY_MS = 1_000;
 const MAX_TICKS_PER_COMMIT = 100;
 
-/**
- * Turns ticks into jobs. Every process with a worker has one; the store gives each tick to one of them. A process that dies
- * before that commit has done nothing, and the others still see the tick.
- */
+/** The store gives each tick to one process. If that process dies before the commit, the others still see the tick. */
 export class Scheduler {
   readonly #store: Store;
   readonly #clock: Clock;

@@ -87,10 +87,7 @@ export class Settler {
     this.#engine.log.warn("a job's result was refused: its lease was gone", { job, name, hint });
   }
 
-  /**
-   * A transient error is retried. A permanent one is one attempt's fault, which fails: written alone, each shows whose it is,
-   * and delays none of the others.
-   */
+  /** A permanent error is one attempt's fault, which fails: written alone, each shows whose it is, and delays no other. */
   #onWriteFailed(batch: readonly Attempt[], error: unknown): void {
     if (this.#engine.store.damage.damaged !== null) return this.#giveUp(batch);
     if (error instanceof CommitRowsFailed) return this.#fail(batch, error.cause);

@@ -2,10 +2,7 @@ import { inspect } from "node:util";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "./engine.ts";
 
-/**
- * Open databases of this process, by their location's key. On globalThis, so that a hot reload or a second copy of this
- * package shares them.
- */
+/** On globalThis, so that a hot reload or a second copy of this package shares open databases. */
 interface Shared {
   opened: Promise<Engine>;
   users: number;
@@ -74,10 +71,7 @@ export function forcesExit(signal: NodeJS.Signals): boolean {
 const stoppers = new Set<() => Promise<void>>();
 let stopping = false;
 
-/**
- * The first signal stops all gracefully, and the process exits after that; the second exits at once. The returned function
- * unsubscribes.
- */
+/** The first signal stops all gracefully, the second exits at once. The returned function unsubscribes. */
 export function onSignals(stop: () => Promise<void>): () => void {
   if (stoppers.size === 0) for (const signal of STOP_SIGNALS) process.on(signal, onSignal);
   stoppers.add(stop);
@@ -103,10 +97,7 @@ async function stopAll(): Promise<boolean> {
   return [...ends, closed].every(({ status }) => status === "fulfilled");
 }
 
-/**
- * A loop of the program that enqueues gets CLOSED while the signal stops everything. Uncaught, that error must not end the
- * process before all is closed. Every other error ends it, as without this listener.
- */
+/** Enqueues get CLOSED while a signal stops everything: uncaught, that must not end the process before all is closed. */
 function onUncaught(error: unknown): void {
   if (error instanceof HoldfastError && error.code === "CLOSED") return;
   if (process.listenerCount("uncaughtException") > 1) return;

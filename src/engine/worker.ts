@@ -228,10 +228,7 @@ export class WorkerLoop implements Worker {
     this.#notifyIfQuiet();
   }
 
-  /**
-   * More jobs than can run at once: claim the next batch first, so that the store works while handlers run. Requests to a
-   * server leave with the next turn of the event loop, and handlers would delay it.
-   */
+  /** Claims the next batch before handlers run: they would delay the request to a server. */
   #claimNextThenStart(): void {
     this.#isClaiming = false;
     this.#claimNext();

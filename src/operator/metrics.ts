@@ -7,9 +7,7 @@ import { ALARM_CODES, alarmsOf, overviewOf, workersIn } from "./overview.ts";
 
 const LIVES: readonly Life[] = ["alive", "dead", "rebooted", "unknown"];
 
-/**
- * Collects the metrics by reads whose cost grows with unfinished work only. Of a damaged database, collects what can be read.
- */
+/** By reads whose cost grows with unfinished work only; of a damaged database, what can be read. */
 export async function metricsSnapshot(
   hf: Holdfast,
   { backups = {} }: { backups?: { folder?: string } } = {},

@@ -191,10 +191,7 @@ export class Operator {
     return life === "alive" || (life === "unknown" && this.now() - beatAt < ORCHESTRATOR_TTL_MS);
   }
 
-  /**
-   * Removes a pipeline's orchestrator lock; its build becomes CRASHED. With `holder`, only if that process still holds it:
-   * another may have acquired the lock since it was read.
-   */
+  /** Its build becomes CRASHED. With `holder`, only if that process still holds it: another may have acquired the lock. */
   breakOrchestratorLock(pipeline: string, holder?: ProcessId): Promise<boolean> {
     return this.#engine.store.builds.breakLead(pipeline, this.#engine.actor, holder);
   }

@@ -371,10 +371,7 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
   });
 }
 
-/**
- * Not grave: the workers that are there do what they can, and such jobs may be claimed by hand, or wait for a new version
- * that is being rolled out. Those that wait for too long are what `--oldest` finds.
- */
+/** Not grave: such jobs may be claimed by hand, or wait for a version that is being rolled out; `--oldest` finds old ones. */
 function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
   // One more name is as long as the line that sums them up.
   const shown = unworked.length > MAX_NAMED + 1 ? unworked.slice(0, MAX_NAMED) : unworked;

@@ -15,10 +15,7 @@ interface WorkerProcessesOptions extends FoundPipeline {
   say: (text: string) => void;
 }
 
-/**
- * Further processes that work on the same pipeline. Each has a channel to this process: when this process closes it or dies, the
- * worker finishes its running jobs and exits.
- */
+/** Each process finishes its running jobs and exits when its channel to this process closes, also if this process dies. */
 export class WorkerProcesses {
   readonly #parts: WorkerProcessesOptions;
   readonly #there = new Set<ChildProcess>();

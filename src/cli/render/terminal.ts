@@ -9,10 +9,7 @@ const WRAP = `${ESC}?7h`;
 const BEGIN_BLOCK = `${ESC}?25l${NO_WRAP}`;
 const END_BLOCK = `${WRAP}${ESC}?25h`;
 
-/**
- * A block of lines at the bottom of a terminal that is redrawn in place. Other output goes above it, also what a handler writes
- * with console.log.
- */
+/** Lines at the bottom of a terminal, redrawn in place. Other output goes above them, also that of handlers. */
 export class LiveBlock implements Disposable {
   readonly #stream: WriteStream;
   #lines: string[] = [];

@@ -61,10 +61,7 @@ export class Admission {
   }
 }
 
-/**
- * The first job of an all-or-nothing batch that cannot be added: its id belongs to another name, or a job in `after` does not
- * exist.
- */
+/** The first job of an all-or-nothing batch that cannot be added. */
 export function findRejected(jobs: readonly NewJob[], existing: JobLookup): RejectedJob | undefined {
   const owners = new Map<string, string>();
   for (const { id, followUpId, name, after } of jobs) {
@@ -140,9 +137,7 @@ export function dependentsOf(waits: readonly Wait[], ended: ReadonlyMap<JobKey, 
   return { cancelled, unblocked: [...freer] };
 }
 
-/**
- * Whether a job must wait for its `runAt`. A job created to run at once is never early, also if the clock was set back since.
- */
+/** A job created to run at once is never early, also if the clock was set back since. */
 export function isEarly(runAt: number, createdAt: number, now: number): boolean {
   return runAt > now && runAt > createdAt;
 }

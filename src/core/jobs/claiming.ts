@@ -29,10 +29,7 @@ export interface Candidate {
   suspect: boolean;
 }
 
-/**
- * "held": a limit holds the job back. "last": the job starts as the last ready one of its key, while more of the key could
- * start.
- */
+/** "last": the job starts as the last ready one of its key, while more of the key could start. */
 export type StartVerdict = "started" | "last" | "held";
 
 /** The lanes of one claim that may be claimed from; a paused or locked queue has none. */
@@ -96,26 +93,17 @@ export function queueOf(lanes: readonly ClaimableLane[]): string {
   return (lanes[0] as ClaimableLane).lane.queue;
 }
 
-/**
- * Jobs that a claim takes from each queue, per pass: first an equal part, so that a long queue does not starve the others;
- * then the rest from queues that have more.
- */
+/** Jobs per queue and pass: first an equal part, so that a long queue does not starve the others; then the rest. */
 export function quotas(max: number, queues: number): number[] {
   return queues === 1 ? [max] : [Math.max(1, Math.ceil(max / queues)), max];
 }
 
-/**
- * Whether a claim may take a suspect. A process holds one at a time, or one poison job would take its neighbours into
- * quarantine; a claim by hand counts as another process too.
- */
+/** A process holds one suspect at a time, or one poison job would take its neighbours into quarantine. */
 export function canClaimSuspect(holder: number | null, holdsOne: (holder: number) => boolean): boolean {
   return holder === null || !holdsOne(holder);
 }
 
-/**
- * Chooses the next jobs of a queue over its lanes, at most one of them a suspect. `ends` has the last candidate of each lane
- * that may have more. `start` is called for each job in claim order and takes effect.
- */
+/** `ends`: the last candidate of each lane that may have more. `start` is called in claim order and takes effect. */
 export function chooseCandidates<C extends Candidate>(
   candidates: C[],
   ends: ReadonlyMap<ClaimableLane, C>,
@@ -218,10 +206,7 @@ export class LaneBatch {
   }
 }
 
-/**
- * All lanes by name and by queue. A worker claims with the same list of sources each time: matches are cached per list, and a
- * claim compares only lanes that are new. The queue, name and version of a source must not change.
- */
+/** Matches are cached per list of sources, whose queue, name and version must not change: a claim compares only new lanes. */
 export class LaneIndex {
   readonly #lanes: Lane[] = [];
   readonly #byName = new Map<string, Lane[]>();

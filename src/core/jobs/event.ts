@@ -79,10 +79,7 @@ export function checkEventTypes(types: readonly string[]): void {
   }
 }
 
-/**
- * `job.started` to `job.quarantined` only where the job's queue records events. `job.returned`: the job will run again.
- * `job.retried`: by an operator.
- */
+/** `job.returned`: the job will run again. `job.retried`: by an operator. */
 export type JobEventType = Extract<EventType, `job.${string}`>;
 
 export const EVENT_OF: Record<Next["state"], JobEventType> = {
@@ -156,10 +153,7 @@ function backOff(first: number, failures: number, random: number): number {
   return Math.round(full / 2 + (full / 2) * random);
 }
 
-/**
- * The same for every delivery of an event. Several databases may deliver to one place and count from one each: their events
- * must differ.
- */
+/** Several databases may deliver to one place and count from one each: their events must differ. */
 export function dedupeKey(databaseId: string, transition: string): string {
   return hash("sha256", `${databaseId}|${transition}`);
 }
@@ -181,10 +175,7 @@ interface HeldSubject {
   retryAt: number;
 }
 
-/**
- * Events that a sink refused, and those behind them about the same job or build. Events of other jobs and builds pass by.
- * Times are of the monotonic clock.
- */
+/** Refused events, and those behind them about the same job or build; others pass by. Times are of the monotonic clock. */
 export class HeldEvents {
   readonly #subjects = new Map<string, HeldSubject>();
   #size = 0;

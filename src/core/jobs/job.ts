@@ -4,10 +4,7 @@ export type JobState = "waiting" | "pending" | "running" | "succeeded" | "failed
 
 export type JobMove = "unblock" | "claim" | "succeed" | "fail" | "give-back" | "quarantine" | "cancel" | "retry";
 
-/**
- * The job's state machine. Stores guard each write by the states listed here; a test compares it with the SQL CHECK and with
- * docs/state-machine.md.
- */
+/** Stores guard each write by these states; a test compares them with the SQL CHECK and with docs/state-machine.md. */
 export const JOB_MOVES: Record<JobMove, { from: readonly JobState[]; to: JobState }> = {
   unblock: { from: ["waiting"], to: "pending" },
   claim: { from: ["pending"], to: "running" },
@@ -170,8 +167,7 @@ export interface CommitTx {
 export type CommitRows = (tx: CommitTx) => void | Promise<void>;
 
 /**
- * How often a target's bytes changed while it was processed, in one build. Each time the new bytes are processed after a
- * longer wait; a file that keeps changing is given up, since each time may have been paid for.
+ * Changes of a target's bytes while it was processed. A file that keeps changing is given up: each time may have cost money.
  */
 export interface FileChurn {
   times: number;

@@ -27,10 +27,7 @@ export interface StaleLease extends HeldLease {
   left: number;
 }
 
-/**
- * `dead` needs proof (the kernel freed its lock), `rebooted` the same and a reboot since; `orphan` is this process's own
- * lease whose claim's answer was lost.
- */
+/** `dead` needs proof (the kernel freed its lock); `orphan`: this process's own lease whose claim's answer was lost. */
 export type Holder = "by-hand" | "alive" | "orphan" | "unknown" | "dead" | "rebooted";
 
 export type LeaseVerdict = "keep" | "cut" | "crashed" | "interrupted" | "stalled";
@@ -48,10 +45,7 @@ export function endedBy(life: "dead" | "rebooted"): "crashed" | "interrupted" {
   return life === "dead" ? "crashed" : "interrupted";
 }
 
-/**
- * Whether to reclaim. `expiredFor`: how long this process has seen the lease expired, by its monotonic clock: wall clocks
- * jump, and after a suspend of the host the keepers are about to renew.
- */
+/** `expiredFor`: by this process's monotonic clock: wall clocks jump, and after a suspend the keepers are about to renew. */
 export function judgeLease({ lease, left }: StaleLease, holder: Holder, expiredFor: number): LeaseVerdict {
   if (isProvenDead(holder)) return endedBy(holder);
   // Longer than a lease can be: the clock was set back. Uncut, it would delay the reclaim by that much.

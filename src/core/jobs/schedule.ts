@@ -39,11 +39,7 @@ const DAY_MS = 86_400_000;
 const SECOND_MS = 1_000;
 const NEVER = 8.64e15;
 
-/**
- * The due ticks of a schedule, at most MAX_TICKS of them; null: none. Ticks on time always run. Of older ones ("missed") none
- * runs for "skip", each for "all", and for "once" the newest due tick, so that a tick on time stands in for those missed
- * before it.
- */
+/** Null: none is due. Ticks on time always run; for "once", a tick on time stands in for those missed before it. */
 export function dueTicks(rule: ScheduleRule, now: number): Due | null {
   if (rule.nextAt > now) return null;
   const next = pattern(rule.cron, rule.timezone);
@@ -113,10 +109,7 @@ function isZone(name: string): boolean {
   }
 }
 
-/**
- * The tick after an instant. Listed times of day ("0 2,14 * * *") become one pattern each: croner would treat the list as an
- * interval in elapsed hours, so that 2:00 would come twice on the night the clocks go back.
- */
+/** One pattern per listed time ("0 2,14 * * *"): croner would count elapsed hours, so that 2:00 came twice in autumn. */
 function pattern(cron: string, timezone: string): Next {
   const crons = timesOfDay(cron).map((one) => new Cron(one, { timezone }));
   return (after) => {
@@ -142,10 +135,7 @@ function atOrAfter(next: Next, instant: number): number {
   return next(Math.ceil(instant / SECOND_MS) * SECOND_MS - SECOND_MS);
 }
 
-/**
- * The last tick up to `now`, when `first` is one. Bisects: a schedule of every second without a worker for a year has thirty
- * million ticks.
- */
+/** Bisects: a schedule of every second without a worker for a year has thirty million ticks. */
 function newestDue(next: Next, first: number, now: number): number {
   if (next(first) > now) return first;
   let step = SECOND_MS;

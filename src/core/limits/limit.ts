@@ -94,8 +94,7 @@ function clampBucket(rate: Rate, bucket: number, now: number): number {
 }
 
 /**
- * Milliseconds of the bucket that one start uses, in 1,024ths, which doubles hold exactly. Rounded down, so that all starts
- * are back when the period is over; rounded up below one millisecond, where rounding down would raise the rate.
+ * In 1,024ths, which doubles hold exactly. Rounded down, so that all starts are back in time; up where that raised the rate.
  */
 function msPerStart({ starts, per }: Rate): number {
   const exact = (per * 1_024) / starts;

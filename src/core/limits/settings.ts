@@ -154,10 +154,7 @@ function dropRules(view: SettingsView, changes: SettingsChange[], queue: string,
   }
 }
 
-/**
- * Which declarations this process has written. The first declaration of a definition is written; after its commit it is not
- * written again, since a newer process may have declared something else.
- */
+/** After its commit a declaration is not written again: a newer process may have declared something else. */
 export class DeclarationCache {
   /** False for a user's transaction: whether it commits is never known. */
   readonly #canDeclare: boolean;

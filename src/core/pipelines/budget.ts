@@ -60,10 +60,7 @@ type BudgetVerdict =
   | { kind: "wait" }
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
 
-/**
- * An attempt starts only if it fits beside all that is spent and reserved. One that only waits for reservations does not
- * pause the build: their estimates may be too high.
- */
+/** One that only waits for reservations does not pause the build: their estimates may be too high. */
 export function judgeStart(ledger: Ledger, estimate: Amount): BudgetVerdict {
   const { budget, spent, reserved } = ledger;
   const over = UNITS.find((unit) => exceeds(spent[unit], budget[unit]));
@@ -109,10 +106,7 @@ export function costReporterOf(outcome: Outcome, by: "holder" | "reclaimer"): Co
   return outcome.kind === "crashed" || outcome.kind === "stalled" ? "reclaimer" : by;
 }
 
-/**
- * Whether an attempt's cost counts for the mean: it ended, and its holder reports the cost. Attempts that were reclaimed,
- * interrupted, or failed before they cost anything do not count.
- */
+/** Attempts that were reclaimed, interrupted, or failed before they cost anything do not count. */
 export function countsForMean(outcome: Outcome, teller: CostReporter, reported: Amount): boolean {
   if (teller !== "holder") return false;
   if (outcome.kind === "succeeded") return true;
@@ -131,10 +125,7 @@ export function chargeOf(teller: CostReporter, attempt: { reported: Amount; esti
   }
 }
 
-/**
- * The budget that an operator approves: a new total; an absent part stays. It must have room for the refused work, or the
- * build would pause again at once.
- */
+/** A new total; an absent part stays. It must have room for the refused work, or the build would pause again at once. */
 export function approveBudget({ budget, spent }: Ledger, cost: unknown, refused: Amount): Budget {
   const given = toBudget(cost, "The new budget");
   if (given.micros === null && given.tokens === null) {
@@ -221,10 +212,7 @@ export type TokenRefusal =
 
 type TokenVerdict = { ok: true; used: StoredToken } | { ok: false; code: TokenRefusal };
 
-/**
- * If the token is valid, the store writes `used` in the transaction of the approval if it is still unused: no token is used
- * twice, and an approval rejected for another reason does not use it up.
- */
+/** The store writes `used` with the approval if it is still unused: no token is used twice, or by a rejected approval. */
 export function judgeToken({ presented, stored, build, now }: PresentedToken): TokenVerdict {
   if (build.state !== "BUDGET_PAUSE") return refuse("BUILD_NOT_PAUSED");
   if (presented === undefined || presented === null || presented === "") return refuse("TOKEN_NEEDED");

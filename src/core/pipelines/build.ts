@@ -227,9 +227,7 @@ export function startsNothingNew({ failed, maxFailures, listing }: BuildProgress
   return listing === "failed" || (maxFailures !== null && failed > maxFailures);
 }
 
-/**
- * The next move of an ACTIVE build; null: none yet. A build that is going to fail does not pause: more money would not help.
- */
+/** Null: none yet. A build that is going to fail does not pause: more money would not help. */
 export function nextBuildMove(progress: BuildProgress): WantedMove | null {
   const { listing, running, left, failed, blocked } = progress;
   if (startsNothingNew(progress)) {

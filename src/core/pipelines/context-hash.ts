@@ -4,9 +4,7 @@ import { compareIds } from "../text/ids.ts";
 import { pathText } from "./work.ts";
 
 /**
- * Hash of a value between stages: `json:` and `bytes:` with a sha-256, so that a text never equals its bytes; `none` for
- * `undefined`; `members:` for the input of a gather or the children of an expand; `item:` for an item of a source, by its
- * version or its content.
+ * `json:` and `bytes:` differ, so that a text never equals its bytes; `members:` is a gather's input or an expand's children.
  */
 export type ValueHash = `${"json" | "bytes" | "members" | "item"}:${string}` | "none";
 
@@ -27,10 +25,7 @@ export interface ContextParts {
   reuse: "target" | "bytes";
 }
 
-/**
- * Content key of a result. Each part is an element of one JSON array, so that no two sets of parts have the same text; the
- * first one makes it differ from every other hash.
- */
+/** Content key of a result. Parts are elements of one JSON array, so that no two sets of parts have the same text. */
 export function contextHash({ stage, version, key, input, uses, target, reuse }: ContextParts): string {
   const used = Object.keys(uses)
     .sort()
@@ -39,10 +34,7 @@ export function contextHash({ stage, version, key, input, uses, target, reuse }:
   return hash("sha256", JSON.stringify(["holdfast.context.1", stage, version, key, input, used, id, target.hash]));
 }
 
-/**
- * Everything a gather can see of one member. Earlier outputs count too: else a stage with the same output from other inputs
- * would hide their change from the gather.
- */
+/** Earlier outputs count too: else an equal output from other inputs would hide their change from the gather. */
 export function memberHash(member: {
   target: string;
   output: ValueHash;

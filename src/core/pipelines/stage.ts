@@ -129,10 +129,7 @@ export function stageEstimate({ name, estimate }: StageDefinition, context: { ta
   );
 }
 
-/**
- * An estimate that is the same for every target; null: there is none, or it depends on the target. Throws for an invalid
- * amount, before there is a target.
- */
+/** Null: there is none, or it depends on the target. Throws for an invalid amount, before there is a target. */
 export function fixedEstimate({ name, estimate }: StageDefinition): Amount | null {
   if (estimate === null) return null;
   let cost: unknown;

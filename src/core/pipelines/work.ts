@@ -9,10 +9,7 @@ import type { StageDefinition } from "./stage.ts";
 
 const PIPELINE_PREFIX = "pipeline/";
 
-/**
- * The queue of a pipeline's work items. If only one host has the targets' files, the queue names that host: no other host
- * claims from it.
- */
+/** With `host`, only that host has the targets' files, and no other claims from the queue. */
 export function pipelineQueue(pipeline: string, host: string | null): string {
   return host === null ? PIPELINE_PREFIX + pipeline : `${PIPELINE_PREFIX}${pipeline}@${host}`;
 }
@@ -66,10 +63,7 @@ export function cancelledItemError(): JobError {
   return { name: "CancelledError", code: "CANCELLED", message: "Its job was cancelled." };
 }
 
-/**
- * Stages that the same targets go through. An expand is the last of its segment and makes the targets of the next; a gather
- * is the first of its own and works on groups.
- */
+/** Stages of the same targets. An expand ends its segment and makes the next one's targets; a gather begins its own. */
 export interface Segment {
   index: number;
   from: "source" | "expand" | "gather";
@@ -102,10 +96,7 @@ export function gatherSegment(segments: readonly Segment[], round: number): Segm
 /** Mark of a target that is gone, kept until its results are removed. */
 export const GONE_MARK = "gone";
 
-/**
- * Hash of everything but its content that a target's result in a segment depends on: the definitions, and what its parent
- * completed. Null if that needs a call of a user's function.
- */
+/** Hash of what a segment's results depend on besides the content. Null if that needs a call of a user's function. */
 export function doneMark({ stages, gather }: Segment, inherited: CompletedStages): string | null {
   const asks = stages.some(({ key, match }) => typeof key === "function" || typeof match === "function");
   if (asks || (gather !== null && gather.by !== null)) return null;

@@ -63,10 +63,7 @@ export interface AuditHead {
 
 export const NO_ENTRY: AuditHead = { seq: 0, hash: "0".repeat(64) };
 
-/**
- * Covers the entry and the hash before it, so everything ever written before. Each part is an element of one JSON array, so
- * that no two entries have the same text.
- */
+/** Covers the entry and the hash before it. Parts are elements of one JSON array, so that no two entries have the same text. */
 export function auditHash(previous: string, record: AuditRecord): string {
   const { seq, at, by, action, subject, before, after } = record;
   return hash("sha256", JSON.stringify(["holdfast.audit.1", previous, seq, at, by, action, subject, before, after]));

@@ -59,10 +59,7 @@ export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: reado
   return left > 2 * every ? 0 : Math.min(every, Math.max(0, left));
 }
 
-/**
- * Scheduled backups beyond the newest `keep` whole ones, and damaged ones but for the newest. As long as new backups are
- * damaged, no whole one is removed.
- */
+/** As long as new backups are damaged, no whole one is removed. */
 export function backupsToRemove(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
   const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
   return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);

@@ -10,9 +10,7 @@ export interface OpenCircumstances {
   /** The host was rebooted since the witness was written. */
   rebooted: boolean;
   isNew: boolean;
-  /**
-   * The host has been up since the witness was written, so the witness is complete. Otherwise its last second may be missing.
-   */
+  /** The host has been up since the witness was written; else the witness may lack its last second. */
   isExact: boolean;
   log: "there" | "missing" | "cut";
 }
@@ -72,10 +70,7 @@ function commitsOf({ epoch, commits }: Extent): number {
 /** Commits of one epoch: a million a second for twelve days. */
 export const COMMITS_PER_EPOCH = 2 ** 40;
 
-/**
- * Null: the log just ends there, as after a crash during a write. At "power" each commit is synced before the next begins, so
- * two whole commits behind the bad frame prove that it was whole once.
- */
+/** Null: the log ends there, as after a crash. Two whole commits behind a bad frame prove that it was whole once. */
 export function findLogDamage(
   bad: { frame: number; ended: boolean; beyond: number } | null,
   { durability, rebooted }: Pick<OpenCircumstances, "durability" | "rebooted">,

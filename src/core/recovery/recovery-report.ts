@@ -38,10 +38,7 @@ export interface CrashedProcess {
   startedAt: number;
 }
 
-/**
- * `running` from the first transaction to the last, over as many processes as it takes; a report with errors stays `failed`
- * until an operator acknowledges it.
- */
+/** `running` over as many processes as it takes; `failed` until an operator acknowledges it. */
 export type ReportState = "running" | "completed" | "failed" | "acknowledged";
 
 export const REPORT_MOVES: Record<ReportState, readonly ReportState[]> = {

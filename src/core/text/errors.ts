@@ -18,10 +18,7 @@ export class HoldfastError extends Error {
   }
 }
 
-/**
- * Whether the same call may succeed later. A rejected value stays rejected. Every other error comes from the disk, the file
- * or the server, and says nothing about the job that met it.
- */
+/** Whether the same call may succeed later: errors of the disk, the file or the server say nothing about the job. */
 export function isTransient(error: unknown): boolean {
   if (error instanceof HoldfastError) return !PERMANENT_CODES.has(error.code);
   // A string longer than JavaScript allows.

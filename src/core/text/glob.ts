@@ -11,10 +11,7 @@ export interface Glob {
 
 export interface GlobOptions {
   what: string;
-  /**
-   * Whether `*` and `**` match names that begin with a dot. A source skips such files unless its glob spells the dot; globs
-   * of `ignore`, `match` and `only` match them.
-   */
+  /** Whether `*` and `**` match names that begin with a dot; true for `ignore`, `match` and `only`. */
   hidden: boolean;
   /** Ids are paths below a root: no glob may lead out of it. */
   paths: boolean;
@@ -77,10 +74,7 @@ function toTest(glob: string, given: string, { what, hidden, code }: GlobOptions
   }
 }
 
-/**
- * Names up to the first complex pattern must match; below that, anything may match except hidden names. So a scan for
- * "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache".
- */
+/** A scan for "docs/*.md" opens neither "src" nor "docs/old", and one for "**" no ".cache". */
 function folderTest(glob: string, options: GlobOptions): Glob["mayMatchBelow"] {
   if (!options.paths) return () => true;
   const names = glob.split("/");

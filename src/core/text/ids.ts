@@ -14,10 +14,7 @@ const TIME_DIGITS = 9;
 const KEY_DIGITS = 8;
 const GENERATED = new RegExp(`^[0-9a-v]{${TIME_DIGITS + KEY_DIGITS}}$`);
 
-/**
- * Id of a job without a chosen one: creation time, then key. Ids sort by creation, and the store finds the job without an
- * index over ids (which would cost 40 % of the rate of bulk enqueues).
- */
+/** Sorts by creation, and finds the job without an index over ids (40 % of the rate of bulk enqueues). */
 export function generatedId(createdAt: number, key: JobKey): string {
   return timeDigits(createdAt) + digits(key, KEY_DIGITS);
 }
@@ -37,10 +34,7 @@ export function parseBuildId(id: string): { createdAt: number; key: BuildKey } |
   return parsed && { createdAt: parsed.createdAt, key: parsed.key as number as BuildKey };
 }
 
-/**
- * Id of a job that a handler enqueues. The handler gets it before the commit, so it is made from the attempt. It sorts by
- * creation among the generated ones.
- */
+/** Made from the attempt: the handler gets the id before the commit. */
 export function followUpId(createdAt: number, parent: JobKey, fence: Fence, index: number): string {
   return `${digits(createdAt, TIME_DIGITS)}${digits(parent, KEY_DIGITS)}-${fence.toString(32)}-${index}`;
 }
@@ -63,10 +57,7 @@ function number(text: string): number {
   return Number.parseInt(text, 32);
 }
 
-/**
- * The order of ids' UTF-8 bytes: that of both databases, of listings and of a gather's members. JavaScript's order differs
- * for characters beyond U+FFFF, whose surrogates are smaller than U+E000 to U+FFFF.
- */
+/** By UTF-8 bytes, as both databases: JavaScript's order differs for characters beyond U+FFFF. */
 export function compareIds(a: string, b: string): number {
   const length = Math.min(a.length, b.length);
   for (let i = 0; i < length; i++) {

@@ -75,10 +75,7 @@ interface DurablePositionParts {
   kind: string;
 }
 
-/**
- * Of a sink or a durable subscriber: a row in the store that one relay at a time holds. The token of the hold guards the
- * cursor, so a relay that slept too long moves nothing.
- */
+/** A row that one relay at a time holds. The hold's token guards the cursor, so a relay that slept too long moves nothing. */
 export class DurablePosition implements DeliveryPosition {
   readonly #parts: DurablePositionParts;
   #token: Fence | null = null;

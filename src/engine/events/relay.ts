@@ -10,10 +10,7 @@ const PAGE_EVENTS = 500;
 const STANDBY_MS = 400;
 /** A sink that refuses so many new events in a row is down. */
 const MAX_REFUSALS_IN_A_ROW = 5;
-/**
- * An event that the sink leaves unanswered again is held back for this multiple of the time it took, so that others are
- * delivered most of the time.
- */
+/** An unanswered event is held back for this multiple of the time it took, so that others are delivered most of the time. */
 const UNANSWERED_PAUSE_FACTOR = 4;
 /** A sink that refuses one event now and then must not fill the log. */
 const MIN_LOGGED_REFUSALS = 4;
@@ -30,10 +27,7 @@ export interface RelayParts {
   random?: () => number;
 }
 
-/**
- * Delivers events to one sink in order, and then moves its position. A crash in between delivers again, never skips. It runs
- * by itself and waits only for its sink.
- */
+/** Delivers events in order, and then moves the position: a crash in between delivers again, never skips. */
 export class Relay {
   readonly #parts: RelayParts;
   readonly #finished: Promise<void>;
@@ -121,10 +115,7 @@ export class Relay {
     await position.flush();
   }
 
-  /**
-   * One page and the refused events that are due. The position moves to before the oldest held event, so that a crash
-   * delivers again what came after it, and loses nothing.
-   */
+  /** The position moves to before the oldest held event: a crash delivers again what came after it, and loses nothing. */
   async #roundPastRefused(): Promise<void> {
     const { store, position, clock } = this.#parts;
     this.#hasCommits = false;

@@ -50,10 +50,7 @@ function ignore(): void {}
 const LINE_START = '{"seq":';
 const READ_BYTES = 65_536;
 
-/**
- * One JSON line per event at the end of a file, synced before the cursor moves. The file is opened for each delivery, so that
- * log rotation may rename or remove it.
- */
+/** Synced before the cursor moves. The file is opened for each delivery, so that log rotation may rename or remove it. */
 export function fileSink(path: string, mode = DEFAULT_FILE_MODE): Sink {
   return {
     kind: "file",
@@ -212,10 +209,7 @@ function retryAfterMs(header: string | null, now: number): number {
   return Number.isNaN(wait) ? 0 : Math.min(Math.max(wait, 0), MAX_RETRY_AFTER_MS);
 }
 
-/**
- * `fetch` says "fetch failed", and why in its cause: a code (ECONNREFUSED), or a text ("bad port"). Texts that quote the
- * address beyond the host are left out.
- */
+/** Node gives the reason in the cause. Texts that quote the address beyond the host are left out. */
 function fetchError(error: unknown, { pathname, search }: URL): string {
   const { cause, name } = error as { cause?: { code?: unknown; message?: unknown }; name?: unknown };
   if (typeof cause?.code === "string") return cause.code;

@@ -5,10 +5,7 @@ import { type Log, describeError } from "../log.ts";
 
 export const HEARTBEAT_MS = 5_000;
 
-/**
- * The orchestrator locks of this process. The keeper thread renews them, where there is one: a handler that blocks the event
- * loop must not lose them.
- */
+/** Renewed by the keeper thread, where there is one: a handler that blocks the event loop must not lose orchestrator locks. */
 export class Heartbeats {
   readonly #store: Store;
   readonly #clock: Clock;

@@ -57,10 +57,7 @@ export interface StaleStats extends RecoveryStats {
   staleEntries: number;
 }
 
-/**
- * Reclaims leases of dead processes, expired leases and expired locks. Safe from many processes at once: it judges what it
- * read, and the store changes only what is still exactly that.
- */
+/** Safe from many processes at once: it judges what it read, and the store changes only what is still exactly that. */
 export class Janitor {
   readonly #store: Store;
   readonly #leaseTable: LeaseTable;
@@ -136,10 +133,7 @@ export class Janitor {
     }
   }
 
-  /**
-   * Before a claim, and after a worker's claim that found less than it wanted: a bounded check of one index probe, or one
-   * round trip. Without a worker, it also searches for dead processes now and then. True: jobs were reclaimed. Never throws.
-   */
+  /** A bounded check of one index probe or round trip. True: jobs were reclaimed. Never throws. */
   async reclaimBeforeClaim(): Promise<boolean> {
     const now = this.#clock.monotonic();
     if (this.#running && now - this.#reclaimedAt < RECLAIM_INTERVAL_MS) return false;

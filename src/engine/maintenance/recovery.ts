@@ -43,10 +43,7 @@ interface OpenReport {
   asked: string | undefined;
 }
 
-/**
- * Reclaims what dead processes held: their jobs are pending again, their builds CRASHED, their locks free, and one report
- * describes it. Each transaction adds to the report; wherever it is killed, the next process continues.
- */
+/** Each transaction adds to the report what it reclaimed; wherever the process is killed, the next one continues. */
 export class Recovery {
   readonly #store: Store;
   readonly #clock: Clock;
@@ -72,10 +69,7 @@ export class Recovery {
     this.#grace = parts.grace ?? CLOSE_GRACE_MS;
   }
 
-  /**
-   * `all` resolves when everything is reclaimed, `some` when the first jobs are. `settled` also waits for the checks after
-   * that.
-   */
+  /** `all` resolves when everything is reclaimed, `some` when the first jobs are. */
   start(dead: readonly DeadProcess[], circumstances: Circumstances): { some: Promise<void>; all: Promise<CrashRecovery> } {
     const { promise: some, resolve } = Promise.withResolvers<void>();
     const all = this.#queue.then(() => this.#run(dead, circumstances, resolve)).finally(resolve);
@@ -319,10 +313,7 @@ export async function findCrash(
   return { crashed, continues, probed };
 }
 
-/**
- * Whether a crash waits for an operator. Live workers reclaim in a moment, so this waits for them: a worker that is restarted
- * at once would be rejected for nothing.
- */
+/** Live workers reclaim in a moment, so this waits: a worker restarted at once would be rejected for nothing. */
 export async function needsOperator(store: Store): Promise<boolean> {
   for (let waited = 0; ; waited += POLL_MS) {
     const { probed, ...crash } = await findCrash(store);
