@@ -65,7 +65,6 @@ async function readStdin(): Promise<string> {
   return Buffer.concat(chunks).toString("utf8");
 }
 
-/** Parses a cost: `10` and `usd=10` are dollars, `usd=10,tokens=100000` is both. */
 export function parseCost(text: string): Cost {
   const cost: Cost = {};
   for (const part of text.split(",")) {
@@ -83,7 +82,6 @@ export interface RunOptions {
   only?: string[];
   budget?: Cost;
   token?: string;
-  /** How many further worker processes; the default is none. */
   workers?: number;
   fresh?: boolean;
   watch?: boolean;

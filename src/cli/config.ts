@@ -19,7 +19,6 @@ interface Settings {
 
 const read = new WeakMap<Command, Settings>();
 
-/** Reads the config before a command runs: it may name the database and how to open it. */
 export async function readConfig(command: Command): Promise<void> {
   const file = namedConfig(command) ?? foundConfig(command);
   if (file === undefined) return;
@@ -57,7 +56,6 @@ function foundConfig(command: Command): string | undefined {
   return CONFIG_FILES.find((name) => existsSync(name));
 }
 
-/** `jobs list`: the name of the command and of its groups, without the program's. */
 function pathOf(command: Command): string {
   const { parent } = command;
   return parent === null || parent.parent === null ? command.name() : `${pathOf(parent)} ${command.name()}`;
@@ -117,7 +115,6 @@ function check(value: unknown, file: string): Config {
   return value as Config;
 }
 
-/** The path from the config's folder; `:memory:` and addresses stay as they are. */
 function resolveDb(folder: string, db: string): string {
   return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }

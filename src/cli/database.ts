@@ -66,7 +66,6 @@ export async function openReadOnly(command: Command): Promise<Holdfast> {
   return found ?? open(":memory:", { log });
 }
 
-/** Null for a server or a file without Holdfast's tables. */
 function nullIfMissing(error: unknown): null {
   if (error instanceof HoldfastError && error.code === "NO_DATABASE") return null;
   throw error;
@@ -139,7 +138,6 @@ export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {
   return configOf(command)?.options.driver ?? "node:sqlite";
 }
 
-/** The path or address for messages, without a password. */
 export function pathOf(command: Command): string {
   const where = whereOf(command) ?? DEFAULT_PATH;
   return isAddress(where) ? locate(where, optionsOf(command)).name : where;
@@ -168,7 +166,6 @@ export function actorOf(command: Command): string {
   return actorText({ program: programOf(command), pid: process.pid, host: hostname(), user });
 }
 
-/** The name of the operating system's user; in a container its id may have no name. */
 function userName(): string {
   try {
     return userInfo().username;
@@ -177,7 +174,6 @@ function userName(): string {
   }
 }
 
-/** Undefined for the default of `open`. */
 export function whereOf(command: Command): string | undefined {
   return command.optsWithGlobals<{ db?: string }>().db ?? (process.env["HOLDFAST_DB"] || configOf(command)?.db);
 }

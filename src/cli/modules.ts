@@ -9,7 +9,6 @@ import { loadedFrom } from "../pipelines/model.ts";
 import type { Definition } from "../engine/definition.ts";
 import { configOf, modulesOf } from "./config.ts";
 
-/** Every job definition that these modules export, by default or by name, alone or in an array. */
 export async function definitionsIn(files: readonly string[]): Promise<Definition[]> {
   const found = new Set<Definition>();
   for (const file of files) {
@@ -47,13 +46,11 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
       "Node only strips types: avoid enums, namespaces and parameter properties, or compile the file first.",
     );
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
-  // A HoldfastError, for example about an option of a job.
   if (typeof code === "string" && typeof hint === "string")
     return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
   return invalid(`${place} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`);
 }
 
-/** Where the module could not be parsed or linked; null if it threw, or the error has no such line. */
 function parsedPlace(error: unknown): RegExpExecArray | null {
   return /^(?:file:\/\/)?(\/.+|[A-Za-z]:.+):(\d+)$/m.exec(stackOf(error));
 }
@@ -143,7 +140,6 @@ export async function pipelineNamed(name: string, files: readonly string[], whos
   );
 }
 
-/** Every pipeline that these modules export, one for each name: the default export, or else the one with most stages. */
 export async function pipelinesIn(files: readonly string[]): Promise<FoundPipeline[]> {
   const found = new Map<string, FoundPipeline & { rank: number }>();
   for (const file of files) {

@@ -101,7 +101,6 @@ const COMMANDS: [group: string, name: string, summary: string, load: Load][] = [
   ],
 ];
 
-/** The program with the command that these arguments name, or with all commands. */
 export async function program(args: readonly string[] = []): Promise<Command> {
   const root = new KnownCommand("holdfast")
     .description("A crash-safe job queue and staged pipelines in one SQLite file, or on a PostgreSQL server.")
@@ -159,12 +158,10 @@ function commandIn(root: Command, args: readonly string[]): string | undefined {
 }
 
 export function version(): string {
-  // In the bundle this module is one folder higher.
   const file = new URL(import.meta.url.endsWith(".ts") ? "../../package.json" : "../package.json", import.meta.url);
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }
 
-/** A command whose errors about unknown commands list the available ones. */
 class KnownCommand extends Command {
   override createCommand(name?: string): Command {
     return new KnownCommand(name);

@@ -47,7 +47,6 @@ export function closeOnSignals(): () => boolean {
   for (const name of STOP_SIGNALS) {
     process.on(name, (signal) => {
       if (leaving && forcesExit(signal)) leave();
-      // Another listener handles the signal.
       if (leaving || process.listenerCount(signal) > 1) return;
       leaving = true;
       setTimeout(leave, CLOSE_TIMEOUT_MS);
@@ -72,7 +71,6 @@ export class ExitGuard implements Disposable {
   }
 
   readonly #ended = (code: number): void => {
-    // A second signal ends the process with this code.
     if (code === EXIT.interrupted) return;
     process.exitCode = EXIT.failed;
     writeSync(2, `A handler has ended this process in the middle of its work, with process.exit(${code}).\n`);

@@ -36,7 +36,6 @@ export function addPageOptions(command: Command): Command {
     .option("--after <cursor>", "continue after this cursor, which the previous page printed");
 }
 
-/** What a command prints: the JSON document with --json, the text otherwise. */
 export type Answer = [value: object | null, text: () => string];
 
 export interface OpenDatabase {
@@ -64,14 +63,12 @@ export function onDatabase<Given extends unknown[]>(
 const BATCH_SIZE = 500;
 
 interface JobAction {
-  /** The participle for the answer: `retried`. */
   done: string;
   /** Resolves to false if the job's state does not allow the action; `refuse` then gives the reason. */
   act: (id: string) => Promise<boolean>;
   refuse: (job: Job) => string;
 }
 
-/** Acts on each of these jobs. The answer lists the jobs that were refused, with reasons; the exit code is then 1. */
 export async function actOnJobs(hf: Holdfast, ids: readonly string[], action: JobAction): Promise<Answer> {
   const done: string[] = [];
   const refused: { id: string; reason: string }[] = [];
@@ -94,7 +91,6 @@ export async function actOnJobs(hf: Holdfast, ids: readonly string[], action: Jo
   return [{ [verb]: done, refused }, text];
 }
 
-/** The reason why the job was refused; null if the action was done. */
 async function actOn(hf: Holdfast, id: string, { act, refuse }: JobAction): Promise<string | null> {
   try {
     if (await act(id)) return null;

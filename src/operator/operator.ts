@@ -103,7 +103,6 @@ export class Operator {
     return { before: before.bytes, after: after.bytes, readers: after.readers };
   }
 
-  /** Makes a backup as `hf.backup` does, and returns its manifest, also where the database is damaged. */
   backup(path: string, options: BackupOptions): Promise<Manifest> {
     return makeBackup(this.#engine, path, options);
   }
@@ -139,7 +138,6 @@ export class Operator {
     return queues.setPaused(queue, paused);
   }
 
-  /** False if there is no quarantined job with this id. */
   async purge(id: string): Promise<boolean> {
     return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1;
   }
@@ -148,7 +146,6 @@ export class Operator {
     return claimToken(this.#engine, claim);
   }
 
-  /** The first renewal or settle shows whether its lease is still held. */
   claimOf(token: string): HeldClaim {
     return claimOfToken(this.#engine, token);
   }
@@ -269,7 +266,6 @@ export class Operator {
     return { done, recovered: recoveryStats(done, clock.now()) };
   }
 
-  /** Null: nothing to do. Writes nothing. */
   previewRecovery(expiredFor: number | null): Promise<RecoveryPlan | null> {
     return this.#engine.janitor.preview(expiredFor ?? undefined);
   }

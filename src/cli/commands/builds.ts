@@ -250,7 +250,6 @@ function addWhy(builds: Command): void {
     );
 }
 
-/** How many changed parts are shown; a gather may have thousands of members. */
 const WHY_LIMIT = 100;
 
 function whyPage({ ran, reason, parts }: Why): string {

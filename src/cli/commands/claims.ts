@@ -77,7 +77,6 @@ function sourceOf(queue: string | undefined, name: string | undefined): string |
   );
 }
 
-/** Claims a job. A signal while it waits releases a job that was claimed at that moment. */
 async function claimJob(
   hf: Holdfast,
   from: string | { anyVersionOf: string },
@@ -275,7 +274,6 @@ function settle(claim: HeldClaim, end: Outcome, output: unknown, { fail, retry, 
   }
 }
 
-/** When a failed job runs again, as read right after the settle. */
 function nextAttempt(end: Outcome, job: Job | null, now: number): string {
   if (end !== "failed" || job?.state !== "pending") return "";
   return job.runAt > now ? ` It is tried again in ${untilText(job.runAt - now)}.` : " It is tried again.";

@@ -13,7 +13,6 @@ export function completionCommand(parent: Command): void {
 }
 
 interface Branch {
-  /** "holdfast/jobs/list". */
   path: string;
   commands: { name: string; summary: string }[];
   options: Flag[];

@@ -102,7 +102,6 @@ function whyUnopened({ code, message, hint }: HoldfastError): Diagnosis {
   };
 }
 
-/** Errors of opening that the doctor reports instead of failing. */
 const REPORTED_CODES = new Set(["DAMAGED", "DISK_FULL", "DISK_ERROR", "READ_ONLY"]);
 
 /** Opens the database, or returns why it cannot be opened. Null for an older schema, which opening would migrate. */
@@ -123,7 +122,6 @@ interface Examined extends Omit<Examination, "storeVersion"> {
   database: string;
   versions: { holdfast: string; node: string; platform: string; store: string | null };
   recheck?: Recheck | null;
-  /** Null if there is no log to copy, or the database could not be opened. */
   checkpoint?: Checkpointed | null;
 }
 

@@ -92,7 +92,6 @@ async function readFacts(command: Command): Promise<MetricsSnapshot> {
     const folder = backupsOf(command);
     return await new Operator(hf).metrics(folder === undefined ? {} : { backups: { folder } });
   } catch (error) {
-    // A usage error says nothing about the database.
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;
     workerLog("warn").warn(error.message, { code: error.code });
     return unopenedSnapshot({ at: Date.now(), isDamaged: error.code === "DAMAGED" });

@@ -202,7 +202,6 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
   return tableOr(empty, columns, items) + more;
 }
 
-/** The name of a running job's claim, and its process if the name does not say it. */
 function holderOf({ worker = "", host, pid }: Job): string {
   const process = pid === undefined ? "" : `${host}:${pid}`;
   return worker === process || process === "" ? worker : `${worker} ${process}`;
@@ -249,7 +248,6 @@ function progressText({ progress }: Job): string | undefined {
   return oneLine(`${Math.floor(progress.fraction * 100)}%${progress.message === undefined ? "" : ` ${progress.message}`}`);
 }
 
-/** The stack, which begins with the name and the message. */
 function errorText({ name, message, code, stack }: NonNullable<Job["error"]>): string {
   return (stack ?? `${name}: ${message}`) + (code === undefined ? "" : ` [${code}]`);
 }

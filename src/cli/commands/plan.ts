@@ -55,7 +55,6 @@ function page(plan: Plan): string {
 
 function columns(total: Row): Column<Row>[] {
   const styled = (style: Style | null) => (row: Row) => (row === total ? "bold" : style);
-  // Nothing would run, or the cost is unknown.
   const isBlank = ({ run, unknown, estimate }: Row) => run + unknown === 0 || Object.keys(estimate).length === 0;
   const sign = ({ upperBound, incomplete }: Row) => (incomplete ? "≥ " : upperBound ? "≤ " : "");
   return [

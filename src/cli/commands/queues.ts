@@ -59,12 +59,10 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
 }
 
-/** On terminals narrower than this the columns of finished jobs are left out. */
 const WIDE_COLUMNS = 96;
 
 export type Rates = ReadonlyMap<string, number>;
 
-/** Without measured rates the table shows those of the last minute. */
 export function queueTable(queues: readonly QueueOverview[], now: number, rates?: Rates): string {
   const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
   const isWide = terminalWidth() >= WIDE_COLUMNS;
@@ -99,7 +97,6 @@ export function lastMinute(queue: QueueOverview): number {
   return FINISHED_STATES.reduce((total, state) => total + queue.lastMinute[state], 0);
 }
 
-/** `0`, `2.4`, `1,250`. */
 export function rateText(rate: number): string {
   return numberText(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
 }

@@ -152,7 +152,6 @@ export function reportLine(report: CrashRecoveryReport, now: number): string {
   return `${ageText(now - recoveredAt)} ago, ${who}: ${back.join(", ")} reclaimed in ${numberText(recoveryDurationMs)} ms${wrong}`;
 }
 
-/** A whole report; a server has no write-ahead log of Holdfast's to report on. */
 function reportPage(report: CrashRecoveryReport, now: number, store: StoreLocation["kind"]): string {
   const { crashed, errors, wasSuccessful } = report;
   const lines: [string, string][] = [
@@ -221,7 +220,6 @@ const PAST_TENSE = {
   remove: "removed",
 };
 
-/** A plan and its outcome have the same words, but for the tense of the verb. */
 function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TENSE, what: string][] {
   const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired } = plan;
   const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", processText(one, now)]);

@@ -20,7 +20,6 @@ import { parseCost } from "../arguments.ts";
 import { oneLine, paint } from "../render/table.ts";
 import type { WantedBuild } from "./run.ts";
 
-/** The estimated total cost of the finished build; null if no stage has an estimate. */
 export async function totalToFinish(hf: Holdfast, row: BuildRow, { pipeline }: WantedBuild): Promise<Amount | null> {
   const { rerun, only } = JSON.parse(row.options) as BuildSettings;
   // Without an estimate the build can still be approved, so a plan that fails is not an error here.

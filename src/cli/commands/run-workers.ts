@@ -6,7 +6,6 @@ import { whereOf } from "../database.ts";
 import type { FoundPipeline } from "../modules.ts";
 import { oneLine, paint, printable } from "../render/table.ts";
 
-/** A worker process is killed if it does not exit within this time after the stop. */
 const STOP_TIMEOUT_MS = 15_000;
 
 interface WorkerProcessesOptions extends FoundPipeline {

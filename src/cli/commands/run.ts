@@ -85,7 +85,6 @@ export function runCommand(parent: Command): void {
     });
 }
 
-/** Builds whenever the source changes, until a signal. Returns the exit code: 0 unless the signal interrupted a build. */
 async function buildOnChanges(parts: RunParts): Promise<number> {
   const { hf, display, interrupts } = parts;
   let { wanted } = parts;
@@ -194,7 +193,6 @@ async function withWorkers({ workers, interrupts }: RunParts, run: () => Promise
   }
 }
 
-/** Runs one build until it ends or pauses; on a terminal, asks for a larger budget. Returns the exit code. */
 async function orchestrate(parts: RunParts, begin: (wanted: WantedBuild) => Promise<BegunBuild>): Promise<number> {
   const { hf, command, display, interrupts } = parts;
   const operator = new Operator(hf);
@@ -277,7 +275,6 @@ export interface WantedBuild {
   token?: string | undefined;
   fresh?: boolean | undefined;
   again: string;
-  /** The command line that abandons an interrupted build and starts a new one, if the command has one. */
   anew?: string;
   signal: AbortSignal;
 }

@@ -71,7 +71,6 @@ export function scheduleTable(schedules: readonly Schedule[], now: number): stri
   return tableOr("No schedules.", columns, schedules);
 }
 
-/** `2026-03-29 03:00:00 (in 7h)`, as a clock in the schedule's time zone shows it. */
 function nextTick({ paused, nextAt, timezone }: Schedule, now: number): string {
   if (paused) return "paused";
   const when = nextAt > now ? `in ${untilText(nextAt - now)}` : `due since ${ageText(now - nextAt)}`;

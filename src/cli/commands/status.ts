@@ -74,7 +74,6 @@ interface Reading {
   rates?: Rates;
 }
 
-/** Shows the status again and again, until a signal or until the reader closes the pipe. */
 async function watch(operator: Operator, command: Command, interval: number): Promise<void> {
   using over = untilInterrupted();
   const path = pathOf(command);

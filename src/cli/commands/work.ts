@@ -114,7 +114,6 @@ function stoppingText(reason: StopReason): string {
   return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
 }
 
-/** Resolves with the first signal or request to stop. A later signal ends the process at once. */
 function listenForStop(
   drain: number,
   onStop: ((drain: number) => void) | undefined,
@@ -145,7 +144,6 @@ function listenForStop(
   return { heard: promise, stop };
 }
 
-/** The time beyond the drain in which a process notices the request and exits. */
 const STOP_GRACE_MS = 20_000;
 const POLL_MS = 200;
 
@@ -214,7 +212,6 @@ function chooseProcesses(processes: ProcessView[], pids: readonly number[]): Pro
   );
 }
 
-/** Those of the processes that still run, and still work if they did. */
 async function stillThere(operator: Operator, unasked: readonly ProcessView[]): Promise<ProcessView[]> {
   if (unasked.length === 0) return [];
   const now = new Map((await operator.livingProcesses()).map((process) => [process.id, process]));

@@ -45,7 +45,6 @@ interface Failure {
   code: string;
   message: string;
   hint: string;
-  /** Only of unexpected errors. */
   stack?: string;
 }
 

@@ -14,17 +14,14 @@ import { LiveBlock, Screen } from "./terminal.ts";
 
 interface BuildSnapshot {
   build: Build;
-  /** Whether the source is still being listed, so that the amount of work is unknown. */
   listing: boolean;
   processes: number;
 }
 
 export interface BuildDisplay extends Disposable {
   readonly log: Log;
-  /** Prints a message; with --json on standard error. */
   say(text: string): void;
   progress(seen: BuildSnapshot): void;
-  /** Prints the finished build: JSON with --json, otherwise the text. */
   end(build: Build, text: () => string): void;
 }
 
@@ -37,7 +34,6 @@ export function displayBuild(command: Command): BuildDisplay {
   return Screen.fits(process.stdout) ? new TerminalDisplay(process.stdout) : new LineDisplay(progressLine, false);
 }
 
-/** Prints a line when something has changed, for pipes and programs. */
 class LineDisplay implements BuildDisplay {
   readonly log = writtenLog("info", (line) => void process.stderr.write(`${line}\n`));
   readonly #line: (seen: BuildSnapshot, pace: BuildRate) => string;
@@ -76,7 +72,6 @@ class LineDisplay implements BuildDisplay {
   [Symbol.dispose](): void {}
 }
 
-/** Redraws a block of lines in place, on a terminal. */
 class TerminalDisplay implements BuildDisplay {
   readonly log = writtenLog("info", (line) => this.say(line));
   readonly #block: LiveBlock;
@@ -124,7 +119,6 @@ class TerminalDisplay implements BuildDisplay {
 const MAX_BAR_WIDTH = 30;
 const BESIDE_BAR_WIDTH = 46;
 
-/** One line for each stage, and one for the whole build. */
 function progressBlock(seen: BuildSnapshot, pace: BuildRate, elapsed: number): string {
   const { build } = seen;
   const rows = stageRows(build);
@@ -185,7 +179,6 @@ function barStyle({ failed, left, ran, cached }: StageRow): "yellow" | "green" |
 }
 
 const RATE_WINDOW_MS = 15_000;
-/** A rate is only given after this time. */
 const RATE_MIN_MS = 1_000;
 
 class BuildRate {
@@ -198,14 +191,12 @@ class BuildRate {
     while (this.#seen.length > 2 && (this.#seen[1]?.at ?? at) < at - RATE_WINDOW_MS) this.#seen.shift();
   }
 
-  /** Finished targets in a second; null until enough was measured. */
   rate(): number | null {
     const [first, last] = [this.#seen[0], this.#seen.at(-1)];
     if (first === undefined || last === undefined || last.at - first.at < RATE_MIN_MS) return null;
     return ((last.ended - first.ended) * 1_000) / (last.at - first.at);
   }
 
-  /** The estimated time left in milliseconds; null if it is unknown. */
   timeLeft(build: Build): number | null {
     const rate = this.rate();
     return rate === null || rate === 0 ? null : (sum(build, ({ left }) => left) * 1_000) / rate;

@@ -94,11 +94,9 @@ export function terminalWidth(): number {
   return columns === undefined ? Number.POSITIVE_INFINITY : columns || 80;
 }
 
-/** Texts in which every character takes one cell. */
 const PLAIN = /^[ -~\u00a1-\u00ac\u00ae-\u00ff\u2010-\u2027]*$/;
 /** Created on first use: its construction takes longer than a short command's tables. */
 let segmenter: Intl.Segmenter | undefined;
-/** Characters that terminals draw two cells wide: East Asian ones and emoji. */
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
 

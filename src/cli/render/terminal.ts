@@ -60,7 +60,6 @@ export class LiveBlock implements Disposable {
     return this.#lines.map((line) => `${line}\n`).join("");
   }
 
-  /** Patches the streams, so that other output goes above the block. */
   #watch(): void {
     const own = this.#stream.write.bind(this.#stream);
     this.#write = (text) => void own(text);
@@ -81,7 +80,6 @@ export class LiveBlock implements Disposable {
     }
   }
 
-  /** Moves the cursor to the first line of the block, and clears from there. */
   #erased(): string {
     return this.#lines.length === 0 ? "" : `${ESC}${this.#lines.length}A\r${ESC}0J`;
   }
@@ -98,7 +96,6 @@ export class LiveBlock implements Disposable {
   #fit(lines: string[]): string[] {
     const rows = this.#stream.rows || lines.length + 1;
     if (lines.length < rows) return lines;
-    // Keep the last line, the summary.
     const room = Math.max(1, rows - 3);
     return [...lines.slice(0, room), `… ${lines.length - room - 1} more lines`, ...lines.slice(-1)];
   }
@@ -118,7 +115,6 @@ export class Screen implements Disposable {
   #draw: () => string = () => "";
   #taken = true;
 
-  /** Whether the stream is a terminal that understands escape sequences. */
   static fits(stream: NodeJS.WriteStream): stream is WriteStream {
     return stream.isTTY === true && process.env["TERM"] !== "dumb";
   }
@@ -134,7 +130,6 @@ export class Screen implements Disposable {
     process.once("exit", this.#giveBack);
   }
 
-  /** Draws a text, and again when the terminal is resized; `text` then computes it anew. */
   draw(text: () => string): void {
     this.#draw = text;
     this.#redraw();
