@@ -11,7 +11,7 @@ import { parse } from "../core/jobs/run-options.ts";
 import { refusePipelineName } from "../core/pipelines/work.ts";
 import { type Definition, definitionOf, type JobDef } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import type { LossReason } from "./leases.ts";
+import { lossReason, type LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
 import type { ClaimSource, Claimed, LeaseState } from "../store/store.ts";
@@ -195,8 +195,8 @@ class HandClaim implements Claim {
   async renew(lease?: Duration): Promise<void> {
     const millis = lease === undefined ? this.#claimed.lease : leaseOf(lease);
     this.#rejectEnded("renewal");
-    const [fate] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
-    if (fate !== "held") this.#rejectLost(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", "renewal");
+    const [state] = await this.#engine.store.renew([{ job: this.#claimed.job, fence: this.#claimed.fence, lease: millis }]);
+    if (state !== "held") this.#rejectLost(lossReason(state), "renewal");
     this.#lease = millis;
   }
 
@@ -244,8 +244,8 @@ class HandClaim implements Claim {
 
   async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
     this.#rejectEnded(what);
-    const [fate] = await this.#engine.store.settle([{ ...this.ref, outcome, commit }]).catch(throwCause);
-    if (fate !== "held") return this.#rejectLost(fate === "cancelled" ? "CANCELLED" : "LEASE_LOST", what);
+    const [state] = await this.#engine.store.settle([{ ...this.ref, outcome, commit }]).catch(throwCause);
+    if (state !== "held") return this.#rejectLost(lossReason(state), what);
     this.#ended = "settled";
     this.#unwatch();
     if (this.#slot !== null) this.#engine.release(this.#slot);
@@ -286,9 +286,8 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
     inspecting = true;
     engine.store
       .inspect([lease])
-      .then(([fate]) => {
-        if (fate === "cancelled") lose("CANCELLED");
-        else if (fate !== "held") lose("LEASE_LOST");
+      .then(([state]) => {
+        if (state !== "held") lose(lossReason(state));
       })
       .catch(() => {})
       .finally(() => (inspecting = false));
@@ -314,15 +313,15 @@ export function claimToken(engine: Engine, claim: Claim): string {
 export function claimOfToken(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
-    const [fate] = await engine.store.settle([{ ...lease, outcome }]);
-    rejectLost(fate, id, what);
+    const [state] = await engine.store.settle([{ ...lease, outcome }]);
+    rejectLost(state, id, what);
   };
   return {
     id,
     async renew(given) {
       const millis = leaseOf(given);
-      const [fate] = await engine.store.renew([{ ...lease, lease: millis }]);
-      rejectLost(fate, id, "renewal");
+      const [state] = await engine.store.renew([{ ...lease, lease: millis }]);
+      rejectLost(state, id, "renewal");
       return { expiresAt: engine.clock.now() + millis };
     },
     succeed: async (output) => settle({ kind: "succeeded", output: toJson(output, "The output") }, "success"),
@@ -331,8 +330,8 @@ export function claimOfToken(engine: Engine, token: string): HeldClaim {
   };
 }
 
-function rejectLost(fate: LeaseState | undefined, id: string, what: string): void {
-  if (fate !== "held") throw new LeaseLostError(id, what);
+function rejectLost(state: LeaseState | undefined, id: string, what: string): void {
+  if (state !== "held") throw new LeaseLostError(id, what);
 }
 
 function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: string } {

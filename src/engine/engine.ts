@@ -12,7 +12,7 @@ import { bootId, processIdentity, systemClock } from "./host.ts";
 import { checkAll } from "./maintenance/check.ts";
 import { actorOf, type EngineOptions } from "./open-options.ts";
 import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } from "./log.ts";
-import { LeaseTable, Keeper, KeeperFile, type Loss, type LossReason, type TimedOut } from "./leases.ts";
+import { LeaseTable, Keeper, KeeperFile, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Heartbeats } from "./maintenance/heartbeats.ts";
@@ -391,9 +391,9 @@ export class Engine {
   async #explainLoss(slot: number, owner: LeaseOwner): Promise<void> {
     const held = this.leaseTable.read(slot);
     if (held === null || held.fence !== owner.lease.fence) return;
-    const [fate] = await this.store.inspect([held]);
-    if (fate === "held" || !this.leaseTable.revoke(held)) return;
-    this.#onLoss({ slot, job: held.job, fence: held.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
+    const [state] = await this.store.inspect([held]);
+    if (state === "held" || !this.leaseTable.revoke(held)) return;
+    this.#onLoss({ slot, job: held.job, fence: held.fence, reason: lossReason(state) });
   }
 
   #onLoss(loss: Loss): void {

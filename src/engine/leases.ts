@@ -208,6 +208,11 @@ const RETRY_MS = 100;
 const CLOCK_JUMP_MS = 500;
 
 export type LossReason = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "GIVEN_BACK";
+
+export function lossReason(state: LeaseState | undefined): LossReason {
+  return state === "cancelled" ? "CANCELLED" : "LEASE_LOST";
+}
+
 export interface Loss {
   slot: number;
   job: number;
@@ -297,9 +302,9 @@ export class Keeper {
 
   async #renew(held: HeldSlot[], now: number): Promise<void> {
     try {
-      const fates = await this.#store.renew(held);
+      const states = await this.#store.renew(held);
       for (const one of held) this.#leaseTable.setExpiresAt(one, now + one.lease);
-      this.#reportLosses(held, fates);
+      this.#reportLosses(held, states);
     } catch {
       // The next round tries again; a lease that has expired meanwhile is lost.
       const later = this.#clock.monotonic();
@@ -336,11 +341,11 @@ export class Keeper {
     }
   }
 
-  #reportLosses(held: HeldSlot[], fates: LeaseState[]): void {
+  #reportLosses(held: HeldSlot[], states: LeaseState[]): void {
     for (const [i, one] of held.entries()) {
-      const fate = fates[i];
-      if (fate === "held" || !this.#leaseTable.revoke(one)) continue;
-      this.#onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: fate === "cancelled" ? "CANCELLED" : "LEASE_LOST" });
+      const state = states[i];
+      if (state === "held" || !this.#leaseTable.revoke(one)) continue;
+      this.#onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: lossReason(state) });
     }
   }
 }

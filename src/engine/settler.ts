@@ -68,8 +68,8 @@ export class Settler {
   async #settle(batch: readonly Attempt[]): Promise<{ error: unknown } | null> {
     this.#inFlight += batch.length;
     try {
-      const fates = await this.#engine.store.settle(batch);
-      for (const [i, attempt] of batch.entries()) this.#settled(attempt, fates[i] === "held");
+      const states = await this.#engine.store.settle(batch);
+      for (const [i, attempt] of batch.entries()) this.#settled(attempt, states[i] === "held");
       return null;
     } catch (error) {
       return { error };
