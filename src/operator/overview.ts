@@ -271,15 +271,19 @@ const MAX_NAMED = 4;
 const STUCK_RECOVERY_MS = 60_000;
 const SINK_LAG_MS = 60_000;
 
+function alarm(code: AlarmCode, grave: boolean, message: string, hint: string): Alarm {
+  return { code, grave, message, hint };
+}
+
 export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): Alarm[] {
   const { counts, processes, ready, byHand } = overview;
   const alarms: Alarm[] = [];
   if (overview.damaged !== null) {
     const message = `the database is damaged, and is only read: ${overview.damaged}`;
-    alarms.push({ code: "DAMAGED", grave: true, message, hint: "holdfast doctor --recheck" });
+    alarms.push(alarm("DAMAGED", true, message, "holdfast doctor --recheck"));
   }
   for (const what of overview.lost) {
-    alarms.push({ code: "COMMITS_MISSING", grave: true, message: what, hint: RECOVER_COMMAND });
+    alarms.push(alarm("COMMITS_MISSING", true, what, RECOVER_COMMAND));
   }
   const gone = processes.filter((process) => !mayBeAlive(process));
   const open = overview.queues.filter(({ paused }) => !paused);
@@ -288,7 +292,7 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
-    alarms.push({ code: "NOBODY_WORKS", grave: true, message, hint: "holdfast work FILES…" });
+    alarms.push(alarm("NOBODY_WORKS", true, message, "holdfast work FILES…"));
   } else {
     alarms.push(...unworkedAlarms(overview.unworked));
   }
@@ -296,30 +300,30 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   if (left > 0) {
     const message = `${plural(left, "job was", "jobs were")} left running by a process that died`;
     // Any worker reclaims them within a second.
-    alarms.push({ code: "LEFT_BEHIND", grave: noWorker, message, hint: RECOVER_COMMAND });
+    alarms.push(alarm("LEFT_BEHIND", noWorker, message, RECOVER_COMMAND));
   }
   alarms.push(...ofRecoveries(overview));
   if (counts.quarantined > 0) {
     const message = `${plural(counts.quarantined, "job is", "jobs are")} quarantined`;
-    alarms.push({ code: "QUARANTINED", grave: true, message, hint: "holdfast quarantine list" });
+    alarms.push(alarm("QUARANTINED", true, message, "holdfast quarantine list"));
   }
   const waited = overview.at - Math.min(...open.map(({ oldestAt }) => oldestAt ?? Number.POSITIVE_INFINITY));
   if (limits.oldest !== undefined && waited > limits.oldest) {
     const message = `the oldest job has waited for ${ageText(waited)}`;
-    alarms.push({ code: "WAITING_LONG", grave: true, message, hint: "holdfast jobs list --state pending" });
+    alarms.push(alarm("WAITING_LONG", true, message, "holdfast jobs list --state pending"));
   }
   for (const { name, behind, oldestAt, failures } of overview.sinks) {
     const lag = oldestAt === null ? 0 : overview.at - oldestAt;
     if (failures === 0 && lag < SINK_LAG_MS) continue;
     const message = `sink ${name} ${failures > 0 ? "fails" : "lags"}: ${plural(behind, "event")} behind, ${ageText(lag)}`;
     // A sink delays only itself.
-    alarms.push({ code: "SINK_BEHIND", grave: false, message, hint: "holdfast events sinks" });
+    alarms.push(alarm("SINK_BEHIND", false, message, "holdfast events sinks"));
   }
   if (overview.wal !== null && isLong(overview.wal)) alarms.push(ofWal(overview.wal));
   alarms.push(...ofBuilds(overview.builds));
   if (counts.failed > 0) {
     const message = `${plural(counts.failed, "job")} failed`;
-    alarms.push({ code: "FAILED", grave: false, message, hint: "holdfast jobs list --state failed" });
+    alarms.push(alarm("FAILED", false, message, "holdfast jobs list --state failed"));
   }
   return alarms;
 }
@@ -330,21 +334,16 @@ function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
     const { jobs, locks } = countPlan(pending);
     const held = [plural(jobs, "job"), plural(pending.builds.length, "build"), plural(locks, "lock")].join(", ");
     const message = `a crash left something to recover, which waits for your approval: ${held}`;
-    alarms.push({ code: "RECOVERY_PENDING", grave: true, message, hint: RECOVER_COMMAND });
+    alarms.push(alarm("RECOVERY_PENDING", true, message, RECOVER_COMMAND));
   }
   for (const { state, errors, begunAt } of crashes.open) {
     if (state === "failed") {
       const more = errors.length === 1 ? "" : ` and ${errors.length - 1} more`;
       const message = `after a crash something was found to be wrong: ${errors[0] ?? ""}${more}`;
-      alarms.push({
-        code: "RECOVERY_FAILED",
-        grave: true,
-        message,
-        hint: "holdfast recover --last && holdfast recover --acknowledge",
-      });
+      alarms.push(alarm("RECOVERY_FAILED", true, message, "holdfast recover --last && holdfast recover --acknowledge"));
     } else if (at - begunAt > STUCK_RECOVERY_MS) {
       const message = `a recovery is under way for ${ageText(at - begunAt)}`;
-      alarms.push({ code: "RECOVERY_STUCK", grave: true, message, hint: RECOVER_COMMAND });
+      alarms.push(alarm("RECOVERY_STUCK", true, message, RECOVER_COMMAND));
     }
   }
   return alarms;
@@ -354,7 +353,7 @@ function ofWal({ bytes: size, readers }: WalView): Alarm {
   const who = readersText(readers);
   const message = `the write-ahead log has ${bytesText(size)}${who === null ? "" : `: ${who} reads an earlier state`}`;
   const hint = who === null ? "holdfast doctor" : "end that transaction, or that program";
-  return { code: "WAL_LONG", grave: size >= VERY_LONG_WAL_BYTES, message, hint };
+  return alarm("WAL_LONG", size >= VERY_LONG_WAL_BYTES, message, hint);
 }
 
 /** Not grave: a process that is restarted continues the build. */
@@ -363,11 +362,11 @@ function ofBuilds(builds: readonly OpenBuild[]): Alarm[] {
     const { id, pipeline, state, approved, spent, budget } = build;
     if (state === "CRASHED" || isOrphaned(build) || (state === "BUDGET_PAUSE" && approved)) {
       const message = `a build of ${pipeline} ${approved ? "was approved" : "was interrupted"} and waits for its next run`;
-      return [{ code: "BUILD_CRASHED", grave: false, message, hint: `holdfast builds resume ${id}` }];
+      return [alarm("BUILD_CRASHED", false, message, `holdfast builds resume ${id}`)];
     }
     if (state !== "BUDGET_PAUSE") return [];
     const message = `a build of ${pipeline} is paused at its budget: ${spentText(spent, budget)} spent`;
-    return [{ code: "BUILD_PAUSED", grave: false, message, hint: `holdfast builds show ${id}` }];
+    return [alarm("BUILD_PAUSED", false, message, `holdfast builds show ${id}`)];
   });
 }
 
@@ -383,6 +382,5 @@ function unworkedAlarms(unworked: readonly Unworked[]): Alarm[] {
     const pending = others.reduce((total, one) => total + one.pending, 0);
     messages.push(`no worker runs ${others.length} other names (${numberText(pending)} pending)`);
   }
-  const hint = "holdfast work FILES…";
-  return messages.map((message) => ({ code: "NAME_NOT_WORKED", grave: false, message, hint }));
+  return messages.map((message) => alarm("NAME_NOT_WORKED", false, message, "holdfast work FILES…"));
 }

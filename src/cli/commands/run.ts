@@ -312,12 +312,12 @@ async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: WantedBuild, war
 const NOT_RESUMABLE = new Set(["PIPELINE_CHANGED", "OPTION_INVALID", "TARGET_ELSEWHERE"]);
 
 function notResumable({ code, message }: HoldfastError, { id, state }: BuildRow, anew: string | undefined): HoldfastError {
-  const goOn = code === "OPTION_INVALID" ? "Leave it out to resume the build. Or " : "";
+  const leaveOut = code === "OPTION_INVALID" ? "Leave it out to resume the build. Or " : "";
   const hint =
     state === "CRASHED" && anew !== undefined
       ? `${anew} abandons it and starts a new build, which reuses all results.`
       : `holdfast builds abandon ${id} --reason "…" abandons it; then start a new build, which reuses all results.`;
-  return new HoldfastError(code, message, goOn + hint);
+  return new HoldfastError(code, message, leaveOut + hint);
 }
 
 function nothingPaused(pipeline: string): HoldfastError {

@@ -106,8 +106,8 @@ function held({ name, holder, acquiredAt, expiresAt }: LockView, now: number): H
   );
 }
 
-function noSuchLock(name: string, locks: readonly LockView[], led: readonly OrchestratorLock[]): HoldfastError {
-  const others = [...locks.map((lock) => lock.name), ...led.map(({ pipeline }) => pipeline)].join(", ");
+function noSuchLock(name: string, locks: readonly LockView[], orchestratorLocks: readonly OrchestratorLock[]): HoldfastError {
+  const others = [...locks.map((lock) => lock.name), ...orchestratorLocks.map(({ pipeline }) => pipeline)].join(", ");
   return new HoldfastError(
     "NO_SUCH_LOCK",
     `There is no lock ${name}.`,

@@ -91,24 +91,28 @@ export function addFindings(found: Findings, more: Partial<Findings>): Findings 
 
 /** Losses that the chosen durability allows are counted, and are no error. */
 export function findingsOf(
-  met: readonly { severity: "damage" | "loss" | "expected" | "row" | "unlocked"; what: string; commitsMissing: number | null }[],
+  findings: readonly {
+    severity: "damage" | "loss" | "expected" | "row" | "unlocked";
+    what: string;
+    commitsMissing: number | null;
+  }[],
 ): Partial<Findings> {
-  const missing = met.flatMap(({ commitsMissing }) => (commitsMissing === null ? [] : [commitsMissing]));
+  const missing = findings.flatMap(({ commitsMissing }) => (commitsMissing === null ? [] : [commitsMissing]));
   return {
-    errors: met.filter(({ severity }) => severity !== "expected").map(({ what }) => what),
+    errors: findings.filter(({ severity }) => severity !== "expected").map(({ what }) => what),
     commitsMissing: missing.length === 0 ? null : missing.reduce((sum, commits) => sum + commits),
   };
 }
 
 /** A report of findings that could not be recorded because the database is read-only. Null: nothing worth reporting. */
 export function unrecordedReport(
-  met: readonly (Parameters<typeof findingsOf>[0][number] & { at: number })[],
+  findings: readonly (Parameters<typeof findingsOf>[0][number] & { at: number })[],
 ): CrashRecoveryReport | null {
-  const { errors = [], commitsMissing = null } = findingsOf(met.filter(({ severity }) => severity !== "unlocked"));
+  const { errors = [], commitsMissing = null } = findingsOf(findings.filter(({ severity }) => severity !== "unlocked"));
   if (errors.length === 0) return null;
   return {
     ...NO_COUNTS,
-    recoveredAt: Math.max(...met.map(({ at }) => at)),
+    recoveredAt: Math.max(...findings.map(({ at }) => at)),
     crashed: [],
     errors,
     wasSuccessful: false,
