@@ -43,7 +43,6 @@ interface ListOptions {
   after?: string | undefined;
 }
 
-/** `hf.jobs`: reads jobs, cancels and retries them. */
 export class Jobs {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
@@ -242,7 +241,6 @@ interface QueueView {
   oldestAt?: number;
 }
 
-/** `hf.queues`: pauses, resumes and lists queues. */
 export class Queues {
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;

@@ -137,7 +137,6 @@ export interface QueueOptions {
 
 export interface DeclaredLimits {
   declaration: Declaration;
-  /** Only defaults: its jobs need not carry the declaration. */
   isEmpty: boolean;
   keys: readonly (((input: unknown) => string) | undefined)[];
 }

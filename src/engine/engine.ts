@@ -252,7 +252,6 @@ export class Engine {
     }
   }
 
-  /** Throws KEEPER_MISSING if the keeper thread cannot start. */
   requireKeeper(): void {
     if (this.#hasThread) this.#keeperFile.require();
   }

@@ -84,7 +84,6 @@ async function open(): Promise<{ store: Store; keeper: Keeper }> {
   return { store, keeper: new Keeper({ store, leaseTable, clock: store.clock, onLoss, onTimedOut }) };
 }
 
-/** SQLite files always need maintenance. */
 function isNeeded(): boolean {
   if (data.location.kind === "sqlite" || alert || orchestratorLocks.size > 0) return true;
   const now = systemClock.monotonic();

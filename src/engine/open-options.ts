@@ -184,7 +184,6 @@ export interface EngineOptions {
   recovery?: "auto" | "manual" | "later";
   onStop?: (drain: number) => void;
   artifacts?: string;
-  /** Back up before a migration. Default: true. */
   backUpBeforeMigration?: boolean;
   /** Absent: unchanged. */
   journal?: boolean;

@@ -222,7 +222,6 @@ export class Scheduler {
     const { key, revision, nextAt: from } = schedule;
     try {
       const due = dueTicks(schedule, now);
-      // Rejected if another process was faster.
       if (due !== null) await this.#store.schedules.tick({ key, revision, from, ...due });
       this.#loggedErrors.delete(key);
       return true;

@@ -15,7 +15,6 @@ const DEFAULT_CONCURRENCY = 10;
 const MAX_CLAIM_BATCH = 512;
 /** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
 const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
-/** Handlers may keep one turn of the event loop this busy. */
 const MAX_TURN_MS = 5;
 const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
@@ -218,7 +217,6 @@ export class WorkerLoop implements Worker {
       this.#claimError = error;
       this.#isDry = true;
       const refusal = this.#engine.store.damage.refusal("claim");
-      // Where every claim is rejected, the engine has logged why.
       if (refusal === null) this.#claimFailure.log(this.#engine.log, "error", "claiming failed; it is tried again", error);
       // A finding of damage may be cleared; lost locks and replaced files stay lost.
       if (refusal === null || refusal.code === "DAMAGED") this.#setAlarm(CLAIM_RETRY_MS);

@@ -41,7 +41,6 @@ export interface ExamineOptions {
   now: number;
 }
 
-/** Inspects everything and changes nothing. */
 export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
   const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;

@@ -79,7 +79,6 @@ export class Operator {
     return this.#engine.location;
   }
 
-  /** Throws `DAMAGED` if the database is read-only. */
   refuseDamaged(): void {
     this.#engine.refuseDamaged();
   }
@@ -132,7 +131,6 @@ export class Operator {
     return this.#engine.store.queries.queues();
   }
 
-  /** False if the queue was in that state already. */
   setPaused(queue: string, paused: boolean): Promise<boolean> {
     const { queues } = this.#engine.store;
     return queues.setPaused(queue, paused);
@@ -238,7 +236,6 @@ export class Operator {
     return this.#engine.store.events.newest();
   }
 
-  /** The subscription is not stored. */
   followEvents(on: OnEvent, options: { types?: string[] }, from: number): Subscription {
     return this.#engine.relays.subscribe(on, options, from);
   }

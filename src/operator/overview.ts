@@ -36,14 +36,12 @@ export interface ProcessStatus {
 interface Unworked {
   name: string;
   version: number;
-  /** Waiting jobs included. */
   pending: number;
 }
 
 export interface Overview {
   at: number;
   database: { path: string; id: string; durability: Durability };
-  /** Why the database is read-only; null: no known damage. */
   damaged: string | null;
   /** Parts that the damage makes unreadable, and that are left empty. */
   unreadable: string[];
@@ -52,7 +50,6 @@ export interface Overview {
   counts: Record<JobState, number>;
   queues: QueueOverview[];
   processes: ProcessStatus[];
-  /** Running jobs that were claimed by hand. */
   byHand: number;
   ready: boolean;
   unworked: Unworked[];
@@ -64,7 +61,6 @@ export interface Overview {
   /** Null: the server's own. */
   wal: WalView | null;
   crashes: { last: CrashRecoveryReport | null; open: StoredReport[] };
-  /** Recovery that waits for an operator's approval. */
   pending: RecoveryPlan | null;
 }
 
@@ -148,7 +144,6 @@ export function workersIn({ processes }: { processes: readonly ProcessStatus[] }
 /** Commands that stay while they have nothing to do: `run --watch` waits for a change of its source. */
 const LONG_COMMANDS = /^holdfast (?:work|run)\b/;
 
-/** Another short command like this one. */
 function isShortCommand({ program, running, works }: ProcessStatus): boolean {
   return program.startsWith("holdfast ") && !LONG_COMMANDS.test(program) && running === 0 && works.length === 0;
 }
@@ -189,7 +184,6 @@ async function crashPending(hf: Holdfast): Promise<RecoveryPlan | null> {
 export interface OpenBuild extends Pick<Build, "id" | "pipeline" | "state" | "reason" | "budget" | "spent" | "createdAt"> {
   left: number;
   failed: number;
-  /** A budget was approved; the next run continues. */
   approved: boolean;
   lead: { pid: number; host: string; program: string; programHash: string; beatAt: number; life: Life | "gone" } | null;
 }
@@ -288,7 +282,6 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const gone = processes.filter((process) => !mayBeAlive(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
-  // A process that claims by hand is a worker, of unknown names.
   if (ready && noWorker && byHand === 0) {
     const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;

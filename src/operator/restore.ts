@@ -76,7 +76,6 @@ export function salvageWhole({ backup, folder, ...request }: SalvageOptions): Pr
   });
 }
 
-/** Skips damaged ones. */
 async function newestWholeBackup(
   path: string,
   given: string | undefined,

@@ -61,7 +61,6 @@ export class Admission {
   }
 }
 
-/** The first job of an all-or-nothing batch that cannot be added. */
 export function findRejected(jobs: readonly NewJob[], existing: JobLookup): RejectedJob | undefined {
   const owners = new Map<string, string>();
   for (const { id, followUpId, name, after } of jobs) {

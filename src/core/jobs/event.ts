@@ -133,7 +133,6 @@ export function removedJobsData(jobs: number, { state, queue }: { state: Finishe
   return { state, jobs, ...(queue === undefined ? {} : { queue }) };
 }
 
-/** `job.failed` matches itself, `job.*` all types that begin so. */
 export function matchesEventType(type: string, types: readonly string[] | undefined): boolean {
   if (types === undefined) return true;
   return types.some((asked) => (asked.endsWith("*") ? type.startsWith(asked.slice(0, -1)) : type === asked));

@@ -24,7 +24,6 @@ export type Outcome =
   /** The handler threw, or exceeded its timeout. `retry: false` fails now; `delay` overrides the backoff. */
   | { kind: "error"; error: JobError; retry?: boolean; delay?: number }
   | { kind: "later"; delay: number; error: JobError }
-  /** This code cannot read the payload: a retry would not help. */
   | { kind: "unreadable"; error: JobError }
   /** Given back before its handler was called, or on the holder's request; no attempt is charged. */
   | { kind: "released" }

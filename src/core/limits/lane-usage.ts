@@ -33,7 +33,6 @@ export interface LaneUsageState {
   lowest: number;
   last: number;
   bucket: number;
-  /** When the gate must recheck this usage. */
   dueAt: number | null;
 }
 
@@ -192,7 +191,6 @@ export class RowMissing extends Error {
   }
 }
 
-/** The rows fetched so far; reading does not change them. */
 export class FetchedRows implements LimitRows {
   readonly #ruleOf: (id: number) => LimitRule;
   readonly #usages = new Map<string, readonly StoredLaneUsage[]>();

@@ -44,7 +44,6 @@ export interface LimitChanges {
   saved: LaneUsage[];
   due: LaneUsage[];
   parked: { usage: LaneUsage; job: ParkedJob }[];
-  /** Jobs that were ready and may not start. */
   closed: JobKey[];
   opened: { key: JobKey; lane: number }[];
 }

@@ -29,7 +29,6 @@ export interface Ledger {
   reserved: Amount;
 }
 
-/** Rounds down, where costs round up. */
 export function toBudget(cost: unknown, what: string): Budget {
   const { usd, tokens } = checkCost(cost, what);
   return {

@@ -158,7 +158,6 @@ interface WhyInput {
   members?: readonly Difference[];
   forced?: boolean;
   failedBefore?: boolean;
-  /** The handler's text changed and the version did not. */
   edited?: boolean;
 }
 

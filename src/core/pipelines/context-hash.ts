@@ -13,7 +13,6 @@ export function valueHash(stored: string | Uint8Array | null): ValueHash {
   return `${typeof stored === "string" ? "json" : "bytes"}:${hash("sha256", stored)}`;
 }
 
-/** Everything that a stage's result depends on, and nothing else. */
 export interface ContextParts {
   stage: string;
   version: number;

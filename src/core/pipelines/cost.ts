@@ -112,7 +112,6 @@ function roundUp(value: number, parts: number): number {
   return near / parts >= value ? near : near + 1;
 }
 
-/** Rounds down: a budget is never more than was given. */
 export function roundDown(value: number, parts: number): number {
   const near = Math.round(value * parts);
   return near / parts <= value ? near : near - 1;

@@ -141,7 +141,6 @@ export function withResult(completed: CompletedStages, result: ResultKey): Compl
   return completed.map((step) => (step.result === null ? { ...step, result } : step));
 }
 
-/** Ids are indexed. */
 export const MAX_ID_BYTES = 2_000;
 
 /** Separates a target's id from those of its parents. No id contains it. */

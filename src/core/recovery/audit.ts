@@ -14,7 +14,6 @@ export interface Actor {
   user?: string;
 }
 
-/** `holdfast unlock (pid 4711 on here, by alice)`. */
 export function actorText({ program, pid, host, user }: Actor): string {
   return `${program} (pid ${pid} on ${host}${user === undefined ? "" : `, by ${user}`})`;
 }

@@ -7,7 +7,6 @@ interface Extent {
 
 export interface OpenCircumstances {
   durability: "power" | "process";
-  /** The host was rebooted since the witness was written. */
   rebooted: boolean;
   isNew: boolean;
   /** The host has been up since the witness was written; else the witness may lack its last second. */
@@ -21,7 +20,6 @@ export interface Loss {
   commitsMissing: number;
 }
 
-/** Compares a database with what a process once saw in it. */
 export function findLoss(seen: Extent | null, here: Extent, circumstances: OpenCircumstances): Loss | null {
   if (seen === null) return null;
   // A restore puts an earlier state in place on purpose, and starts a new epoch.

@@ -79,7 +79,6 @@ export interface Findings {
 
 export const NO_FINDINGS: Findings = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
-/** Each error once, and the largest number of missing commits. */
 export function addFindings(found: Findings, more: Partial<Findings>): Findings {
   const missing = [found.commitsMissing, more.commitsMissing ?? null].filter((one) => one !== null);
   return {

@@ -13,7 +13,6 @@ export interface GlobOptions {
   what: string;
   /** Whether `*` and `**` match names that begin with a dot; true for `ignore`, `match` and `only`. */
   hidden: boolean;
-  /** Ids are paths below a root: no glob may lead out of it. */
   paths: boolean;
   code: string;
 }

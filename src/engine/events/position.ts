@@ -5,13 +5,11 @@ import type { Store } from "../../store/store.ts";
 /** A dead holder is replaced sooner, see `FREE` in the store. */
 const RIGHT_TTL_MS = 30_000;
 const RENEWAL_MS = RIGHT_TTL_MS / 3;
-/** How often the position behind skipped events is stored. */
 const SKIPPED_SAVE_MS = 1_000;
 
 /** A relay's position among the events, and its right to continue from there. */
 export interface DeliveryPosition {
   readonly cursor: number;
-  /** Aborts when the right is lost. */
   readonly lost: AbortSignal;
   /** Resolves when every later event is certain to reach the relay. */
   open(): Promise<void>;

@@ -8,7 +8,6 @@ import { type Log, describeError } from "../log.ts";
 
 const PAGE_EVENTS = 500;
 const STANDBY_MS = 400;
-/** A sink that refuses so many new events in a row is down. */
 const MAX_REFUSALS_IN_A_ROW = 5;
 /** An unanswered event is held back for this multiple of the time it took, so that others are delivered most of the time. */
 const UNANSWERED_PAUSE_FACTOR = 4;
@@ -131,7 +130,7 @@ export class Relay {
     if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
     // Another process has delivered meanwhile.
     if (position.cursor !== from) return;
-    // Once lost, the place has another signal, for the next hold.
+    // Once lost, the position has another signal, for the next hold.
     const { lost } = position;
     await this.#offerAll(held, due, page, lost).finally(() => {
       if (!lost.aborted && position.cursor < held.deliveredTo) position.skip(held.deliveredTo);

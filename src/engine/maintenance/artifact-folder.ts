@@ -26,7 +26,6 @@ export class ArtifactFolder {
     this.#given = given;
   }
 
-  /** Null: not configured, and there is no default. */
   get path(): string | null {
     if (this.#given !== undefined) return resolve(this.#given);
     if (this.#location.kind === "postgres") return null;

@@ -342,7 +342,6 @@ export class Janitor {
     return [...this.#lives.values()].every(isProvenDead);
   }
 
-  /** The rest follows while the claim continues. */
   async #recoverFirst(dead: readonly DeadProcess[]): Promise<void> {
     const { some, all } = this.recovery.start(dead, { opening: false, alone: this.#isAlone(), first: MAX_LEASES_BEFORE_CLAIM });
     all.catch((error: unknown) => this.#log.warn("recovering failed; it is tried again", describeError(error)));
