@@ -282,8 +282,9 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const gone = processes.filter((process) => !mayBeAlive(process));
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
-  if (ready && noWorker && byHand === 0) {
-    const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
+  const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
+  // A counter of a limit that is due makes `ready` true, also when no job waits at it.
+  if (ready && pending > 0 && noWorker && byHand === 0) {
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
     alarms.push(alarm("NOBODY_WORKS", true, message, "holdfast work FILES…"));
   } else {

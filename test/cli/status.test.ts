@@ -129,3 +129,16 @@ test("the advice of status can be pasted: it names the database that was named, 
     await elsewhere.remove();
   }
 });
+
+test("a database whose jobs have all ended is healthy without a worker, also after a limit by rate", async (t) => {
+  const limited = await Place.make();
+  t.after(() => limited.remove());
+  {
+    await using hf = await open(limited.db);
+    const mail = job({ name: "mail", limit: { rate: "20/s" }, run: () => {} });
+    hf.work([mail]);
+    await hf.jobs.wait(await hf.enqueue(mail, 1));
+  }
+  const health = await limited.run(["health"]);
+  assert.deepEqual([health.code, health.stdout.split(":")[0]], [0, "ok"]);
+});
