@@ -55,7 +55,7 @@ test("plan says what would run, what is cached and what it costs, and leaves the
       "summarise    0       1        3   ≤ $0.30",
       "index        0       0        1     $0.00",
       "total        3       2        4   ≤ $0.30",
-      "unknown: what comes behind something that has to run first.\n",
+      "unknown: steps whose input depends on a step that has not run yet.\n",
     ].join("\n"),
   );
   assert.deepEqual(await readFile(place.db), before);

@@ -97,6 +97,13 @@ test("a report with errors makes health say so until an operator acknowledges it
   assert.equal((await place.run(["recover"])).code, 1, "nor is `recover` content");
   const { stdout } = await place.run(["recover", "--last"]);
   assert.match(stdout, /^Recovered, and something is wrong\.\n(.*\n)* {2}commits missing +3\n {2}error +3 commits that were/);
+  const worker = place.start(["work", JOBS]);
+  await worker.said("Working");
+  worker.child.kill("SIGKILL");
+  await worker.ended;
+  await place.run(["recover"]);
+  const later = await place.run(["recover", "--last"]);
+  assert.match(later.stdout, /^Recovered\.\n[\s\S]*Recovered, and something is wrong\.\n/, "the open report is shown, too");
   const said = await place.run(["recover", "--acknowledge"]);
   assert.equal(said.stdout, "Acknowledged 1 report with errors.\n");
   const well = JSON.parse((await place.run(["health", "--json"])).stdout) as Health;

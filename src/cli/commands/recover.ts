@@ -45,9 +45,9 @@ export function recoverCommand(parent: Command): void {
       const page = (one: CrashRecoveryReport) => reportPage(one, operator.now(), operator.location.kind);
       const { done, recovered } = await operator.recover(since);
       const left = await operator.expiredLeases(LEASES_COUNTED);
-      const { log, ...totals } = await operator.recoveryTotals();
-      // `lastReport` waits for a recovery that is under way.
+      // `lastReport` waits for a recovery that is under way; the totals include it then.
       const report = await hf.recovery.lastReport();
+      const { log, ...totals } = await operator.recoveryTotals();
       const wrong = await operator.failedReports(LEASES_COUNTED);
       if (wrong.length > 0) process.exitCode = EXIT.failed;
       answer(command, { done, recovered, left, totals, history: log, report, wrong }, () =>
@@ -90,7 +90,10 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
   const none = () => (next === "" ? paint("dim", "No process has crashed so far.") : next);
   if (last) {
     const report = await hf.recovery.lastReport();
-    return [{ report, waiting, lost }, () => (report === null ? none() : page(reportPage(report, now, operator.location.kind)))];
+    // The advice to acknowledge reports names this command, so it shows all that stand open.
+    const open = (await operator.failedReports(LEASES_COUNTED)).filter(({ recoveredAt }) => recoveredAt !== report?.recoveredAt);
+    const text = (one: CrashRecoveryReport) => reportPage(one, now, operator.location.kind);
+    return [{ report, open, waiting, lost }, () => (report === null ? none() : page([report, ...open].map(text).join("\n\n")))];
   }
   const reports = await hf.recovery.history();
   return [{ reports, waiting, lost }, () => (reports.length === 0 ? none() : page(table(columns(now), reports)))];

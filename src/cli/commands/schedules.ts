@@ -73,7 +73,7 @@ export function scheduleTable(schedules: readonly Schedule[], now: number): stri
 
 function nextTick({ paused, nextAt, timezone }: Schedule, now: number): string {
   if (paused) return "paused";
-  const when = nextAt > now ? `in ${untilText(nextAt - now)}` : `due since ${ageText(now - nextAt)}`;
+  const when = nextAt > now ? `in ${untilText(nextAt - now)}` : `${ageText(now - nextAt)} overdue`;
   return `${clockTime(nextAt, timezone)} (${when})`;
 }
 
