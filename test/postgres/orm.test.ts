@@ -30,6 +30,10 @@ interface Orm {
   nested(orders: { order: number; fails: boolean }[]): Promise<void>;
 }
 
+function sqlOf(order: unknown): string {
+  return `insert into orders values (${Number(order)})`;
+}
+
 describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
@@ -176,20 +180,19 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     };
   }
 
-  const sqlOf = (order: unknown) => `insert into orders values (${Number(order)})`;
+  const putByKnex = async (trx: Knex.Transaction, order: unknown) => {
+    await trx.raw(sqlOf(order));
+    return hf.enqueue(ship, unchecked({ order }), { tx: await trx.client.acquireConnection() });
+  };
 
   function withKnex(db: Knex): Orm {
-    const put = async (trx: Knex.Transaction, order: unknown) => {
-      await trx.raw(sqlOf(order));
-      return hf.enqueue(ship, unchecked({ order }), { tx: await trx.client.acquireConnection() });
-    };
     return {
-      place: (order, then) => db.transaction((trx) => put(trx, order).finally(then)),
+      place: (order, then) => db.transaction((trx) => putByKnex(trx, order).finally(then)),
       nested: (all) =>
         db.transaction(async (trx) => {
           for (const { order, fails } of all) {
             const inner = await trx.transaction();
-            await put(inner, order);
+            await putByKnex(inner, order);
             await (fails ? inner.rollback() : inner.commit());
           }
         }),
@@ -215,24 +218,25 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     };
   }
 
+  const putByTypeOrm = async ({ queryRunner }: EntityManager, order: unknown) => {
+    const runner = queryRunner as QueryRunner;
+    await runner.query(sqlOf(order));
+    return hf.enqueue(ship, unchecked({ order }), { tx: runner });
+  };
+
   function withTypeOrm(source: DataSource): Orm {
-    const put = async ({ queryRunner }: EntityManager, order: unknown) => {
-      const runner = queryRunner as QueryRunner;
-      await runner.query(sqlOf(order));
-      return hf.enqueue(ship, unchecked({ order }), { tx: runner });
-    };
     const ready = source.initialize();
     return {
       place: async (order, then) => {
         await ready;
-        return source.transaction((manager) => put(manager, order).finally(then));
+        return source.transaction((manager) => putByTypeOrm(manager, order).finally(then));
       },
       nested: async (all) => {
         await ready;
         await source.transaction(async (manager) => {
           for (const { order, fails } of all) {
             const inner = manager.transaction(async (nested) => {
-              await put(nested, order);
+              await putByTypeOrm(nested, order);
               if (fails) throw new Error("undone");
             });
             await inner.catch((error: Error) => assert.ok(fails, error.message));
@@ -242,21 +246,22 @@ describe("a row and its job, on PostgreSQL", { skip: noServer }, () => {
     };
   }
 
+  const putByMikroOrm = async (em: SqlEntityManager, order: unknown) => {
+    await em.execute(sqlOf(order));
+    const trx = em.getTransactionContext() as Kysely<unknown>;
+    return hf.enqueue(ship, unchecked({ order }), {
+      tx: { query: (text, values) => trx.executeQuery(CompiledQuery.raw(text, values)) },
+    });
+  };
+
   function withMikroOrm(orm: MikroORM): Orm {
-    const put = async (em: SqlEntityManager, order: unknown) => {
-      await em.execute(sqlOf(order));
-      const trx = em.getTransactionContext() as Kysely<unknown>;
-      return hf.enqueue(ship, unchecked({ order }), {
-        tx: { query: (text, values) => trx.executeQuery(CompiledQuery.raw(text, values)) },
-      });
-    };
     return {
-      place: (order, then) => orm.em.fork().transactional((em) => put(em, order).finally(then)),
+      place: (order, then) => orm.em.fork().transactional((em) => putByMikroOrm(em, order).finally(then)),
       nested: (all) =>
         orm.em.fork().transactional(async (em) => {
           for (const { order, fails } of all) {
             const inner = em.transactional(async (nested) => {
-              await put(nested, order);
+              await putByMikroOrm(nested, order);
               if (fails) throw new Error("undone");
             });
             await inner.catch((error: Error) => assert.ok(fails, error.message));
