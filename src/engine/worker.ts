@@ -66,6 +66,8 @@ export class WorkerLoop implements Worker {
   #isStarting = false;
   #isClaiming = false;
   #isPeeking = false;
+  /** In the last claim. */
+  #foundJobs = false;
   /** Nothing to claim as far as known; `#wakes` counts what may have changed that. */
   #isDry = false;
   #wakes = 0;
@@ -207,7 +209,8 @@ export class WorkerLoop implements Worker {
       const commits = this.#commits;
       this.#claimError = null;
       this.#claimFailure.reset();
-      if (claimed.length > 0) this.#addClaimed(claimed, before);
+      this.#foundJobs = claimed.length > 0;
+      if (this.#foundJobs) this.#addClaimed(claimed, before);
       if (claimed.length === max && max > this.#concurrency) return this.#claimNextThenStart();
       this.#startArrived();
       // Reclaimed jobs are claimed next. The claimed jobs have started already, and do not wait for that.
@@ -303,9 +306,13 @@ export class WorkerLoop implements Worker {
     queueMicrotask(() => this.#runTurn());
   }
 
-  /** Another process has committed: read before asking for the write lock. */
+  /**
+   * Another process has committed. Asking for the write lock is cheap for the worker that gets the jobs and a waste for all others,
+   * so a worker whose last claim found nothing reads first.
+   */
   #peek(): void {
     if (!this.#isDry || this.#isPeeking) return void this.#wakes++;
+    if (this.#foundJobs) return this.#wake();
     this.#isPeeking = true;
     const wakes = ++this.#wakes;
     this.#engine.store
