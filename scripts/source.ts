@@ -50,7 +50,7 @@ export function docOf({ text, docs }: SourceFile, { start }: Node): string {
 }
 
 function docText(comment: string): string {
-  return comment.replaceAll(/\s*\n\s*\*?\s*|^\*\s*/g, " ").trim();
+  return comment.replaceAll(/^\*|\s*\n\s*\*?\s*/g, " ").trim();
 }
 
 /** Calls `visit` with a node and all nodes below it, the outer ones first. */

@@ -136,8 +136,8 @@ function buildPage(
 ): string {
   const parts = [buildSummary(build, now), `${paint("dim", "created")} ${instantText(build.createdAt, now)}`];
   if (lead !== null) {
-    const dead = isDead ? ": the orchestrator is dead" : "";
-    parts.push(`${paint("dim", "led by")}  pid ${lead.pid} on ${lead.host} (${lead.program})${dead}`);
+    const dead = isDead ? ": the process is dead" : "";
+    parts.push(`${paint("dim", "orchestrator")}  pid ${lead.pid} on ${lead.host} (${lead.program})${dead}`);
   }
   if (row.state === "BUDGET_PAUSE") {
     parts.push(pausedText(row, build));

@@ -43,7 +43,7 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
   if (!(await operator.breakOrchestratorLock(pipeline, force ? undefined : holder))) throw taken(pipeline);
   return [
     { name: pipeline, build, pid, host, program, forced: isAlive },
-    () => `Unlocked ${oneLine(pipeline)}: build ${build} was led by ${holderText(lock)}. The next run continues it.`,
+    () => `Unlocked ${oneLine(pipeline)}: the orchestrator of build ${build} was ${holderText(lock)}. The next run continues it.`,
   ];
 }
 

@@ -52,50 +52,46 @@ interface Metric {
 const PREFIX = "holdfast";
 
 export const METRICS: Readonly<Record<string, Metric>> = {
-  up: gauge("Whether the database could be opened and read.", ({ database }) => database !== null),
-  database_info: gauge("Always 1; what it is called.", ({ database }) => database && [{ labels: { ...database }, value: 1 }], [
-    "id",
-    "store",
-    "durability",
-  ]),
-  healthy: gauge("Whether `holdfast health` says ok.", ({ isHealthy }) => isHealthy),
-  damaged: gauge("Whether the database is damaged, and only read.", ({ isDamaged }) => isDamaged),
-  recovery_pending: gauge("Whether what a crash has left waits for an operator's word.", ({ isPending }) => isPending),
-  alarms: gauge("Alarms that stand, as `holdfast status` shows them.", ({ alarms }) => alarms && samplesBy("code", alarms), [
-    "code",
-  ]),
+  up: gauge("1 when the database can be opened and read.", ({ database }) => database !== null),
+  database_info: gauge(
+    "Always 1. The labels identify the database.",
+    ({ database }) => database && [{ labels: { ...database }, value: 1 }],
+    ["id", "store", "durability"],
+  ),
+  healthy: gauge("1 when `holdfast health` reports ok.", ({ isHealthy }) => isHealthy),
+  damaged: gauge("1 when the database is damaged and read-only.", ({ isDamaged }) => isDamaged),
+  recovery_pending: gauge("1 when a manual recovery is waiting for `holdfast recover --apply`.", ({ isPending }) => isPending),
+  alarms: gauge("Open alarms, as in `holdfast status`.", ({ alarms }) => alarms && samplesBy("code", alarms), ["code"]),
 
   jobs: gauge(
-    "Jobs that there are.",
+    "Jobs in the database.",
     ({ queues }) =>
       queues?.flatMap(({ name, counts }) => JOB_STATES.map((state) => sample(counts[state], { queue: name, state }))) ?? null,
     ["queue", "state"],
   ),
   jobs_ended_total: {
-    ...perQueue("Jobs that have ended so far, also those that were forgotten since.", ({ ended }) => ended),
+    ...perQueue("Jobs that have ended, including jobs that were removed since.", ({ ended }) => ended),
     type: "counter",
   },
-  queue_paused: perQueue("Whether a queue hands out nothing.", ({ paused }) => (paused ? 1 : 0)),
-  queue_oldest_pending_seconds: perQueue("How long the oldest job has waited that could run now.", ({ oldestAt }, at) =>
+  queue_paused: perQueue("1 when the queue is paused.", ({ paused }) => (paused ? 1 : 0)),
+  queue_oldest_pending_seconds: perQueue("Age of the oldest pending job that is ready to run.", ({ oldestAt }, at) =>
     oldestAt === undefined ? 0 : seconds(at - oldestAt),
   ),
-  stale_entries: gauge("Running jobs that a recovery would take back now.", ({ stale }) => stale?.entries),
+  stale_entries: gauge("Running jobs that a recovery would reclaim now.", ({ stale }) => stale?.entries),
   stale_locks: gauge("Locks that a recovery would release now.", ({ stale }) => stale?.locks),
   leases_expired: gauge(
-    "Running jobs whose lease has expired and that were not reclaimed yet.",
+    "Running jobs whose lease has expired and that are not reclaimed yet.",
     ({ expiredLeases }) => expiredLeases,
   ),
-  leases_reclaimed_total: counter("Jobs that were ever taken back, after a crash or not.", ({ reclaimed }) => reclaimed?.leases),
-  locks_cleaned_total: counter("Locks that were ever cleaned up.", ({ reclaimed }) => reclaimed?.locks),
+  leases_reclaimed_total: counter("Jobs reclaimed, after a crash or an expired lease.", ({ reclaimed }) => reclaimed?.leases),
+  locks_cleaned_total: counter("Stale locks released.", ({ reclaimed }) => reclaimed?.locks),
 
-  processes: gauge(
-    "Processes that have the database open, or died with it open.",
-    ({ processes }) => processes && samplesBy("life", processes),
-    ["life"],
-  ),
-  workers: gauge("Processes among them that work, as far as can be told.", ({ workers }) => workers),
+  processes: gauge("Registered processes, alive or dead.", ({ processes }) => processes && samplesBy("life", processes), [
+    "life",
+  ]),
+  workers: gauge("Registered processes that run a worker and are alive.", ({ workers }) => workers),
   build_state: gauge(
-    "1 for the state that the newest build of a pipeline is in.",
+    "1 for the state of the pipeline's newest build.",
     ({ builds }) =>
       builds?.flatMap(({ pipeline, state }) =>
         BUILD_STATES.map((each) => sample(each === state ? 1 : 0, { pipeline, state: each })),
@@ -103,7 +99,7 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     ["pipeline", "state"],
   ),
   schedules: gauge(
-    "Schedules that there are.",
+    "Schedules.",
     ({ schedules }) => {
       if (schedules === null) return null;
       const paused = schedules.filter((schedule) => schedule.paused).length;
@@ -111,72 +107,72 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     },
     ["state"],
   ),
-  schedules_overdue_seconds: gauge("By how much the most overdue tick is late; 0 where none is.", ({ schedules, at }) => {
+  schedules_overdue_seconds: gauge("Delay of the most overdue tick; 0 when none is overdue.", ({ schedules, at }) => {
     if (schedules === null) return null;
     return Math.max(0, ...schedules.filter(({ paused }) => !paused).map(({ nextAt }) => (at - nextAt) / 1_000));
   }),
-  sink_behind_events: perSink("Events that a sink or subscriber has yet to get.", ({ behind }) => behind),
+  sink_behind_events: perSink("Events not delivered yet.", ({ behind }) => behind),
   sink_lag_seconds: perSink(
-    "How long ago the oldest of them happened.",
+    "Age of the oldest event that is not delivered yet.",
     ({ oldestAt }, at) => oldestAt && seconds(at - oldestAt),
   ),
-  sink_failures: perSink("Deliveries that have failed in a row.", ({ failures }) => failures),
+  sink_failures: perSink("Consecutive failed deliveries.", ({ failures }) => failures),
 
-  recoveries_total: counter("Crashes that were recovered from, each with its report.", ({ reports }) => reports?.reports),
-  recoveries_failed: gauge(
-    "Reports with errors among those that are kept, acknowledged or not.",
-    ({ reports }) => reports?.failed,
+  recoveries_total: counter("Recoveries after a crash. Each has a report.", ({ reports }) => reports?.reports),
+  recoveries_failed: gauge("Stored recovery reports with errors, acknowledged or not.", ({ reports }) => reports?.failed),
+  recoveries_open: gauge(
+    "Stored recovery reports with errors that no operator has acknowledged.",
+    ({ reports }) => reports?.open,
   ),
-  recoveries_open: gauge("Reports with errors that no operator has acknowledged.", ({ reports }) => reports?.open),
-  recovery_jobs_recovered_total: counter("Jobs taken back from crashed processes.", ({ reports }) => reports?.jobsRecovered),
+  recovery_jobs_recovered_total: counter("Jobs reclaimed from crashed processes.", ({ reports }) => reports?.jobsRecovered),
   recovery_jobs_reset_to_pending_total: counter(
-    "Those of them that are tried again.",
+    "Reclaimed jobs that were set back to pending.",
     ({ reports }) => reports?.jobsResetToPending,
   ),
   recovery_jobs_quarantined_total: counter(
-    "Those of them that had crashed too often.",
+    "Reclaimed jobs that were quarantined because they had crashed too often.",
     ({ reports }) => reports?.jobsQuarantined,
   ),
-  recovery_builds_crashed_total: counter("Builds that lost their orchestrator.", ({ reports }) => reports?.buildsCrashed),
-  recovery_locks_released_total: counter("Locks of crashed processes.", ({ reports }) => reports?.locksReleased),
+  recovery_builds_crashed_total: counter("Builds whose orchestrator died.", ({ reports }) => reports?.buildsCrashed),
+  recovery_locks_released_total: counter(
+    "Locks of crashed processes that were released.",
+    ({ reports }) => reports?.locksReleased,
+  ),
   recovery_commits_missing_total: counter(
-    "Acknowledged commits that were not there any more.",
+    "Acknowledged commits that were missing after a crash.",
     ({ reports }) => reports?.commitsMissing,
   ),
-  recovery_seconds_total: counter("Time that it took to give everything back.", ({ reports }) =>
-    seconds(reports?.recoveryDurationMs),
-  ),
-  recovery_last_timestamp_seconds: gauge("When the last crash was recovered from.", ({ lastReport }) =>
-    seconds(lastReport?.recoveredAt),
-  ),
-  recovery_last_successful: gauge("Whether nothing was found to be wrong then.", ({ lastReport }) => lastReport?.wasSuccessful),
-  recovery_last_processes: gauge("Processes that died then.", ({ lastReport }) => lastReport?.crashed.length),
-  recovery_last_jobs_recovered: gauge("Jobs taken back then.", ({ lastReport }) => lastReport?.jobsRecovered),
+  recovery_seconds_total: counter("Time spent in recoveries.", ({ reports }) => seconds(reports?.recoveryDurationMs)),
+  recovery_last_timestamp_seconds: gauge("Time of the last recovery.", ({ lastReport }) => seconds(lastReport?.recoveredAt)),
+  recovery_last_successful: gauge("1 when the last recovery found no error.", ({ lastReport }) => lastReport?.wasSuccessful),
+  recovery_last_processes: gauge("Dead processes in the last recovery.", ({ lastReport }) => lastReport?.crashed.length),
+  recovery_last_jobs_recovered: gauge("Jobs reclaimed in the last recovery.", ({ lastReport }) => lastReport?.jobsRecovered),
   recovery_last_jobs_reset_to_pending: gauge(
-    "Those of them that are tried again.",
+    "Jobs set back to pending in the last recovery.",
     ({ lastReport }) => lastReport?.jobsResetToPending,
   ),
   recovery_last_jobs_quarantined: gauge(
-    "Those of them that had crashed too often.",
+    "Jobs quarantined in the last recovery, because they had crashed too often.",
     ({ lastReport }) => lastReport?.jobsQuarantined,
   ),
-  recovery_last_builds_crashed: gauge("Builds that lost their orchestrator then.", ({ lastReport }) => lastReport?.buildsCrashed),
-  recovery_last_locks_released: gauge("Locks of the processes that died then.", ({ lastReport }) => lastReport?.locksReleased),
+  recovery_last_builds_crashed: gauge(
+    "Builds whose orchestrator died, in the last recovery.",
+    ({ lastReport }) => lastReport?.buildsCrashed,
+  ),
+  recovery_last_locks_released: gauge("Locks released in the last recovery.", ({ lastReport }) => lastReport?.locksReleased),
   recovery_last_commits_missing: gauge(
-    "Acknowledged commits that were not there then.",
+    "Acknowledged commits missing in the last recovery.",
     ({ lastReport }) => lastReport?.commitsMissing,
   ),
-  recovery_last_seconds: gauge("How long it took to give everything back then.", ({ lastReport }) =>
-    seconds(lastReport?.recoveryDurationMs),
-  ),
+  recovery_last_seconds: gauge("Duration of the last recovery.", ({ lastReport }) => seconds(lastReport?.recoveryDurationMs)),
 
   database_size_bytes: gauge("Size of the database.", ({ size }) => size?.bytes),
-  database_unused_bytes: gauge("What of it is free for what comes; of a file.", ({ size }) => size?.unused),
-  disk_free_bytes: gauge("What is left on the disk of the file.", ({ diskFree }) => diskFree),
-  wal_size_bytes: gauge("The write-ahead log that is in use; of a file.", ({ wal }) => wal?.bytes),
-  wal_copied_bytes: gauge("What of it is in the database, too.", ({ wal }) => wal?.copied),
-  backups: gauge("Whole backups in their folder; of a file.", ({ backups }) => backups?.count),
-  backup_newest_timestamp_seconds: gauge("When the newest of them was made.", ({ backups }) => seconds(backups?.newest)),
+  database_unused_bytes: gauge("Free space inside the database file. SQLite only.", ({ size }) => size?.unused),
+  disk_free_bytes: gauge("Free space on the disk of the database file. SQLite only.", ({ diskFree }) => diskFree),
+  wal_size_bytes: gauge("Size of the write-ahead log. SQLite only.", ({ wal }) => wal?.bytes),
+  wal_copied_bytes: gauge("Part of the write-ahead log that is checkpointed.", ({ wal }) => wal?.copied),
+  backups: gauge("Complete backups in the backup folder. SQLite only.", ({ backups }) => backups?.count),
+  backup_newest_timestamp_seconds: gauge("Time of the newest backup.", ({ backups }) => seconds(backups?.newest)),
 };
 
 export function familiesOf(facts: MetricsSnapshot): Family[] {
