@@ -23,6 +23,7 @@ import {
 } from "../core/text/options.ts";
 import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts";
 import type { DamageStore } from "../store/maintenance.ts";
+import { countJobs } from "../store/queries.ts";
 import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import type { Engine } from "./engine.ts";
@@ -92,7 +93,7 @@ export class Jobs {
     checkFilter(filter);
     const { damage, queries } = this.#engine.store;
     await rejectIncomplete(damage, how, "jobs.counts", "Jobs cannot be counted");
-    return queries.counts(filter);
+    return countJobs(queries, filter);
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
@@ -266,7 +267,7 @@ export class Queues {
   async list(options: ReadOptions = {}): Promise<QueueView[]> {
     this.#refuseClosed();
     await rejectIncomplete(this.#engine.store.damage, options, "queues.list", "Queues cannot be listed");
-    const queues = await this.#engine.store.queries.queues();
+    const { queues } = await this.#engine.store.queries.overview();
     return queues.map(({ name, paused, counts, oldestAt }) => {
       return oldestAt === undefined ? { name, paused, counts } : { name, paused, counts, oldestAt };
     });

@@ -57,7 +57,6 @@ export class Engine {
   readonly #timedOut = new Map<number, Claimed>();
   readonly #works = new Set<readonly Works[]>();
   readonly #stopMaintenance: () => void;
-  readonly #unlistenDamage: () => void;
   /** False if no thread can reach the store, or the clock is not the system's. */
   readonly #hasThread: boolean;
   #unlisten: (() => void) | null = null;
@@ -87,7 +86,7 @@ export class Engine {
     try {
       if (options.onlyReads || store.damage.damaged !== null) return new Engine(store, location, options, UNREGISTERED);
       if (options.recovery === "manual" && (await needsOperator(store))) {
-        store.seal(() => recoveryPending(location.name));
+        store.hooks.refuseWrites = () => recoveryPending(location.name);
         return new Engine(store, location, options, UNREGISTERED, true);
       }
       const self = await store.processes.register({
@@ -149,7 +148,7 @@ export class Engine {
     this.scheduler = new Scheduler({ store, clock: this.clock, log: this.log });
     const mode = () => (location.kind === "sqlite" ? modeLike(location.path) : (location.mode ?? DEFAULT_FILE_MODE));
     this.relays = new Relays({ store, clock: this.clock, log: this.log, self, janitor: this.janitor, mode });
-    this.#unlistenDamage = store.damage.onDamaged((error) => this.#onDamaged(error));
+    store.hooks.onDamaged = (error) => this.#onDamaged(error);
     if (store.damage.damaged !== null)
       this.log.error("the database is damaged, and is only read", { what: store.damage.damaged, hint: DAMAGE_HINT });
     const interval = setInterval(() => {
@@ -285,7 +284,7 @@ export class Engine {
   async close(): Promise<void> {
     this.#closing = true;
     this.#stopMaintenance();
-    this.#unlistenDamage();
+    this.store.hooks.onDamaged = () => {};
     this.#cancelCheck();
     await this.#checking;
     this.#keeperTimer?.();

@@ -14,11 +14,11 @@ export async function metricsSnapshot(
 ): Promise<MetricsSnapshot> {
   const { store, location, clock, isReadOnly } = hf.engine;
   // Empty queues have finished jobs too.
-  const counted = store.queries.queues();
+  const counted = store.queries.overview();
   const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
     // What could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
-    ifReadable(() => counted),
+    ifReadable(async () => (await counted).queues),
     ifReadable(async () => (await store.builds.list({ newest: true })).items),
     ifReadable(() => store.schedules.list()),
     ifReadable(() => store.sinks.list()),

@@ -19,6 +19,7 @@ import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
 import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
 import {
+  breakOrchestratorLock,
   buildById,
   type BuildRow,
   ORCHESTRATOR_TTL_MS,
@@ -127,8 +128,8 @@ export class Operator {
     return metricsSnapshot(this.#hf, options);
   }
 
-  queues(): Promise<QueueOverview[]> {
-    return this.#engine.store.queries.queues();
+  async queues(): Promise<QueueOverview[]> {
+    return (await this.#engine.store.queries.overview()).queues;
   }
 
   setPaused(queue: string, paused: boolean): Promise<boolean> {
@@ -188,7 +189,8 @@ export class Operator {
 
   /** Its build becomes CRASHED. With `holder`, only if that process still holds it: another may have acquired the lock. */
   breakOrchestratorLock(pipeline: string, holder?: ProcessId): Promise<boolean> {
-    return this.#engine.store.builds.breakLead(pipeline, this.#engine.actor, holder);
+    const { store, actor } = this.#engine;
+    return breakOrchestratorLock(store.builds, pipeline, { by: actor, ...(holder === undefined ? {} : { holder }) });
   }
 
   /** The build's row, with what `hf.builds.get` leaves out. Throws `NO_SUCH_BUILD`. */

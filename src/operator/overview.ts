@@ -14,7 +14,7 @@ import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
-import type { LaneOverview, QueueOverview } from "../store/queries.ts";
+import { type LaneOverview, type QueueOverview, sumCounts } from "../store/queries.ts";
 import type { Life, ProcessView, Works } from "../store/processes.ts";
 import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
@@ -65,13 +65,12 @@ export interface Overview {
 }
 
 /** `counted`: the queues if the caller has read them: counting pending jobs is expensive. */
-export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.queues()): Promise<Overview> {
+export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.overview()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const partial = new PartialReading();
-  const [queues, lanes, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
+  const [{ queues, lanes }, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
-      partial.read("queues", [], () => counted),
-      partial.read("names", [], () => store.queries.lanes()),
+      partial.read("queues", { queues: [], lanes: [] }, () => counted),
       partial.read("processes", [], () => store.processes.probe(bootId())),
       partial.read("running jobs", new Map(), () => store.processes.running()),
       partial.read("locks", [], () => store.locks.list()),
@@ -158,9 +157,10 @@ function findUnworked(
   const worked = new Set(workersIn({ processes }).flatMap(({ works }) => works.map(idOf)));
   const found = new Map<string, Unworked>();
   for (const lane of lanes) {
-    if (lane.pending === 0 || paused.has(lane.queue) || worked.has(idOf(lane))) continue;
+    const left = lane.counts.pending + lane.counts.waiting;
+    if (left === 0 || paused.has(lane.queue) || worked.has(idOf(lane))) continue;
     const { name, version } = lane;
-    const pending = lane.pending + (found.get(idOf(lane))?.pending ?? 0);
+    const pending = left + (found.get(idOf(lane))?.pending ?? 0);
     found.set(idOf(lane), { name, version, pending });
   }
   return [...found.values()].sort((a, b) => b.pending - a.pending);
@@ -168,12 +168,6 @@ function findUnworked(
 
 function idOf({ name, version }: { name: string; version: number }): string {
   return `${version} ${name}`;
-}
-
-function sumCounts(queues: readonly QueueOverview[]): Record<JobState, number> {
-  const total = Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
-  for (const { counts } of queues) for (const state of JOB_STATES) total[state] += counts[state];
-  return total;
 }
 
 async function crashPending(hf: Holdfast): Promise<RecoveryPlan | null> {

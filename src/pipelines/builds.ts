@@ -30,6 +30,7 @@ import {
 import { Values } from "./values.ts";
 import type { SourceChanges } from "./sources/changes.ts";
 import {
+  abandonment,
   buildById,
   type BuildRow,
   type OrchestratorLockRow,
@@ -179,7 +180,7 @@ export class Builds {
   /** Abandons a build. The next build reuses its results. */
   async abandon(id: string, reason: string): Promise<Build> {
     const { store, actor } = this.#engine;
-    return this.#end(id, reason, () => store.builds.abandon(id, reason, actor));
+    return this.#end(id, reason, () => store.builds.move(id, abandonment(reason), { by: actor }));
   }
 
   /** Refuses a paused build more money: it ends FAILED, for the reason `budget_refused`. The next build reuses its results. */

@@ -31,12 +31,11 @@ export interface BuildStore {
   /** Resumes the queue of an ACTIVE build once no work of earlier builds is left. False: some is, or the token is not the lock's. */
   letRun(build: string, lock: LockToken): Promise<boolean>;
   /**
-   * By the orchestrator; null: the lock has another token. The lock is released if the build is not ACTIVE after the move. `by`:
-   * a move without the lock, of a paused build that fails.
+   * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
+   * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
+   * process than `holder` holds it.
    */
-  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null>;
-  /** An operator's action: removes the lock, so that the orchestrator stops. Null: no such build. */
-  abandon(build: string, note: string, by: string): Promise<BuildRow | null>;
+  move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
   /** Uses a token and sets the budget: the next `resume` needs no token. Throws core's refusals. */
   approve(build: string, approval: Approval, by: string): Promise<BuildRow | null>;
   /** A new token for a paused build; earlier ones become invalid. */
@@ -50,8 +49,6 @@ export interface BuildStore {
 
   beat(lock: LockToken): Promise<boolean>;
   orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
-  /** An operator's action: removes the lock, and its ACTIVE build is CRASHED. `holder`: only if this process still holds it. */
-  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean>;
   /**
    * Moves ACTIVE builds without a live orchestrator to CRASHED: its process is dead, not registered, or, unless among `alive`,
    * without a heartbeat for ORCHESTRATOR_TTL_MS; or the build has no lock.
@@ -90,6 +87,11 @@ export interface Approval {
 export interface LockToken {
   pipeline: string;
   token: string;
+}
+
+export interface ByOperator {
+  by: string;
+  holder?: ProcessId;
 }
 
 export interface NewOrchestratorLock {
@@ -303,8 +305,21 @@ export const REPLACED = {
   note: "another build was started",
 } as const satisfies WantedMove;
 
-export function brokenBy(by: string): WantedMove {
-  return { ...LOST, note: `the lock was broken by ${by}` };
+export function abandonment(note: string): WantedMove {
+  return { move: "abandon", reason: "abandoned", note };
+}
+
+/** An operator's action: removes the lock, and its ACTIVE build is CRASHED. `holder`: only if this process still holds it. */
+export async function breakOrchestratorLock(builds: BuildStore, pipeline: string, operator: ByOperator): Promise<boolean> {
+  const lock = await leadOf(builds, pipeline);
+  if (lock === null) return false;
+  try {
+    return (await builds.move(lock.build, { ...LOST, note: `the lock was broken by ${operator.by}` }, operator)) !== null;
+  } catch (error) {
+    // The build has left ACTIVE, and its lock was released, since it was read.
+    if (error instanceof HoldfastError && error.code === "BUILD_STATE") return false;
+    throw error;
+  }
 }
 
 export function factsOf(

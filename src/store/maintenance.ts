@@ -93,6 +93,8 @@ export interface Checked {
   artifacts: string[];
   /** Whether everything was checked: only then can it clear a finding. */
   isComplete: boolean;
+  /** If it was to clear findings and has none: null, or why they stay: the log, or the number of commits, still disagrees. */
+  stays?: string | null;
 }
 
 /** "quick": only pages, half a second for a million jobs. "whole": also every row and index. */
@@ -109,15 +111,11 @@ export interface DamageStore {
    */
   refusal(of: "write" | "claim", again?: boolean): HoldfastError | null;
   readonly opening: Opening | null;
-  /** Checks off the main thread. Damage is stored, and the store is read-only from then on. */
-  check(how: Thoroughness): Promise<Checked>;
   /**
-   * Clears findings of damage after a complete check without findings. Returns null, or why not: the log, or the number of
-   * commits, still disagrees. Processes that opened the database read-only must open it again.
+   * Checks off the main thread. Damage is stored, and the store is read-only from then on. `clears`: findings that are cleared if
+   * the check is complete and has none. Processes that opened the database read-only must open it again.
    */
-  clear(ids: readonly string[]): Promise<string | null>;
+  check(how: Thoroughness, clears?: readonly string[]): Promise<Checked>;
   /** Findings of all processes that no report has recorded yet; damage stays until a check or a restore clears it. */
   findings(): Promise<Finding[]>;
-  /** Called when writes or claims are rejected from now on; with null, when they are accepted again. */
-  onDamaged(call: (error: HoldfastError | null) => void): () => void;
 }

@@ -1,14 +1,18 @@
 import type { Lane } from "../core/jobs/claiming.ts";
-import { type FinishedState, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 
 export interface QueryStore {
   get(id: string): Promise<Job | null>;
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>>;
-  queues(): Promise<QueueOverview[]>;
-  lanes(): Promise<LaneOverview[]>;
+  overview(): Promise<JobOverview>;
+}
+
+/** The jobs of each queue, and of each lane that has ever had one. */
+export interface JobOverview {
+  queues: QueueOverview[];
+  lanes: LaneOverview[];
 }
 
 export interface ListFilter {
@@ -31,7 +35,22 @@ export interface QueueOverview {
 }
 
 export interface LaneOverview extends Works {
-  pending: number;
+  counts: Record<JobState, number>;
+}
+
+export async function countJobs(
+  queries: Pick<QueryStore, "overview">,
+  { queue, name }: { queue?: string; name?: string } = {},
+): Promise<Record<JobState, number>> {
+  const { lanes } = await queries.overview();
+  const isAsked = (lane: LaneOverview) => (queue ?? lane.queue) === lane.queue && (name ?? lane.name) === lane.name;
+  return sumCounts(lanes.filter(isAsked));
+}
+
+export function sumCounts(of: readonly { counts: Record<JobState, number> }[]): Record<JobState, number> {
+  const sum = noJobs();
+  for (const { counts } of of) for (const state of JOB_STATES) sum[state] += counts[state];
+  return sum;
 }
 
 export interface LaneCount {
@@ -46,68 +65,52 @@ export function lanesOf(lanes: Iterable<Lane>, filter: { queue?: string; name?: 
   return [...lanes].filter((lane) => (queue ?? lane.queue) === lane.queue && (name ?? lane.name) === lane.name);
 }
 
-export function countsOf(counted: Iterable<LaneCount>, lanes: readonly Lane[] | null): Record<JobState, number> {
-  const wanted = lanes && new Set(lanes.map(({ id }) => id));
-  const counts = none();
-  for (const { lane, state, n } of counted) if (wanted === null || wanted.has(lane)) counts[state] += n;
-  return counts;
-}
-
 interface Counted {
-  lanes: Iterable<Lane>;
+  lanes: readonly Lane[];
   set: ReadonlyMap<string, { paused: boolean }>;
-  unfinished: Iterable<LaneCount>;
-  finished: Iterable<Tallied>;
+  counted: readonly (LaneCount & Omit<Tallied, "state">)[];
   /** By lane: when the oldest job that could run now was made. */
   oldest: ReadonlyMap<number, number>;
 }
 
-export function queueOverviews({ lanes, set, unfinished, finished, oldest }: Counted, now: number): QueueOverview[] {
+export function jobOverview({ lanes, set, counted, oldest }: Counted, now: number): JobOverview {
   const queues = new Map<string, QueueOverview>();
   const overview = (name: string): QueueOverview => {
     let queue = queues.get(name);
     if (queue === undefined) {
       const paused = set.get(name)?.paused ?? false;
-      queues.set(name, (queue = { name, paused, counts: none(), ended: 0, lastMinute: noneEnded() }));
+      queues.set(name, (queue = { name, paused, counts: noJobs(), ended: 0, lastMinute: noneEnded() }));
     }
     return queue;
   };
   for (const name of set.keys()) overview(name);
-  const ofLane = new Map<number, QueueOverview>();
-  for (const lane of lanes) {
-    const queue = overview(lane.queue);
-    ofLane.set(lane.id, queue);
-    const at = oldest.get(lane.id);
+  // A lane that was added for a user's transaction that rolled back has never had a job. A lane that was added after the lanes
+  // were read is counted next time.
+  const byLane = Map.groupBy(counted, ({ lane }) => lane);
+  const overviews = lanes.flatMap(({ id, queue: name, ...lane }): LaneOverview[] => {
+    const ofLane = byLane.get(id);
+    if (ofLane === undefined) return [];
+    const queue = overview(name);
+    const at = oldest.get(id);
     if (at !== undefined && (queue.oldestAt === undefined || at < queue.oldestAt)) queue.oldestAt = at;
-  }
-  // A lane that was made after the lanes were read is counted next time.
-  for (const { lane, state, n } of unfinished) {
-    const queue = ofLane.get(lane);
-    if (queue !== undefined) queue.counts[state] += n;
-  }
-  for (const tallied of finished) {
-    const queue = ofLane.get(tallied.lane);
-    if (queue === undefined) continue;
-    queue.counts[tallied.state] += tallied.n;
-    queue.ended += tallied.ended;
-    queue.lastMinute[tallied.state] += lastMinute(tallied, now);
-  }
+    const counts = noJobs();
+    for (const { state, ...tallied } of ofLane) {
+      counts[state] += tallied.n;
+      queue.counts[state] += tallied.n;
+      if (!isFinished(state)) continue;
+      queue.ended += tallied.ended;
+      queue.lastMinute[state] += lastMinute({ state, ...tallied }, now);
+    }
+    return [{ queue: name, name: lane.name, version: lane.version, counts }];
+  });
   for (const queue of queues.values()) if (queue.counts.pending === 0) delete queue.oldestAt;
-  return [...queues.values()].sort((a, b) => a.name.localeCompare(b.name));
-}
-
-export function laneOverviews(lanes: Iterable<Lane>, unfinished: Iterable<LaneCount>): LaneOverview[] {
-  const pending = new Map<number, number>();
-  for (const { lane, state, n } of unfinished) {
-    if (state !== "running") pending.set(lane, (pending.get(lane) ?? 0) + n);
-  }
-  return [...lanes].map(({ id, queue, name, version }) => ({ queue, name, version, pending: pending.get(id) ?? 0 }));
+  return { queues: [...queues.values()].sort((a, b) => a.name.localeCompare(b.name)), lanes: overviews };
 }
 
 function noneEnded(): Record<FinishedState, number> {
   return { succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
 }
 
-function none(): Record<JobState, number> {
+function noJobs(): Record<JobState, number> {
   return Object.fromEntries(JOB_STATES.map((state) => [state, 0])) as Record<JobState, number>;
 }

@@ -29,6 +29,7 @@ export interface Store {
   readonly durability: Durability;
   /** The given clock, or the database's clock as far as it is known here. */
   readonly clock: Clock;
+  readonly hooks: StoreHooks;
   readonly queries: QueryStore;
   readonly queues: QueueStore;
   readonly builds: BuildStore;
@@ -79,12 +80,24 @@ export interface Store {
 
   /** Calls after each commit of this store, and of others unless `ownOnly`, which costs less. Returns a function that stops it. */
   onChange(call: (change: Change) => void, options?: ChangeOptions): () => void;
-  /** Rejects every write with this error from now on; null: accepts them again. */
-  seal(refusal: (() => HoldfastError) | null): void;
   close(): Promise<void>;
 }
 
 export type Durability = "power" | "process";
+
+/** What a store asks of the program that has it open, which sets these. */
+export interface StoreHooks {
+  /** The error with which every write is rejected; null: writes are accepted. */
+  refuseWrites: (() => HoldfastError) | null;
+  /** Finds missing artifacts inside a transaction. Until it is set, references are not checked. */
+  missingArtifacts(hashes: Iterable<string>): readonly string[];
+  /** Writes or claims are rejected from now on; null: they are accepted again. */
+  onDamaged(error: HoldfastError | null): void;
+}
+
+export function newHooks(): StoreHooks {
+  return { refuseWrites: null, missingArtifacts: () => [], onDamaged: () => {} };
+}
 
 export interface NewJob {
   name: string;

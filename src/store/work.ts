@@ -31,8 +31,6 @@ export interface WorkStore {
   saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]>;
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
 
-  /** Finds missing artifacts inside a transaction. Without it, references are not checked. */
-  watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void;
   /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
   artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;

@@ -284,7 +284,7 @@ for (const [what, estimate, says] of WRONG_ESTIMATES) {
     const seen = async () => [
       await here.hf.builds.list(),
       await store.audit.page({ after: 0, limit: 10 }),
-      await store.queries.queues(),
+      (await store.queries.overview()).queues,
     ];
     const before = await seen();
     for (const source of [items(() => ["a", "b"], { id: (id) => id }), files("*.txt", { root: here.root })]) {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { join } from "node:path";
 import { type Build, items, open, pipeline } from "../../src/index.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { buildById, leadOf, type OrchestratorLockRow } from "../../src/store/builds.ts";
+import { breakOrchestratorLock, buildById, leadOf, type OrchestratorLockRow } from "../../src/store/builds.ts";
 import { counts, outputsOf, refusal, test, type Yard, yard } from "./parts.ts";
 
 /** Numbers of which those from three on wait to be let go. */
@@ -263,7 +263,7 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
     beatAt: ____,
     ...lead
   } = (await leadOf(builds, "slow")) as OrchestratorLockRow;
-  assert.equal(await builds.breakLead("slow", "operator"), true);
+  assert.equal(await breakOrchestratorLock(builds, "slow", { by: "operator" }), true);
   const broken = await buildById(builds, handle.id);
   assert.deepEqual([broken?.state, broken?.reason], ["CRASHED", "orchestrator_lost"], "in the transaction that broke the lock");
   await builds.resume({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
@@ -281,5 +281,5 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
   while (!(await Promise.race([over, clock.advance(50).then(() => false)])));
   assert.equal((await done).state, "ACTIVE", "it is left to the other");
   assert.deepEqual((await builds.orchestratorLocks()).length, 1);
-  assert.equal(await builds.breakLead("slow", "operator"), true);
+  assert.equal(await breakOrchestratorLock(builds, "slow", { by: "operator" }), true);
 });

@@ -9,6 +9,8 @@ import { isQueuePaused, seeBuild } from "./build-parts.ts";
 import { changesDuring, ERROR, pass, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { claimOf, dollars, ended, everyWork, money, parsing, parsingOne, result, settleItem, site } from "./work-parts.ts";
+import { abandonment } from "../../src/store/builds.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 /** Five dollars, as the builds of these cases have. */
 const FIVE = { micros: 5_000_000, tokens: null };
@@ -282,7 +284,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
     const reserved = running.reduce((sum, { estimate }) => sum + estimate, 0);
     assert.deepEqual(await money(store, build), { spent, reserved }, `after step ${step}`);
   }
-  await store.builds.abandon(build.id, "enough", "operator");
+  await store.builds.move(build.id, abandonment("enough"), { by: "operator" });
   await store.work.clearWork({ pipeline: "docs", which: "all", limit: 1_000 });
   for (const { saved, estimate } of running) spent += Math.max(saved, estimate);
   assert.deepEqual(await money(store, build), { spent, reserved: 0 });
@@ -292,7 +294,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
   });
   const { open, stages } = await seeBuild(store, build);
   assert.deepEqual([open, ...stages.map((stage) => stage.open)], [0, 0, 0]);
-  assert.deepEqual((await store.queries.counts({ queue: build.queue })).running, 0);
+  assert.deepEqual((await countJobs(store.queries, { queue: build.queue })).running, 0);
 }
 
 function cost(micros: number): Amount {

@@ -130,7 +130,7 @@ export async function everything(store: Store): Promise<object> {
     leads: await store.builds.orchestratorLocks(),
     audit: await store.audit.page({ after: 0, limit: 1_000 }),
     events: await store.events.page({ after: 0, limit: 1_000 }),
-    queues: await store.queries.queues(),
+    queues: (await store.queries.overview()).queues,
   };
 }
 
@@ -156,7 +156,7 @@ export async function changesNothing(store: Store, answer: unknown, act: () => P
 
 /** Whether the queue of this build is paused. */
 export async function isQueuePaused(store: Store, { queue }: { queue: string }): Promise<boolean> {
-  return (await store.queries.queues()).some(({ name, paused }) => name === queue && paused);
+  return (await store.queries.overview()).queues.some(({ name, paused }) => name === queue && paused);
 }
 
 /** Number of its jobs that a worker could claim now. */

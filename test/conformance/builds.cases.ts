@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { BUILD_MOVES, type BuildMove, type WantedMove } from "../../src/core/pipelines/build.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import { pipelineQueue } from "../../src/core/pipelines/work.ts";
-import { buildById, leadOf, type OrchestratedBuild, type NewBuild, newestBuild } from "../../src/store/builds.ts";
+import { abandonment, buildById, leadOf, type OrchestratedBuild, type NewBuild, newestBuild } from "../../src/store/builds.ts";
 import type { StoredResult } from "../../src/store/work.ts";
 import {
   BUDGET,
@@ -218,7 +218,7 @@ export function buildCases(check: Check): void {
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, SUCCEED, lock));
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, { move: "fail", reason: "targets_failed" }, lock));
     await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, { move: "crash", reason: LOST }, lock));
-    await refused(store, "BUILD_NOT_READY", () => store.builds.abandon(build.id, " ", "operator"));
+    await refused(store, "BUILD_NOT_READY", () => store.builds.move(build.id, abandonment(" "), { by: "operator" }));
     await refused(store, "BUILD_REASON", () => store.builds.move(build.id, { move: "fail", reason: "stopped" }, lock));
     await refused(store, "BUILD_STATE", () => store.builds.move(build.id, { move: "start", reason: "started" }, lock));
     await refused(store, "BUILD_STATE", () => store.builds.move(build.id, { move: "resume", reason: "resumed" }, lock));
@@ -226,8 +226,8 @@ export function buildCases(check: Check): void {
 
   check("what has ended never moves again", async ({ store }) => {
     const led = await started(store);
-    await store.builds.abandon(led.build.id, "not needed", "operator");
-    await refused(store, "BUILD_STATE", () => store.builds.abandon(led.build.id, "really", "operator"));
+    await store.builds.move(led.build.id, abandonment("not needed"), { by: "operator" });
+    await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, abandonment("really"), { by: "operator" }));
     await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led)));
     for (const move of Object.keys(BUILD_MOVES) as BuildMove[]) {
       const wanted = { move, reason: "abandoned", note: "please" } as const;
@@ -241,7 +241,7 @@ export function buildCases(check: Check): void {
   check("an operator abandons a build in any state, and its orchestrator has no lock any more", async ({ store, clock }) => {
     const { build, lock } = await started(store);
     pass(clock, 10);
-    const abandoned = made(await store.builds.abandon(build.id, "wrong folder", "operator"));
+    const abandoned = made(await store.builds.move(build.id, abandonment("wrong folder"), { by: "operator" }));
     assert.deepEqual(
       [abandoned.state, abandoned.reason, abandoned.note, abandoned.seq, abandoned.finishedAt],
       ["ABANDONED", "abandoned", "wrong folder", 2, clock.now()],
@@ -250,10 +250,10 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await store.builds.orchestratorLocks(), []);
     assert.equal(await store.builds.beat(lock), false);
     const crashed = await stopped(store);
-    assert.equal((await store.builds.abandon(crashed.build.id, "again", "operator"))?.state, "ABANDONED");
+    assert.equal((await store.builds.move(crashed.build.id, abandonment("again"), { by: "operator" }))?.state, "ABANDONED");
     const pausing = await paused(store);
-    assert.equal((await store.builds.abandon(pausing.build.id, "too dear", "operator"))?.state, "ABANDONED");
-    assert.equal(await store.builds.abandon("b00000000000000000", "gone", "operator"), null);
+    assert.equal((await store.builds.move(pausing.build.id, abandonment("too dear"), { by: "operator" }))?.state, "ABANDONED");
+    assert.equal(await store.builds.move("b00000000000000000", abandonment("gone"), { by: "operator" }), null);
   });
 
   check("a build resumes only with the pipeline that it was started with", async ({ store }) => {
@@ -340,7 +340,7 @@ export function buildCases(check: Check): void {
       assert.deepEqual(await store.work.results({ retried: at.build.key, after: 0, limit: 9 }), rest);
       assert.equal((await seeTarget(store, "a")).failure, null);
       assert.deepEqual(await counts(store, at.build), [1, 0, { parse: [0, 0, 0, 0, 1], index: [0, 0, 0, 0, 0] }]);
-      await store.builds.abandon(at.build.id, "enough", "operator");
+      await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
       assert.deepEqual((await counts(store, at.build))[1], 1, "the other one has failed and was not tried again");
     },
   );
@@ -374,7 +374,7 @@ export function buildCases(check: Check): void {
       return led;
     };
     const first = await add();
-    await store.builds.abandon(first.build.id, "once", "operator");
+    await store.builds.move(first.build.id, abandonment("once"), { by: "operator" });
     await add({ pipeline: "blog" });
     const third = await add();
     await store.builds.move(third.build.id, STOPPED, third.lock);
@@ -405,9 +405,9 @@ export function buildCases(check: Check): void {
     assert.deepEqual((await store.builds.list({ newest: true })).items, []);
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog" });
-    await store.builds.abandon(docs.build.id, "enough", "anna");
+    await store.builds.move(docs.build.id, abandonment("enough"), { by: "anna" });
     const again = await started(store);
-    await store.builds.abandon(blog.build.id, "enough", "anna");
+    await store.builds.move(blog.build.id, abandonment("enough"), { by: "anna" });
     const { items: found } = await store.builds.list({ newest: true });
     assert.deepEqual(
       found.map(({ id, pipeline, state }) => [id, pipeline, state]),
@@ -424,7 +424,7 @@ export function buildCases(check: Check): void {
     const at = clock.now();
     pass(clock, 1_000);
     await store.builds.move(build.id, STOPPED, lock);
-    await store.builds.abandon(build.id, "enough", "alice");
+    await store.builds.move(build.id, abandonment("enough"), { by: "alice" });
     const entries = await store.audit.page({ after: 0, limit: 10, subject: build.id });
     const by = "holdfast run docs.ts (pid 4321 on here)";
     const rest = { note: null, budget: { usd: 5 }, approved: false };

@@ -24,6 +24,7 @@ import {
   workOff,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 export function dependencyCases(check: Check): void {
   check("a job that comes after another waits until it has succeeded, and then is pending", async ({ store }) => {
@@ -31,7 +32,7 @@ export function dependencyCases(check: Check): void {
     const id = await addOne(store, { after: [upstream.id] });
     assert.equal((await see(store, id)).state, "waiting");
     assert.deepEqual(await claimIds(store), []);
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, running: 1, waiting: 1 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, running: 1, waiting: 1 });
     const changes = await changesDuring(store, () => settle(store, upstream, SUCCEEDED));
     assert.ok(
       changes.some(({ ready }) => ready?.has("work")),
@@ -95,7 +96,7 @@ export function dependencyCases(check: Check): void {
       assert.deepEqual([born.state, born.finishedAt, born.error?.code], ["cancelled", clock.now(), "UPSTREAM_ENDED"]);
       assert.match(born.error?.message ?? "", /^Job up, which it was to come after/);
       assert.deepEqual(await workOff(store), [other], "no other job is touched");
-      const counts = await store.queries.counts({});
+      const counts = await countJobs(store.queries);
       assert.deepEqual(counts, { ...NONE, cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 });
     });
   }
@@ -173,7 +174,7 @@ export function dependencyCases(check: Check): void {
     await add(store, { id: "bottom", after: ["left", "right"] });
     await settle(store, await claimOne(store), { kind: "error", error: ERROR, retry: false });
     assert.deepEqual(await states(store), ["failed", "cancelled", "cancelled", "cancelled"]);
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, failed: 1, cancelled: 3 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, failed: 1, cancelled: 3 });
   });
 
   check("upstreams that end in one batch, well and badly, leave nothing waiting", async ({ store }) => {
@@ -237,7 +238,7 @@ export function dependencyCases(check: Check): void {
     const jobs = Array.from({ length: 10_000 }, (): JobLike => ({ after: [upstream.id] }));
     const ids = await add(store, ...jobs);
     await settle(store, upstream, SUCCEEDED);
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, succeeded: 1, pending: 10_000 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, succeeded: 1, pending: 10_000 });
     assert.deepEqual(await claimIds(store, { max: 3 }), ids.slice(0, 3));
   });
 
@@ -245,7 +246,7 @@ export function dependencyCases(check: Check): void {
     await add(store, { id: "0" });
     await add(store, ...Array.from({ length: 999 }, (_, i): JobLike => ({ id: String(i + 1), after: [String(i)] })));
     await store.cancel("0");
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, cancelled: 1_000 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, cancelled: 1_000 });
   });
 
   check("follow-ups come after each other, and after the job that made them", async ({ store }) => {

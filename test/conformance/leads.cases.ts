@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { ORCHESTRATOR_TTL_MS, leadOf, newestBuild } from "../../src/store/builds.ts";
+import { abandonment, breakOrchestratorLock, ORCHESTRATOR_TTL_MS, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
@@ -73,8 +73,8 @@ export function leadCases(check: Check): void {
       const view = await leadOf(store.builds, "docs");
       // The lock is not broken for the process that the operator found dead: another process has taken it since.
       const other = await register(store);
-      await changesNothing(store, false, () => store.builds.breakLead("docs", "alice", other));
-      assert.equal(await store.builds.breakLead("docs", "alice", lead.holder), true);
+      await changesNothing(store, false, () => breakOrchestratorLock(store.builds, "docs", { by: "alice", holder: other }));
+      assert.equal(await breakOrchestratorLock(store.builds, "docs", { by: "alice", holder: lead.holder }), true);
       const crashed = await seeBuild(store, build);
       assert.deepEqual(
         [crashed.state, crashed.reason, crashed.note, crashed.seq],
@@ -98,7 +98,7 @@ export function leadCases(check: Check): void {
         ],
       );
       assert.deepEqual([entries[1]?.before, entries[1]?.after], [view, null]);
-      await changesNothing(store, false, () => store.builds.breakLead("docs", "alice"));
+      await changesNothing(store, false, () => breakOrchestratorLock(store.builds, "docs", { by: "alice" }));
       await changesNothing(store, false, () => store.builds.beat(lock));
     },
   );
@@ -187,7 +187,7 @@ export function leadCases(check: Check): void {
 
   check("only ACTIVE builds are orphans", async ({ store }) => {
     const { lead } = await stopped(store);
-    await store.builds.abandon((await newestBuild(store.builds, "docs"))?.id ?? "", "done with", "operator");
+    await store.builds.move((await newestBuild(store.builds, "docs"))?.id ?? "", abandonment("done with"), { by: "operator" });
     const resting = await paused(store, { lead: { ...lead, token: "token-2" } });
     await store.processes.unregister(lead.holder);
     await changesNothing(store, [], () => store.builds.orphan({ dead: [lead.holder], alive: [] }, AT_STARTUP));
@@ -207,8 +207,8 @@ export function leadCases(check: Check): void {
 /** How an orchestrator loses its lock without having let it go. */
 const LOSSES: Record<string, (store: Store, build: string, holder: ProcessId) => Promise<unknown>> = {
   "was taken for dead": (store, _, holder) => store.builds.orphan({ dead: [holder], alive: [] }, LOST),
-  "had its lock broken": (store) => store.builds.breakLead("docs", "operator"),
-  "had its build abandoned": (store, build) => store.builds.abandon(build, "enough", "operator"),
+  "had its lock broken": (store) => breakOrchestratorLock(store.builds, "docs", { by: "operator" }),
+  "had its build abandoned": (store, build) => store.builds.move(build, abandonment("enough"), { by: "operator" }),
 };
 
 /** All that an orchestrator does, by one whose lock is another's by now. */

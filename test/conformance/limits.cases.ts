@@ -22,6 +22,7 @@ import {
   workOff,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 const ONE = declaring([limitRule({ concurrency: 1 })]);
 const TWO = declaring([limitRule({ concurrency: 2 })]);
@@ -214,7 +215,7 @@ export function limitCases(check: Check): void {
     assert.ok(await store.cancel(five));
     await settle(store, held[0] as Claimed, SUCCEEDED);
     assert.deepEqual(await workOff(store), [six]);
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, succeeded: 2, cancelled: 4 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, succeeded: 2, cancelled: 4 });
   });
 
   check("an operator's retry goes through the limit", async ({ store }) => {
@@ -417,14 +418,14 @@ export function limitCases(check: Check): void {
   check("jobs that wait for their limit are pending in every query", async ({ store }) => {
     const jobs = await add(store, ...many(5, TWO, "a"));
     await claim(store);
-    assert.deepEqual(await store.queries.counts({}), { ...NONE, running: 2, pending: 3 });
+    assert.deepEqual(await countJobs(store.queries), { ...NONE, running: 2, pending: 3 });
     assert.deepEqual(
       (await store.queries.list({ state: "pending", limit: 10 })).items.map(({ id }) => id),
       jobs.slice(2),
     );
-    assert.equal((await store.queries.queues())[0]?.counts.pending, 3);
+    assert.equal((await store.queries.overview()).queues[0]?.counts.pending, 3);
     assert.deepEqual(
-      (await store.queries.lanes()).map(({ pending }) => pending).filter((pending) => pending > 0),
+      (await store.queries.overview()).lanes.map(({ counts }) => counts.pending).filter((pending) => pending > 0),
       [3],
     );
   });

@@ -22,6 +22,7 @@ import {
   takeBack,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 function held({ worker, host, pid, leaseExpiresAt }: Job) {
   return { worker, host, pid, leaseExpiresAt };
@@ -154,7 +155,7 @@ export function lookCases(check: Check): void {
     assert.deepEqual(await pages({}), ids);
     assert.deepEqual(await pages({ queue: "work" }), ids.slice(1));
     assert.deepEqual(await pages({ name: "other" }), ids.slice(0, 1));
-    assert.equal((await store.queries.counts({})).pending, ids.length);
+    assert.equal((await countJobs(store.queries)).pending, ids.length);
   });
 
   check("a list shows each job as get does", async ({ store }) => {
@@ -182,8 +183,8 @@ export function lookCases(check: Check): void {
   // ── counts ──
 
   check("an empty store counts nothing of every state", async ({ store }) => {
-    assert.deepEqual(await store.queries.counts({}), none());
-    assert.deepEqual(await store.queries.queues(), []);
+    assert.deepEqual(await countJobs(store.queries), none());
+    assert.deepEqual((await store.queries.overview()).queues, []);
   });
 
   check("counts are by queue and by name, too", async ({ store }) => {
@@ -196,12 +197,12 @@ export function lookCases(check: Check): void {
     );
     const claimed = await claimOne(store, { from: [{ name: "a", queue: "q", lease: LEASE }] });
     await settle(store, claimed, SUCCEEDED);
-    assert.deepEqual(await store.queries.counts({ queue: "p" }), { ...none(), pending: 1 });
-    assert.deepEqual(await store.queries.counts({ queue: "q" }), { ...none(), pending: 2, succeeded: 1 });
-    assert.deepEqual(await store.queries.counts({ name: "a" }), { ...none(), pending: 1, succeeded: 1 });
-    assert.deepEqual(await store.queries.counts({ name: "b", queue: "q" }), { ...none(), pending: 2 });
-    assert.deepEqual(await store.queries.counts({ name: "b", queue: "p" }), none());
-    assert.deepEqual(await store.queries.counts({ name: "absent" }), none());
+    assert.deepEqual(await countJobs(store.queries, { queue: "p" }), { ...none(), pending: 1 });
+    assert.deepEqual(await countJobs(store.queries, { queue: "q" }), { ...none(), pending: 2, succeeded: 1 });
+    assert.deepEqual(await countJobs(store.queries, { name: "a" }), { ...none(), pending: 1, succeeded: 1 });
+    assert.deepEqual(await countJobs(store.queries, { name: "b", queue: "q" }), { ...none(), pending: 2 });
+    assert.deepEqual(await countJobs(store.queries, { name: "b", queue: "p" }), none());
+    assert.deepEqual(await countJobs(store.queries, { name: "absent" }), none());
   });
 
   check("counts equal what lists show after every kind of move", async ({ store, clock }) => {
@@ -232,12 +233,12 @@ export function lookCases(check: Check): void {
       await pick(moves)();
       const jobs = await seeAll(store);
       for (const { state } of jobs) seen.add(state);
-      assert.deepEqual(await store.queries.counts({}), tally(jobs), `after move ${n}`);
-      const queues = await store.queries.queues();
+      assert.deepEqual(await countJobs(store.queries), tally(jobs), `after move ${n}`);
+      const queues = (await store.queries.overview()).queues;
       for (const queue of queues) {
         const here = jobs.filter((job) => job.queue === queue.name);
         assert.deepEqual(queue.counts, tally(here));
-        assert.deepEqual(await store.queries.counts({ queue: queue.name }), queue.counts);
+        assert.deepEqual(await countJobs(store.queries, { queue: queue.name }), queue.counts);
       }
     }
     assert.deepEqual(
@@ -249,23 +250,23 @@ export function lookCases(check: Check): void {
 
   check.shared("counts persist", async ({ store, reopen }) => {
     await oneOfEach(store);
-    const before = [await store.queries.counts({}), await store.queries.queues()];
+    const before = [await countJobs(store.queries), (await store.queries.overview()).queues];
     const reopened = await reopen();
-    assert.deepEqual([await reopened.queries.counts({}), await reopened.queries.queues()], before);
+    assert.deepEqual([await countJobs(reopened.queries), (await reopened.queries.overview()).queues], before);
   });
 
   check.shared("what one process changes, the other sees", async ({ store, another }) => {
     const other = await another();
-    assert.deepEqual(await other.queries.counts({}), none());
+    assert.deepEqual(await countJobs(other.queries), none());
     const id = await addOne(store, { name: "new", queue: "new" });
     assert.equal((await other.queries.get(id))?.name, "new");
-    assert.deepEqual(await other.queries.counts({ queue: "new" }), { ...none(), pending: 1 });
+    assert.deepEqual(await countJobs(other.queries, { queue: "new" }), { ...none(), pending: 1 });
     assert.deepEqual(
-      (await other.queries.queues()).map(({ name }) => name),
+      (await other.queries.overview()).queues.map(({ name }) => name),
       ["new"],
     );
     await settle(store, await claimOne(store), SUCCEEDED);
-    assert.deepEqual(await other.queries.counts({ name: "new" }), { ...none(), succeeded: 1 });
+    assert.deepEqual(await countJobs(other.queries, { name: "new" }), { ...none(), succeeded: 1 });
   });
 
   // ── queues ──
@@ -273,7 +274,7 @@ export function lookCases(check: Check): void {
   check("queues are listed by name, with their counts", async ({ store }) => {
     await add(store, { name: "a", queue: "q" }, { name: "b", queue: "q" }, { name: "a", queue: "p" });
     assert.deepEqual(
-      (await store.queries.queues()).map(({ name, counts }) => [name, counts]),
+      (await store.queries.overview()).queues.map(({ name, counts }) => [name, counts]),
       [
         ["p", { ...none(), pending: 1 }],
         ["q", { ...none(), pending: 2 }],
@@ -282,7 +283,7 @@ export function lookCases(check: Check): void {
   });
 
   check("how many have ended never falls, whatever is retried or forgotten", async ({ store }) => {
-    const ended = async () => (await store.queries.queues()).map((queue) => queue.ended);
+    const ended = async () => (await store.queries.overview()).queues.map((queue) => queue.ended);
     const first = await running(store);
     assert.deepEqual(await ended(), [0]);
     await settle(store, first, SUCCEEDED);
@@ -297,7 +298,7 @@ export function lookCases(check: Check): void {
   });
 
   check("a queue's oldest is the oldest job that could run now", async ({ store, clock }) => {
-    const oldest = async () => (await store.queries.queues()).find(({ name }) => name === "q")?.oldestAt;
+    const oldest = async () => (await store.queries.overview()).queues.find(({ name }) => name === "q")?.oldestAt;
     await add(store, { queue: "q", delay: 3_600_000 });
     assert.equal(await oldest(), undefined, "it cannot run yet");
     pass(clock, 1_000);
@@ -333,7 +334,7 @@ export function lookCases(check: Check): void {
           );
       }
     }
-    const oldest = async () => (await store.queries.queues())[0]?.oldestAt;
+    const oldest = async () => (await store.queries.overview()).queues[0]?.oldestAt;
     assert.equal(await oldest(), made["crashed"]);
     pass(clock, 20_000);
     assert.equal(await oldest(), made["due"]);
@@ -394,8 +395,8 @@ async function oneOfEach(store: Store): Promise<Record<Exclude<JobState, "waitin
 async function everything(store: Store): Promise<unknown[]> {
   return [
     await seeAll(store),
-    await store.queries.counts({}),
-    await store.queries.queues(),
+    await countJobs(store.queries),
+    (await store.queries.overview()).queues,
     await store.outlook([{ lease: 1 }]),
     await store.recoveries.totals(),
     await store.locks.list(),

@@ -8,6 +8,8 @@ import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
 import { add, claim, claimOne, LEASE, lockOf, pass, register, see, seeAll, settle } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { abandonment } from "../../src/store/builds.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 /** What reclaiming from a process answers that held nothing. */
 const NOTHING = {
@@ -444,7 +446,7 @@ export function recoveryCases(check: Check): void {
   check("a read-only store refuses every write with the given error, and is read as usual", async ({ store }) => {
     const [id] = await add(store, {});
     const refusal = new Error("sealed");
-    store.seal(() => refusal as never);
+    store.hooks.refuseWrites = () => refusal as never;
     const writes: (() => unknown)[] = [
       () => store.enqueue([]),
       () => claim(store),
@@ -454,14 +456,14 @@ export function recoveryCases(check: Check): void {
       () => store.recoveries.acknowledge(),
       () => store.queues.setPaused("work", true),
       () => store.enqueueWithin({}, []),
-      () => store.builds.abandon("b", "n", "me"),
+      () => store.builds.move("b", abandonment("n"), { by: "me" }),
       () => store.builds.mintToken("b", { bytes: new Uint8Array(32) }, "me"),
     ];
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");
-    assert.equal((await store.queries.counts({})).pending, 1);
+    assert.equal((await countJobs(store.queries)).pending, 1);
     assert.equal(typeof (await store.events.newest()), "number");
-    store.seal(null);
+    store.hooks.refuseWrites = null;
     assert.equal(await store.cancel(id as string), true);
   });
 }

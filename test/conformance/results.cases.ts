@@ -28,6 +28,7 @@ import {
   toEnd,
   toWork,
 } from "./work-parts.ts";
+import { abandonment } from "../../src/store/builds.ts";
 
 export function resultCases(check: Check): void {
   check("the newest success of a context hash is found, of its own pipeline and stage only", async ({ store }) => {
@@ -185,7 +186,7 @@ export function resultCases(check: Check): void {
     const first = await site(store, { maxFailures: 0 });
     await list(store, first, { targets: [target("b", toWork(first.build, "parse", "b"))] });
     await fail(store, first, "a");
-    await store.builds.abandon(first.build.id, "enough", "operator");
+    await store.builds.move(first.build.id, abandonment("enough"), { by: "operator" });
     const second = await started(store, { token: "another" });
     const clearing = { pipeline: "docs", which: "all", limit: 100 } as const;
     assert.equal(await store.work.clearWork(clearing), 2, "its listing, and what was not reached");
@@ -249,7 +250,7 @@ export function resultCases(check: Check): void {
 
   check("a success that names an artifact which is not there is an error of its attempt", async ({ store }) => {
     const at = await site(store);
-    store.work.watchArtifacts((hashes) => [...hashes].filter((hash) => hash !== "there"));
+    store.hooks.missingArtifacts = (hashes) => [...hashes].filter((hash) => hash !== "there");
     const lease = await parsingOne(store, at);
     const flow = toWork(at.build, "index", "a");
     const work = ended({
@@ -267,7 +268,7 @@ export function resultCases(check: Check): void {
 
   check("a batch that names an artifact which is not there is refused whole", async ({ store }) => {
     const at = await site(store);
-    store.work.watchArtifacts((hashes) => [...hashes]);
+    store.hooks.missingArtifacts = (hashes) => [...hashes];
     const before = await everyWork(store, at.build);
     const artifacts = [{ name: "snapshot", hash: "lost", size: 1 }];
     const listed = list(store, at, { targets: [target("a", toEnd("a")), target("b", toEnd("b"), { artifacts })], cursor: "1" });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { hashToken, TOKEN_LIFETIME_MS } from "../../src/core/pipelines/budget.ts";
-import { type Approval, leadOf } from "../../src/store/builds.ts";
+import { breakOrchestratorLock, type Approval, leadOf } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import {
   bytes,
@@ -217,7 +217,7 @@ export function tokenCases(check: Check): void {
     await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
     await store.builds.approve(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");
     await store.builds.resume(resuming(led, { token: "the-next-token" }));
-    await store.builds.breakLead("docs", "operator");
+    await breakOrchestratorLock(store.builds, "docs", { by: "operator" });
     const all = JSON.stringify(await everything(store));
     for (const n of [1, 2]) {
       assert.ok(!all.includes(tokenOf(n)) && !all.includes(hashToken(tokenOf(n))));

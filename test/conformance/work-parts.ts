@@ -4,7 +4,7 @@ import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
 import { pipelineQueue, stageJobName } from "../../src/core/pipelines/work.ts";
-import type { BuildRow, NewBuild } from "../../src/store/builds.ts";
+import { abandonment, type BuildRow, type NewBuild } from "../../src/store/builds.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import type { Flow, ListedBatch, ListedTarget, NewResult, NewWork, TargetRow, WorkEnd } from "../../src/store/work.ts";
 import { type Led, seeBuild, started } from "./build-parts.ts";
@@ -136,7 +136,7 @@ export async function everyWork(store: Store, build: BuildRow): Promise<object> 
 
 /** Another build of the same pipeline, whose listing runs. */
 export async function next(store: Store, { build }: Site): Promise<Site> {
-  await store.builds.abandon(build.id, "another follows", "operator");
+  await store.builds.move(build.id, abandonment("another follows"), { by: "operator" });
   await store.work.clearWork({ pipeline: build.pipeline, which: "all", limit: 1_000 });
   return site(store, { token: `after ${build.id}` });
 }

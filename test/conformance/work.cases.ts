@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import type { OrchestratedBuild } from "../../src/store/builds.ts";
+import { abandonment, type OrchestratedBuild } from "../../src/store/builds.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { type Flow, resultOf } from "../../src/store/work.ts";
 import { made, resuming, seeBuild, started, STOPPED } from "./build-parts.ts";
@@ -27,6 +27,7 @@ import {
   toEnd,
   toWork,
 } from "./work-parts.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 export function workCases(check: Check): void {
   check("a work item is what its job was enqueued for, and is open until it ends", async ({ store }) => {
@@ -269,7 +270,7 @@ export function workCases(check: Check): void {
     const leases = await parsing(store, at, ["a", "b", "c"]);
     const other = await site(store, { pipeline: "blog", token: "token-2" });
     assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 0, "not while the build runs");
-    await store.builds.abandon(at.build.id, "enough", "operator");
+    await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
     const changes = await changesDuring(store, async () => {
       assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 2 }), 2);
       assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 2, "the listing among them");
@@ -293,19 +294,19 @@ export function workCases(check: Check): void {
     await store.enqueue([{ ...item({ build: at.build, path: "d" }), after: [upstream] }]);
     const { queue } = at.build;
     assert.deepEqual(await unfinished(store, queue), { pending: 2, waiting: 1, running: 2, laneTotal: 3, old: true });
-    await store.builds.abandon(at.build.id, "enough", "operator");
+    await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
     const left = { pending: 0, waiting: 0, running: 2, laneTotal: 0, old: false };
     assert.deepEqual(await unfinished(store, queue), left);
     assert.deepEqual(await claimOf(store, at.build), []);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 4, "the listing, which runs, among them");
     assert.deepEqual(await unfinished(store, queue), { ...left, running: 1 });
-    assert.equal((await store.queries.counts({ queue })).cancelled, 4);
+    assert.equal((await countJobs(store.queries, { queue })).cancelled, 4);
   });
 
   check("what runs when its build ends may end, is kept, and nothing follows from it", async ({ store }) => {
     const at = await site(store);
     const [first, second, third] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
-    await store.builds.abandon(at.build.id, "enough", "operator");
+    await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1, "its listing");
     await parsed(store, at, first, "a");
     assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [1, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);
@@ -313,7 +314,7 @@ export function workCases(check: Check): void {
     assert.equal((await seeTarget(store, "a")).done, null, "the next build takes it from there");
     await settleItem(store, second, undefined, { kind: "error", error: ERROR, retry: true });
     await takeBack(store, "crashed", third);
-    assert.equal((await store.queries.counts({ queue: at.build.queue })).pending, 0, "what would be tried again is not");
+    assert.equal((await countJobs(store.queries, { queue: at.build.queue })).pending, 0, "what would be tried again is not");
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
@@ -357,11 +358,11 @@ const OF_DOCS = { pipeline: "docs", which: "all" } as const;
 
 /** What is said of a queue's unfinished jobs, by all who count them. */
 async function unfinished(store: Store, queue: string): Promise<object> {
-  const { pending, waiting, running } = await store.queries.counts({ queue });
-  const seen = (await store.queries.queues()).find(({ name }) => name === queue);
+  const { pending, waiting, running } = await countJobs(store.queries, { queue });
+  const seen = (await store.queries.overview()).queues.find(({ name }) => name === queue);
   assert.deepEqual([seen?.counts.pending, seen?.counts.waiting, seen?.counts.running], [pending, waiting, running]);
-  const lanes = (await store.queries.lanes()).filter((lane) => lane.queue === queue);
-  const laneTotal = lanes.reduce((sum, lane) => sum + lane.pending, 0);
+  const lanes = (await store.queries.overview()).lanes.filter((lane) => lane.queue === queue);
+  const laneTotal = lanes.reduce((sum, lane) => sum + lane.counts.pending + lane.counts.waiting, 0);
   return { pending, waiting, running, laneTotal, old: seen?.oldestAt !== undefined };
 }
 

@@ -6,6 +6,7 @@ import { building, documentsOf, nameOf, stateOf } from "./docs-site.ts";
 import { bestOfThree, freeze, passes, type Scene } from "./scene.ts";
 import type { Child, Message } from "./spawn.ts";
 import { firstOnServer, wherever } from "./wherever.ts";
+import { breakOrchestratorLock } from "../../src/store/builds.ts";
 
 wherever((stage, place) => {
   describe("builds of real processes", { concurrency: 2 }, () => {
@@ -131,7 +132,7 @@ wherever((stage, place) => {
       await zombie.next("holding");
       await freeze(scene, zombie);
       const hf = await scene.open({ artifacts: `${site.root}-artifacts` });
-      assert.equal(await hf.engine.store.builds.breakLead("docs", "operator"), true);
+      assert.equal(await breakOrchestratorLock(hf.engine.store.builds, "docs", { by: "operator" }), true);
       assert.deepEqual(await stateOf(scene, zombie.build), { state: "CRASHED", reason: "orchestrator_lost" });
       const docs = documents(site.root, scene.effects);
       const built = await (await hf.builds.start(docs)).done();

@@ -96,7 +96,7 @@ async function look(path: string): Promise<string | null> {
       after = next;
     }
     await store.events.page({ after: 0, limit: 10_000 });
-    await store.queries.queues();
+    await store.queries.overview();
     const { fault } = await verifyAudit(store);
     if (fault !== null) return fault.message;
     const db = connect("node:sqlite", path, { busyTimeout: 10, mustExist: true });

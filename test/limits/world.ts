@@ -9,6 +9,7 @@ import { badJob, ERROR, judged, newJob } from "../conformance/parts.ts";
 import { randomFrom, SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 import { type JobRow, type LimitRows, type Look, usageOf } from "./rows.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 /** Worlds of each seed. */
 const WORLDS = LONG ? 25 : 1;
@@ -111,7 +112,7 @@ class World {
       else await this.#claimAll(store);
       await this.#endAll(store);
       if (turn % 10 === 0) await this.#rows.check(this.#clock.now(), this.#setBack);
-      const { waiting, pending, running } = await store.queries.counts({});
+      const { waiting, pending, running } = await countJobs(store.queries);
       if (waiting + pending + running === 0) return void (await this.#nothingLeft(store));
       idle = this.claims === before ? idle + 1 : 0;
       this.#clock.set(this.#clock.now() + (idle === 0 ? 5_000 : 60_000));

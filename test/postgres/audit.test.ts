@@ -98,7 +98,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     await tamper("delete from audit_head");
     await assert.rejects(store().queues.setPaused("never", true), { code: "DAMAGED" });
     assert.deepEqual(
-      (await store().queries.queues()).filter(({ paused }) => paused),
+      (await store().queries.overview()).queues.filter(({ paused }) => paused),
       [],
     );
     assert.deepEqual(await auditHead(store()), NO_ENTRY);

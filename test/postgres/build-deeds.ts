@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { mintToken, TOKEN_BYTES } from "../../src/core/pipelines/budget.ts";
 import { listingJobName } from "../../src/core/pipelines/work.ts";
-import { buildById, type BuildRow, leadOf, newestBuild } from "../../src/store/builds.ts";
+import { abandonment, buildById, type BuildRow, leadOf, newestBuild } from "../../src/store/builds.ts";
 import type { Store } from "../../src/store/store.ts";
 import { listing, made, newBuild, newLead, PAUSED, resuming, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -73,7 +73,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
 
 async function endLast(direct: Store, pipeline: string): Promise<void> {
   const last = await newestBuild(direct.builds, pipeline);
-  if (last !== null && last.finishedAt === null) await direct.builds.abandon(last.id, "the next one", "test");
+  if (last !== null && last.finishedAt === null) await direct.builds.move(last.id, abandonment("the next one"), { by: "test" });
 }
 
 async function isTrue(direct: Store, answer: object | null): Promise<BuildRow> {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import type { BuildRow } from "../../src/store/builds.ts";
+import { breakOrchestratorLock, type BuildRow } from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { made, newLead, resuming, seeBuild, STOPPED } from "../conformance/build-parts.ts";
 import { claim, LEASE, register, SUCCEEDED } from "../conformance/parts.ts";
@@ -97,7 +97,7 @@ async function stopAndResume(
 ): Promise<number> {
   const lead = { ...given, token: `token ${random.next()}` };
   const lock = { pipeline, token: lead.token };
-  await store.builds.breakLead(pipeline, "operator");
+  await breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
   const led = { build, lead, lock };
   const resumed = await store.builds.resume(resuming(led, { token: lead.token })).catch(() => null);
   if (resumed === null || "conflict" in resumed) return 0;
@@ -108,7 +108,7 @@ async function stopAndResume(
 
 async function isWhole(store: PostgresStore, { build }: Site): Promise<void> {
   const { pipeline } = build;
-  await store.builds.breakLead(pipeline, "operator");
+  await breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
   const lead = newLead(await register(store), `last of ${pipeline}`);
   const lock = { pipeline, token: lead.token };
   const before = made(await store.builds.resume(resuming({ build, lead, lock }, { token: lead.token })));

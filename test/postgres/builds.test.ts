@@ -5,7 +5,14 @@ import { HoldfastError } from "../../src/core/text/errors.ts";
 import { sql } from "../../src/store/postgres/schema/builds.ts";
 import { sql as sqliteSql } from "../../src/store/sqlite/schema/builds.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
-import { type BuildRow, leadOf, type OrchestratedBuild, newestBuild } from "../../src/store/builds.ts";
+import {
+  abandonment,
+  breakOrchestratorLock,
+  type BuildRow,
+  leadOf,
+  type OrchestratedBuild,
+  newestBuild,
+} from "../../src/store/builds.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { listing, newBuild, newLead, resuming, seeBuild, started, STOPPED, toldOf } from "../conformance/build-parts.ts";
 import { register } from "../conformance/parts.ts";
@@ -78,7 +85,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     const columns = "pipeline, queue, state, reason, hash, description, options, created_at";
     const copy = `insert into builds (id, ${columns}) select 'copy', ${columns} from builds`;
     await assert.rejects(handles.query(copy), /builds_unended/);
-    await first().builds.abandon(build.id, "enough", "operator");
+    await first().builds.move(build.id, abandonment("enough"), { by: "operator" });
     await handles.query(copy);
   });
 
@@ -121,7 +128,7 @@ describe("builds of several processes", { skip: noServer }, () => {
       assert.equal(active.length, 1, `round ${round}`);
       assert.equal((await leadOf(first().builds, "docs"))?.build, active[0]?.id);
       for (const build of items) await isNumbered(build);
-      await first().builds.abandon(active[0]?.id as string, "the next round", "test");
+      await first().builds.move(active[0]?.id as string, abandonment("the next round"), { by: "test" });
     }
   });
 
@@ -143,7 +150,7 @@ describe("builds of several processes", { skip: noServer }, () => {
     const { build, lock } = await started(first());
     const settling = await handles.bystander();
     await settling.query("update builds set open = 0");
-    const broken = (handles.stores[1] as PostgresStore).builds.breakLead("docs", "operator");
+    const broken = breakOrchestratorLock((handles.stores[1] as PostgresStore).builds, "docs", { by: "operator" });
     await handles.blocked(1);
     const moving = first().builds.move(build.id, STOPPED, lock);
     await handles.blocked(2);
@@ -230,7 +237,7 @@ async function anything(
     case 1:
       return store.builds.resume(resuming({ build: last, lead, lock }, { token: lead.token }));
     case 2:
-      return store.builds.breakLead(pipeline, "operator");
+      return breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
     case 3:
       return store.builds.orphan({ dead: [lead.holder], alive: [] }, LOST);
     case 4:

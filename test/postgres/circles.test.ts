@@ -10,6 +10,7 @@ import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
 import { Random } from "../simulation/random.ts";
 import { agree, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 const HANDLES = 4;
 const TURNS = LONG ? 500 : 15;
@@ -219,7 +220,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.queries.counts({});
+    const { waiting, pending, running } = await countJobs(store.queries);
     if (waiting + pending + running === 0) return;
   }
 }

@@ -15,6 +15,7 @@ import {
   see,
   SUCCEEDED,
 } from "../conformance/parts.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 /** Something that is done through one store, and that another can see afterwards. */
 export interface Deed {
@@ -80,7 +81,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
       (store) => addOne(store, { name: `new ${n}`, policy: { delay: n } }),
       async (id: string) => {
         assert.deepEqual(await idsOf(direct, `new ${n}`), [id]);
-        assert.equal((await direct.queries.queues()).filter(({ name }) => name === `new ${n}`).length, 1);
+        assert.equal((await direct.queries.overview()).queues.filter(({ name }) => name === `new ${n}`).length, 1);
       },
     ),
 
@@ -182,13 +183,13 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
   },
 
   "settle of plain jobs": async (direct) => {
-    const { succeeded } = await direct.queries.counts({ name: "settled" });
+    const { succeeded } = await countJobs(direct.queries, { name: "settled" });
     const held = [await running(direct, { name: "settled" }), await running(direct, { name: "settled" })];
     return deed(
       (store) => store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED }))),
       async (fates: LeaseState[]) => {
         assert.deepEqual(fates, ["held", "held"]);
-        assert.equal((await direct.queries.counts({ name: "settled" })).succeeded, succeeded + 2, "counted once each");
+        assert.equal((await countJobs(direct.queries, { name: "settled" })).succeeded, succeeded + 2, "counted once each");
       },
     );
   },
@@ -269,7 +270,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
     const before = {
       after: await idsOf(direct, "after"),
       beside: await idsOf(direct, "beside"),
-      ...(await direct.queries.counts({ name })),
+      ...(await countJobs(direct.queries, { name })),
     };
     const held = [await running(direct, { name }), await running(direct, { name })] as [Claimed, Claimed];
     const next = await addOne(direct, { name });
@@ -287,7 +288,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual([fate, refused], [["held"], ["lost"]]);
         assert.deepEqual(await idsOf(direct, "beside"), [...before.beside, beside]);
         assert.equal((await idsOf(direct, "after")).length, before.after.length + 1);
-        assert.equal((await direct.queries.counts({ name })).succeeded, before.succeeded + 2);
+        assert.equal((await countJobs(direct.queries, { name })).succeeded, before.succeeded + 2);
         await areHeld(direct, claimed, [next]);
       },
     );

@@ -11,6 +11,7 @@ import { type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 const TURNS = LONG ? 400 : 20;
 const QUEUES = ["alpha", "beta", "gamma"];
@@ -278,7 +279,7 @@ async function workOff(store: Store): Promise<void> {
   for (;;) {
     const held = await claim(store);
     await store.settle(held.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-    const { waiting, pending, running } = await store.queries.counts({});
+    const { waiting, pending, running } = await countJobs(store.queries);
     if (waiting + pending + running === 0) return;
   }
 }

@@ -21,9 +21,7 @@ const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
     const { next } = await store.queries.list({ state: "pending", limit: 5 });
     return store.queries.list({ state: "pending", limit: 5, after: next as string });
   },
-  counts: (store) => store.queries.counts({ queue: "work" }),
-  queues: (store) => store.queries.queues(),
-  lanes: (store) => store.queries.lanes(),
+  counts: (store) => store.queries.overview(),
   "an outlook": (store) => store.outlook([{ lease: LEASE }]),
   "a look whether something need not be kept": (store) => store.expire(100),
 };

@@ -10,6 +10,7 @@ import { addOne, badJob, claim, claimOne, LEASE, newJob, running, see, SUCCEEDED
 import { testAllOnly } from "../selection.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 const WRITER = "holdfast writes";
 const READER = "holdfast reads";
@@ -37,7 +38,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
     await addOne(direct, { name: "seen" });
     await proxy.down();
     const early = [addOne(store, { name: "a" }), addOne(store, { name: "b", id: "b" })];
-    const looks = store.queries.counts({ name: "seen" });
+    const looks = countJobs(store.queries, { name: "seen" });
     const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
     await passes(3_000);
     const late = claim(store, { from: [{ name: "first", lease: LEASE }] });
@@ -55,7 +56,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       async (t) => {
         const { proxy, direct, store } = await setUp(t, 500);
         await proxy.down(how);
-        const refused = [addOne(store, { name: "never" }), claim(store), store.queries.counts({}), store.cancel("x")];
+        const refused = [addOne(store, { name: "never" }), claim(store), countJobs(store.queries), store.cancel("x")];
         for (const answer of await Promise.allSettled(refused)) {
           assert.ok(answer.status === "rejected" && answer.reason instanceof HoldfastError);
           const error = answer.reason;
@@ -81,7 +82,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
         const from = performance.now();
         const busy = new Busy();
         proxy.mute();
-        const answers = [addOne(store, { name }), store.queries.counts({ name })].map((one) =>
+        const answers = [addOne(store, { name }), countJobs(store.queries, { name })].map((one) =>
           one.then(() => "answered", codeOf),
         );
         if (back) {
@@ -229,7 +230,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
           answers.map(({ status }) => status),
           ["fulfilled", "rejected", "rejected", "fulfilled"],
         );
-        assert.equal((await direct.queries.counts({ name })).succeeded, 1);
+        assert.equal((await countJobs(direct.queries, { name })).succeeded, 1);
         assert.equal((await see(direct, waits)).state, "pending");
         assert.equal((await idsOf(direct, `good ${round}`)).length, 1);
         assert.deepEqual(await idsOf(direct, "bad"), []);

@@ -10,6 +10,7 @@ import { misjudged } from "../conformance/postgres-store.ts";
 import { openHandles, until } from "./handles.ts";
 import { Proxy } from "./proxy.ts";
 import { noRestart, noServer, type PostgresServer, startServer } from "./server.ts";
+import { countJobs } from "../../src/store/queries.ts";
 
 const WRITER = "holdfast writes";
 /** Its definition is one object, as in a program: else it is looked up each time, and never goes in by one statement. */
@@ -117,7 +118,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       cut.release("sent");
       await until(async () => (await writers()) === 2, "the server has come to its end");
     }
-    const { pending, running } = await direct.queries.counts({ name: "lone" });
+    const { pending, running } = await countJobs(direct.queries, { name: "lone" });
     assert.deepEqual([pending, running], [1, 3], "each once");
   });
 
@@ -142,7 +143,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       assert.deepEqual(await store.settle([second, last]), ["held", "held"]);
       assert.deepEqual(await store.settle([awaited, gone, { ...second }]), ["held", "lost", "lost"]);
       assert.match(cut.at ?? "", /^\s*with\s+clock .*receipt as/s, "or this test shows nothing");
-      assert.equal((await direct.queries.counts({ name: "lone" })).succeeded, 5);
+      assert.equal((await countJobs(direct.queries, { name: "lone" })).succeeded, 5);
       assert.equal((await see(direct, behind.id)).state, "pending");
       assert.deepEqual([...(await server.query(misjudged("holdfast"), url))], []);
     });
@@ -169,7 +170,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       time.mock.restore();
       await proxy.up();
       await store.enqueue([JOB]);
-      assert.equal((await direct.queries.counts({})).pending, 4);
+      assert.equal((await countJobs(direct.queries)).pending, 4);
     });
   }
 
@@ -214,7 +215,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
     t.after(store.onChange(({ own }) => void (told += own ? 1 : 0), { ownOnly: true }));
     for (const [state, call] of Object.entries(calls)) {
       told = 0;
-      const before = (await direct.queries.counts({ name: "lone" }))[state as "pending"];
+      const before = (await countJobs(direct.queries, { name: "lone" }))[state as "pending"];
       await by`select pg_advisory_lock(2)`;
       const answer = call();
       await until(async () => (await waiting()) === 1, "it is held up");
@@ -225,7 +226,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
       await by`select pg_advisory_unlock(2)`;
       const [id] = (await answer) as [string];
       assert.equal((await direct.queries.get(id))?.state, state);
-      assert.equal((await direct.queries.counts({ name: "lone" }))[state as "pending"], before + 1, "once");
+      assert.equal((await countJobs(direct.queries, { name: "lone" }))[state as "pending"], before + 1, "once");
       assert.equal(told, 1, "listeners for this process's commits are notified");
     }
   });
@@ -248,7 +249,7 @@ describe("a call that is one statement", { skip: noServer }, () => {
           error instanceof HoldfastError && error.code === "POOLER_UNDECLARED" && /\?pooler=transaction/.test(error.hint ?? ""),
       );
     }
-    assert.equal((await store.queries.counts({})).pending, 1);
+    assert.equal((await countJobs(store.queries)).pending, 1);
   });
 
   for (const what of ["id", "key"] as const) {

@@ -221,7 +221,7 @@ test(
     clock.set(clock.now() - 3_600_000);
     const from = [{ lease: 1_000 }];
     assert.equal((await store.outlook(from)).ready, true);
-    assert.equal((await store.queries.queues())[0]?.oldestAt, (await see(store, "now")).createdAt);
+    assert.equal((await store.queries.overview()).queues[0]?.oldestAt, (await see(store, "now")).createdAt);
     assert.deepEqual(await claimIds(store, { from }), ["now"]);
   },
 );

@@ -25,6 +25,7 @@ import { agree, type Handles, openHandles } from "./handles.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
+import { abandonment } from "../../src/store/builds.ts";
 
 const TURNS = LONG ? 300 : 13;
 const PIPELINES = ["a", "b", "c"];
@@ -59,7 +60,7 @@ describe("work items of several processes", { skip: noServer }, () => {
       await checkBooks(handles);
       await agree(handles, first());
       for (const { build } of sites) {
-        await first().builds.abandon(build.id, "enough", "test");
+        await first().builds.move(build.id, abandonment("enough"), { by: "test" });
         while ((await second().work.clearWork({ pipeline: build.pipeline, which: "all", limit: 10 })) > 0);
         const { open, reserved } = await seeBuild(first(), build);
         assert.deepEqual([open, reserved], [0, NO_COST]);
@@ -93,11 +94,11 @@ describe("work items of several processes", { skip: noServer }, () => {
     const at = await site(first());
     const [lease] = (await parsing(first(), at, ["a"])) as [Claimed];
     let asked: Promise<ReadonlySet<string>> | null = null;
-    first().work.watchArtifacts(() => {
+    first().hooks.missingArtifacts = () => {
       // It has found it, and has not committed.
       asked ??= second().work.referenced(["o", "p"]);
       return [];
-    });
+    };
     const { job, fence } = lease;
     const output = { hash: "bytes:o", text: null, artifact: "o", size: 3 } as const;
     await first().settle([{ job, fence, outcome: SUCCEEDED, work: ended({ result: result({ output }) }) }]);

@@ -80,11 +80,11 @@ test("who leaves in the middle of a check hands the report on; the next one chec
 test("a report that cannot be ended is tried again", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
-  store.seal(() => new Error("not now") as never);
+  store.hooks.refuseWrites = () => new Error("not now") as never;
   check.resolve(NO_FINDINGS);
   await recovery.settled();
   assert.deepEqual(await store.recoveries.reports({ limit: 10 }), []);
-  store.seal(null);
+  store.hooks.refuseWrites = null;
   recovery.closeReport();
   await recovery.settled();
   assert.equal((await store.recoveries.reports({ limit: 10 })).length, 1);

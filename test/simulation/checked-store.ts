@@ -1,6 +1,7 @@
 import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Life, ProcessView } from "../../src/store/processes.ts";
+import { type JobOverview, sumCounts } from "../../src/store/queries.ts";
 import type {
   Claimed,
   ClaimRequest,
@@ -84,11 +85,10 @@ export class CheckedStore {
     };
   }
 
-  get queries(): Pick<Store["queries"], "counts"> {
+  get queries(): Pick<Store["queries"], "overview"> {
     const ask = this.#asking("queries", this.#store.queries);
-    return {
-      counts: (filter) => ask("counts", [filter], (answer) => mustEqual(answer, this.#model.counts(filter), "the counts")),
-    };
+    const check = ({ lanes }: JobOverview) => mustEqual(sumCounts(lanes), this.#model.counts({}), "the counts");
+    return { overview: () => ask("overview", [], check) };
   }
 
   get queues(): Store["queues"] {

@@ -82,7 +82,7 @@ describe("the table of the audit", () => {
     unguarded(db, () => db.exec("delete from holdfast_audit_head"));
     await assert.rejects(store.queues.setPaused("q", true), { code: "DAMAGED" });
     assert.deepEqual(
-      (await store.queries.queues()).filter(({ paused }) => paused),
+      (await store.queries.overview()).queues.filter(({ paused }) => paused),
       [],
     );
   });

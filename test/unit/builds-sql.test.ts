@@ -10,6 +10,7 @@ import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { bytes, paused, PAUSED, resuming, seeBuild, started, tokenOf } from "../conformance/build-parts.ts";
+import { abandonment } from "../../src/store/builds.ts";
 
 describe("the tables of builds", () => {
   test("have exactly the transitions of core's table", () => {
@@ -51,7 +52,7 @@ describe("the tables of builds", () => {
     const columns = "pipeline, queue, state, reason, hash, description, options, created_at";
     const copy = db.prepare(`insert into holdfast_builds (id, ${columns}) select 'copy', ${columns} from holdfast_builds`);
     assert.throws(() => copy.run(), /UNIQUE/);
-    await store.builds.abandon(build.id, "enough", "operator");
+    await store.builds.move(build.id, abandonment("enough"), { by: "operator" });
     copy.run();
   });
 

@@ -65,7 +65,7 @@ export class ArtifactFolder {
       clock: this.#clock,
       ...(mode === undefined ? {} : { mode }),
     });
-    this.#store.work.watchArtifacts((hashes) => artifacts.missing(hashes));
+    this.#store.hooks.missingArtifacts = (hashes) => artifacts.missing(hashes);
     this.#artifacts = artifacts;
     return artifacts;
   }

@@ -14,16 +14,15 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const { damage } = engine.store;
   const known = damage.damaged;
   const standing = (await damage.findings()).filter(({ severity }) => severity === "damage").map(({ id }) => id);
-  const { findings, references, artifacts, isComplete } = await damage.check(how);
+  const audit = how === "whole" ? await checkAudit(engine) : [];
+  // Clears only findings from before the check.
+  const clears = known !== null && audit.length === 0 ? standing : undefined;
+  const { findings, references, artifacts, stays = known } = await damage.check(how, clears);
   signal?.throwIfAborted();
   const missing = await findMissingArtifacts(engine, artifacts);
-  const audit = how === "whole" ? await checkAudit(engine) : [];
   const [first] = missing;
   const named = missing.slice(0, MAX_NAMED).join(", ");
   const more = missing.length > MAX_NAMED ? ` and ${missing.length - MAX_NAMED} more` : "";
-  // Clears only findings from before the check.
-  const isClean = isComplete && findings.length + audit.length === 0;
-  const stays = known !== null && isClean ? await damage.clear(standing) : known;
   return [
     ...(stays === null ? [] : [stays]),
     ...findings,

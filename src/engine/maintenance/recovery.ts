@@ -9,6 +9,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { Finding } from "../../store/maintenance.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
+import { countJobs } from "../../store/queries.ts";
 import type { Left, StoredReport } from "../../store/recoveries.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
@@ -137,7 +138,7 @@ export class Recovery {
     }
     if (!owned) return recovered;
     const rebooted = dead.some(({ life }) => life === "rebooted");
-    const jobsPending = (await this.#store.queries.counts({})).pending;
+    const jobsPending = (await countJobs(this.#store.queries)).pending;
     const context = { opening, alone, rebooted, signal: this.#abort.signal };
     const { asked } = circumstances;
     if (this.#owned?.report === report) Object.assign(this.#owned, { jobsPending, asked: asked ?? this.#owned.asked });

@@ -193,15 +193,7 @@ export class Damage implements DamageStore {
     return [];
   }
 
-  async clear(): Promise<null> {
-    return null;
-  }
-
   refusal(): null {
     return null;
-  }
-
-  onDamaged(): () => void {
-    return () => {};
   }
 }

@@ -4,21 +4,22 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Operation } from "../points.ts";
-import type {
-  Change,
-  ChangeOptions,
-  Claimed,
-  ClaimRequest,
-  ClaimSource,
-  Durability,
-  Enqueued,
-  LeaseState,
-  NewJob,
-  ClaimOutlook,
-  ProgressReport,
-  PruneFilter,
-  Settlement,
-  Store,
+import {
+  type Change,
+  type ChangeOptions,
+  type Claimed,
+  type ClaimRequest,
+  type ClaimSource,
+  type Durability,
+  type Enqueued,
+  type LeaseState,
+  type NewJob,
+  type ClaimOutlook,
+  type ProgressReport,
+  type PruneFilter,
+  type Settlement,
+  type Store,
+  newHooks,
 } from "../store.ts";
 import { type OpenedPostgres, openPostgres } from "./connection/open.ts";
 import { storeParts, type StoreParts } from "./store-parts.ts";
@@ -68,6 +69,7 @@ export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly hooks = newHooks();
   readonly queries: Queries;
   readonly queues: Queues;
   readonly builds: Builds;
@@ -91,7 +93,6 @@ export class PostgresStore implements Store {
   readonly #settleQueue: SettleQueue;
   readonly #rowCommits: RowCommits;
   #tallyShare = 0;
-  #sealed: (() => HoldfastError) | null = null;
   #closed: Promise<void> | null = null;
 
   static async open(url: string, options: PostgresStoreOptions): Promise<PostgresStore> {
@@ -130,7 +131,7 @@ export class PostgresStore implements Store {
       write: (...how) => this.#write(...how),
       readInTurn: (operation, run) => this.#group.submit(operation, run),
     };
-    const parts = (this.#parts = storeParts(opened, { random, actor: options.actor ?? null, time, access }));
+    const parts = (this.#parts = storeParts(opened, { random, actor: options.actor ?? null, time, access, hooks: this.hooks }));
     writer.onSession((session) => parts.processes.connected(session));
     this.audit = parts.auditLog;
     this.queries = parts.queries;
@@ -195,7 +196,7 @@ export class PostgresStore implements Store {
   }
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
-    if (this.#sealed !== null) return Promise.reject(this.#sealed());
+    if (this.hooks.refuseWrites !== null) return Promise.reject(this.hooks.refuseWrites());
     const { enqueue, limits } = this.#parts.jobParts;
     // None of these can be refused, so `whole` need not be checked.
     const enqueued = enqueue.isPlain(jobs)
@@ -211,7 +212,7 @@ export class PostgresStore implements Store {
   }
 
   async enqueueWithin(tx: unknown, jobs: readonly NewJob[]): Promise<Enqueued[]> {
-    if (this.#sealed !== null) throw this.#sealed();
+    if (this.hooks.refuseWrites !== null) throw this.hooks.refuseWrites();
     await this.#declare(jobs);
     return this.#userTransactions.enqueue(tx, jobs);
   }
@@ -240,7 +241,7 @@ export class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
-    if (this.#sealed !== null) return Promise.reject(this.#sealed());
+    if (this.hooks.refuseWrites !== null) return Promise.reject(this.hooks.refuseWrites());
     if (request.holder !== null && this.#opened.connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
     if (!this.#parts.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
@@ -272,7 +273,7 @@ export class PostgresStore implements Store {
   }
 
   async settle(settlements: readonly Settlement[]): Promise<LeaseState[]> {
-    if (this.#sealed !== null) throw this.#sealed();
+    if (this.hooks.refuseWrites !== null) throw this.hooks.refuseWrites();
     if (settlements.some(({ commit }) => commit !== undefined)) return this.#rowCommits.run(onlyOne(settlements));
     return this.#settleQueue.run(settlements);
   }
@@ -325,10 +326,6 @@ export class PostgresStore implements Store {
     return this.#changes.onChange(call, options);
   }
 
-  seal(refusal: (() => HoldfastError) | null): void {
-    this.#sealed = refusal;
-  }
-
   close(): Promise<void> {
     this.#closed ??= this.#rowCommits.close().then(async () => {
       await Promise.all([this.#group.close(), this.#settleQueue.close()]);
@@ -339,6 +336,8 @@ export class PostgresStore implements Store {
   }
 
   #write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints: CallHints<T> = {}): Promise<T> {
-    return this.#sealed === null ? this.#group.submit(operation, run, hints) : Promise.reject(this.#sealed());
+    return this.hooks.refuseWrites === null
+      ? this.#group.submit(operation, run, hints)
+      : Promise.reject(this.hooks.refuseWrites());
   }
 }

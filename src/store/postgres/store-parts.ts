@@ -6,7 +6,7 @@ import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
 import { Work } from "../sql/work/work.ts";
-import type { ArtifactCheck } from "../sql/work/work-batch.ts";
+import { ArtifactCheck } from "../sql/work/work-batch.ts";
 import { WorkBatches } from "../sql/work/work-batches.ts";
 import { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
 import { Catalog } from "./catalog.ts";
@@ -31,6 +31,7 @@ import { Retention } from "./settle/retention.ts";
 import { Checkpoints } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
+import type { StoreHooks } from "../store.ts";
 import { workDatabase, workHooks } from "./work.ts";
 
 const NO_FILE: FileFacts = {
@@ -42,10 +43,16 @@ const NO_FILE: FileFacts = {
 
 export function storeParts(
   opened: OpenedPostgres,
-  { random, actor, time, access }: { random: () => number; actor: string | null; time: ServerTime; access: Access },
+  {
+    random,
+    actor,
+    time,
+    access,
+    hooks: asked,
+  }: { random: () => number; actor: string | null; time: ServerTime; access: Access; hooks: StoreHooks },
 ) {
   const { s, reader, databaseId } = opened;
-  const jobParts = new JobParts(s, { canDeclare: true, random });
+  const jobParts = new JobParts(s, { canDeclare: true, random, artifacts: new ArtifactCheck(asked) });
   const { catalog, settings, enqueue, batches, outbox } = jobParts;
   const dialect = dialectOf(s);
   const statements = new Statements(s);

@@ -1,19 +1,9 @@
 import type { Lane } from "../../core/jobs/claiming.ts";
-import { isFinished, type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
+import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { parseGeneratedId } from "../../core/text/ids.ts";
 import { type Flag, isYes, type JobRow, keyOfCursor, pageOf, type Tallied, toJob } from "../job-row.ts";
-import {
-  countsOf,
-  type LaneCount,
-  type LaneOverview,
-  laneOverviews,
-  lanesOf,
-  type ListFilter,
-  type QueryStore,
-  type QueueOverview,
-  queueOverviews,
-} from "../queries.ts";
+import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import { type Access, type Answer, type Dialect, type Reads, type Script, together, wait } from "./script.ts";
 
 const COLUMNS = `
@@ -86,20 +76,11 @@ export class Queries implements QueryStore {
     return pageOf(shown, limit, (lane) => this.#lanes.lane(lane));
   }
 
-  counts(filter: { queue?: string; name?: string }): Promise<Record<JobState, number>> {
-    return this.#access.read((db) => this.#counts(db, filter));
+  overview(): Promise<JobOverview> {
+    return this.#access.read((db) => this.#overview(db));
   }
 
-  *#counts(db: Reads, filter: { queue?: string; name?: string }): Script<Record<JobState, number>> {
-    const counted = yield* db.all<LaneCount>(this.#sql.counted);
-    return countsOf(counted, lanesOf(yield* this.#allLanes(), filter));
-  }
-
-  queues(): Promise<QueueOverview[]> {
-    return this.#access.read((db) => this.#queues(db));
-  }
-
-  *#queues(db: Reads): Script<QueueOverview[]> {
+  *#overview(db: Reads): Script<JobOverview> {
     type Queue = { name: string | null; paused: Flag; now: number };
     const lanes = yield* this.#allLanes();
     const [set, counted, oldest] = yield* together(
@@ -107,25 +88,13 @@ export class Queries implements QueryStore {
       db.all<LaneCount & Tallied>(this.#sql.counted),
       db.all<{ lane: number; createdAt: number | null }>(this.#dialect.oldest, { lanes: lanes.map(({ id }) => id) }),
     );
-    // A lane that was added for a user's transaction that rolled back has never had a job.
-    const used = new Set(counted.map(({ lane }) => lane));
-    const counts = {
-      lanes: lanes.filter(({ id }) => used.has(id)),
+    const read = {
+      lanes,
+      counted,
       set: new Map(set.flatMap(({ name, paused }) => (name === null ? [] : [[name, { paused: isYes(paused) }] as const]))),
-      unfinished: counted.filter(({ state }) => !isFinished(state)),
-      finished: counted.filter(({ state }) => isFinished(state)),
       oldest: new Map(oldest.flatMap(({ lane, createdAt }) => (createdAt === null ? [] : [[lane, createdAt] as const]))),
     };
-    return queueOverviews(counts, (set[0] as Queue).now);
-  }
-
-  lanes(): Promise<LaneOverview[]> {
-    return this.#access.read((db) => this.#overviews(db));
-  }
-
-  *#overviews(db: Reads): Script<LaneOverview[]> {
-    const unfinished = yield* db.all<LaneCount>(this.#sql.unfinished);
-    return laneOverviews(yield* this.#allLanes(), unfinished);
+    return jobOverview(read, (set[0] as Queue).now);
   }
 
   *#allLanes(): Script<Lane[]> {
@@ -170,7 +139,6 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
   return {
     jobs,
     byId: `${jobs} where job.key = ${keyOf(dialect)}`,
-    unfinished,
     counted: `
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
       union all

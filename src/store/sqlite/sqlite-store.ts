@@ -3,21 +3,22 @@ import type { Clock } from "../../core/text/duration.ts";
 import type { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
-import type {
-  Change,
-  ChangeOptions,
-  Claimed,
-  ClaimRequest,
-  ClaimSource,
-  Durability,
-  Enqueued,
-  LeaseState,
-  NewJob,
-  ClaimOutlook,
-  ProgressReport,
-  PruneFilter,
-  Settlement,
-  Store,
+import {
+  type Change,
+  type ChangeOptions,
+  type Claimed,
+  type ClaimRequest,
+  type ClaimSource,
+  type Durability,
+  type Enqueued,
+  type LeaseState,
+  type NewJob,
+  type ClaimOutlook,
+  type ProgressReport,
+  type PruneFilter,
+  type Settlement,
+  type Store,
+  newHooks,
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
@@ -70,6 +71,7 @@ export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
   readonly clock: Clock;
+  readonly hooks = newHooks();
   readonly queries: StoreParts["queries"];
   readonly queues: StoreParts["queues"];
   readonly builds: StoreParts["builds"];
@@ -90,7 +92,6 @@ export class SqliteStore implements Store {
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
   readonly #changes: ChangeFeed;
-  #sealed: (() => HoldfastError) | null = null;
   readonly #alive: Alive | null;
   readonly #boot: string;
   #witness: Witness | null = null;
@@ -146,8 +147,11 @@ export class SqliteStore implements Store {
       files: opened.files,
       locks: opened.token === null ? null : locksOf(path, opened.token),
       record: (act) => this.audit.recordOnce(act),
+      onDamaged: (error) => {
+        if (damage.isReplaced) process.once("exit", this.#closeReplaced);
+        this.hooks.onDamaged(error);
+      },
     });
-    damage.onDamaged(() => damage.isReplaced && process.once("exit", this.#closeReplaced));
     this.#boot = options.boot ?? "";
     this.#alive = opened.alive;
     this.#changes = new ChangeFeed(db, path);
@@ -164,7 +168,7 @@ export class SqliteStore implements Store {
       access,
     );
     const beWitness = (token: string) => this.#beWitness(token);
-    const parts = (this.#parts = new StoreParts(opened, { ...options, path, damage, beWitness, access }));
+    const parts = (this.#parts = new StoreParts(opened, { ...options, path, damage, beWitness, access, hooks: this.hooks }));
     this.audit = parts.auditLog;
     this.queries = parts.queries;
     this.queues = parts.queues;
@@ -301,10 +305,6 @@ export class SqliteStore implements Store {
     return this.#changes.onChange(call, options);
   }
 
-  seal(refusal: (() => HoldfastError) | null): void {
-    this.#sealed = refusal;
-  }
-
   close(): Promise<void> {
     this.#closed ??= Promise.all([this.#group.drained(), this.damage.confirmed()]).then(() => {
       this.#changes.close();
@@ -350,7 +350,7 @@ export class SqliteStore implements Store {
 
   /** The database is damaged, or waits for an operator. Null: writes are accepted. */
   #refusal(): HoldfastError | null {
-    return this.damage.refusal("write") ?? this.#sealed?.() ?? null;
+    return this.damage.refusal("write") ?? this.hooks.refuseWrites?.() ?? null;
   }
 }
 

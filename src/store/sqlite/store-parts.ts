@@ -6,6 +6,8 @@ import { Locks } from "../sql/locks.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
+import { ArtifactCheck } from "../sql/work/work-batch.ts";
+import type { StoreHooks } from "../store.ts";
 import { Work } from "../sql/work/work.ts";
 import type { DriverName } from "./driver.ts";
 import { Claim, ClaimedLanes } from "./jobs/claim.ts";
@@ -43,6 +45,7 @@ interface Parts {
   damage: Damage;
   beWitness: (token: string) => void;
   access: StoreAccess;
+  hooks: StoreHooks;
 }
 
 export class StoreParts {
@@ -72,7 +75,7 @@ export class StoreParts {
   constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
     const { db, databaseId, durability } = opened;
     const { path, driver, random, damage, access } = parts;
-    this.enqueueParts = new EnqueueParts(db, { canDeclare: true });
+    this.enqueueParts = new EnqueueParts(db, { canDeclare: true, artifacts: new ArtifactCheck(parts.hooks) });
     const { settings, events, enqueue } = this.enqueueParts;
     this.own = new OwnTransaction(db, this.enqueueParts, path);
     this.userTransactions = new UserTransactions({ path, driver, durability, now: access.now });

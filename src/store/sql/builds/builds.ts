@@ -5,7 +5,7 @@ import { type Actor, actorText, auditedBuild, RECOVERY_ACTOR, subjectOf } from "
 import type { BuildKey, ProcessId } from "../../../core/text/ids.ts";
 import {
   type Approval,
-  brokenBy,
+  type ByOperator,
   budgetOf,
   type BuildFilter,
   type BuildRow,
@@ -136,19 +136,15 @@ export class Builds implements BuildStore {
     return startsNothing(build) || (yield* this.#unpause(tx, build));
   }
 
-  move(build: string, move: WantedMove, lock: LockToken | { by: string }, mint?: MintedToken): Promise<BuildRow | null> {
+  move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null> {
     return this.#write((tx) => this.#moveBy(tx, build, move, lock, mint));
   }
 
-  *#moveBy(
-    tx: Tx,
-    id: string,
-    wanted: WantedMove,
-    lock: LockToken | { by: string },
-    mint?: MintedToken,
-  ): Script<BuildRow | null> {
+  *#moveBy(tx: Tx, id: string, wanted: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Script<BuildRow | null> {
     const build = yield* this.#runs.lock(tx, id);
     if (build === null) return null;
+    if (wanted.move === "crash" && build.state === "ACTIVE" && !("token" in lock))
+      return yield* this.#breakLock(tx, build, wanted, lock);
     const held = "token" in lock ? yield* this.#locks.holding(tx, build.key, lock) : null;
     if (held === null && "token" in lock) return null;
     const by = "token" in lock ? this.#orchestrator(held as OrchestratorLockRow) : lock.by;
@@ -170,15 +166,6 @@ export class Builds implements BuildStore {
     if (!(yield* this.#runs.nextRound(tx, build, round))) return false;
     yield* this.#list(tx, build, listing);
     return true;
-  }
-
-  abandon(build: string, note: string, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#abandon(tx, build, note, by));
-  }
-
-  *#abandon(tx: Tx, id: string, note: string, by: string): Script<BuildRow | null> {
-    const build = yield* this.#runs.lock(tx, id);
-    return build && (yield* this.#move(tx, build, { move: "abandon", reason: "abandoned", note }, {}, { by }));
   }
 
   approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
@@ -205,22 +192,16 @@ export class Builds implements BuildStore {
     return build;
   }
 
-  breakLead(pipeline: string, by: string, holder?: ProcessId): Promise<boolean> {
-    return this.#write((tx) => this.#breakLock(tx, pipeline, by, holder));
-  }
-
-  *#breakLock(tx: Tx, pipeline: string, by: string, only?: ProcessId): Script<boolean> {
+  *#breakLock(tx: Tx, build: BuildRow, wanted: WantedMove, { by, holder: only }: ByOperator): Script<BuildRow | null> {
     const { audit, events } = this.#parts;
+    const { pipeline } = build;
     const [lock] = yield* this.#locks.list(tx, pipeline);
-    if (lock === undefined || (only !== undefined && lock.holder !== only)) return false;
-    const build = (yield* this.#runs.lock(tx, lock.build)) as BuildRow;
+    if (lock?.build !== build.id || (only !== undefined && lock.holder !== only)) return null;
     const subject = subjectOf("lead.broken", pipeline);
     yield* audit.add(tx, { by, action: "lead.broken", subject, before: lock, after: null });
     const { holder, pid, host, program } = lock;
     yield* wait(events.act(tx, "lead.broken", pipeline, { pipeline, holder, pid, host, program, by }, build.id));
-    yield* this.#locks.release(tx, build.key);
-    if (build.state === "ACTIVE") yield* this.#move(tx, build, brokenBy(by), { holderGone: true }, { by });
-    return true;
+    return yield* this.#move(tx, build, wanted, { holderGone: true }, { by });
   }
 
   /** Called often, mostly for nothing: then nothing is written. */

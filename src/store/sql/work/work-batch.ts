@@ -12,7 +12,7 @@ import {
 import { isFinished, type JobError, type JobState } from "../../../core/jobs/job.ts";
 import type { Next, Outcome } from "../../../core/jobs/retry.ts";
 import type { JobKey, ResultKey } from "../../../core/text/ids.ts";
-import type { NewJob } from "../../store.ts";
+import { newHooks, type NewJob, type StoreHooks } from "../../store.ts";
 import {
   type Flow,
   type ListedBatch,
@@ -257,14 +257,14 @@ export class WorkBatch {
 
 /** Checks, inside transactions, that artifacts exist before rows refer to them. */
 export class ArtifactCheck {
-  #missing: (hashes: Iterable<string>) => readonly string[] = () => [];
+  readonly #hooks: StoreHooks;
 
-  use(missing: (hashes: Iterable<string>) => readonly string[]): void {
-    this.#missing = missing;
+  constructor(hooks = newHooks()) {
+    this.#hooks = hooks;
   }
 
   missing(named: readonly NamedArtifact[]): readonly string[] {
-    return named.length === 0 ? [] : this.#missing(new Set(named.map(({ hash }) => hash)));
+    return named.length === 0 ? [] : this.#hooks.missingArtifacts(new Set(named.map(({ hash }) => hash)));
   }
 
   refuseMissing(named: readonly NamedArtifact[]): void {

@@ -207,10 +207,6 @@ export class Work implements WorkStore {
     );
   }
 
-  watchArtifacts(missing: (hashes: Iterable<string>) => readonly string[]): void {
-    this.#batches.artifacts.use(missing);
-  }
-
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>> {
     return this.#hooks.referenced(hashes);
   }

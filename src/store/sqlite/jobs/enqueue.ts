@@ -14,6 +14,7 @@ import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
 import { ELSEWHERE, isLarge, publicId, slotOf } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
+import type { ArtifactCheck } from "../../sql/work/work-batch.ts";
 import { WorkBatches } from "../../sql/work/work-batches.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { NewWork } from "../../work.ts";
@@ -237,7 +238,7 @@ export class EnqueueParts {
   readonly #db: Connection;
   readonly #sql;
 
-  constructor(db: Connection, options: { canDeclare: boolean }) {
+  constructor(db: Connection, options: { canDeclare: boolean; artifacts?: ArtifactCheck }) {
     this.#db = db;
     this.catalog = new Catalog(db);
     this.settings = new Settings(db, options);
@@ -248,7 +249,8 @@ export class EnqueueParts {
     this.limits = new Limits(db, this);
     this.expiring = new Expiring(db, this);
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.batches = new WorkBatches(DIALECT, { settings: this.settings, database: workDatabase(db, this.catalog), guards });
+    const database = workDatabase(db, this.catalog);
+    this.batches = new WorkBatches(DIALECT, { ...options, settings: this.settings, database, guards });
     this.effects = new SettleEffects(db, this);
     this.enqueue = new Enqueue(db, this);
     this.#sql = {

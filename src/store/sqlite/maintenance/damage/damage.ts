@@ -35,6 +35,7 @@ interface Watched {
   files: DatabaseFiles | null;
   locks: OwnLocks | null;
   record: (act: Act) => Promise<void>;
+  onDamaged: (error: HoldfastError | null) => void;
 }
 
 /**
@@ -48,7 +49,6 @@ export class Damage implements DamageStore {
   readonly #path: string;
   readonly #options: DamageOptions;
   readonly #findings: Findings;
-  readonly #listeners = new Set<(error: HoldfastError | null) => void>();
   readonly #reported: Finding[] = [];
   #watched: Watched | null = null;
   /** The database was damaged when the connection was opened, so the connection is read-only. */
@@ -146,7 +146,7 @@ export class Damage implements DamageStore {
     return this.#confirming;
   }
 
-  async check(how: Thoroughness): Promise<Checked> {
+  async check(how: Thoroughness, clears?: readonly string[]): Promise<Checked> {
     const isMemory = this.#path === ":memory:";
     let checked =
       isMemory || (how === "quick" && this.#isSmall())
@@ -157,7 +157,9 @@ export class Damage implements DamageStore {
     const [first = "", ...others] = findings;
     const more = others.length === 0 ? "" : ` (and ${others.length} findings more)`;
     if (structural) this.found({ severity: "damage", what: `A check has found damage: ${first}${more}.` });
-    return { findings, references, artifacts, isComplete };
+    const isClean = isComplete && findings.length === 0;
+    const cleared = isClean && clears !== undefined ? { stays: await this.#clear(clears) } : {};
+    return { findings, references, artifacts, isComplete, ...cleared };
   }
 
   #examine(how: Thoroughness): Promise<CheckedPages> {
@@ -165,7 +167,7 @@ export class Damage implements DamageStore {
     return how === "quick" ? runTask("check", request) : checkCopy(request);
   }
 
-  async clear(ids: readonly string[]): Promise<string | null> {
+  async #clear(ids: readonly string[]): Promise<string | null> {
     if (this.isReplaced) return this.#what;
     const stays = this.#path === ":memory:" ? null : await this.#stillMissing();
     if (stays !== null) return stays;
@@ -261,7 +263,7 @@ export class Damage implements DamageStore {
     this.#error = null;
     // The connection's cache may hold a page that was read wrongly.
     this.#db?.exec("pragma query_only = off; pragma shrink_memory");
-    for (const call of this.#listeners) call(null);
+    this.#watched?.onDamaged(null);
   }
 
   #checkLocks(): void {
@@ -273,12 +275,7 @@ export class Damage implements DamageStore {
       "Restart this process, and change the code that reads the files of a live database; `holdfast backup` copies it.",
     );
     this.found({ severity: "unlocked", what: this.#unlocked.message });
-    for (const call of this.#listeners) call(this.#unlocked);
-  }
-
-  onDamaged(call: (error: HoldfastError | null) => void): () => void {
-    this.#listeners.add(call);
-    return () => this.#listeners.delete(call);
+    this.#watched?.onDamaged(this.#unlocked);
   }
 
   #stop(what: string, error: HoldfastError): void {
@@ -287,7 +284,7 @@ export class Damage implements DamageStore {
     this.#error = error;
     // Users write with this connection, too.
     this.#db?.exec("pragma query_only = on");
-    for (const call of this.#listeners) call(error);
+    this.#watched?.onDamaged(error);
   }
 }
 
