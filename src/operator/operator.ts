@@ -5,7 +5,7 @@ import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
-import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
+import { type CrashRecoveryReport, findingsOf, isWorthReporting } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
 import { type Claim, claimOfToken, type HeldClaim, claimToken } from "../engine/claim.ts";
 import type { Engine } from "../engine/engine.ts";
@@ -90,6 +90,12 @@ export class Operator {
 
   async findings(severity: "damage" | "loss"): Promise<{ id: string; what: string }[]> {
     return (await this.#engine.store.damage.findings()).filter((finding) => finding.severity === severity);
+  }
+
+  /** What the next recovery puts into a report even if no process has died. Damage keeps recovery from writing at all. */
+  async findingsToReport(): Promise<string[]> {
+    const findings = (await this.#engine.store.damage.findings()).filter(({ severity }) => severity !== "damage");
+    return findings.filter((finding) => isWorthReporting(findingsOf([finding]))).map(({ what }) => what);
   }
 
   /** Copies the write-ahead log into the database and empties it, waiting this long for readers. Null on a server. */

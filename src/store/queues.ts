@@ -150,7 +150,13 @@ export interface LockStore {
   list(name?: string): Promise<LockView[]>;
   /** An operator's action. `stale`: only if it is expired, or its exclusive claim has ended. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;
-  clean(): Promise<string[]>;
+  /** Removes expired locks, and shortens those that expire later than they can since the clock was set back. */
+  clean(): Promise<CleanedLocks>;
+}
+
+export interface CleanedLocks {
+  removed: string[];
+  shortened: string[];
 }
 
 export interface LockView {

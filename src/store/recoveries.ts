@@ -42,7 +42,7 @@ export interface RecoveryStore {
   /** Leases to judge: expired, expiring later than possible (`skewed`), or held by one of the `dead`. */
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
   /** Ends or cuts leases, each only if it is still exactly as it was judged. `by`: an operator, for the audit. */
-  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed>;
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed & { shortened: number }>;
 }
 
 export interface Judgement extends HeldLease {
@@ -135,6 +135,9 @@ export interface RecoveryPreview extends HeldByDead {
   jobs: number;
   /** Of locks that are stale, or would be once the expired leases are reclaimed. */
   staleLocks: string[];
+  overlongLocks: string[];
+  /** Idle work items of ended builds, or idle once the dead processes' and the expired leases are reclaimed. */
+  leftoverJobs: number;
 }
 
 export function reclaimedBy(by: string, cause: string, { entries, quarantined, failed }: Reclaimed): NewAuditEntry {

@@ -1,12 +1,13 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
+import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, test, type TestContext } from "node:test";
 import { fileURLToPath } from "node:url";
-import { type CrashRecoveryReport, job, open, type RecoveryStats } from "../../src/index.ts";
+import { type Build, type CrashRecoveryReport, job, open, type RecoveryStats } from "../../src/index.ts";
 import { noServer, type PostgresServer, startServer } from "../postgres/server.ts";
-import { DOCS, placeWith } from "./build-place.ts";
+import { DOCS, placeWith, writeDoc } from "./build-place.ts";
 import { fixture, JOBS, type Place } from "./holdfast.ts";
 
 const BIN = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
@@ -19,6 +20,8 @@ interface Plan {
   locks: string[];
   orchestratorLocks: string[];
   expired: { jobs: number; locks: string[] };
+  overlong: { leases: number; locks: string[] };
+  leftoverJobs: number;
 }
 interface Done {
   done: Plan | null;
@@ -81,9 +84,36 @@ const CRASHES: Record<string, Crash> = {
     counts: { jobs: 1, locks: 1 },
   },
   "a lease and a lock expired": {
-    leave: expiredLater,
+    leave: ({ db }) => claimedAt(db, () => Date.now() - 3_600_000),
     lines: [/^ {2}reclaim 1 job whose lease has expired$/, /^ {2}remove the expired lock gone$/],
     counts: { jobs: 1, locks: 1 },
+  },
+  "a build was abandoned, and its command was killed before it had cancelled the jobs": {
+    leave: async (scene) => {
+      await writeDoc(scene.place, "b", "slow ben");
+      await killedRun(scene);
+      assert.equal(await killed([fixture("abandon-killed.ts"), scene.db]), "SIGKILL");
+    },
+    lines: [/^ {2}unregister pid \d+ on .*abandon-killed/, /^ {2}cancel 2 jobs of builds that have ended$/],
+    counts: { jobs: 0, locks: 0 },
+  },
+  "a build was abandoned after its orchestrator was killed with a job": {
+    leave: async (scene) => {
+      await killedRun(scene);
+      const { items } = await scene.place.json<{ items: Build[] }>(["builds", "list", ...scene.where]);
+      await scene.place.json(["builds", "abandon", items[0]?.id ?? "", "--reason", "not needed", ...scene.where]);
+    },
+    lines: [
+      /^ {2}unregister pid \d+ on .*, holdfast run /,
+      /^ {2}reclaim 1 job of dead processes$/,
+      /^ {2}cancel 1 job of builds that have ended$/,
+    ],
+    counts: { jobs: 1, locks: 0 },
+  },
+  "the clock was set back by an hour": {
+    leave: ({ db }) => claimedAt(db, () => Date.now() + 3_600_000),
+    lines: [/^ {2}shorten 1 lease that expires too late$/, /^ {2}shorten the lock gone, which expires too late$/],
+    counts: { jobs: 0, locks: 0 },
   },
 };
 
@@ -115,13 +145,18 @@ async function killedRun({ place, where }: Pick<Scene, "place" | "where">, node:
   await run.ended;
 }
 
-/** A claim and a lock of a process whose clock is an hour behind. */
-async function expiredLater({ db }: Pick<Scene, "db">): Promise<void> {
+/** Leaves a claim and a lock of a process with this clock. */
+async function claimedAt(db: string, now: () => number): Promise<void> {
   const review = job({ name: "review", run: () => {} });
-  await using hf = await open(db, { clock: { now: () => Date.now() - 3_600_000 } });
+  await using hf = await open(db, { clock: { now } });
   await hf.enqueue(review, 1);
   await hf.claim(review, { worker: "gone", lease: "1m" });
   await hf.lock("gone").acquire("gone", "1m");
+}
+
+async function killed(args: string[]): Promise<unknown> {
+  const [, signal] = (await once(spawn(process.execPath, args, { stdio: "inherit" }), "exit")) as unknown[];
+  return signal;
 }
 
 for (const store of ["SQLite", "PostgreSQL"] as const) {
@@ -156,14 +191,16 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
       test(`recover, its JSON, the report and status give the same numbers after ${what}`, async (t) => {
         const { place, db, where } = await sceneFor(t);
         await leave({ place, db, where });
+        const { recovery: earlier } = await place.json<Status>(["status", ...where]);
         const { plan } = await place.json<{ plan: Plan }>(["recover", "--dry-run", ...where]);
         const { done, recovered, report } = await place.json<Done>(["recover", ...where]);
         assert.deepEqual(done, plan);
         const { entriesReclaimed, locksCleaned } = recovered;
         assert.deepEqual({ jobs: entriesReclaimed, locks: locksCleaned }, counts);
         const { recovery } = await place.json<Status>(["status", ...where]);
-        assert.deepEqual({ jobs: recovery.entriesReclaimed, locks: recovery.locksCleaned }, counts);
-        // A lease or lock that expired has no report: no process crashed.
+        const jobs = recovery.entriesReclaimed - earlier.entriesReclaimed;
+        assert.deepEqual({ jobs, locks: recovery.locksCleaned - earlier.locksCleaned }, counts);
+        // Without a crash there is no report.
         if (plan.crashed.length === 0) return assert.equal(report, null);
         assert.deepEqual({ jobs: report?.jobsRecovered, locks: report?.locksReleased }, counts);
       });
@@ -219,6 +256,20 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
   });
 }
 
+test("--dry-run names a damaged row that recover then reports", async (t) => {
+  const place = await placeWith({});
+  t.after(() => place.remove());
+  await (await open(place.db)).close();
+  const what = "Row 3 of holdfast_jobs does not match its checksum.";
+  await mkdir(`${place.db}-findings`);
+  const finding = { id: "1-a", at: 1, severity: "row", what, commitsMissing: null };
+  await writeFile(`${place.db}-findings/1-a.json`, JSON.stringify(finding));
+  const { stdout } = await place.run(["recover", "--dry-run"]);
+  assert.deepEqual(linesUnder("This will be reported:", stdout), [`  ${what}`]);
+  const { report } = await place.json<Done>(["recover"], 1);
+  assert.deepEqual(report?.errors, [what]);
+});
+
 /** The indented lines under a heading. */
 function linesUnder(heading: string, text: string): string[] {
   const [first, ...lines] = text.split("\n");
@@ -234,6 +285,8 @@ const PRESENT: Record<string, string> = {
   marked: "mark",
   released: "release",
   removed: "remove",
+  shortened: "shorten",
+  cancelled: "cancel",
 };
 
 function inPresentTense(line: string): string {

@@ -22,7 +22,7 @@ import type { ReclaimTotals } from "../../src/store/recoveries.ts";
 import type { Store } from "../../src/store/store.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
-const NOTHING = { entries: 0, quarantined: 0, failed: 0 };
+const NOTHING = { entries: 0, quarantined: 0, failed: 0, shortened: 0 };
 
 export function healingCases(check: Check): void {
   // ── what is stale ──
@@ -108,7 +108,7 @@ export function healingCases(check: Check): void {
     const before = await see(store, id);
     const claimed = await claimOne(store);
     pass(clock, LEASE);
-    assert.deepEqual(await takeBack(store, "crashed", claimed), { entries: 1, quarantined: 0, failed: 0 });
+    assert.deepEqual(await takeBack(store, "crashed", claimed), { ...NOTHING, entries: 1, quarantined: 0, failed: 0 });
     const { startedAt: _, ...after } = await see(store, id);
     assert.deepEqual(after, { ...before, attempt: 1, crashes: 1 });
     const again = await claimOne(store);
@@ -202,8 +202,18 @@ export function healingCases(check: Check): void {
 
   check("a job that keeps crashing its workers is quarantined, and told so", async ({ store, clock }) => {
     const id = await addOne(store, { policy: { crashes: 2 } });
-    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), { entries: 1, quarantined: 0, failed: 0 });
-    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), { entries: 1, quarantined: 1, failed: 0 });
+    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), {
+      ...NOTHING,
+      entries: 1,
+      quarantined: 0,
+      failed: 0,
+    });
+    assert.deepEqual(await takeBack(store, "crashed", await claimOne(store)), {
+      ...NOTHING,
+      entries: 1,
+      quarantined: 1,
+      failed: 0,
+    });
     const job = await see(store, id);
     assert.deepEqual([job.state, job.crashes, job.error?.code, job.finishedAt], ["quarantined", 2, "CRASHED", clock.now()]);
     assert.deepEqual(await claim(store), []);
@@ -212,7 +222,7 @@ export function healingCases(check: Check): void {
 
   check("a job that must not be interrupted is failed by a reclaim, and counted", async ({ store }) => {
     const claimed = await running(store, { policy: { onInterrupt: "fail" } });
-    assert.deepEqual(await takeBack(store, "crashed", claimed), { entries: 1, quarantined: 0, failed: 1 });
+    assert.deepEqual(await takeBack(store, "crashed", claimed), { ...NOTHING, entries: 1, quarantined: 0, failed: 1 });
     assert.equal((await see(store, claimed.id)).state, "failed");
     assert.equal((await countJobs(store.queries)).failed, 1);
   });
@@ -220,7 +230,7 @@ export function healingCases(check: Check): void {
   check("a cut lease ends a lease from now, and is still held", async ({ store, clock }) => {
     const claimed = await running(store);
     clock.set(clock.now() - 3_600_000);
-    assert.deepEqual(await takeBack(store, "cut", claimed), NOTHING);
+    assert.deepEqual(await takeBack(store, "cut", claimed), { ...NOTHING, shortened: 1 });
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
     pass(clock, LEASE - 1);
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
@@ -233,7 +243,7 @@ export function healingCases(check: Check): void {
     const claimed = await running(store);
     clock.set(clock.now() - 3_600_000);
     await store.renew([{ ...claimed, lease: 60_000 }]);
-    await takeBack(store, "cut", claimed);
+    assert.deepEqual(await takeBack(store, "cut", claimed), NOTHING);
     pass(clock, 59_999);
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
   });
@@ -255,7 +265,7 @@ export function healingCases(check: Check): void {
   check("nothing healed, nothing on record", async ({ store }) => {
     assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
     assert.deepEqual(await store.recoveries.reclaim([], "nothing"), NOTHING);
-    assert.deepEqual(await store.locks.clean(), []);
+    assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(await reclaimTotals(store), { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] });
   });
 
@@ -266,7 +276,7 @@ export function healingCases(check: Check): void {
     pass(clock, 1_000);
     await store.locks.acquire("l", "me", "t", 10);
     pass(clock, 10);
-    assert.equal((await store.locks.clean()).length, 1);
+    assert.equal((await store.locks.clean()).removed.length, 1);
     const second = clock.now();
     pass(clock, 1_000);
     const c = await running(store, { name: "c", policy: { onInterrupt: "fail" } });

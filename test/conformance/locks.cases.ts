@@ -144,7 +144,7 @@ export function lockCases(check: Check): void {
       assert.equal((await store.locks.list()).length, 3);
       await takeBack(store, "stalled", claimed);
       assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).staleLocks, ["claimed", "old"]);
-      assert.deepEqual((await store.locks.clean()).toSorted(), ["claimed", "old"]);
+      assert.deepEqual((await store.locks.clean()).removed.toSorted(), ["claimed", "old"]);
       assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).staleLocks, []);
     },
   );
@@ -154,8 +154,8 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("older", "a", "t", 500);
     await store.locks.acquire("new", "a", "t", 1_001);
     pass(clock, 1_000);
-    assert.deepEqual((await store.locks.clean()).toSorted(), ["old", "older"]);
-    assert.deepEqual(await store.locks.clean(), []);
+    assert.deepEqual((await store.locks.clean()).removed.toSorted(), ["old", "older"]);
+    assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(
       (await store.locks.list()).map(({ name }) => name),
       ["new"],
@@ -167,7 +167,9 @@ export function lockCases(check: Check): void {
     const { store, clock } = ground;
     await store.locks.acquire("l", "a", "t", 1_000);
     clock.set(clock.now() - 3_600_000);
-    assert.deepEqual(await store.locks.clean(), []);
+    assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).overlongLocks, ["l"]);
+    assert.deepEqual(await store.locks.clean(), { removed: [], shortened: ["l"] });
+    assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).overlongLocks, []);
     assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 1_000);
     pass(clock, 1_000);
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
@@ -254,7 +256,7 @@ export function lockCases(check: Check): void {
     await add(store, { queue: "q" }, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
     pass(clock, 10 * LEASE);
-    assert.deepEqual(await store.locks.clean(), []);
+    assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(await claim(store), [], "expired, but no process has reclaimed it");
     assert.equal(await store.locks.acquire("q", "b", "u", 1_000), false);
     await store.renew([{ ...claimed, lease: LEASE }]);
@@ -315,7 +317,7 @@ export function lockCases(check: Check): void {
     const claimed = await claimOne(store, { worker: "b", exclusive: "u" });
     assert.equal((await lockOf(store, "q"))?.holder, "b");
     pass(clock, 1_000);
-    assert.deepEqual(await store.locks.clean(), []);
+    assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
     assert.equal(await store.locks.extend("q", "t", 1_000), false);
   });

@@ -178,6 +178,8 @@ export function recoveryCases(check: Check): void {
       locks: ["nightly", "alone"].sort(),
       orchestratorLocks: [build.pipeline],
       staleLocks: ["expired"],
+      overlongLocks: [],
+      leftoverJobs: 0,
     });
     const report = await recovered(store, by, [dead]);
     assert.deepEqual(

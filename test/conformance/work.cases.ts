@@ -307,6 +307,8 @@ export function workCases(check: Check): void {
     const at = await site(store);
     const [first, second, third] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
     await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
+    assert.equal((await store.recoveries.preview(NO_PROCESS, [])).leftoverJobs, 1, "its listing");
+    assert.equal((await store.recoveries.preview(NO_PROCESS, [second, third])).leftoverJobs, 3, "and what is reclaimed");
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1, "its listing");
     await parsed(store, at, first, "a");
     assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [1, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);
@@ -315,6 +317,7 @@ export function workCases(check: Check): void {
     await settleItem(store, second, undefined, { kind: "error", error: ERROR, retry: true });
     await takeBack(store, "crashed", third);
     assert.equal((await countJobs(store.queries, { queue: at.build.queue })).pending, 0, "what would be tried again is not");
+    assert.equal((await store.recoveries.preview(NO_PROCESS, [])).leftoverJobs, 2);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
     assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [1, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 0);
@@ -354,6 +357,7 @@ export function workCases(check: Check): void {
   });
 }
 
+const NO_PROCESS = { dead: [], alive: [] };
 const OF_DOCS = { pipeline: "docs", which: "all" } as const;
 
 /** What is said of a queue's unfinished jobs, by all who count them. */

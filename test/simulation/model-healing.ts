@@ -1,5 +1,6 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import type { StaleLease } from "../../src/core/jobs/lease.ts";
+import type { CleanedLocks } from "../../src/store/queues.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Reclaimed } from "../../src/store/store.ts";
 import { type Model, sayLease } from "./model.ts";
@@ -34,13 +35,14 @@ export class ModelHealing {
     }
   }
 
-  reclaim(at: number, judgements: readonly Judgement[], answer: Reclaimed): void {
-    const expected: Reclaimed = { entries: 0, quarantined: 0, failed: 0 };
+  reclaim(at: number, judgements: readonly Judgement[], answer: Reclaimed & { shortened: number }): void {
+    const expected = { entries: 0, quarantined: 0, failed: 0, shortened: 0 };
     for (const judgement of judgements) {
       const job = this.#model.judged(judgement);
       if (job === undefined) continue;
       if (judgement.verdict === "cut") {
         job.lease.expiresAt = at + job.lease.lease;
+        expected.shortened++;
         continue;
       }
       this.#model.takeBack(at, job, { kind: judgement.verdict });
@@ -53,10 +55,11 @@ export class ModelHealing {
     mustEqual(answer, expected, "what was reclaimed");
   }
 
-  cleanLocks(at: number, answer: string[]): void {
-    mustEqual(answer.toSorted(), this.#model.locks.clean(at).toSorted(), "which locks were cleaned");
-    this.recovered.locks += answer.length;
-    if (answer.length > 0) this.#model.events.tell(at, "recovery.reclaimed");
+  cleanLocks(at: number, { removed, shortened }: CleanedLocks): void {
+    const answer = { removed: removed.toSorted(), shortened: shortened.toSorted() };
+    mustEqual(answer, this.#model.locks.clean(at), "which locks were cleaned");
+    this.recovered.locks += removed.length;
+    if (removed.length > 0) this.#model.events.tell(at, "recovery.reclaimed");
   }
 
   unregister(id: ProcessId, answer: boolean): void {

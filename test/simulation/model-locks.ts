@@ -1,5 +1,5 @@
 import type { Fence, ProcessId } from "../../src/core/text/ids.ts";
-import type { LockView } from "../../src/store/queues.ts";
+import type { CleanedLocks, LockView } from "../../src/store/queues.ts";
 import type { ModelJob } from "./model-job.ts";
 
 interface ModelLock {
@@ -76,15 +76,20 @@ export class ModelLocks {
     return freed.map(({ name }) => name);
   }
 
-  clean(at: number): string[] {
-    const cleaned: string[] = [];
+  /** Sorted by name. */
+  clean(at: number): CleanedLocks {
+    const removed: string[] = [];
+    const shortened: string[] = [];
     for (const lock of this.all()) {
       if (!lives(lock, at)) {
         this.#locks.delete(lock.name);
-        cleaned.push(lock.name);
-      } else if ("ttl" in lock.bound) lock.bound.expiresAt = Math.min(lock.bound.expiresAt, at + lock.bound.ttl);
+        removed.push(lock.name);
+      } else if ("ttl" in lock.bound && lock.bound.expiresAt > at + lock.bound.ttl) {
+        lock.bound.expiresAt = at + lock.bound.ttl;
+        shortened.push(lock.name);
+      }
     }
-    return cleaned;
+    return { removed: removed.toSorted(), shortened: shortened.toSorted() };
   }
 
   views(at: number): LockView[] {

@@ -216,7 +216,7 @@ export const mutations: Record<string, ScheduleOptions> = {
     },
   })),
   "never looks for locks to clean": misguided((store) => ({
-    locks: overlay(store.locks, { list: async () => [], clean: async () => [] }),
+    locks: overlay(store.locks, { list: async () => [], clean: async () => ({ removed: [], shortened: [] }) }),
   })),
 };
 

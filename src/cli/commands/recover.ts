@@ -81,7 +81,7 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
   const now = operator.now();
   const plan = await hf.recovery.preview();
   const waiting = plan !== null && isOfCrash(plan) ? plan : null;
-  const lost = await findLosses(operator);
+  const lost = (await operator.findings("loss")).map(({ what }) => what);
   const next =
     waiting === null && lost.length === 0
       ? ""
@@ -110,14 +110,10 @@ const acknowledge = onDatabase(async ({ hf }) => {
 
 const preview = onDatabase(async ({ operator, command }, since: number | null) => {
   const plan = await operator.previewRecovery(since);
-  const lost = since === null ? await findLosses(operator) : [];
+  const lost = since === null ? await operator.findingsToReport() : [];
   const isNothing = plan === null && lost.length === 0;
   return [{ plan, lost }, () => (isNothing ? NOTHING : planPage(plan, lost, command, operator.now(), since))];
 });
-
-async function findLosses(operator: Operator): Promise<string[]> {
-  return (await operator.findings("loss")).map(({ what }) => what);
-}
 
 /** Expired leases whose holder may be alive and about to renew. */
 function expiredText(left: number): string {
@@ -221,10 +217,12 @@ const PAST_TENSE = {
   mark: "marked",
   release: "released",
   remove: "removed",
+  shorten: "shortened",
+  cancel: "cancelled",
 };
 
 function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TENSE, what: string][] {
-  const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired } = plan;
+  const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired, overlong, leftoverJobs } = plan;
   const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", processText(one, now)]);
   if (continues) actions.unshift(["continue", "a recovery that was not ended"]);
   if (jobs > 0) actions.push(["reclaim", `${plural(jobs, "job")} of dead processes`]);
@@ -233,6 +231,10 @@ function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TE
   for (const name of orchestratorLocks) actions.push(["release", `the orchestrator lock ${oneLine(name)}`]);
   for (const name of locks) actions.push(["release", `the lock ${oneLine(name)}`]);
   for (const name of expired.locks) actions.push(["remove", `the expired lock ${oneLine(name)}`]);
+  const leases = plural(overlong.leases, "lease that expires", "leases that expire");
+  if (overlong.leases > 0) actions.push(["shorten", `${leases} too late`]);
+  for (const name of overlong.locks) actions.push(["shorten", `the lock ${oneLine(name)}, which expires too late`]);
+  if (leftoverJobs > 0) actions.push(["cancel", `${plural(leftoverJobs, "job")} of builds that have ended`]);
   return actions;
 }
 

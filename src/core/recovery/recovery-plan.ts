@@ -18,22 +18,33 @@ export interface CrashRecovery extends HeldByDead {
 export interface RecoveryPlan extends CrashRecovery {
   /** Of holders not proven dead: running jobs with expired leases, and names of expired locks. */
   expired: { jobs: number; locks: string[] };
+  /** Leases and locks that expire later than they can since the clock was set back; they are shortened. */
+  overlong: { leases: number; locks: string[] };
+  /** Unfinished jobs of builds that have ended; they are cancelled. */
+  leftoverJobs: number;
 }
 
 export function noCrashRecovery(): CrashRecovery {
   return { continues: false, crashed: [], jobs: 0, builds: [], locks: [], orchestratorLocks: [] };
 }
 
+export function planOf(crash: CrashRecovery, more: Partial<RecoveryPlan> = {}): RecoveryPlan {
+  return { expired: { jobs: 0, locks: [] }, overlong: { leases: 0, locks: [] }, leftoverJobs: 0, ...crash, ...more };
+}
+
+/** The plan in a fixed order; null: nothing to do. */
 export function orderPlan(plan: RecoveryPlan): RecoveryPlan | null {
-  const { builds, locks, orchestratorLocks, expired } = plan;
+  const { builds, locks, orchestratorLocks, expired, overlong, leftoverJobs } = plan;
   const { jobs, locks: locksOfPlan } = countPlan(plan);
-  if (!isOfCrash(plan) && jobs + locksOfPlan + builds.length === 0) return null;
+  const others = builds.length + overlong.leases + overlong.locks.length + leftoverJobs;
+  if (!isOfCrash(plan) && jobs + locksOfPlan + others === 0) return null;
   return {
     ...plan,
     builds: builds.toSorted(),
     locks: locks.toSorted(),
     orchestratorLocks: orchestratorLocks.toSorted(),
     expired: { jobs: expired.jobs, locks: expired.locks.toSorted() },
+    overlong: { leases: overlong.leases, locks: overlong.locks.toSorted() },
   };
 }
 

@@ -8,7 +8,7 @@ import {
   type StaleLease,
   type LeaseVerdict,
 } from "../../core/jobs/lease.ts";
-import { countPlan, noCrashRecovery, orderPlan, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
+import { countPlan, noCrashRecovery, orderPlan, planOf, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
 import { type DeadProcess, findCrash, Recovery } from "./recovery.ts";
 import type { Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
@@ -56,6 +56,13 @@ export interface StaleStats extends RecoveryStats {
   staleLocks: number;
   staleEntries: number;
 }
+
+interface ReclaimedLeases {
+  entries: number;
+  shortened: number;
+}
+
+const NO_LEASES: ReclaimedLeases = { entries: 0, shortened: 0 };
 
 /** Safe from many processes at once: it judges what it read, and the store changes only what is still exactly that. */
 export class Janitor {
@@ -143,9 +150,9 @@ export class Janitor {
       const dead = this.#running ? [] : await this.#findDead();
       if (dead.length > 0) await this.#recoverFirst(dead);
       const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: MAX_LEASES_BEFORE_CLAIM });
-      const reclaimed = await this.#reclaim(stale, "found before a claim");
+      const { entries } = await this.#reclaim(stale, "found before a claim");
       if (stale.length === 0) this.#reclaimedAt = now;
-      return reclaimed > 0 || dead.length > 0;
+      return entries > 0 || dead.length > 0;
     } catch (error) {
       this.#log.warn("reclaiming before a claim failed; the claim continues", describeError(error));
       return false;
@@ -172,9 +179,16 @@ export class Janitor {
     return { builds: ids, orchestratorLocks: pipelines };
   }
 
-  async clearWork(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<void> {
+  /** Cancels leftover jobs of ended builds; answers how many. */
+  async clearWork(pipeline?: string, batches = Number.POSITIVE_INFINITY): Promise<number> {
     const clearing = { which: "idle", limit: ITEMS_PER_CLEAR, ...(pipeline === undefined ? {} : { pipeline }) } as const;
-    for (let i = 0; i < batches && (await this.#store.work.clearWork(clearing)) > 0; i++);
+    let cancelled = 0;
+    for (let i = 0; i < batches; i++) {
+      const batch = await this.#store.work.clearWork(clearing);
+      if (batch === 0) break;
+      cancelled += batch;
+    }
+    return cancelled;
   }
 
   /** Recovers everything now; `asked`: the operator who asked. Null: nothing to do. */
@@ -185,15 +199,16 @@ export class Janitor {
     const findings = await this.#store.damage.findings();
     const alone = this.#isAlone();
     const crash = await this.recovery.run(dead, { opening, alone, findings, ...(asked === undefined ? {} : { asked }) });
-    const jobs = await this.#reclaimAll({ dead: [], skewed: true }, "lease expired");
+    const leases = await this.#reclaimAll({ dead: [], skewed: true }, "lease expired");
     const locks = await this.#store.locks.clean();
     const orphans = await this.crashOrphans("orchestrator_lost");
-    await this.clearWork();
     return orderPlan({
       ...crash,
       builds: [...crash.builds, ...orphans.builds],
       orchestratorLocks: [...crash.orchestratorLocks, ...orphans.orchestratorLocks],
-      expired: { jobs, locks },
+      expired: { jobs: leases.entries, locks: locks.removed },
+      overlong: { leases: leases.shortened, locks: locks.shortened },
+      leftoverJobs: await this.clearWork(),
     });
   }
 
@@ -202,16 +217,22 @@ export class Janitor {
     const { recoveries } = this.#store;
     if (expiredFor !== undefined) {
       const leases = await this.#findExpiredFor(expiredFor, MAX_EXPIRED);
-      const { staleLocks } = await recoveries.preview({ dead: [], alive: [] }, leases);
-      return orderPlan({ ...noCrashRecovery(), expired: { jobs: leases.length, locks: staleLocks } });
+      const { staleLocks, overlongLocks } = await recoveries.preview({ dead: [], alive: [] }, leases);
+      const expired = { jobs: leases.length, locks: staleLocks };
+      return orderPlan(planOf(noCrashRecovery(), { expired, overlong: { leases: 0, locks: overlongLocks } }));
     }
     const { probed, ...crash } = await findCrash(this.#store);
     const lives = new Map(probed.map(({ process, life }) => [process.id, life]));
     const idsOf = (isWanted: (life: Life) => boolean) => [...lives].filter(([, life]) => isWanted(life)).map(([id]) => id);
-    const leases = await this.#findReclaimable(lives);
+    const { expired, overlong } = await this.#findReclaimable(lives);
     const known = { dead: idsOf(isProvenDead), alive: [this.#self, ...idsOf((life) => life === "alive")] };
-    const { staleLocks, ...held } = await recoveries.preview(known, leases);
-    return orderPlan({ ...crash, ...held, expired: { jobs: leases.length, locks: staleLocks } });
+    const { staleLocks, overlongLocks, ...held } = await recoveries.preview(known, expired);
+    return orderPlan({
+      ...crash,
+      ...held,
+      expired: { jobs: expired.length, locks: staleLocks },
+      overlong: { leases: overlong, locks: overlongLocks },
+    });
   }
 
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
@@ -226,7 +247,9 @@ export class Janitor {
       jobs += entries;
       if (entries === 0) break;
     }
-    return orderPlan({ ...noCrashRecovery(), expired: { jobs, locks: await this.#store.locks.clean() } });
+    const { removed, shortened } = await this.#store.locks.clean();
+    const overlong = { leases: 0, locks: shortened };
+    return orderPlan(planOf(noCrashRecovery(), { expired: { jobs, locks: removed }, overlong }));
   }
 
   async #findExpiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
@@ -348,17 +371,18 @@ export class Janitor {
     await some;
   }
 
-  async #reclaimAll(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<number> {
-    let entries = 0;
+  async #reclaimAll(query: { dead: ProcessId[]; skewed: boolean }, cause: string): Promise<ReclaimedLeases> {
+    const all = { ...NO_LEASES };
     for (;;) {
       const stale = await this.#store.recoveries.stale({ ...query, limit: MAX_LEASES });
-      const reclaimed = await this.#reclaim(stale, cause);
-      entries += reclaimed;
-      if (reclaimed === 0 || stale.length < MAX_LEASES) return entries;
+      const { entries, shortened } = await this.#reclaim(stale, cause);
+      all.entries += entries;
+      all.shortened += shortened;
+      if (entries + shortened === 0 || stale.length < MAX_LEASES) return all;
     }
   }
 
-  async #reclaim(stale: StaleLease[], cause: string): Promise<number> {
+  async #reclaim(stale: StaleLease[], cause: string): Promise<ReclaimedLeases> {
     const judged: Judgement[] = [];
     // Without a fresh probe a process that has just started would be unknown.
     if (stale.some(({ holder }) => holder !== null && holder !== this.#self && !this.#lives.has(holder))) await this.#probe();
@@ -366,20 +390,24 @@ export class Janitor {
       const verdict = this.#judge(lease);
       if (verdict !== "keep") judged.push(Object.assign(lease, { verdict }));
     }
-    if (judged.length === 0) return 0;
-    return (await this.#store.recoveries.reclaim(judged, cause)).entries;
+    return judged.length === 0 ? NO_LEASES : this.#store.recoveries.reclaim(judged, cause);
   }
 
-  async #findReclaimable(lives: Map<ProcessId, Life>): Promise<StaleLease[]> {
+  async #findReclaimable(lives: Map<ProcessId, Life>): Promise<{ expired: StaleLease[]; overlong: number }> {
     const now = this.#clock.monotonic();
-    const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: MAX_EXPIRED });
-    return stale.filter((lease) => {
+    const stale = await this.#store.recoveries.stale({ dead: [], skewed: true, limit: MAX_EXPIRED });
+    const expired: StaleLease[] = [];
+    let overlong = 0;
+    for (const lease of stale) {
       const holder = this.#holderOf(lease, lives);
+      if (isProvenDead(holder)) continue;
       const seen = this.#sightings.get(lease.job);
       const isSame = seen?.fence === lease.fence && seen.expiresAt === lease.expiresAt;
       const verdict = judgeLease(lease, holder, isSame ? now - seen.since : 0);
-      return !isProvenDead(holder) && verdict !== "keep" && verdict !== "cut";
-    });
+      if (verdict === "cut") overlong++;
+      else if (verdict !== "keep") expired.push(lease);
+    }
+    return { expired, overlong };
   }
 
   #judge(lease: StaleLease): LeaseVerdict {

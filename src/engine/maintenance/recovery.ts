@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import { endedBy, isProvenDead } from "../../core/jobs/lease.ts";
 import type { BuildReason } from "../../core/pipelines/build.ts";
-import { type CrashRecovery, countPlan, isOfCrash, noCrashRecovery } from "../../core/recovery/recovery-plan.ts";
+import { type CrashRecovery, countPlan, isOfCrash, noCrashRecovery, planOf } from "../../core/recovery/recovery-plan.ts";
 import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -181,7 +181,7 @@ export class Recovery {
       if (isDone) break;
       if (entries === 0) return false;
     }
-    const { jobs, locks } = countPlan({ ...all, expired: { jobs: 0, locks: [] } });
+    const { jobs, locks } = countPlan(planOf(all));
     this.#log.info("a process died; what it had in hand is free again", { pid, host, jobs, builds: all.builds.length, locks });
     return true;
   }

@@ -1,6 +1,6 @@
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
-import { type BrokenLock, type LockRow, type LockStore, type LockView, toLocks } from "../queues.ts";
+import { type BrokenLock, type CleanedLocks, type LockRow, type LockStore, type LockView, toLocks } from "../queues.ts";
 import type { Access, Dialect, Processes, Reads, Script, Tx } from "./script.ts";
 import type { Audit } from "./audit.ts";
 import type { RecoveryLog } from "./reports.ts";
@@ -80,27 +80,33 @@ export class Locks implements LockStore {
   }
 
   /** Called often, mostly for nothing: then nothing is written. */
-  async clean(): Promise<string[]> {
+  async clean(): Promise<CleanedLocks> {
     const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
-    return unclean === undefined ? [] : this.#access.write("reclaim", (tx) => this.#clean(tx));
+    return unclean === undefined ? { removed: [], shortened: [] } : this.#access.write("reclaim", (tx) => this.#clean(tx));
   }
 
-  *#clean(tx: Tx): Script<string[]> {
-    const locks = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
-    yield* tx.run(this.#sql.shorten);
-    if (locks.length === 0) return locks;
-    yield* this.#parts.recoveryLog.record(tx, "locks expired", { entries: 0, quarantined: 0, failed: 0, locks: locks.length });
-    return locks;
+  *#clean(tx: Tx): Script<CleanedLocks> {
+    const removed = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
+    const shortened = namesOf(yield* tx.returning<Named>(this.#sql.shorten));
+    if (removed.length > 0) {
+      const reclaimed = { entries: 0, quarantined: 0, failed: 0, locks: removed.length };
+      yield* this.#parts.recoveryLog.record(tx, "locks expired", reclaimed);
+    }
+    return { removed, shortened };
   }
 
   /** The locks that `clean` would remove once these leases are reclaimed. */
   *stale(db: Reads, reclaimed: readonly LeaseRef[]): Script<string[]> {
-    return (yield* db.all<Named>(this.#sql.stale, leasesOf(reclaimed))).map(({ name }) => name);
+    return namesOf(yield* db.all<Named>(this.#sql.stale, leasesOf(reclaimed)));
+  }
+
+  /** The locks that `clean` would shorten once those of these dead processes are freed. */
+  *overlong(db: Reads, dead: readonly ProcessId[]): Script<string[]> {
+    return namesOf(yield* db.all<Named>(this.#sql.overlong, { dead }));
   }
 
   *ofProcesses(db: Reads, processes: readonly ProcessId[]): Script<string[]> {
-    const locks = yield* db.all<Named>(this.#sql.ofProcesses, { processes });
-    return locks.map(({ name }) => name);
+    return namesOf(yield* db.all<Named>(this.#sql.ofProcesses, { processes }));
   }
 
   *freeOf(tx: Tx, process: ProcessId): Script<string[]> {
@@ -130,6 +136,10 @@ function leasesOf(leases: readonly LeaseRef[]): { jobs: number[]; fences: number
 
 function freed(tx: Tx, locks: readonly Named[]): string[] {
   for (const { name } of locks) tx.ready(name);
+  return namesOf(locks);
+}
+
+function namesOf(locks: readonly Named[]): string[] {
   return locks.map(({ name }) => name);
 }
 
@@ -157,7 +167,11 @@ function statements(dialect: Dialect) {
       delete from ${locks} as lock where name = :name and (not :stale or ${over})
       returning holder, acquired_at as "acquiredAt", expires_at as "expiresAt"`,
     clean: `delete from ${locks} as lock where ${over} returning name`,
-    shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl`,
+    shorten: `update ${locks} set expires_at = :now + ttl where expires_at > :now + ttl returning name`,
+    overlong: `
+      select name from ${locks}
+      where expires_at > :now + ttl and (process is null or not ${dialect.in("process", "bigint", ":dead")})
+      order by ${dialect.byBytes("name")}`,
     unclean: `select 1 from ${locks} as lock where ${over} or lock.expires_at > :now + lock.ttl limit 1`,
     list: `
       select lock.name, lock.holder, lock.acquired_at as "acquiredAt",

@@ -29,6 +29,7 @@ import {
 import type { BuildRow } from "../builds.ts";
 import type { KnownProcesses } from "../processes.ts";
 import type { Audit } from "./audit.ts";
+import { endedWithWork } from "./builds/build-rows.ts";
 import type { Builds } from "./builds/builds.ts";
 import type { Locks } from "./locks.ts";
 import { type RecoveryLog, Reports } from "./reports.ts";
@@ -49,7 +50,8 @@ import {
 
 interface Parts {
   settle: Settle;
-  leases: { cut(tx: Tx, leases: readonly Judgement[]): Answer<void> };
+  /** Answers how many leases were still as judged. */
+  leases: { cut(tx: Tx, leases: readonly Judgement[]): Answer<number> };
   events: Events;
   recoveryLog: RecoveryLog;
   locks: Locks;
@@ -227,13 +229,20 @@ export class Recoveries implements RecoveryStore {
 
   *#preview(db: Reads, known: KnownProcesses, expired: readonly LeaseRef[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
-    const [jobs, held, left, staleLocks] = yield* together(
+    const [jobs, held, left, staleLocks, overlongLocks, leftoverJobs] = yield* together(
       this.#heldBy(db, known.dead),
       locks.ofProcesses(db, known.dead),
       builds.withoutOrchestrator(db, known),
       locks.stale(db, expired),
+      locks.overlong(db, known.dead),
+      this.#countLeftover(db, known.dead, expired),
     );
-    return { jobs, ...left, locks: held, staleLocks };
+    return { jobs, ...left, locks: held, staleLocks, overlongLocks, leftoverJobs };
+  }
+
+  *#countLeftover(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<number> {
+    const params = { dead, jobs: expired.map(({ job }) => job) };
+    return ((yield* db.get<{ jobs: number }>(this.#sql.leftover, params)) as { jobs: number }).jobs;
   }
 
   async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
@@ -242,21 +251,21 @@ export class Recoveries implements RecoveryStore {
     return leases.map((lease) => Object.assign({}, lease));
   }
 
-  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY_ACTOR): Promise<Reclaimed> {
+  reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY_ACTOR): Promise<Reclaimed & { shortened: number }> {
     return this.#access.write("reclaim", (tx) => this.#reclaim(tx, judgements, cause, by));
   }
 
-  *#reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by: string): Script<Reclaimed> {
+  *#reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by: string): Script<Reclaimed & { shortened: number }> {
     const { leases, recoveryLog, audit } = this.#parts;
     const cut = judgements.filter(({ verdict }) => verdict === "cut");
-    if (cut.length > 0) yield* wait(leases.cut(tx, cut));
+    const shortened = cut.length === 0 ? 0 : yield* wait(leases.cut(tx, cut));
     const over = judgements.flatMap(({ verdict, ...lease }) => (verdict === "cut" ? [] : [{ ...lease, kind: verdict }]));
     const { reclaimed } = yield* this.#endLeases(tx, over);
     if (reclaimed.entries > 0) {
       yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 });
       yield* audit.add(tx, reclaimedBy(by, cause, reclaimed));
     }
-    return reclaimed;
+    return { ...reclaimed, shortened };
   }
 
   /** Ends leases, each only if it is still the given one, and notifies their holders. */
@@ -305,6 +314,11 @@ function statements(dialect: Dialect) {
       order by expires_at, key limit :limit`,
     registered: `select id from ${dialect.table("processes")} where ${dialect.in("id", "bigint", ":ids")}`,
     heldBy: `select ${dialect.heldBy(":processes")} as jobs`,
+    leftover: `
+      select count(*) as jobs from ${dialect.table("work")} as work join ${dialect.table("jobs")} as job on job.key = work.job
+      where work.build in (select key from (${endedWithWork(dialect)}) as ended) and (
+        job.state <> 'running' or work.kind = 'listing' or ${dialect.in("job.holder", "bigint", ":dead")}
+        or ${dialect.in("job.key", "bigint", ":jobs")})`,
     crashes: `select after from ${dialect.table("audit")} where subject = :build and action = 'build.crashed'`,
     leases: `
       select key as job, fence, expires_at as "expiresAt" from ${dialect.running} as running

@@ -54,9 +54,10 @@ export class Leases {
   }
 
   /** Leases that end further away than possible, because the clock was set back, end one lease from now. */
-  async cut(tx: Tx, leases: readonly HeldLease[]): Promise<void> {
+  async cut(tx: Tx, leases: readonly HeldLease[]): Promise<number> {
     const cut = await tx.rows(this.#cut, tx.at, ...lists(leases, "job", "fence", "expiresAt"));
     if (cut.length > 0) tx.wrote();
+    return cut.length;
   }
 
   /** Each try is a transaction. A lease that is still locked after the last try counts as held. */

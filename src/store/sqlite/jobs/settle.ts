@@ -289,8 +289,8 @@ export class Leases {
   }
 
   /** A lease that expires later than possible, because the clock was set back, expires a lease from now. */
-  cut(tx: ScriptTx, leases: readonly HeldLease[]): void {
-    for (const { job, fence, expiresAt } of leases) runSync(tx.run(this.#cut, { job, fence, expiresAt }));
+  cut(tx: ScriptTx, leases: readonly HeldLease[]): number {
+    return leases.filter(({ job, fence, expiresAt }) => runSync(tx.run(this.#cut, { job, fence, expiresAt }))).length;
   }
 
   inspect(leases: readonly LeaseRef[]): LeaseState[] {
