@@ -116,22 +116,13 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
   if (row.fraction !== null) {
     job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
   }
-  return row.state === "running" ? Object.assign(job, holderOf(row)) : job;
-}
-
-function holderOf({ worker, host, pid, expires_at }: JobRow): Pick<Job, "worker" | "host" | "pid" | "leaseExpiresAt"> {
-  const process = host === null || pid === null ? {} : { host, pid };
-  const name = worker ?? (host === null ? null : `${host}:${pid}`);
-  return {
-    ...(name === null ? {} : { worker: name }),
-    ...process,
-    ...(expires_at === null ? {} : { leaseExpiresAt: expires_at }),
-  };
-}
-
-/** The stored name of a claim's worker. A process's own workers have none: the process identifies them. */
-export function storedWorker({ worker }: { worker: string }): string | null {
-  return worker === "" ? null : worker;
+  if (row.state !== "running") return job;
+  const { host, pid } = row;
+  const worker = row.worker ?? (host === null ? null : `${host}:${pid}`);
+  if (worker !== null) job.worker = worker;
+  if (host !== null && pid !== null) Object.assign(job, { host, pid });
+  if (row.expires_at !== null) job.leaseExpiresAt = row.expires_at;
+  return job;
 }
 
 export function pageOf(

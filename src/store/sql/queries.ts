@@ -27,7 +27,8 @@ export interface QueryDialect {
 
 interface Lanes {
   reload(): Answer<void>;
-  know(ids: readonly number[]): Answer<void>;
+  /** Absent where `lane` reads a lane that is not known yet. */
+  know?(ids: readonly number[]): Answer<void>;
   lane(id: number): Lane;
   all(): Iterable<Lane>;
 }
@@ -54,7 +55,7 @@ export class Queries implements QueryStore {
     const row = yield* db.get<JobRow>(this.#sql.byId, idParams(id));
     if (row === undefined) return null;
     if (this.#dialect.guard.isDamaged(row)) throw damagedRow(`Job ${id}`);
-    yield* wait(this.#lanes.know([row.lane]));
+    yield* wait(this.#lanes.know?.([row.lane]));
     return toJob(row, this.#lanes.lane(row.lane));
   }
 
@@ -70,7 +71,7 @@ export class Queries implements QueryStore {
     if (lanes?.length === 0) return { items: [] };
     const params = { after: keyOfCursor(after), limit: limit + 1, lanes: (lanes ?? []).map(({ id }) => id) };
     const rows = yield* db.all<JobRow>(this.#dialect.page(this.#sql.jobs, state, lanes !== null), params);
-    yield* wait(this.#lanes.know(rows.map(({ lane }) => lane)));
+    yield* wait(this.#lanes.know?.(rows.map(({ lane }) => lane)));
     const { isDamaged, withhold } = this.#dialect.guard;
     const shown = rows.map((row) => (isDamaged(row) ? withhold(row) : row));
     return pageOf(shown, limit, (lane) => this.#lanes.lane(lane));

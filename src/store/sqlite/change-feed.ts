@@ -76,19 +76,23 @@ class Watch {
   readonly #signal: FSWatcher | null;
   readonly #fallback: NodeJS.Timeout;
   #seen: number;
-  #pause = FIRST_CHECK_MS;
-  #timer: NodeJS.Timeout | null = null;
+  #timer: NodeJS.Timeout | undefined;
 
   constructor(db: Connection, path: string, call: () => void) {
     this.#version = db.prepare("pragma data_version");
     this.#call = call;
-    this.#seen = this.#read();
+    this.#seen = (this.#version.row() as [number])[0];
     const wal = `${basename(path)}-wal`;
     // SQLite removes the -wal and creates it again, so the folder is watched.
     this.#wal = start(dirname(path), (_event, file) => {
-      if (file === wal || file === null) this.#checkSoon();
+      if (file === wal || file === null) this.#checkIn(FIRST_CHECK_MS);
     });
-    this.#signal = hasSignalFile(path) ? start(signalFile(path), () => this.#checkNow()) : null;
+    // The commit of this signal is visible, so the checks that its write to the -wal has scheduled are not needed.
+    const onSignal = () => {
+      clearTimeout(this.#timer);
+      this.#check();
+    };
+    this.#signal = hasSignalFile(path) ? start(signalFile(path), onSignal) : null;
     this.#fallback = setInterval(() => this.#check(), FALLBACK_MS).unref();
   }
 
@@ -96,47 +100,28 @@ class Watch {
     this.#wal?.close();
     this.#signal?.close();
     clearInterval(this.#fallback);
-    this.#cancelCheck();
+    clearTimeout(this.#timer);
   }
 
   /** The event comes when the writer writes, but its commit is visible only after its fsync: check again at growing intervals. */
-  #checkSoon(): void {
-    this.#cancelCheck();
-    this.#pause = FIRST_CHECK_MS;
-    this.#timer = setTimeout(() => this.#checkAgain(), this.#pause).unref();
-  }
-
-  #checkAgain(): void {
-    this.#check();
-    this.#pause *= 2;
-    this.#timer = this.#pause > LAST_CHECK_MS ? null : setTimeout(() => this.#checkAgain(), this.#pause).unref();
-  }
-
-  /** The commit of this signal is visible, so the checks that its write to the -wal has scheduled are not needed. */
-  #checkNow(): void {
-    this.#cancelCheck();
-    this.#check();
-  }
-
-  #cancelCheck(): void {
-    if (this.#timer !== null) clearTimeout(this.#timer);
-    this.#timer = null;
+  #checkIn(pause: number): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.#check();
+      if (2 * pause <= LAST_CHECK_MS) this.#checkIn(2 * pause);
+    }, pause).unref();
   }
 
   #check(): void {
     let version: number;
     try {
-      version = this.#read();
+      [version] = this.#version.row() as [number];
     } catch {
       return;
     }
     if (version === this.#seen) return;
     this.#seen = version;
     this.#call();
-  }
-
-  #read(): number {
-    return (this.#version.row() as [number])[0];
   }
 }
 

@@ -68,7 +68,7 @@ export interface GroupCommitOptions {
   onCommit: (committed: Committed) => void;
   /** Why other processes do not see this file any more. Asked before each transaction, and before its callers are answered. */
   replaced: (when: "before" | "after") => HoldfastError | null;
-  onWritten?: (now: number) => void;
+  onWritten?: ((now: number) => void) | null;
   /** Called with the error of a statement or commit, but not of a user's statement. */
   onFault: (error: unknown) => void;
   onReady: (queues: ReadonlySet<string>) => void;
@@ -103,33 +103,23 @@ export class GroupCommit {
     };
   }
 
-  /** `run` is synchronous and may run more than once, each time after a rollback. */
-  submit<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
-    return this.#add(operation, run, false, asItIs);
-  }
-
-  /** `run` is the user's: it has its own transaction, runs at most once, and its error is passed on unchanged. */
-  submitAlone<T>(operation: Operation, run: (tx: Tx) => T, refused = asItIs): Promise<T> {
-    return this.#add(operation, run, true, refused);
+  /**
+   * `run` is synchronous and may run more than once, each time after a rollback. `alone`: it is the user's, has its own
+   * transaction, runs at most once, and its error is passed on unchanged, or through `refused` if the commit failed.
+   */
+  submit<T>(operation: Operation, run: (tx: Tx) => T, { alone = false, refused = asItIs }: Partial<Item> = {}): Promise<T> {
+    return new Promise<T>((resolve, reject) => {
+      const since = this.#options.monotonic();
+      this.#queue.push({ operation, alone, run, refused, resolve: resolve as (value: unknown) => void, reject, since });
+      if (this.#scheduled) return;
+      this.#scheduled = true;
+      setImmediate(() => this.#flush());
+    });
   }
 
   drained(): Promise<void> {
     if (this.#queue.length === 0) return Promise.resolve();
     return new Promise((resolve) => this.#idle.push(resolve));
-  }
-
-  #add<T>(operation: Operation, run: (tx: Tx) => T, alone: boolean, refused: Item["refused"]): Promise<T> {
-    return new Promise<T>((resolve, reject) => {
-      const since = this.#options.monotonic();
-      this.#queue.push({ operation, alone, run, refused, resolve: resolve as (value: unknown) => void, reject, since });
-      this.#schedule();
-    });
-  }
-
-  #schedule(): void {
-    if (this.#scheduled) return;
-    this.#scheduled = true;
-    setImmediate(() => this.#flush());
   }
 
   #flush(): void {
@@ -247,7 +237,7 @@ export class GroupCommit {
   }
 
   /** Null: nothing was written, so there is nothing to commit or to announce. */
-  #transact(items: Item[], body: (tx: Tx) => void, undone: () => boolean = () => false): Committed | Failed | null {
+  #transact(items: Item[], body: (tx: Tx) => void, undone?: () => boolean): Committed | Failed | null {
     let mark: Mark | undefined;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
     const replaced = this.#options.replaced("before");
@@ -285,7 +275,7 @@ export class GroupCommit {
         audited: (head) => (committed.audit = head),
       });
       // Keys that a rolled back item took are in no row.
-      committed.key = undone() ? jobs : nextKey;
+      committed.key = undone?.() ? jobs : nextKey;
       committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {

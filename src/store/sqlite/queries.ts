@@ -4,7 +4,6 @@ import { idParams, keyOf, type QueryDialect } from "../sql/queries.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import { jobChecksum } from "./checksum.ts";
 import type { Connection, Statement } from "./driver.ts";
-import type { Catalog } from "./jobs/catalog.ts";
 import { damagedError } from "./jobs/damaged-jobs.ts";
 import { DIALECT } from "./scripts.ts";
 
@@ -56,16 +55,6 @@ export const QUERY_DIALECT: QueryDialect = {
     },
   },
 };
-
-/** The lanes, as queries use them: a lane that is not known is read when it is asked for. */
-export function lanesOf(catalog: Catalog) {
-  return {
-    reload: () => catalog.reload(),
-    know: () => {},
-    lane: (id: number) => catalog.lane(id),
-    all: () => catalog.lanes(0),
-  };
-}
 
 /** Finds the keys of public ids. */
 export class JobIds {

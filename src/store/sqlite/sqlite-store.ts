@@ -157,7 +157,7 @@ export class SqliteStore implements Store {
     this.#changes = new ChangeFeed(db, path);
     const access: StoreAccess = {
       now: () => this.clock.now(),
-      read: (run) => this.#read(run),
+      read: this.#read,
       write: (operation, run) => this.#write(operation, run),
     };
     const { durability } = this;
@@ -184,13 +184,13 @@ export class SqliteStore implements Store {
     this.#group = new GroupCommit(db, {
       path,
       statements: parts.statements,
-      now: () => this.clock.now(),
+      now: access.now,
       monotonic: () => performance.now(),
       patience: options.writeWaitMs ?? WRITE_WAIT_MS,
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
-      onWritten: (now) => markCommit?.(now),
+      onWritten: markCommit,
       onCommit: ({ ready, ended, damaged, audit, commit, key }) => {
-        enqueueParts.settings.committed();
+        enqueueParts.settings.declarations.committed();
         this.#witness?.record(commit, key);
         if (audit !== null) this.#witness?.recordAudit(audit);
         for (const what of damaged) damage.found({ severity: "row", what });
@@ -220,16 +220,17 @@ export class SqliteStore implements Store {
     if (handle === this.#db.handle) return this.#parts.own.enqueue(jobs);
     const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
     // The definitions' settings are declared whatever becomes of that transaction.
-    const undeclared = new Set(jobs.map(({ declares }) => declares).filter((one) => one !== undefined));
-    for (const one of undeclared) if (this.#parts.enqueueParts.settings.isDeclared(one)) undeclared.delete(one);
-    if (undeclared.size > 0) this.queues.declare([...undeclared]).catch(() => {});
+    const { declarations } = this.#parts.enqueueParts.settings;
+    const declared = new Set(jobs.flatMap(({ declares }) => declares ?? []));
+    const undeclared = [...declared].filter((one) => !declarations.isDeclared(one));
+    if (undeclared.length > 0) this.queues.declare(undeclared).catch(() => {});
     return enqueued;
   }
 
   transact<T>(work: (handle: object) => T): Promise<T> {
     const refusal = this.#refusal();
     if (refusal !== null) return Promise.reject(refusal);
-    return this.#group.submitAlone("transaction", (tx) => this.#parts.own.run(tx, "hf.transaction", work));
+    return this.#group.submit("transaction", (tx) => this.#parts.own.run(tx, "hf.transaction", work), { alone: true });
   }
 
   claim(request: ClaimRequest): Promise<Claimed[]> {
@@ -339,14 +340,14 @@ export class SqliteStore implements Store {
     return refusal === null ? this.#group.submit(operation, run) : Promise.reject(refusal);
   }
 
-  async #read<T>(run: () => T): Promise<T> {
+  readonly #read = async <T>(run: () => T): Promise<T> => {
     try {
       return run();
     } catch (error) {
       this.damage.met(error);
       throw explain(error, this.#path);
     }
-  }
+  };
 
   /** The database is damaged, or waits for an operator. Null: writes are accepted. */
   #refusal(): HoldfastError | null {

@@ -23,7 +23,7 @@ import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
-import { JobIds, lanesOf, QUERY_DIALECT } from "./queries.ts";
+import { JobIds, QUERY_DIALECT } from "./queries.ts";
 import {
   AUDIT_GUARDS,
   BUILD_GUARD,
@@ -101,7 +101,7 @@ export class StoreParts {
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.settle = new Settle(db, { ...shared, notes: this.notes });
     this.leases = new Leases(db, this.settle);
-    this.queries = new Queries(DIALECT, QUERY_DIALECT, lanesOf(this.enqueueParts.catalog), scripts);
+    this.queries = new Queries(DIALECT, QUERY_DIALECT, this.enqueueParts.catalog, scripts);
     const cancel = new Cancel(db, shared);
     this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), cancel });
     const { settle, leases, locks, processes } = this;

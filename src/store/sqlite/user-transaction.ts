@@ -302,7 +302,7 @@ export function settleWithRows(settlement: Settlement, parts: Parts): Promise<Le
     throw new CommitRowsFailed(new NonRetryableError(settlement.decided?.error?.message ?? "The success was rejected."));
   };
   // COMMIT itself checks deferred constraints of the user's tables.
-  return group.submitAlone("settle", run, (error) => new CommitRowsFailed(error));
+  return group.submit("settle", run, { alone: true, refused: (error) => new CommitRowsFailed(error) });
 }
 
 function call(run: CommitRows, db: TransactionHandle): void {

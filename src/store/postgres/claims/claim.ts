@@ -9,7 +9,6 @@ import {
   QueueRotation,
 } from "../../../core/jobs/claiming.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
-import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest, Claimed } from "../../store.ts";
 import {
   byStartedTurn,
@@ -187,7 +186,7 @@ export class Claim {
       this.#readSingle(tx, request, queues, found, rows as readonly SingleStarted[]);
     if (more.length === 0) {
       const { lane, lease, budget } = only;
-      const values = [tx.at, holder, storedWorker(request), Math.min(max, budget.left), lane.id, lane.queue, lease];
+      const values = [tx.at, holder, request.worker || null, Math.min(max, budget.left), lane.id, lane.queue, lease];
       return { statement: this.#single.lane, values, read };
     }
     const quota = Math.max(1, Math.ceil(max / queues.length));
@@ -358,7 +357,7 @@ function claimValues(
   return [
     tx.at,
     holder,
-    storedWorker({ worker }),
+    worker || null,
     max,
     listOf(shares.map(({ lane }) => lane.id)),
     listOf(shares.map(({ lane }) => lane.queue)),

@@ -9,7 +9,6 @@ import {
 import type { JobKey } from "../../../core/text/ids.ts";
 import { byClaimOrder } from "../../../core/jobs/job.ts";
 import type { LimitedJob } from "../../../core/limits/limit-gate.ts";
-import { storedWorker } from "../../job-row.ts";
 import type { ClaimRequest } from "../../store.ts";
 import {
   byStartedTurn,
@@ -205,7 +204,7 @@ export class LimitedClaim {
       this.#sql.start,
       tx.at,
       holder,
-      storedWorker({ worker }),
+      worker || null,
       listOf(byKey.map(({ key }) => key)),
       listOf(byKey.map(({ claimable }) => claimable.lease)),
     );

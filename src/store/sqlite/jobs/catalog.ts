@@ -97,13 +97,13 @@ export class Catalog {
     return policy;
   }
 
-  lanes(count: number): Iterable<Lane> {
+  all(count = 0): Iterable<Lane> {
     if (!this.#loaded || this.#lanes.size < count) this.reload();
     return this.#lanes.values();
   }
 
   matching(from: readonly ClaimSource[], count: number): MatchedLanes {
-    this.lanes(count);
+    if (!this.#loaded || this.#lanes.size < count) this.reload();
     return this.#index.matching(from);
   }
 
@@ -121,13 +121,14 @@ export class Catalog {
 
 /** Settings of queues and limits, read again only when the database's count of their changes has moved. */
 export class Settings {
+  readonly declarations: DeclarationCache;
+  /** As they were when `at` or `now` was called last. */
+  view = NO_SETTINGS;
   readonly #sql;
-  readonly #declarations: DeclarationCache;
   #seen = -1;
-  #view = NO_SETTINGS;
 
   constructor(db: Connection, options: { canDeclare: boolean }) {
-    this.#declarations = new DeclarationCache(options);
+    this.declarations = new DeclarationCache(options);
     this.#sql = {
       allQueues: db.prepare("select name, paused, events, keep from holdfast_queues"),
       allRules: db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits"),
@@ -154,13 +155,9 @@ export class Settings {
     };
   }
 
-  get view(): SettingsView {
-    return this.#view;
-  }
-
   at(settings: number): SettingsView {
     if (settings !== this.#seen) this.#reload(settings);
-    return this.#view;
+    return this.view;
   }
 
   now(): SettingsView {
@@ -169,7 +166,7 @@ export class Settings {
 
   forget(): void {
     this.#seen = -1;
-    this.#declarations.forget();
+    this.declarations.forget();
   }
 
   pause(tx: Tx, name: string, paused: boolean): boolean {
@@ -180,24 +177,16 @@ export class Settings {
   }
 
   declare(tx: Tx, declaration: Declaration): readonly number[] {
-    const known = this.#declarations.rulesOf(declaration);
+    const known = this.declarations.rulesOf(declaration);
     if (known !== undefined) return known;
-    const { rules, changes } = declarationChanges(this.at(tx.settings), declaration, this.#declarations.isOld(declaration));
+    const { rules, changes } = declarationChanges(this.at(tx.settings), declaration, this.declarations.isOld(declaration));
     for (const change of changes) this.#make(change, rules);
     if (changes.length > 0) {
       this.#changed(tx);
       tx.ready(declaration.queue);
     }
-    this.#declarations.add(declaration, rules);
+    this.declarations.add(declaration, rules);
     return rules;
-  }
-
-  isDeclared(declaration: Declaration): boolean {
-    return this.#declarations.isDeclared(declaration);
-  }
-
-  committed(): void {
-    this.#declarations.committed();
   }
 
   #make(change: SettingsChange, rules: number[]): void {
@@ -231,7 +220,7 @@ export class Settings {
   }
 
   #reload(settings: number): void {
-    this.#view = toSettings(this.#sql.allQueues.all<QueueRow>(), this.#sql.allRules.all<RuleRow>());
+    this.view = toSettings(this.#sql.allQueues.all<QueueRow>(), this.#sql.allRules.all<RuleRow>());
     this.#seen = settings;
   }
 }

@@ -16,7 +16,7 @@ import {
   QueueRotation,
 } from "../../../core/jobs/claiming.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { ELSEWHERE, HEAD, type HeadRow, publicId, storedWorker, toClaimed } from "../../job-row.ts";
+import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../../job-row.ts";
 import type { ClaimRequest, ClaimSource, Claimed, ClaimOutlook } from "../../store.ts";
 import { jobChecksum } from "../checksum.ts";
 import type { JobParts } from "./enqueue.ts";
@@ -82,7 +82,9 @@ export class Claim {
     if (!matched.all.some((one) => claimables.of(one) !== null)) return [];
     this.#promoteDue(tx, matched, claimables);
     this.#parts.limits.serveDue(tx);
-    let suspects = this.#maySuspect(request);
+    let suspects =
+      this.#sql.anySuspect.row() !== undefined &&
+      canClaimSuspect(request.holder, (process) => this.#sql.holdsSuspect.row(process) !== undefined);
     const claimed: Claimed[] = [];
     for (const queues of this.#scan.batches(matched, claimables, request.max, suspects)) {
       suspects = this.#takeFairly(tx, request, this.#turns.order(queues, this.#parts.random), suspects, claimed);
@@ -116,8 +118,11 @@ export class Claim {
       ahead = nextReadFactor(ahead, { chosen, held });
       if (chosen.length > 0) this.#mark(tx, request, lanes, chosen);
       for (const one of chosen) {
-        taken.push({ claim: this.#claimed(tx, one), suspect: one.suspect });
-        if (one.suspect) suspects = false;
+        const { row, claimable, input, suspect } = one;
+        this.#parts.lanes.add(row[0], claimable.lane.id, row[8]);
+        const policy = this.#parts.catalog.policy(row[2]);
+        taken.push({ claim: toClaimed(row, claimable, input, policy, tx.commit, tx.now), suspect });
+        if (suspect) suspects = false;
       }
       if (held + opened === 0 || taken.length === max) break;
     }
@@ -155,11 +160,6 @@ export class Claim {
     }
   }
 
-  #maySuspect({ holder }: ClaimRequest): boolean {
-    if (this.#sql.anySuspect.row() === undefined) return false;
-    return canClaimSuspect(holder, (process) => this.#sql.holdsSuspect.row(process) !== undefined);
-  }
-
   /** `ahead`: how many times more jobs are read than are wanted. */
   #choose(tx: Tx, lanes: ClaimableLane[], max: number, suspects: boolean, ahead: number): { chosen: Head[]; held: number } {
     const heads: Head[] = [];
@@ -193,7 +193,8 @@ export class Claim {
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], chosen: Head[]): void {
-    const worker = storedWorker(request);
+    // The process identifies its own workers; only a claim by hand has a name.
+    const worker = request.worker || null;
     for (const claimable of lanes) {
       const keys = chosen.filter((one) => one.claimable === claimable).map(({ key }) => key);
       if (keys.length === 0) continue;
@@ -206,11 +207,6 @@ export class Claim {
     if (!this.#parts.settings.view.hasEvents) return;
     const enabled = new Set(lanes.filter(({ lane }) => this.#parts.jobEvents.isEnabled(tx, lane.id)));
     for (const { key, claimable } of chosen) if (enabled.has(claimable)) this.#parts.jobEvents.add(tx, "job.started", key);
-  }
-
-  #claimed(tx: Tx, { row, claimable, input }: Head): Claimed {
-    this.#parts.lanes.add(row[0], claimable.lane.id, row[8]);
-    return toClaimed(row, claimable, input, this.#parts.catalog.policy(row[2]), tx.commit, tx.now);
   }
 }
 

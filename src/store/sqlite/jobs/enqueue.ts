@@ -76,14 +76,16 @@ export class Enqueue {
     let plain: Value[] = [];
     const admission = new Admission(this.#existing);
     const flush = (): void => {
-      this.#write(plain);
+      if (plain.length === ROWS * PLAIN) this.#sql.insertMany.run(...plain);
+      else for (let i = 0; i < plain.length; i += PLAIN) this.#sql.insert.run(...plain.slice(i, i + PLAIN));
       plain = [];
     };
     this.#parts.settings.at(tx.settings);
     for (const job of jobs) {
       // The job that it names may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
-      const refused = (isNamed(job) ? admission.reject(job) : undefined) ?? existing?.of(job);
+      const isNamed = job.id !== undefined || job.key !== undefined || job.after !== undefined;
+      const refused = (isNamed ? admission.reject(job) : undefined) ?? existing?.of(job);
       if (refused !== undefined) {
         answers.push(refused);
         continue;
@@ -169,11 +171,6 @@ export class Enqueue {
     return rules.length === 0 ? null : limitsText(rules, job.limitKeys ?? []);
   }
 
-  #write(values: Value[]): void {
-    if (values.length === ROWS * PLAIN) this.#sql.insertMany.run(...values);
-    else for (let i = 0; i < values.length; i += PLAIN) this.#sql.insert.run(...values.slice(i, i + PLAIN));
-  }
-
   #holderOf(name: string, key: string): string | undefined {
     const row = this.#sql.bySlot.row(slotOf(name, key)) as [JobKey, number, string | null] | undefined;
     return row && publicId(row[2], row[1], row[0]);
@@ -214,10 +211,6 @@ interface Row {
   checksum: number;
   scheduledFor: number | null;
   limits: string | null;
-}
-
-function isNamed({ id, key, after }: NewJob): boolean {
-  return id !== undefined || key !== undefined || after !== undefined;
 }
 
 export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;

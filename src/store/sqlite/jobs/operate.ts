@@ -103,7 +103,7 @@ export class Operate {
   prune(tx: Tx, filter: PruneFilter): number {
     const keys = filter.ids?.map((id) => this.#find(id)?.key).filter((key) => key !== undefined);
     const lanes =
-      filter.queue === undefined ? null : [...this.#parts.catalog.lanes(tx.lanes)].filter(({ queue }) => queue === filter.queue);
+      filter.queue === undefined ? null : [...this.#parts.catalog.all(tx.lanes)].filter(({ queue }) => queue === filter.queue);
     const rows = this.#sql.prunable.all<Row>({
       state: filter.state,
       before: filter.finishedBefore ?? null,
@@ -257,7 +257,7 @@ export class Expiring {
     this.#parts.catalog.reload();
     const kept = {
       set: this.#parts.settings.view.queues,
-      lanes: this.#parts.catalog.lanes(0),
+      lanes: this.#parts.catalog.all(),
       finished: this.#parts.tally.all(),
       unlisted: new Set(this.#sql.allUnlisted.rows().map(([name]) => name as string)),
     };

@@ -173,7 +173,9 @@ export class Settle {
     const { work } = settlement;
     const outcome = this.#tenable(settlement);
     if (outcome.kind === "succeeded") {
-      if (!this.#succeeded(tx, settlement, outcome.output)) return this.fate(settlement);
+      const { job, fence } = settlement;
+      if (this.#sql.succeed.run(outcome.output, tx.now, job, fence) === 0) return this.fate(settlement);
+      this.#wellEnded(tx, settlement);
     } else {
       const next = this.#end(tx, settlement, outcome, { by: "holder", work });
       if (next === null) return this.fate(settlement);
@@ -191,7 +193,8 @@ export class Settle {
     if (outcome.kind !== "succeeded") return outcome;
     const refused = followUps === undefined ? undefined : this.#parts.enqueue.refused(followUps);
     if (refused !== undefined) return rejectedFollowUp(refused);
-    return (this.#isItem(job) ? this.#work?.refusal(job, work) : undefined) ?? outcome;
+    if (this.#work?.items.get(job) === undefined) return outcome;
+    return this.#work.refusal(job, work) ?? outcome;
   }
 
   #silentRun(settlements: readonly Settlement[], start: number): readonly Settlement[] {
@@ -204,10 +207,6 @@ export class Settle {
     const { outcome, followUps } = settlement;
     if (outcome.kind !== "succeeded" || outcome.output !== null || followUps !== undefined) return false;
     return this.#work === null || this.#tenable(settlement) === outcome;
-  }
-
-  #isItem(job: JobKey): boolean {
-    return this.#work?.items.get(job) !== undefined;
   }
 
   /**
@@ -225,12 +224,6 @@ export class Settle {
     this.#sql.release.run();
     if (all) for (const settlement of silent) this.#wellEnded(tx, settlement);
     return all;
-  }
-
-  #succeeded(tx: Tx, settlement: Settlement, output: string | null): boolean {
-    if (this.#sql.succeed.run(output, tx.now, settlement.job, settlement.fence) === 0) return false;
-    this.#wellEnded(tx, settlement);
-    return true;
   }
 
   #wellEnded(tx: Tx, { job, work }: Settlement): void {

@@ -84,10 +84,6 @@ export class Damage implements DamageStore {
     this.#lost = [...this.#findings.all(), ...this.#reported].find(({ severity }) => severity === "loss")?.what ?? null;
   }
 
-  get #db(): Connection | null {
-    return this.#watched?.db ?? null;
-  }
-
   /** Looks again before it refuses: another process may have cleared the finding. */
   refusal(of: "write" | "claim", again = false): HoldfastError | null {
     if (again || this.#error !== null) this.#refresh();
@@ -100,7 +96,7 @@ export class Damage implements DamageStore {
    */
   replaced(maxAgeMs: number): HoldfastError | null {
     // Closing the connection may have removed the log.
-    if (this.#db?.isOpen === false) return null;
+    if (this.#watched?.db.isOpen === false) return null;
     const error = this.#error ?? this.#watched?.files?.difference(maxAgeMs) ?? null;
     if (error !== null && this.#error === null) this.#stop(error.message, error);
     return error?.code === GONE ? error : null;
@@ -150,7 +146,7 @@ export class Damage implements DamageStore {
     const isMemory = this.#path === ":memory:";
     let checked =
       isMemory || (how === "quick" && this.#isSmall())
-        ? checkDatabase(this.#db as Connection, this.#options.driver, how)
+        ? checkDatabase((this.#watched as Watched).db, this.#options.driver, how)
         : await this.#examine(how);
     if (checked.structural && !isMemory) checked = await this.#examine(how);
     const { structural, findings, references, artifacts, isComplete } = checked;
@@ -213,7 +209,7 @@ export class Damage implements DamageStore {
   }
 
   #isSmall(): boolean {
-    return this.#db !== null && fileSize(this.#path) + walSize(this.#path) < SMALL_BYTES;
+    return this.#watched !== null && fileSize(this.#path) + walSize(this.#path) < SMALL_BYTES;
   }
 
   async findings(): Promise<Finding[]> {
@@ -226,8 +222,8 @@ export class Damage implements DamageStore {
 
   /** Heads of the audit that witnesses recorded: the database must contain them. */
   auditHeads(): AuditHead[] {
-    if (this.#path === ":memory:" || this.#db === null) return [];
-    const epoch = this.#epoch(this.#db);
+    if (this.#path === ":memory:" || this.#watched === null) return [];
+    const epoch = this.#epoch(this.#watched.db);
     // A restored database does not continue from heads of an earlier epoch.
     const seen = readSlots(this.#path).filter(
       (slot) => slot.seen.databaseId === this.#watched?.databaseId && slot.seen.epoch === epoch,
@@ -262,7 +258,7 @@ export class Damage implements DamageStore {
     if (gone !== null) return this.#stop(gone.message, gone);
     this.#error = null;
     // The connection's cache may hold a page that was read wrongly.
-    this.#db?.exec("pragma query_only = off; pragma shrink_memory");
+    this.#watched?.db.exec("pragma query_only = off; pragma shrink_memory");
     this.#watched?.onDamaged(null);
   }
 
@@ -283,7 +279,7 @@ export class Damage implements DamageStore {
     this.#what = what;
     this.#error = error;
     // Users write with this connection, too.
-    this.#db?.exec("pragma query_only = on");
+    this.#watched?.db.exec("pragma query_only = on");
     this.#watched?.onDamaged(error);
   }
 }
