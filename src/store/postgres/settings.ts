@@ -1,9 +1,7 @@
-import type { LimitRule } from "../../core/limits/limit.ts";
 import {
   type Declaration,
   declarationChanges,
   NO_SETTINGS,
-  type SettingsChange,
   type SettingsView,
   DeclarationCache,
 } from "../../core/limits/settings.ts";
@@ -11,8 +9,10 @@ import { limitsText } from "../../core/limits/limit-gate.ts";
 import { type QueueRow, type RuleRow, toSettings } from "../queues.ts";
 import type { NewJob } from "../store.ts";
 import type { LimitCache } from "./limits/limits.ts";
-import type { Rows, Value } from "./connection/driver.ts";
-import { named } from "./scripts.ts";
+import type { Rows } from "./connection/driver.ts";
+import { runAsync } from "../sql/script.ts";
+import { SettingsRows } from "../sql/settings.ts";
+import { dialectOf, named } from "./scripts.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
 
@@ -23,10 +23,8 @@ type SettingsParts = { canDeclare: boolean; locks: QueueLocks; limitCache: Limit
  * transaction compares before it commits.
  */
 export class Settings {
-  readonly #sql: Record<
-    "counted" | "count" | "queues" | "rules" | "pause" | "set" | "addRule" | "setRule" | "wakeOrderedLocks",
-    string
-  >;
+  readonly #sql: Record<"counted" | "count" | "queues" | "rules", string>;
+  readonly #rows: SettingsRows;
   readonly #declarations: DeclarationCache;
   readonly #parts: SettingsParts;
   #seen = -1;
@@ -37,23 +35,12 @@ export class Settings {
   constructor(s: string, parts: SettingsParts) {
     this.#declarations = new DeclarationCache(parts);
     this.#parts = parts;
+    this.#rows = new SettingsRows(dialectOf(s));
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
       count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
       queues: `select name, paused, events, keep from ${s}.queues`,
       rules: `select id, queue, job, position, keyed, concurrency, starts, per from ${s}.limits`,
-      pause: `
-        insert into ${s}.queues as old (name, paused) values ($1, $2)
-        on conflict (name) do update set paused = excluded.paused where old.paused <> excluded.paused returning 1`,
-      // Jobs that ended before `keep` was declared are looked up from the first key on.
-      set: `
-        insert into ${s}.queues (name, events, keep, backfill) values ($1, $2, $3, $4)
-        on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill`,
-      addRule: `
-        insert into ${s}.limits (queue, job, position, keyed, concurrency, starts, per)
-        values ($1, $2, $3, $4, $5, $6, $7) returning id`,
-      setRule: `update ${s}.limits set keyed = $2, concurrency = $3, starts = $4, per = $5 where id = $1`,
-      wakeOrderedLocks: `update ${s}.counters set due_at = 0 where rule = $1 and parked > 0`,
     };
   }
 
@@ -109,7 +96,7 @@ export class Settings {
     if (view.isPaused(name) === paused) return false;
     // The lock first, so that two processes that pause several queues do not deadlock.
     await this.#count(tx);
-    await tx.rows(this.#sql.pause, name, paused);
+    await runAsync(this.#rows.pause(tx, name, paused));
     await this.load(tx.rows);
     tx.wrote();
     return true;
@@ -124,7 +111,7 @@ export class Settings {
       // Under this lock no job is parked by the old limits after the wake-up of parked jobs.
       if (wakes) await this.#parts.locks.take(tx, [declaration.queue]);
       await this.#count(tx);
-      for (const change of changes) await this.#make(tx, change, rules);
+      await runAsync(this.#rows.write(tx, changes, rules));
       if (wakes) await this.#parts.limitCache.changed(tx, declaration.queue);
       await this.load(tx.rows);
       tx.ready(declaration.queue);
@@ -161,29 +148,6 @@ export class Settings {
     return texts.every((text) => text === null) ? null : texts;
   }
 
-  async #make(tx: Tx, change: SettingsChange, rules: number[]): Promise<void> {
-    switch (change.kind) {
-      case "set-queue": {
-        const { name, events, keep } = change;
-        await tx.rows(this.#sql.set, name, events, keep && JSON.stringify(keep), keep === null ? null : 0);
-        return;
-      }
-      case "add-rule": {
-        const { queue, job, rule } = change;
-        const added = await tx.rows<[number]>(this.#sql.addRule, queue, job, rule.position, ...valuesOf(rule));
-        rules[change.at] = (added as [[number]])[0][0];
-        return;
-      }
-      case "set-rule":
-        await tx.rows(this.#sql.setRule, change.id, ...valuesOf(change.rule));
-        await tx.rows(this.#sql.wakeOrderedLocks, change.id);
-        return;
-      case "drop-rule":
-        await tx.rows(this.#sql.setRule, change.id, this.#view.rule(change.id).keyed, null, null, null);
-        await tx.rows(this.#sql.wakeOrderedLocks, change.id);
-    }
-  }
-
   async #count(tx: Tx): Promise<void> {
     await this.#parts.counter.take(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
@@ -191,8 +155,4 @@ export class Settings {
     tx.onUndo(() => this.forget());
     this.#seen = count;
   }
-}
-
-function valuesOf({ keyed, concurrency, rate }: LimitRule): Value[] {
-  return [keyed, concurrency, rate?.starts ?? null, rate?.per ?? null];
 }

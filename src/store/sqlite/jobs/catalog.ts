@@ -1,18 +1,19 @@
 import { type ClaimSource, type Lane, LaneIndex, laneText, type MatchedLanes } from "../../../core/jobs/claiming.ts";
 import type { Policy } from "../../../core/jobs/retry.ts";
-import type { LimitRule } from "../../../core/limits/limit.ts";
 import {
   type Declaration,
   declarationChanges,
   NO_SETTINGS,
-  type SettingsChange,
   type SettingsView,
   DeclarationCache,
 } from "../../../core/limits/settings.ts";
 import { damagedRow } from "../../../core/text/errors.ts";
 import { policyText, type QueueRow, type RuleRow, toSettings } from "../../queues.ts";
-import type { Connection, Value } from "../driver.ts";
+import { runSync } from "../../sql/script.ts";
+import { SettingsRows } from "../../sql/settings.ts";
+import type { Connection } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
+import { DIALECT } from "../scripts.ts";
 
 /** Lanes and policies are few and never change, so job rows hold their numbers. Each transaction compares the count of lanes. */
 export class Catalog {
@@ -124,6 +125,7 @@ export class Settings {
   readonly declarations: DeclarationCache;
   /** As they were when `at` or `now` was called last. */
   view = NO_SETTINGS;
+  readonly #rows = new SettingsRows(DIALECT);
   readonly #sql;
   #seen = -1;
 
@@ -134,24 +136,6 @@ export class Settings {
       allRules: db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits"),
       counted: db.prepare("select settings from holdfast_counter where id = 1"),
       count: db.prepare("update holdfast_counter set settings = settings + 1 where id = 1"),
-      pause: db.prepare(
-        `insert into holdfast_queues (name, paused) values (:name, :paused)
-         on conflict (name) do update set paused = excluded.paused where paused <> excluded.paused`,
-      ),
-      // A new `keep` also applies to jobs that ended before: they are listed from key 0 on.
-      set: db.prepare(
-        `insert into holdfast_queues (name, events, keep, backfill) values (:name, :events, :keep, :backfill)
-         on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill`,
-      ),
-      addRule: db.prepare(
-        `insert into holdfast_limits (queue, job, position, keyed, concurrency, starts, per)
-         values (:queue, :job, :position, :keyed, :concurrency, :starts, :per) returning id`,
-      ),
-      setRule: db.prepare(
-        `update holdfast_limits set keyed = :keyed, concurrency = :concurrency, starts = :starts, per = :per where id = :id`,
-      ),
-      dropRule: db.prepare("update holdfast_limits set concurrency = null, starts = null, per = null where id = ?"),
-      wakeCounters: db.prepare("update holdfast_counters set due_at = 0 where rule = ? and parked > 0"),
     };
   }
 
@@ -171,7 +155,7 @@ export class Settings {
 
   pause(tx: Tx, name: string, paused: boolean): boolean {
     if (this.at(tx.settings).isPaused(name) === paused) return false;
-    this.#sql.pause.runNamed({ name, paused: paused ? 1 : 0 });
+    runSync(this.#rows.pause(tx, name, paused));
     this.#changed(tx);
     return true;
   }
@@ -180,37 +164,13 @@ export class Settings {
     const known = this.declarations.rulesOf(declaration);
     if (known !== undefined) return known;
     const { rules, changes } = declarationChanges(this.at(tx.settings), declaration, this.declarations.isOld(declaration));
-    for (const change of changes) this.#make(change, rules);
     if (changes.length > 0) {
+      runSync(this.#rows.write(tx, changes, rules));
       this.#changed(tx);
       tx.ready(declaration.queue);
     }
     this.declarations.add(declaration, rules);
     return rules;
-  }
-
-  #make(change: SettingsChange, rules: number[]): void {
-    switch (change.kind) {
-      case "set-queue": {
-        const { name, events, keep } = change;
-        const kept = keep === null ? { keep: null, backfill: null } : { keep: JSON.stringify(keep), backfill: 0 };
-        this.#sql.set.runNamed({ name, events: events ? 1 : 0, ...kept });
-        return;
-      }
-      case "add-rule": {
-        const { queue, job, rule } = change;
-        const added = this.#sql.addRule.get<{ id: number }>({ queue, job, position: rule.position, ...valuesOf(rule) });
-        rules[change.at] = (added as { id: number }).id;
-        return;
-      }
-      case "set-rule":
-        this.#sql.setRule.runNamed({ id: change.id, ...valuesOf(change.rule) });
-        this.#sql.wakeCounters.run(change.id);
-        return;
-      case "drop-rule":
-        this.#sql.dropRule.run(change.id);
-        this.#sql.wakeCounters.run(change.id);
-    }
   }
 
   #changed(tx: Tx): void {
@@ -223,8 +183,4 @@ export class Settings {
     this.view = toSettings(this.#sql.allQueues.all<QueueRow>(), this.#sql.allRules.all<RuleRow>());
     this.#seen = settings;
   }
-}
-
-function valuesOf({ keyed, concurrency, rate }: LimitRule): Record<string, Value> {
-  return { keyed: keyed ? 1 : 0, concurrency, starts: rate?.starts ?? null, per: rate?.per ?? null };
 }
