@@ -11,7 +11,7 @@ import type { NewJob } from "../store.ts";
 import type { LimitCache } from "./limits/limits.ts";
 import type { Rows } from "./connection/driver.ts";
 import { runAsync } from "../sql/script.ts";
-import { SettingsRows } from "../sql/settings.ts";
+import { SettingsRows } from "../sql/queues.ts";
 import { dialectOf, named } from "./scripts.ts";
 import type { Tx } from "./transactions/transaction.ts";
 import type { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";

@@ -10,7 +10,7 @@ import {
 import { damagedRow } from "../../../core/text/errors.ts";
 import { policyText, type QueueRow, type RuleRow, toSettings } from "../../queues.ts";
 import { runSync } from "../../sql/script.ts";
-import { SettingsRows } from "../../sql/settings.ts";
+import { SettingsRows } from "../../sql/queues.ts";
 import type { Connection } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
