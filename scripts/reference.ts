@@ -97,7 +97,7 @@ export function reference(): string {
     "# Reference of options",
     "",
     'Every option with its type and default. A `Duration` is milliseconds or a string such as `"90s"`, `"5m"`, `"1d"`.',
-    "A `Cost` is `{ usd, tokens }`, both optional. Unknown options are rejected with `OPTION_INVALID`.",
+    "A `Cost` is `{ usd, tokens }`, both optional. Unknown options and surplus arguments are rejected with `OPTION_INVALID`.",
     "",
     `${sections.join("\n\n")}\n`,
   ].join("\n");

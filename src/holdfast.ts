@@ -1,5 +1,6 @@
 import type { TransactionHandle } from "./core/jobs/job.ts";
 import { type Duration, toMillis } from "./core/text/duration.ts";
+import { limitArguments } from "./core/text/arguments.ts";
 import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
 import { invalidOption, checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
@@ -39,6 +40,21 @@ const MAX_REPORTS = 2_000;
 
 /** An open database. */
 export class Holdfast implements AsyncDisposable {
+  static {
+    limitArguments(this.prototype, "hf", {
+      enqueue: 3,
+      enqueueMany: 3,
+      transaction: 1,
+      work: 2,
+      schedule: 2,
+      claim: 2,
+      lock: 1,
+      backup: 2,
+      check: 0,
+      close: 0,
+    });
+  }
+
   readonly jobs: Jobs;
   readonly queues: Queues;
   readonly schedules: Schedules;
@@ -94,7 +110,7 @@ export class Holdfast implements AsyncDisposable {
       refuseClosing: () => this.#refuseClosing(),
       work: (defs, concurrency) => this.#work(defs, { concurrency }),
     });
-    this.events = {
+    const events: Holdfast["events"] = {
       subscribe: (on, options = {}) => {
         this.#refuseClosing();
         const subscription = engine.relays.subscribe(on, options);
@@ -105,7 +121,8 @@ export class Holdfast implements AsyncDisposable {
         };
       },
     };
-    this.recovery = {
+    this.events = limitArguments(events, "events", { subscribe: 2 });
+    const recovery: Holdfast["recovery"] = {
       recoverStale: async () => {
         this.#refuseClosed();
         return recoveryStats(await engine.janitor.recover(engine.actor), engine.clock.now());
@@ -128,8 +145,8 @@ export class Holdfast implements AsyncDisposable {
         return recoveryStats(plan, engine.clock.now());
       },
       lastReport: async () => (await this.#reports(1))[0] ?? null,
-      history: () => this.#reports(MAX_REPORTS),
-      preview: () => {
+      history: async () => this.#reports(MAX_REPORTS),
+      preview: async () => {
         this.#refuseClosed();
         return engine.janitor.preview();
       },
@@ -138,6 +155,15 @@ export class Holdfast implements AsyncDisposable {
         return (await engine.store.recoveries.acknowledge()).map(reportOf);
       },
     };
+    this.recovery = limitArguments(recovery, "recovery", {
+      recoverStale: 0,
+      stats: 0,
+      reclaimStale: 1,
+      lastReport: 0,
+      history: 0,
+      preview: 0,
+      acknowledge: 0,
+    });
   }
 
   /** Waits for the report that this process is about to write. */
@@ -319,7 +345,7 @@ export class Holdfast implements AsyncDisposable {
   }
 
   /** Stops this handle's workers, then lets go of the database. */
-  close(): Promise<void> {
+  async close(): Promise<void> {
     this.#closed ??= this.#close();
     return this.#closed;
   }

@@ -1,6 +1,7 @@
 import { dirname } from "node:path";
 import type { BackupPlan } from "./core/recovery/backup-plan.ts";
 import { toMillis } from "./core/text/duration.ts";
+import { rejectSurplus } from "./core/text/arguments.ts";
 import { HoldfastError } from "./core/text/errors.ts";
 import { checkStorable, DEFAULT_FILE_MODE, toStorable } from "./core/text/text.ts";
 import { definedOnly, describeValue, invalidOption } from "./core/text/options.ts";
@@ -25,6 +26,7 @@ const DEFAULT_PATH = ".holdfast/work.db";
  * ```
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
+  rejectSurplus(arguments, 2, "open");
   checkOpenOptions(options);
   return openAs(where, options, options.recovery ?? "auto");
 }

@@ -5,7 +5,7 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
 import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
-import { errorPlace } from "./modules.ts";
+import { errorPlace, lacksHoldfast } from "./modules.ts";
 
 export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
@@ -89,7 +89,7 @@ async function load(file: string): Promise<unknown> {
     const why = error instanceof Error ? error.message : String(error);
     throw invalid(
       `${errorPlace(error, file)} does not load: ${why}`,
-      `Correct it; \`node ${file}\` shows where it fails.`,
+      lacksHoldfast(why) ? "Run `npm install holdfast` in its folder." : `Correct it; \`node ${file}\` shows where it fails.`,
       error,
     );
   }

@@ -4,6 +4,7 @@ import { basename, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
+import { didYouMean } from "../core/text/options.ts";
 import { isPipeline, type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import { loadedFrom } from "../pipelines/model.ts";
 import type { Definition } from "../engine/definition.ts";
@@ -48,7 +49,14 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
   if (typeof code === "string" && typeof hint === "string")
     return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
-  return invalid(`${place} does not load: ${why}`, `Correct it; \`node ${file}\` shows where it fails.`);
+  return invalid(
+    `${place} does not load: ${why}`,
+    lacksHoldfast(why) ? "Run `npm install holdfast` in its folder." : `Correct it; \`node ${file}\` shows where it fails.`,
+  );
+}
+
+export function lacksHoldfast(why: string): boolean {
+  return why.startsWith("Cannot find package 'holdfast'");
 }
 
 function parsedPlace(error: unknown): RegExpExecArray | null {
@@ -132,11 +140,13 @@ export async function pipelineNamed(name: string, files: readonly string[], whos
   const all = await pipelinesIn(files);
   const found = all.find(({ pipeline }) => pipeline.name === name);
   if (found !== undefined) return found;
-  const names = all.map(({ pipeline }) => pipeline.name).join(", ");
+  const names = all.map(({ pipeline }) => pipeline.name);
   throw new HoldfastError(
     "USAGE",
     `No module of ${whose} exports a pipeline "${name}".`,
-    names === "" ? "No pipeline is exported: export what pipeline(name).source(…) returns." : `Pipelines: ${names}.`,
+    names.length === 0
+      ? "No pipeline is exported: export what pipeline(name).source(…) returns."
+      : `${didYouMean(name, names)}Pipelines: ${names.join(", ")}.`,
   );
 }
 

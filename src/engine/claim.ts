@@ -1,6 +1,7 @@
 import { hash, randomUUID } from "node:crypto";
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { type CommitRows, type Job, toJobError } from "../core/jobs/job.ts";
+import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Fence, JobKey } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
@@ -165,6 +166,10 @@ async function waitForChange(engine: Engine, source: ClaimSource, most: number, 
 }
 
 class HandClaim implements Claim {
+  static {
+    limitArguments(this.prototype, "claim", { renew: 1, succeed: 2, fail: 2, release: 0 });
+  }
+
   readonly job: Job;
   readonly #engine: Engine;
   readonly #claimed: Claimed;
@@ -201,7 +206,7 @@ class HandClaim implements Claim {
   }
 
   async succeed(output?: unknown, options: { commit?: CommitRows } = {}): Promise<void> {
-    refuseUnknown(options, ["commit"], "succeed");
+    refuseUnknown(options, ["commit"], "claim.succeed");
     const outcome: Outcome = { kind: "succeeded", output: toJson(output, "The output") };
     if (options.commit === undefined) return this.#settle(outcome, "success");
     const commit = [checkCommit(options.commit)];

@@ -9,6 +9,7 @@ import {
   type TransactionHandle,
 } from "../core/jobs/job.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
+import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import {
   checkBoolean,
@@ -45,6 +46,10 @@ interface ListOptions {
 }
 
 export class Jobs {
+  static {
+    limitArguments(this.prototype, "jobs", { get: 1, list: 1, counts: 1, cancel: 1, retry: 1, wait: 2, watch: 2 });
+  }
+
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
   readonly #over: AbortSignal;
@@ -243,6 +248,10 @@ interface QueueView {
 }
 
 export class Queues {
+  static {
+    limitArguments(this.prototype, "queues", { pause: 1, resume: 1, list: 1 });
+  }
+
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
 
@@ -338,7 +347,7 @@ const DEFAULT_TTL: Duration = "5m";
 export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
   const name = checkName(given, "The lock's name");
   const { store } = engine;
-  return {
+  const lock: Lock = {
     async acquire(holder, ttl = DEFAULT_TTL) {
       refuseClosed();
       const token = randomUUID();
@@ -362,6 +371,7 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
       return (await store.locks.list(name))[0]?.stale ?? false;
     },
   };
+  return limitArguments(lock, "lock", { acquire: 2, extend: 2, release: 1, get: 0, isStale: 0 });
 }
 
 function checkTtl(ttl: Duration): number {

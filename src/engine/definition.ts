@@ -1,10 +1,11 @@
 import type { Keep, QueueSettings } from "../core/jobs/claiming.ts";
-import { FINISHED_STATES, type FinishedState, JOB_STATES, type JobState, toJobError } from "../core/jobs/job.ts";
+import { FINISHED_STATES, type FinishedState, isFinished, JOB_STATES, type JobState, toJobError } from "../core/jobs/job.ts";
 import { checkRunOptions, parse, type RunOptions, type RunSettings, type StandardSchema } from "../core/jobs/run-options.ts";
 import { checkLimits, type Limit } from "../core/limits/limit.ts";
 import type { JobContext, JobDef, Run } from "../core/pipelines/stage.ts";
 import { refusePipelineName } from "../core/pipelines/work.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
 import {
@@ -71,7 +72,10 @@ export function job(
     run?: Run<never, unknown>;
   },
 ): JobDef<never, unknown, never> {
+  if (typeof options === "string")
+    throw invalidOption(`job takes an object, got ${describeValue(options)}.`, "Call job({ name, run }).");
   refuseUnknown(options, JOB_OPTIONS, "job");
+  rejectSurplus(arguments, 1, "job");
   const name = refusePipelineName(checkName(options.name, "A job's name"), "A job's name");
   const where = `job "${name}"`;
   const queue =
@@ -86,7 +90,10 @@ export function job(
     input: checkSchema(options.input, `The input of ${where}`),
     output: checkSchema(options.output, `The output of ${where}`),
     run: checkRun(options.run, where),
-    handle: (run) => ({ ...definition, run: checkRun(run, where) }),
+    handle(run) {
+      rejectSurplus(arguments, 1, "handle");
+      return { ...definition, run: checkRun(run, where) };
+    },
   };
   return definition as unknown as JobDef<never, unknown, never>;
 }
@@ -160,15 +167,17 @@ export function limitKeys({ keys }: DeclaredLimits, input: unknown, name: string
 function settingsOf(options: QueueOptions, where: string): QueueSettings {
   const { keep: given = {}, events = false } = options;
   const keep: QueueSettings["keep"] = {};
-  refuseUnknown(given, JOB_STATES, `\`keep\` of the queue of ${where}`);
-  for (const [state, one] of Object.entries(given)) keep[checkState(state, where)] = checkKeep(one, state, where);
+  const what = `\`keep\` of the queue of ${where}`;
+  const unfinished = JOB_STATES.find((state) => !isFinished(state) && Object.hasOwn(given ?? {}, state));
+  if (unfinished !== undefined) throw neverRemoved(unfinished, what);
+  refuseUnknown(given, FINISHED_STATES, what);
+  for (const [state, one] of Object.entries(given)) keep[state as FinishedState] = checkKeep(one, state, where);
   return { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
 }
 
-function checkState(state: string, where: string): FinishedState {
-  if ((FINISHED_STATES as readonly string[]).includes(state)) return state as FinishedState;
-  throw invalidOption(
-    `\`keep\` of the queue of ${where} names "${state}", but only finished jobs are removed.`,
+function neverRemoved(state: JobState, what: string): HoldfastError {
+  return invalidOption(
+    `${what} names "${state}", but only finished jobs are removed.`,
     `Give one or more of ${FINISHED_STATES.join(", ")}.`,
   );
 }

@@ -1,4 +1,5 @@
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
+import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
 import { type Missed, nextTick, type Schedule, dueTicks } from "../core/jobs/schedule.ts";
@@ -30,6 +31,10 @@ export interface ScheduleOptions<In = unknown> {
 const SCHEDULE_OPTIONS: readonly (keyof ScheduleOptions)[] = ["key", "cron", "timezone", "input", "missed", "within", "overlap"];
 
 export class Schedules {
+  static {
+    limitArguments(this.prototype, "schedules", { save: 2, list: 1, remove: 1, pause: 1, resume: 1, trigger: 1 });
+  }
+
   readonly #engine: Engine;
   readonly #refuseClosed: () => void;
 

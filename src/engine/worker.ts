@@ -1,3 +1,4 @@
+import { limitArguments } from "../core/text/arguments.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
@@ -45,6 +46,10 @@ export interface DrainResult {
 
 /** Claims, runs, settles. One turn of the event loop is one commit: settles what is done, and claims what is next, together. */
 export class WorkerLoop implements Worker {
+  static {
+    limitArguments(this.prototype, "worker", { stop: 1, untilDrained: 0 });
+  }
+
   readonly #engine: Engine;
   readonly #progress: ProgressWriter;
   readonly #executor: Executor;

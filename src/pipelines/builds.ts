@@ -4,6 +4,7 @@ import { fromBudget, isRefusedUse, toBudget, TOKEN_BYTES, tokenOf } from "../cor
 import type { Build, Why } from "../core/pipelines/build-view.ts";
 import { BUILD_STATES, type BuildState, hasEnded } from "../core/pipelines/build.ts";
 import type { Cost } from "../core/pipelines/cost.ts";
+import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { checkCount, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
@@ -46,6 +47,27 @@ interface BuildsParts {
 }
 
 export class Builds {
+  static {
+    limitArguments(this.prototype, "builds", {
+      start: 2,
+      resume: 3,
+      watch: 2,
+      plan: 2,
+      approve: 2,
+      mintToken: 1,
+      abandon: 2,
+      refuse: 2,
+      get: 1,
+      list: 1,
+      why: 3,
+      output: 3,
+      export: 3,
+      changes: 1,
+      definitions: 1,
+      stopAll: 0,
+    });
+  }
+
   readonly #engine: Engine;
   readonly #parts: BuildsParts;
   readonly #sites = new Map<string, PipelineRuntime>();

@@ -4,6 +4,7 @@ import { ExportNames, LONGEST, LONGEST_APART, namesFor, safePath } from "../arti
 import type { ExportEntry } from "../artifacts/export.ts";
 import { toCost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { didYouMean } from "../core/text/options.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { idsOf, pathText } from "../core/pipelines/work.ts";
@@ -130,7 +131,11 @@ function stagesOf({ description }: BuildRow): string[] {
 function chosenStages(build: BuildRow, known: readonly string[], stages: readonly string[] | undefined): string[] {
   for (const stage of stages ?? []) {
     if (known.includes(stage)) continue;
-    throw new HoldfastError("STAGE_UNKNOWN", `Build ${build.id} has no stage "${stage}".`, `Its stages are ${known.join(", ")}.`);
+    throw new HoldfastError(
+      "STAGE_UNKNOWN",
+      `Build ${build.id} has no stage "${stage}".`,
+      `${didYouMean(stage, known)}Its stages are ${known.join(", ")}.`,
+    );
   }
   return known.filter((name) => stages === undefined || stages.includes(name));
 }

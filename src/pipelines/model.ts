@@ -20,7 +20,15 @@ import { listingJobName, pipelineQueue, type Segment, segmentsOf, stageJobName }
 import { HoldfastError } from "../core/text/errors.ts";
 import { type Glob, matchGlob } from "../core/text/glob.ts";
 import type { BuildKey } from "../core/text/ids.ts";
-import { checkCount, checkSignal, checkText, describeValue, invalidOption, refuseUnknown } from "../core/text/options.ts";
+import {
+  checkCount,
+  checkSignal,
+  checkText,
+  describeValue,
+  didYouMean,
+  invalidOption,
+  refuseUnknown,
+} from "../core/text/options.ts";
 import { type DeclaredLimits, limitKeys } from "../engine/definition.ts";
 import type { NewJob } from "../store/store.ts";
 import type { NewWork } from "../store/work.ts";
@@ -90,7 +98,7 @@ export class Model {
     throw new HoldfastError(
       "STAGE_UNKNOWN",
       `Pipeline "${this.name}" has no stage "${stage}".`,
-      `Its stages are ${[...this.#places.keys()].join(", ") || "none"}.`,
+      `${didYouMean(stage, [...this.#places.keys()])}Its stages are ${[...this.#places.keys()].join(", ") || "none"}.`,
     );
   }
 

@@ -1,3 +1,4 @@
+import { limitArguments } from "../core/text/arguments.ts";
 import { randomBytes } from "node:crypto";
 import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
@@ -246,6 +247,10 @@ const PROGRESS_INTERVAL_MS = 100;
 
 /** A build that this process orchestrates. */
 export class BuildHandle<All = unknown> {
+  static {
+    limitArguments(this.prototype, "build", { attach: 2, saw: 1, done: 0, stop: 0, progress: 0, output: 2, outputs: 1 });
+  }
+
   readonly id: string;
   readonly types?: { all: All };
   readonly #engine: Engine;

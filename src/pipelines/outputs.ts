@@ -1,7 +1,7 @@
 import { type Build, type CountedStage, type Difference, viewOf, type Why, explainRun } from "../core/pipelines/build-view.ts";
 import { changedMembers, type ContextParts } from "../core/pipelines/context-hash.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { Nearest } from "../core/text/options.ts";
+import { didYouMean, Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { GONE_MARK, pathText } from "../core/pipelines/work.ts";
 import { readMembers } from "./stage-input.ts";
@@ -90,10 +90,11 @@ function kindOf(build: BuildRow, stage: string): string {
   const { stages } = JSON.parse(build.description) as PipelineDescription;
   const found = stages.find(({ name }) => name === stage);
   if (found !== undefined) return found.kind;
+  const names = stages.map(({ name }) => name);
   throw new HoldfastError(
     "STAGE_UNKNOWN",
     `Build ${build.id} has no stage "${stage}".`,
-    `Its stages are ${stages.map(({ name }) => name).join(", ") || "none"}.`,
+    `${didYouMean(stage, names)}Its stages are ${names.join(", ") || "none"}.`,
   );
 }
 

@@ -1,3 +1,4 @@
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import { refuseUnknown } from "../core/text/options.ts";
@@ -37,6 +38,7 @@ export async function call<In, Out>(
   input: NoInfer<In>,
   context: Partial<JobContext<unknown>> = {},
 ): Promise<Out> {
+  rejectSurplus(arguments, 3, "call");
   const definition = definitionOf(def);
   refuseUnknown(context, CONTEXT_PARTS, "The context of call()");
   const { run, name } = definition;

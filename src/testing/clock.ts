@@ -1,3 +1,4 @@
+import { limitArguments, rejectSurplus } from "../core/text/arguments.ts";
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { describeValue, invalidOption } from "../core/text/options.ts";
 
@@ -18,12 +19,13 @@ export interface TestClock extends Clock {
  * ```
  */
 export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
+  rejectSurplus(arguments, 1, "testClock");
   let passed = 0;
   let wall = checkTime(start);
   const timers = new Set<{ at: number; call: () => void }>();
   const underWay = new Set<Promise<unknown>>();
 
-  return {
+  const clock: TestClock = {
     now: () => wall,
     monotonic: () => passed,
     set: (now) => void (wall = now),
@@ -53,6 +55,7 @@ export function testClock(start = Date.UTC(2026, 0, 1)): TestClock {
       await settled(underWay);
     },
   };
+  return limitArguments(clock, "clock", { now: 0, monotonic: 0, set: 1, after: 2, advance: 1 });
 }
 
 function checkTime(start: unknown): number {

@@ -1,4 +1,6 @@
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { describeValue, didYouMean } from "../core/text/options.ts";
 import { ARTIFACT_POINTS, armArtifactPoint, type ArtifactPoint } from "../artifacts/folder.ts";
 import { armPoint, POINTS } from "../store/points.ts";
 
@@ -14,11 +16,14 @@ import { armPoint, POINTS } from "../store/points.ts";
  * ```
  */
 export function crashAt(point: string): void {
+  rejectSurplus(arguments, 1, "crashAt");
   if (POINTS.includes(point)) return armPoint(point);
   if ((ARTIFACT_POINTS as readonly string[]).includes(point)) return armArtifactPoint(point as ArtifactPoint);
+  const points = [...POINTS, ...ARTIFACT_POINTS];
+  const meant = typeof point === "string" ? point.trim().replace(/\s+/, ":") : point;
   throw new HoldfastError(
     "NO_SUCH_POINT",
-    `There is no point ${JSON.stringify(point) ?? String(point)} to crash at.`,
-    `Give one of ${[...POINTS, ...ARTIFACT_POINTS].join(", ")}.`,
+    `There is no point ${describeValue(point)} to crash at.`,
+    `${didYouMean(meant, points)}Give one of ${points.join(", ")}.`,
   );
 }

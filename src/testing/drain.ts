@@ -1,3 +1,5 @@
+import { checkHandle } from "./validate-recovery.ts";
+import { rejectSurplus } from "../core/text/arguments.ts";
 import type { Job } from "../core/jobs/job.ts";
 import type { Pipeline } from "../core/pipelines/pipeline.ts";
 import type { JobDef } from "../engine/definition.ts";
@@ -15,6 +17,8 @@ import type { WorkerLoop } from "../engine/worker.ts";
  * ```
  */
 export async function drain(hf: Holdfast, defs: (JobDef | Pipeline)[]): Promise<{ ran: number; failed: Job[] }> {
+  rejectSurplus(arguments, 2, "drain");
+  checkHandle(hf, "drain");
   // A due tick counts as a due job.
   await hf.engine.scheduler.check();
   const worker = hf.work(defs) as WorkerLoop;

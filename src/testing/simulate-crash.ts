@@ -1,10 +1,11 @@
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { fork } from "node:child_process";
 import { once } from "node:events";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { invalidOption, refuseUnknown } from "../core/text/options.ts";
+import { checkOneOf, checkText, invalidOption, refuseUnknown } from "../core/text/options.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
 import { limitMemory } from "./kernel-limit.ts";
@@ -51,7 +52,9 @@ export interface Crash extends Ended {
  * ```
  */
 export async function simulateCrash(file: string | URL, options: CrashOptions): Promise<Crash> {
+  rejectSurplus(arguments, 2, "simulateCrash");
   check(options);
+  if (!(file instanceof URL)) checkText(file, "The file of simulateCrash");
   const { by, when, timeout = "60s" } = options;
   const path = file instanceof URL || file.startsWith("file:") ? fileURLToPath(file) : resolve(options.cwd ?? "", file);
   const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options) : inheritedOptions(options));
@@ -84,15 +87,11 @@ function check(options: CrashOptions): void {
   refuseUnknown(options, CRASH_OPTIONS, "simulateCrash");
   const { by, when, image, limit = "heap" } = options;
   if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
-  if (!["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"].includes(by)) {
-    throw invalidOption(`Unknown \`by\` ${JSON.stringify(by)}.`, 'Give "SIGKILL", "SIGTERM", "out-of-memory" or "power-cut".');
-  }
+  checkOneOf(by, ["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"], "`by` of simulateCrash");
   if (when === undefined && by !== "out-of-memory") {
     throw invalidOption("`when` is missing.", "Give `when`: a line that the program prints, or a function to wait for.");
   }
-  if (limit !== "heap" && limit !== "kernel") {
-    throw invalidOption(`Unknown memory limit ${JSON.stringify(limit)}.`, 'Give "heap" or "kernel".');
-  }
+  checkOneOf(limit, ["heap", "kernel"], "`limit` of simulateCrash");
   if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
     throw invalidOption(
       "A limit by the kernel needs a running program that runs out of memory.",

@@ -1,5 +1,7 @@
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { isDeepStrictEqual } from "node:util";
 import type { Job, JobState } from "../core/jobs/job.ts";
+import { describeValue, invalidOption } from "../core/text/options.ts";
 import type { Holdfast } from "../holdfast.ts";
 
 /** A job as it was: all of it, or just what `enqueue` has answered. */
@@ -24,6 +26,8 @@ const IMMUTABLE_PARTS = ["name", "queue", "key", "input", "priority", "createdAt
  * ```
  */
 export async function everyJob(hf: Holdfast): Promise<Job[]> {
+  rejectSurplus(arguments, 1, "everyJob");
+  checkHandle(hf, "everyJob");
   const jobs: Job[] = [];
   let after: string | undefined;
   do {
@@ -43,6 +47,9 @@ export async function everyJob(hf: Holdfast): Promise<Job[]> {
  * ```
  */
 export function validateRecovery(before: readonly JobBefore[], after: readonly Job[]): RecoveryVerdict {
+  rejectSurplus(arguments, 2, "validateRecovery");
+  checkJobs(before, "before");
+  checkJobs(after, "after");
   const found = new Map(after.map((job) => [job.id, job]));
   const reasons = before.flatMap((was) => {
     const is = found.get(was.id);
@@ -53,6 +60,25 @@ export function validateRecovery(before: readonly JobBefore[], after: readonly J
     reasons.push(...[...twice].map((id) => `job ${id} is there twice`));
   }
   return { ok: reasons.length === 0, reasons };
+}
+
+function checkJobs(jobs: unknown, name: string): void {
+  const wrong = Array.isArray(jobs) ? jobs.find((one) => !isJob(one)) : jobs;
+  if (Array.isArray(jobs) && jobs.every(isJob)) return;
+  throw invalidOption(
+    `\`${name}\` of validateRecovery must be an array of jobs, got ${describeValue(wrong)}${Array.isArray(jobs) ? " in it" : ""}.`,
+    "Give what everyJob(hf) returned, or what enqueue returned in an array.",
+  );
+}
+
+function isJob(one: unknown): boolean {
+  return typeof (one as { id?: unknown } | null)?.id === "string";
+}
+
+/** Checks the shape: the handle may come from another copy of this package. */
+export function checkHandle(hf: unknown, call: string): void {
+  if (typeof hf === "object" && hf !== null && "engine" in hf && "jobs" in hf) return;
+  throw invalidOption(`${call} needs a handle, got ${describeValue(hf)}.`, "Give what open() returned.");
 }
 
 function compare(was: JobBefore, is: Job): string[] {

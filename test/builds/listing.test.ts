@@ -267,10 +267,10 @@ for (const kind of ["files", "items"] as const) {
     };
     assert.equal(
       await said(["notes/bowlin.md", "src/b.ts"]),
-      '"notes/bowlin.md" in `only` is no target and no stage of this pipeline, so nothing was done. Nearest: "notes/bowline.md".',
+      '"notes/bowlin.md" in `only` is no target and no stage of this pipeline, so nothing was done. Did you mean "notes/bowline.md"?',
     );
-    assert.match(await said(["reef-knot.md"]), /Nearest: "notes\/reef-knot\.md"\.$/);
-    assert.match(await said(["wrods"]), /Nearest: "words"\.$/);
+    assert.match(await said(["reef-knot.md"]), /Did you mean "notes\/reef-knot\.md"\?$/);
+    assert.match(await said(["wrods"]), /Did you mean "words"\?$/);
     assert.match(await said(["docs/**", "nothing like it"]), /^"docs\/\*\*", "nothing like it" in `only` are no targets/);
     await here.succeed(docs, { only: ["src/a[1].ts", "notes"] });
     assert.deepEqual(here.taken(), ["notes/bowline.md", "notes/reef-knot.md", "src/a[1].ts"]);

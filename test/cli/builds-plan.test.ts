@@ -98,7 +98,7 @@ test("a name stands for a pipeline of the config's modules", async () => {
   assert.deepEqual(Object.keys(plan.stages), ["say"]);
   const { error } = await place.json<JsonError>(["run", "wrods", "--config", config], 2);
   assert.match(error.message, /No module of .*other\.config\.ts exports a pipeline "wrods"/);
-  assert.equal(error.hint, "Pipelines: docs, words.");
+  assert.equal(error.hint, 'Did you mean "words"? Pipelines: docs, words.');
 });
 
 const HEAD = `import { files, pipeline } from "${INDEX}"; const p = pipeline("p").source(files("docs/*.md"));`;
@@ -177,6 +177,24 @@ test("a module that throws, or imports what is missing, is refused with file and
   }
 });
 
+test("a module that cannot find the package is answered with how to install it", async () => {
+  await writeFile(
+    join(place.folder, "lonely.ts"),
+    'import { job } from "holdfast";\nexport const a = job({ name: "a", run() {} });',
+  );
+  for (const args of [
+    ["work", "lonely.ts"],
+    ["enqueue", "a", "--module", "lonely.ts"],
+    ["run", "lonely.ts"],
+  ]) {
+    const { error } = await place.json<JsonError>(args, 2);
+    assert.match(error.message, /^lonely\.ts:1 does not load: Cannot find package 'holdfast'/);
+    assert.match(error.hint, /`npm install holdfast`/);
+  }
+  const { error } = await place.json<JsonError>(["work", "--config", "lonely.ts"], 2);
+  assert.deepEqual([error.code, /`npm install holdfast`/.test(error.hint)], ["CONFIG_INVALID", true]);
+});
+
 test("a pipeline that is named without its ending is suggested with it", async () => {
   await writeFile(join(place.folder, "notes.ts"), "export default 1;");
   const { error } = await place.json<JsonError>(["run", "notes"], 2);
@@ -188,8 +206,9 @@ test("a file that is not there, a stage that is not there, and no config are wro
   const cases: [string[], RegExp][] = [
     [["run", "nowhere.ts"], /There is no file nowhere\.ts/],
     [["plan", "nowhere"], /There is no file nowhere, and this folder has no config/],
-    [["run", DOCS, "--rerun", "prase"], /Pipeline "docs" has no stage "prase"/],
-    [["plan", DOCS, "--only", "docs/zz.md"], /"docs\/zz\.md" in `only` is no target and no stage .* Nearest: "docs\/.\.md"/],
+    [["run", DOCS, "--rerun", "prase"], /Pipeline "docs" has no stage "prase".*\nhint: +Did you mean "parse"\?/],
+    [["plan", DOCS, "--only", "prase"], /"prase" in `only` is no target and no stage .* Did you mean "parse"\?/],
+    [["plan", DOCS, "--only", "docs/zz.md"], /"docs\/zz\.md" in `only` is no target and no stage .* Did you mean "docs\/.\.md"/],
   ];
   for (const [args, message] of cases) {
     const { code, stderr } = await place.run([...args, "--db", db]);

@@ -68,6 +68,11 @@ test("bad input is refused with exit 2 and changes nothing", async () => {
   assert.deepEqual(await hf.jobs.counts(), before);
 });
 
+test("a mistyped job name is answered with the one that the module exports", async () => {
+  const { error } = await place.json<JsonError>(["enqueue", "duoble", "1", "--module", JOBS], 2);
+  assert.match(error.hint, /^Did you mean "double"\? Available jobs: /);
+});
+
 test("an id that belongs to another job exits 1", async () => {
   const { code, stderr } = await place.run(["enqueue", "echo", "--id", "d1"]);
   assert.equal(code, 1);

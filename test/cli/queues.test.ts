@@ -42,8 +42,9 @@ test("an unknown queue is refused, unless it is paused ahead", async () => {
   for (const act of ["pause", "resume"]) {
     const { error } = await place.json<JsonError>(["queues", act, "mial"], 1);
     assert.equal(error.code, "NO_SUCH_QUEUE");
-    assert.match(error.hint, /mail/);
+    assert.match(error.hint, /^Did you mean "mail"\? Queues: mail\./);
   }
-  await place.json(["queues", "pause", "later", "--ahead"]);
+  const paused = await place.run(["queues", "pause", "later", "--ahead"]);
+  assert.deepEqual([paused.code, paused.stdout], [0, "later is paused. The queue has no jobs.\n"]);
   assert.equal((await hf.queues.list()).find(({ name }) => name === "later")?.paused, true);
 });

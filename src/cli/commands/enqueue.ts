@@ -1,7 +1,7 @@
 import type { Command } from "commander";
 import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { definedOnly, checkName } from "../../core/text/options.ts";
+import { definedOnly, checkName, didYouMean } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { type Definition, definitionOf, job } from "../../engine/definition.ts";
 import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
@@ -76,7 +76,9 @@ async function definedIn(files: readonly string[], name: string, missing: string
   throw new HoldfastError(
     "USAGE",
     missing,
-    names.length === 0 ? "No job is exported: export what job({ … }) returns." : `Available jobs: ${names.join(", ")}.`,
+    names.length === 0
+      ? "No job is exported: export what job({ … }) returns."
+      : `${didYouMean(name, names)}Available jobs: ${names.join(", ")}.`,
   );
 }
 

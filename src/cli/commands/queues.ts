@@ -1,6 +1,7 @@
 import type { Command } from "commander";
 import { ageText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import { didYouMean } from "../../core/text/options.ts";
 import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
 import { numberText } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
@@ -42,19 +43,22 @@ export function queuesCommand(parent: Command): void {
 }
 
 async function setPaused({ hf, operator }: OpenDatabase, name: string, paused: boolean, ahead = false): Promise<Answer> {
-  const known = (await hf.queues.list()).map((queue) => queue.name);
+  const queues = await hf.queues.list();
+  const known = queues.map((queue) => queue.name);
+  const isEmpty = Object.values(queues.find((queue) => queue.name === name)?.counts ?? {}).every((count) => count === 0);
   // A mistyped name must not look like a success.
   if (!ahead && !known.includes(name)) throw noSuchQueue(name, known, paused);
   const changed = await operator.setPaused(name, paused);
   const text = () => {
     const state = paused ? "paused" : "resumed";
-    return changed ? `${oneLine(name)} is ${state}.` : `${oneLine(name)} ${paused ? "is paused" : "was not paused"} already.`;
+    const done = changed ? `is ${state}` : `${paused ? "is paused" : "was not paused"} already`;
+    return `${oneLine(name)} ${done}.${isEmpty ? " The queue has no jobs." : ""}`;
   };
   return [{ queue: name, paused, changed }, text];
 }
 
 function noSuchQueue(name: string, known: readonly string[], paused: boolean): HoldfastError {
-  const others = known.length === 0 ? "There are no queues yet." : `Queues: ${known.join(", ")}.`;
+  const others = known.length === 0 ? "There are no queues yet." : `${didYouMean(name, known)}Queues: ${known.join(", ")}.`;
   const ahead = paused ? " Add --ahead to pause it before its first job." : "";
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
 }

@@ -67,11 +67,15 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
-/** Rejects types that no event has, which a subscriber would wait for without end. */
+/**
+ * Rejects types that no event has, which a subscriber would wait for without end; and "jobs.*", which would match only
+ * "jobs.removed" and none of the events "job.*" that its author means.
+ */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {
-    if (EVENT_TYPES.some((known) => matchesEventType(known, [type]))) continue;
+    if (type !== "jobs.*" && EVENT_TYPES.some((known) => matchesEventType(known, [type]))) continue;
     const groups = new Set(EVENT_TYPES.map((known) => `${known.slice(0, known.indexOf("."))}.*`));
+    groups.delete("jobs.*");
     throw invalidOption(
       `There is no event type "${type}".`,
       `${didYouMean(type, [...groups, ...EVENT_TYPES])}Give a type such as "job.failed", or "job.*" for all that begin so.`,

@@ -1,3 +1,4 @@
+import { rejectSurplus } from "../text/arguments.ts";
 import { hash } from "node:crypto";
 import { canonicalJson, SECRET } from "../text/json.ts";
 import { HoldfastError } from "../text/errors.ts";
@@ -172,6 +173,7 @@ export function keyText(key: unknown, what: string): string | null {
  * ```
  */
 export function secret<T>(value: T): T {
+  rejectSurplus(arguments, 1, "secret");
   return new Secret(hash("sha256", `holdfast.secret.1\n${canonicalJson(value, "secret")}`)) as T;
 }
 

@@ -1,5 +1,5 @@
 import { HoldfastError } from "../text/errors.ts";
-import { describeValue } from "../text/options.ts";
+import { describeValue, didYouMean } from "../text/options.ts";
 import { numberText } from "../text/text.ts";
 
 /** What something costs, as people write it. */
@@ -87,7 +87,12 @@ export function checkCost(cost: unknown, what: string): Cost {
   }
   for (const name of Object.keys(cost)) {
     if (name === "usd" || name === "tokens") continue;
-    throw new HoldfastError("COST_INVALID", `${what} has an unknown part "${name}".`, "Give `usd`, `tokens`, or both.");
+    const meant = didYouMean(/dollar/i.test(name) ? "usd" : name, ["usd", "tokens"]);
+    throw new HoldfastError(
+      "COST_INVALID",
+      `${what} has an unknown part "${name}".`,
+      `${meant}Give \`usd\`, \`tokens\`, or both.`,
+    );
   }
   const { usd, tokens } = cost as { usd?: unknown; tokens?: unknown };
   const checked: Cost = {};

@@ -3,9 +3,10 @@ import { type Budget, toBudget, UNLIMITED } from "./budget.ts";
 import { canonicalJson } from "../text/json.ts";
 import type { Cost } from "./cost.ts";
 import { findDifferences } from "./build-view.ts";
+import { rejectSurplus } from "../text/arguments.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { hideSecrets } from "../limits/limit.ts";
-import { checkCount, checkName, invalidOption, refuseUnknown } from "../text/options.ts";
+import { checkCount, checkName, didYouMean, invalidOption, refuseUnknown } from "../text/options.ts";
 import { type FilesSource, type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
 import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
 
@@ -94,6 +95,7 @@ export function pipeline(
   name: string,
   options: PipelineOptions = {},
 ): { source<T extends Target, In>(source: Source<T, In>): Pipeline<T, In, {}, {}> } {
+  rejectSurplus(arguments, 2, "pipeline");
   const named = checkPipelineName(name);
   const where = `pipeline "${named}"`;
   refuseUnknown(options, ["budget", "maxFailures", "module"], where);
@@ -105,8 +107,10 @@ export function pipeline(
     module: module === undefined ? null : checkModule(module, where),
   };
   return Object.freeze({
-    source: <T extends Target, In>(source: Source<T, In>) =>
-      pipelineValue({ ...head, source: sourceOf(source), stages: [] }) as Pipeline<T, In, {}, {}>,
+    source<T extends Target, In>(source: Source<T, In>) {
+      rejectSurplus(arguments, 1, "source");
+      return pipelineValue({ ...head, source: sourceOf(source), stages: [] }) as Pipeline<T, In, {}, {}>;
+    },
   });
 }
 
@@ -127,8 +131,10 @@ export function pipelineOf(given: unknown): PipelineDefinition {
 function pipelineValue(definition: PipelineDefinition): Pipeline {
   const add =
     (kind: StageKind) =>
-    (name: unknown, options: unknown, run: unknown): Pipeline => {
+    (...args: unknown[]): Pipeline => {
+      const [name, options, run] = args;
       const stage = checkStage(kind, name, options, run);
+      rejectSurplus(args, 3, kind);
       checkPosition(definition, stage);
       return pipelineValue({ ...definition, stages: [...definition.stages, stage] });
     };
@@ -197,7 +203,9 @@ function unknownStage(
   return new HoldfastError(
     "STAGE_UNKNOWN",
     `Stage "${name}" uses "${used}", ${why}.`,
-    known.length === 0 ? "No earlier stage has an output: leave `uses` out." : `Give one or more of ${known.join(", ")}.`,
+    known.length === 0
+      ? "No earlier stage has an output: leave `uses` out."
+      : `${didYouMean(used, known)}Give one or more of ${known.join(", ")}.`,
   );
 }
 

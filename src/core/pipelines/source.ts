@@ -1,3 +1,4 @@
+import { rejectSurplus } from "../text/arguments.ts";
 import type { Readable } from "node:stream";
 import { HoldfastError } from "../text/errors.ts";
 import { fileGlobs, type Glob, ignoreGlobs, onlyGlob } from "../text/glob.ts";
@@ -64,6 +65,7 @@ export interface FilesOptions {
  * ```
  */
 export function files(globs: string | string[], options: FilesOptions = {}): Source<FileTarget, undefined> {
+  rejectSurplus(arguments, 2, "files");
   refuseUnknown(options, ["root", "ignore", "snapshot", "dot"], "files()");
   const { root, ignore = [], snapshot = false, dot = false } = options;
   const given = typeof globs === "string" ? [globs] : globs;
@@ -105,6 +107,7 @@ export interface ItemsOptions<V> {
 export function items<V>(list: (cursor?: string) => Iterable<V> | AsyncIterable<V>, options: ItemsOptions<V>): Source<Target, V> {
   if (typeof list !== "function")
     throw invalid("The first argument of items() must be a function.", "Give a function that returns an iterable of items.");
+  rejectSurplus(arguments, 2, "items");
   refuseUnknown(options, ["id", "version", "cursor"], "items()");
   const { id, version, cursor } = options;
   if (typeof id !== "function")
@@ -196,7 +199,7 @@ export class OnlyTargets {
     const [is, no] = missing.length === 1 ? ["is", "no target and no stage"] : ["are", "no targets and no stages"];
     throw new HoldfastError(
       "TARGET_UNKNOWN",
-      `${names} in \`only\` ${is} ${no} of this pipeline, so nothing was done.${near.length === 0 ? "" : ` Nearest: ${near.join(", ")}.`}`,
+      `${names} in \`only\` ${is} ${no} of this pipeline, so nothing was done.${near.length === 0 ? "" : ` Did you mean ${near.join(" or ")}?`}`,
       "Give ids that the source lists, globs of them, or names of stages.",
     );
   }

@@ -15,12 +15,36 @@ export function checkName(name: unknown, what: string): string {
 /** A misspelled option would be ignored silently. */
 export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
   if (typeof options !== "object" || options === null || Array.isArray(options)) {
-    throw invalidOption(`${what} must be an object, got ${describeValue(options)}.`, "Give an object, or leave it out.");
+    throw invalidOption(
+      `${what} must be an object, got ${describeValue(options)}.`,
+      `Give an object. Options: ${known.join(", ")}.`,
+    );
   }
   for (const name of Object.keys(options)) {
     if (known.includes(name)) continue;
-    throw invalidOption(`${what} has no option "${name}".`, `${didYouMean(name, known)}Options: ${known.join(", ")}.`);
+    throw invalidOption(
+      `${what} has no option "${name}".`,
+      `${counterpartOf(name, what) ?? didYouMean(name, known)}Options: ${known.join(", ")}.`,
+    );
   }
+}
+
+/** What BullMQ's options are called here. */
+const BULLMQ_OPTIONS: Readonly<Record<string, string>> = {
+  attempts: "`retry: { attempts }` of job()",
+  backoff: "`retry: { backoff, delay }` of job()",
+  jobId: "`id` of hf.enqueue",
+  repeat: "hf.schedule(job, { cron, input })",
+  pattern: "`cron` of hf.schedule",
+  limiter: '`limit: { rate: "10/s" }` of job()',
+  removeOnComplete: "`queue: { name, keep: { succeeded: { age, count } } }` of job()",
+  removeOnFail: "`queue: { name, keep: { failed: { age, count } } }` of job()",
+  lifo: "`priority` of hf.enqueue: higher runs first",
+};
+
+function counterpartOf(name: string, what: string): string | null {
+  const isAboutJobs = /\b(job|enqueue|schedule|work)\b/.test(what);
+  return isAboutJobs && Object.hasOwn(BULLMQ_OPTIONS, name) ? `BullMQ's \`${name}\` is ${BULLMQ_OPTIONS[name]} here. ` : null;
 }
 
 export function checkCount(value: unknown, what: string, least: number): number {
@@ -65,7 +89,7 @@ export function checkBoolean(value: unknown, what: string): boolean {
 
 export function checkFunction<F>(value: F, what: string): F {
   if (typeof value === "function") return value;
-  throw invalidOption(`${what} must be a function, got ${describeValue(value)}.`, "Give a function, or leave it out.");
+  throw invalidOption(`${what} must be a function, got ${describeValue(value)}.`, "Give a function.");
 }
 
 export function checkText(value: unknown, what: string): string {

@@ -5,7 +5,7 @@ import { checkEventTypes, type Event } from "../../core/jobs/event.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
-import { checkFunction, checkName, checkOneOf, describeValue, invalidOption, refuseUnknown } from "../../core/text/options.ts";
+import { checkName, checkOneOf, describeValue, invalidOption, refuseUnknown } from "../../core/text/options.ts";
 import type { Store } from "../../store/store.ts";
 import type { Log } from "../log.ts";
 import type { Janitor } from "../maintenance/janitor.ts";
@@ -147,8 +147,13 @@ export interface SubscribeOptions {
 export type OnEvent = (event: Event) => void | Promise<void>;
 
 function checkSubscription(on: OnEvent, options: SubscribeOptions): SubscribeOptions {
-  refuseUnknown(options, ["name", "types"], "subscribe");
-  checkFunction(on, "The first argument of subscribe");
+  if (typeof on !== "function") {
+    throw invalidOption(
+      `The first argument of events.subscribe must be a function, got ${describeValue(on)}.`,
+      "Call events.subscribe(on, { types }), where `on` is a function of an event.",
+    );
+  }
+  refuseUnknown(options, ["name", "types"], "events.subscribe");
   const { name, types } = options;
   if (name !== undefined) checkName(name, "The name of a subscriber");
   const isList =

@@ -1,0 +1,141 @@
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+import { items, job, open, pipeline } from "../../src/index.ts";
+import { crashAt, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
+import { memory, unchecked } from "./parts.ts";
+
+const send = job({ name: "send", run: () => null });
+const docs = pipeline("docs")
+  .source(items(() => ["a"], { id: (item) => item }))
+  .stage("parse", {}, () => 1);
+
+const define = (options: object) => () =>
+  job(unchecked<{ name: string; run: () => null }>({ name: "x", run: () => null, ...options }));
+
+suite("a misspelled name is answered with the name that was meant", () => {
+  test("of a part of a cost", async (t) => {
+    const { hf } = await memory(t);
+    const meansUsd = { code: "COST_INVALID", hint: /^Did you mean "usd"\? / };
+    assert.throws(() => docs.stage("x", { estimate: unchecked<{ usd: number }>({ dollars: 1 }) }, () => 1), meansUsd);
+    assert.throws(() => pipeline("x", { budget: unchecked({ us: 1 }) }), meansUsd);
+    await assert.rejects(hf.builds.start(docs, { budget: unchecked({ US: 1 }) }), meansUsd);
+    await assert.rejects(hf.builds.approve("x", { token: "t", budget: unchecked({ usdd: 1 }) }), meansUsd);
+    assert.throws(() => pipeline("x", { budget: unchecked({ token: 1 }) }), { hint: /^Did you mean "tokens"\? / });
+  });
+
+  test("of a recorded cost", async () => {
+    await using hf = await open(":memory:");
+    const costly = pipeline("costly")
+      .source(items(() => ["a"], { id: (item) => item }))
+      .stage("pay", { retry: { attempts: 1 } }, ({ cost }) => {
+        assert.throws(() => cost(unchecked({ dollar: 1 })), { code: "COST_INVALID", hint: /^Did you mean "usd"\? / });
+      });
+    const build = await (await hf.builds.start(costly)).done();
+    assert.deepEqual(build.errors, []);
+    assert.equal(build.state, "SUCCESS");
+  });
+
+  test("of a stage in rerun, only and uses", async (t) => {
+    const { hf } = await memory(t);
+    const meansParse = { hint: /^Did you mean "parse"\? / };
+    await assert.rejects(hf.builds.start(docs, { rerun: ["prase"] }), { code: "STAGE_UNKNOWN", ...meansParse });
+    await assert.rejects(hf.builds.plan(docs, { rerun: ["prase"] }), { code: "STAGE_UNKNOWN", ...meansParse });
+    await assert.rejects(hf.builds.plan(docs, { only: ["prase"] }), {
+      code: "TARGET_UNKNOWN",
+      message: /Did you mean "parse"\?$/,
+    });
+    assert.throws(() => docs.stage("x", { uses: unchecked<"parse"[]>(["prase"]) }, () => 1), {
+      code: "STAGE_UNKNOWN",
+      ...meansParse,
+    });
+  });
+
+  test("of a stage in builds.output and builds.export", async () => {
+    await using hf = await open(":memory:");
+    const { id } = await (await hf.builds.start(docs)).done();
+    await assert.rejects(hf.builds.output(id, "prase", "a"), { hint: /Did you mean "parse"\?/ });
+    await assert.rejects(hf.builds.export(id, "folder", { stages: ["prase"] }), { hint: /Did you mean "parse"\?/ });
+  });
+
+  test("of a crash point", () => {
+    assert.throws(() => crashAt("settle:writen"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:written"\? / });
+    assert.throws(() => crashAt("settle commited"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:committed"\? / });
+    assert.throws(() => crashAt(unchecked(42n)), { code: "NO_SUCH_POINT", message: /the bigint 42n/ });
+  });
+
+  test("of a group of events", async (t) => {
+    const { hf } = await memory(t);
+    const subscribe = (types: string[]) => hf.events.subscribe(() => {}, { types });
+    assert.throws(() => subscribe(["jobs.*"]), { code: "OPTION_INVALID", hint: /^Did you mean "job\.\*"\? / });
+    await subscribe(["jobs.removed"])();
+    await subscribe(["job.*"])();
+  });
+
+  test("of a state in `keep`, among the states that `keep` takes", () => {
+    const misspelled = define({ queue: { name: "q", keep: { suceeded: "1d" } } });
+    assert.throws(misspelled, {
+      code: "OPTION_INVALID",
+      hint: 'Did you mean "succeeded"? Options: succeeded, failed, cancelled, quarantined.',
+    });
+    assert.throws(define({ queue: { name: "q", keep: { pending: "1d" } } }), { message: /only finished jobs are removed/ });
+  });
+});
+
+test("an option of BullMQ is answered with its name here", async (t) => {
+  const { hf } = await memory(t);
+  const enqueue = (option: string) => () => hf.enqueue(send, 1, unchecked({ [option]: 1 }));
+  const schedule = (option: string) => () => hf.schedule(send, unchecked({ cron: "@daily", input: 1, [option]: 1 }));
+  const here: [() => unknown, RegExp][] = [
+    [define({ attempts: 5 }), /`attempts` is `retry: \{ attempts \}` of job\(\)/],
+    [enqueue("attempts"), /`retry: \{ attempts \}` of job\(\)/],
+    [enqueue("backoff"), /`retry: \{ backoff, delay \}` of job\(\)/],
+    [enqueue("jobId"), /`id` of hf\.enqueue/],
+    [enqueue("repeat"), /hf\.schedule\(job, \{ cron, input \}\)/],
+    [schedule("pattern"), /`cron` of hf\.schedule/],
+    [() => hf.work([], unchecked({ limiter: {} })), /`limit: \{ rate: "10\/s" \}` of job\(\)/],
+    [enqueue("removeOnComplete"), /keep: \{ succeeded/],
+    [enqueue("removeOnFail"), /keep: \{ failed/],
+    [enqueue("lifo"), /`priority` of hf\.enqueue/],
+  ];
+  for (const [run, hint] of here) await assert.rejects(async () => run(), { code: "OPTION_INVALID", hint });
+});
+
+suite("a hint fits the call", () => {
+  test("what a call needs is not to be left out", async (t) => {
+    const { hf } = await memory(t);
+    const calls: [() => unknown, RegExp][] = [
+      [() => hf.events.subscribe(unchecked({ types: ["job.*"] })), /events\.subscribe\(on, \{ types \}\)/],
+      [() => Reflect.apply(job, null, ["x", () => null]), /job\(\{ name, run \}\)/],
+      [() => Reflect.apply(job, null, [5]), /^Give an object\. Options: name, /],
+      [() => hf.schedule(send, unchecked("@daily")), /^Give an object\. Options: key, cron, /],
+      [() => hf.builds.approve("x", unchecked("token")), /^Give an object\. Options: token, budget\.$/],
+    ];
+    for (const [run, hint] of calls) await assert.rejects(async () => run(), { code: "OPTION_INVALID", hint });
+  });
+});
+
+test("the functions of holdfast/testing reject bad arguments with a HoldfastError", async (t) => {
+  const { hf } = await memory(t);
+  const { id } = await hf.enqueue(send, 1);
+  const calls: [() => unknown, RegExp][] = [
+    [
+      () => validateRecovery(unchecked({ before: [] }), []),
+      /`before` of validateRecovery must be an array of jobs, got an object/,
+    ],
+    [
+      () => validateRecovery([{ id }], unchecked(undefined)),
+      /`after` of validateRecovery must be an array of jobs, got undefined/,
+    ],
+    [() => validateRecovery(unchecked([null]), []), /got null in it/],
+    [() => validateRecovery(unchecked([undefined]), []), /got undefined in it/],
+    [() => drain(unchecked({}), [send]), /drain needs a handle/],
+    [() => drain(hf, unchecked(send)), /work needs an array/],
+    [() => everyJob(unchecked(null)), /everyJob needs a handle, got null/],
+    [
+      () => simulateCrash(unchecked(5), { by: "SIGKILL", when: "x" }),
+      /The file of simulateCrash must be a non-empty string, got 5/,
+    ],
+    [() => simulateCrash("x.ts", { by: unchecked("SIGKIL"), when: "x" }), /`by` of simulateCrash must be one of/],
+  ];
+  for (const [run, message] of calls) await assert.rejects(async () => run(), { code: "OPTION_INVALID", message });
+});
