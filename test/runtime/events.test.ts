@@ -149,19 +149,17 @@ describe("a subscriber", () => {
     }
     for (const [type, meant] of [
       ["job.suceeded", "job.succeeded"],
-      ["jobs.*", null],
+      ["jobs.*", "job.*"],
       ["jbo.*", "job.*"],
       ["job", "job.*"],
       ["weather", undefined],
     ] as const) {
       const subscribe = () => hf.events.subscribe(nothing, { types: ["*", "job.fail*", type] })();
-      if (meant === null) subscribe();
-      else
-        assert.throws(subscribe, ({ message, hint }: HoldfastError) => {
-          assert.equal(message, `There is no event type "${type}".`);
-          assert.equal(hint?.match(/Did you mean "(.*?)"/)?.[1], meant);
-          return true;
-        });
+      assert.throws(subscribe, ({ message, hint }: HoldfastError) => {
+        assert.equal(message, `There is no event type "${type}".`);
+        assert.equal(hint?.match(/Did you mean "(.*?)"/)?.[1], meant);
+        return true;
+      });
     }
     assert.throws(() => hf.events.subscribe(nothing, { name: "" }), code("NAME_INVALID"));
     assert.throws(() => hf.events.subscribe(unchecked({})), code("OPTION_INVALID"));
