@@ -14,10 +14,14 @@ const chunks = await bundle({ folder, minify: true });
 await declare();
 await writeFile(join(folder, "licenses.txt"), await licenses(chunks.flatMap(({ moduleIds }) => moduleIds)));
 
-/** The declarations of the two public entry points, with what both name in one file. */
+/** The declarations of the public entry points, with what both name in one file. */
 async function declare(): Promise<void> {
   const build = await rolldown({
-    input: { index: join(ROOT, "src/index.ts"), testing: join(ROOT, "src/testing/index.ts") },
+    input: {
+      index: join(ROOT, "src/index.ts"),
+      testing: join(ROOT, "src/testing/index.ts"),
+      server: join(ROOT, "src/server/index.ts"),
+    },
     platform: "node",
     external: EXTERNAL,
     plugins: dts({ cwd: ROOT, tsconfig: "tsconfig.build.json", emitDtsOnly: true }),
@@ -29,7 +33,7 @@ async function declare(): Promise<void> {
 /** Bundled packages ask for nothing but that their licence comes along. */
 async function licenses(ids: string[]): Promise<string> {
   const names = new Set(
-    ids.map((id) => /[\\/]node_modules[\\/]([^\\/]+)[\\/]/.exec(id)?.[1]).filter((name) => name !== undefined),
+    ids.map((id) => /[\\/]node_modules[\\/]((?:@[^\\/]+[\\/])?[^\\/]+)[\\/]/.exec(id)?.[1]).filter((name) => name !== undefined),
   );
   const texts = [...names].toSorted().map(async (name) => {
     const { version } = JSON.parse(await readFile(join(ROOT, "node_modules", name, "package.json"), "utf8")) as {

@@ -12,6 +12,7 @@ const TARGET = "node22";
 export const ENTRIES: Record<string, string> = {
   index: "index.ts",
   testing: "testing/index.ts",
+  server: "server/index.ts",
   cli: "cli/main.ts",
   child: "pipelines/isolated/child.ts",
   "check-process": "store/sqlite/maintenance/damage/check-process.ts",
@@ -147,13 +148,15 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
       postgres: reachable(modules, "store/postgres/postgres-store.ts"),
       program: reachable(modules, "cli/main.ts"),
       testing: reachable(modules, "testing/index.ts"),
+      server: reachable(modules, "server/index.ts", "server/serve.ts"),
       commands: reachable(modules, ...(modules.getModuleInfo(join(SRC, "cli/program.ts"))?.dynamicallyImportedIds ?? [])),
     };
     const needs = (part: string) => parts?.[part]?.has(id) === true;
     // What a command shares with a store is little; without it, a command would load both stores.
     if (needs("library") || (needs("commands") && ["sqlite", "postgres", "testing"].some(needs))) return "library";
     if (needs("sqlite") && needs("postgres")) return "stores";
-    return ["sqlite", "postgres", "program", "commands"].find(needs) ?? null;
+    if (needs("server") && needs("commands")) return "operator";
+    return ["sqlite", "postgres", "program", "server", "commands"].find(needs) ?? null;
   };
 }
 

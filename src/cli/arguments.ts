@@ -10,7 +10,7 @@ export function wholeNumber(text: string): number {
   throw new InvalidArgumentError("Give a whole number.");
 }
 
-function atLeastZero(text: string): number {
+export function atLeastZero(text: string): number {
   return atLeast(0, text);
 }
 

@@ -67,6 +67,7 @@ const COMMANDS: [group: string, name: string, summary: string, load: Load][] = [
     "state of the queues, and what needs attention",
     async () => (await import("./commands/status.ts")).statusCommand,
   ],
+  ["", "ui", "serve the dashboard and the HTTP API", async () => (await import("./commands/ui.ts")).uiCommand],
   ["", "health", "one line and an exit code, for probes", async () => (await import("./commands/health.ts")).healthCommand],
   ["", "metrics", "print metrics for Prometheus, once", async () => (await import("./commands/health.ts")).metricsCommand],
   ["", "events", "print events, and the position of each sink", async () => (await import("./commands/events.ts")).eventsCommand],
@@ -143,7 +144,7 @@ function formatHelp(command: Command, help: Help): string {
     ...COMMANDS.map(([group, name, summary]) => row(group, name.padEnd(11), summary)),
     "\n",
     ...options.map(({ flags, description }, i) => row(i === 0 ? "Options" : "", flags.padEnd(20), description)),
-    "\nDatabase: --db, else HOLDFAST_DB, else db of the config, else .holdfast/work.db\n",
+    "Database: --db, else HOLDFAST_DB, else db of the config, else .holdfast/work.db\n",
     "Exit: 0 done, 1 failed, 2 usage, 3 paused, 4 locked, 5 damaged, 130 interrupted\n",
   ].join("");
 }

@@ -34,6 +34,7 @@ import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
 import type { QueueOverview } from "../store/queries.ts";
 import type { StoreLocation } from "../store/open-store.ts";
+import type { ArtifactRef } from "../store/work.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
@@ -215,6 +216,10 @@ export class Operator {
     return unfinished(this.#engine.store.builds, pipeline);
   }
 
+  artifactsOf(build: string, where: { stage?: string; path?: string }): Promise<ArtifactRef[]> {
+    return this.#engine.store.work.artifacts({ build, ...where });
+  }
+
   async readArtifact(hash: string): Promise<Readable> {
     return (await this.#engine.artifacts()).stream(hash);
   }
@@ -246,6 +251,16 @@ export class Operator {
 
   followEvents(on: OnEvent, options: { types?: string[] }, from: number): Subscription {
     return this.#engine.relays.subscribe(on, options, from);
+  }
+
+  /** Called after each commit, of this process or another. */
+  onCommit(call: () => void): () => void {
+    return this.#engine.store.onChange(call, {});
+  }
+
+  /** The audit entry of a request that changes something, written before the change: none happens without its user. */
+  recordRequest(user: string | undefined, method: string, path: string): Promise<void> {
+    return this.#engine.store.audit.record({ action: "api.called", name: `${method} ${path}`, after: { user: user ?? null } });
   }
 
   sinks(): Promise<SinkView[]> {

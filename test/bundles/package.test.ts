@@ -18,7 +18,7 @@ import { packForTests } from "../bundle.ts";
 import { install, node, nodeOutput, ROOT } from "./project.ts";
 
 /** The goal is 500 kB; both stores are in the package twice, once in the text of the threads. */
-const PACKED_BYTES = 600_000;
+const PACKED_BYTES = 620_000;
 const FILES = 40;
 /** Prints the files of the package that were loaded when the process ends. */
 const LOADED = `import { registerHooks } from "node:module";
@@ -55,7 +55,8 @@ test(`the package has at most ${FILES} files and ${PACKED_BYTES / 1000} kB, no d
   const { dependencies } = JSON.parse(readFileSync(join(installed, "package.json"), "utf8")) as { dependencies?: object };
   assert.deepEqual(dependencies ?? {}, {});
   const licenses = readFileSync(join(installed, "dist/licenses.txt"), "utf8");
-  for (const name of ["commander", "croner", "ignore", "picomatch"]) assert.match(licenses, new RegExp(`^${name} \\d`, "m"));
+  for (const name of ["commander", "croner", "hono", "ignore", "picomatch", "zod"])
+    assert.match(licenses, new RegExp(`^${name} \\d`, "m"));
 });
 
 test("the package's own README has at most 400 words, links that work without the repository, and an example that runs", async () => {
@@ -85,11 +86,15 @@ test("the library is two files, a database two more; help loads no command, and 
   const bin = join(installed, "bin/holdfast.js");
   assert.deepEqual(await loadedBy(bin, "--help"), ["cli.js", "library.js", "program.js"]);
   const asked = await loadedBy(bin, "status", "--db", "work.db");
-  assert.deepEqual(asked, ["cli.js", "commands.js", "library.js", "program.js", "sqlite.js", "stores.js"]);
+  assert.deepEqual(asked, ["cli.js", "commands.js", "library.js", "operator.js", "program.js", "sqlite.js", "stores.js"]);
 });
 
 test("the package exports the public names, and declares them", async () => {
-  for (const [name, source] of Object.entries({ holdfast: "src/index.ts", "holdfast/testing": "src/testing/index.ts" })) {
+  for (const [name, source] of Object.entries({
+    holdfast: "src/index.ts",
+    "holdfast/testing": "src/testing/index.ts",
+    "holdfast/server": "src/server/index.ts",
+  })) {
     const names = [...readFileSync(join(ROOT, source), "utf8").matchAll(/^export (type )?\{([^}]*)\}/gm)].flatMap(
       ([, type, list]) =>
         (list as string).split(",").map((one) => ({

@@ -140,7 +140,7 @@ test("wrong usage exits 2 with a line that helps", async () => {
 });
 
 /** Where nothing, or less, is meant: a priority may be any whole number, and no failure at all may be allowed. */
-const ACCEPTED: Record<string, string[]> = { "--priority": ["0", "-1"], "--max-failures": ["0"] };
+const ACCEPTED: Record<string, string[]> = { "--priority": ["0", "-1"], "--max-failures": ["0"], "--port": ["0"] };
 
 test("every option that is a number takes whole numbers in its range, and nothing that is none", async () => {
   const numbers = commandsOf(await program()).flatMap((command) =>

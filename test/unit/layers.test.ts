@@ -30,6 +30,7 @@ const MAY_USE: Record<string, (module: string) => boolean> = {
   // Reads the rules of ignore files.
   pipelines: (module) => ANY_NODE(module) || module === "ignore",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
+  server: (module) => ANY_NODE(module) || /^(hono|@hono\/node-server|zod)(\/|$)/.test(module),
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };
 const ANY_NODE = (module: string) => module.startsWith("node:") && module !== "node:sqlite";

@@ -60,6 +60,7 @@ export const EVENT_TYPES = [
   "build.token_refused",
   "lead.broken",
   "artifacts.swept",
+  "api.called",
   "recovery.reclaimed",
   "recovery.completed",
   "recovery.failed",

@@ -1,0 +1,123 @@
+import { createHash, randomBytes, timingSafeEqual } from "node:crypto";
+import { HoldfastError } from "../core/text/errors.ts";
+
+/** `approve` includes `operate`, and `operate` includes `read`. */
+export const ROLES = ["none", "read", "operate", "approve"] as const;
+export type Role = (typeof ROLES)[number];
+
+/** What a request may do, and whose it is. */
+export interface Access {
+  role: Role;
+  /** Written to the audit log with each change. */
+  user?: string;
+}
+
+export function allows(role: Role, needed: Role): boolean {
+  return ROLES.indexOf(role) >= ROLES.indexOf(needed);
+}
+
+/** A browser sends a form or an image to any host, with cookies; it cannot send this header elsewhere. */
+export const WRITE_HEADER = "x-holdfast";
+
+/** Refuses a write that a page of another site may have sent. */
+export function refuseForeign(request: Request): void {
+  const { headers } = request;
+  const site = headers.get("sec-fetch-site");
+  const origin = headers.get("origin");
+  const host = headers.get("host") ?? new URL(request.url).host;
+  const isForeign = (site !== null && site !== "same-origin" && site !== "none") || (origin !== null && hostOf(origin) !== host);
+  if (isForeign)
+    throw new HoldfastError(
+      "ORIGIN_REFUSED",
+      `The request comes from ${origin ?? "another site"}, not from this server.`,
+      "Send writes from the server's own pages, or from a program.",
+    );
+  if (headers.has(WRITE_HEADER) || headers.get("authorization")) return;
+  throw new HoldfastError(
+    "HEADER_MISSING",
+    "A write needs a header that a form of another site cannot send.",
+    `Send \`${WRITE_HEADER}: 1\`, or an Authorization header.`,
+  );
+}
+
+function hostOf(origin: string): string | null {
+  return URL.canParse(origin) ? new URL(origin).host : null;
+}
+
+const COOKIE = "holdfast-session";
+const CODE_TTL_MS = 5 * 60_000;
+/** Wrong tokens in this time, after which all of them are refused for a while. */
+const MAX_FAILURES = 20;
+const FAILURE_WINDOW_MS = 60_000;
+
+/**
+ * Access by one token. Programs send it as a Bearer header. A browser exchanges a one-time code for a cookie, so the token is never
+ * in an address. Sessions end with the process.
+ */
+export class TokenAccess {
+  readonly #token: string;
+  readonly #now: () => number;
+  readonly #codes = new Map<string, number>();
+  readonly #sessions = new Set<string>();
+  #failures: number[] = [];
+
+  constructor(token: string, now: () => number = () => performance.now()) {
+    this.#token = token;
+    this.#now = now;
+  }
+
+  /** For the address that is printed for a browser; valid once, for five minutes. */
+  newCode(): string {
+    const code = randomBytes(24).toString("base64url");
+    this.#codes.set(code, this.#now() + CODE_TTL_MS);
+    return code;
+  }
+
+  readonly authorize = (request: Request): Access => {
+    const bearer = /^Bearer (.+)$/i.exec(request.headers.get("authorization") ?? "")?.[1];
+    if (bearer !== undefined) return { role: this.#isToken(bearer) ? "approve" : "none" };
+    const session = cookieOf(request);
+    return { role: session !== null && this.#sessions.has(session) ? "approve" : "none" };
+  };
+
+  /** The answer to the address with a one-time code; null: the request has none. */
+  login(request: Request): Response | null {
+    const url = new URL(request.url);
+    const code = url.searchParams.get("code");
+    if (code === null) return null;
+    const validUntil = this.#codes.get(code) ?? 0;
+    this.#codes.delete(code);
+    url.searchParams.delete("code");
+    const headers = new Headers({ location: `${url.pathname}${url.search}`, "cache-control": "no-store" });
+    if (this.#now() < validUntil) {
+      const session = randomBytes(32).toString("base64url");
+      this.#sessions.add(session);
+      headers.set("set-cookie", `${COOKIE}=${session}; Path=/; HttpOnly; SameSite=Strict`);
+    }
+    return new Response(null, { status: 303, headers });
+  }
+
+  #isToken(given: string): boolean {
+    const now = this.#now();
+    this.#failures = this.#failures.filter((at) => at > now - FAILURE_WINDOW_MS);
+    if (this.#failures.length >= MAX_FAILURES)
+      throw new HoldfastError(
+        "TOO_MANY_REQUESTS",
+        `${MAX_FAILURES} wrong tokens were sent within a minute.`,
+        "Wait a minute, then send the token that the server printed.",
+      );
+    // Hashes have one length, which the comparison needs.
+    if (timingSafeEqual(digest(given), digest(this.#token))) return true;
+    this.#failures.push(now);
+    return false;
+  }
+}
+
+function digest(text: string): Buffer {
+  return createHash("sha256").update(text).digest();
+}
+
+function cookieOf(request: Request): string | null {
+  const all = request.headers.get("cookie") ?? "";
+  return all.match(new RegExp(`(?:^|; )${COOKIE}=([\\w-]+)`))?.[1] ?? null;
+}

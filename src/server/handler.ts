@@ -1,0 +1,179 @@
+import { Hono } from "hono";
+import { bodyLimit } from "hono/body-limit";
+import { secureHeaders } from "hono/secure-headers";
+import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
+import type { Job } from "../core/jobs/job.ts";
+import { checkFunction, checkText, refuseUnknown } from "../core/text/options.ts";
+import type { Holdfast } from "../holdfast.ts";
+import { Operator } from "../operator/operator.ts";
+import { type Access, allows, refuseForeign } from "./access.ts";
+import { dashboard } from "./assets.ts";
+import { metricsRoutes } from "./metrics.ts";
+import { openapi } from "./openapi.ts";
+import { RateLimit } from "./rate-limit.ts";
+import { parseRequest, type Route } from "./route.ts";
+import { ROUTES } from "./routes/index.ts";
+
+export interface ServerOptions {
+  /** Path under which the handler is mounted, e.g. `/admin/jobs`. Default: "/". */
+  basePath?: string;
+  /** Decides what a request may do. Default: every request is answered with 403. */
+  authorize?: (request: Request) => Access | Promise<Access>;
+  /** Changes a job before it is shown, for example to hide parts of its input. Default: jobs are shown as they are. */
+  redact?: (job: Job) => Job;
+  /** Title of the dashboard. Default: "Holdfast". */
+  title?: string;
+}
+
+const MAX_BODY_BYTES = 4 * 1024 * 1024;
+const STATUS: Record<string, number> = {
+  NO_ACCESS: 403,
+  ORIGIN_REFUSED: 403,
+  HEADER_MISSING: 403,
+  TOO_MANY_REQUESTS: 429,
+  TOO_MANY_STREAMS: 429,
+  BODY_TOO_LARGE: 413,
+  NO_SUCH_ROUTE: 404,
+  NO_SUCH_JOB: 404,
+  NO_SUCH_BUILD: 404,
+  NO_SUCH_SCHEDULE: 404,
+  NO_SUCH_ARTIFACT: 404,
+  LEASE_LOST: 409,
+  KEY_TAKEN: 409,
+  ID_TAKEN: 409,
+  BUILD_STATE: 409,
+  LOCK_CONFLICT: 409,
+  BUSY: 503,
+  CLOSED: 503,
+  DAMAGED: 503,
+  DATABASE_GONE: 503,
+  RECOVERY_PENDING: 503,
+};
+
+/**
+ * The dashboard and the HTTP API as one fetch handler, for any server that speaks `Request` and `Response`.
+ *
+ * ```ts
+ * app.all("/holdfast/*", (c) => fetchHoldfast(c.req.raw));
+ * const fetchHoldfast = handler(hf, { basePath: "/holdfast", authorize: (request) => roleOf(request) });
+ * ```
+ */
+export function handler(hf: Holdfast, options: ServerOptions = {}): (request: Request) => Promise<Response> {
+  refuseUnknown(options, ["basePath", "authorize", "redact", "title"], "handler");
+  if (options.authorize !== undefined) checkFunction(options.authorize, "authorize");
+  if (options.redact !== undefined) checkFunction(options.redact, "redact");
+  if (options.title !== undefined) checkText(options.title, "The title");
+  const basePath = basePathOf(options.basePath);
+  const app = appOf(hf, options);
+  return async (request) => {
+    const url = new URL(request.url);
+    if (url.pathname === basePath && basePath !== "")
+      return new Response(null, { status: 308, headers: { location: `${basePath}/${url.search}` } });
+    if (url.pathname.startsWith(`${basePath}/`)) url.pathname = url.pathname.slice(basePath.length);
+    return app.fetch(url.href === request.url ? request : new Request(url, request));
+  };
+}
+
+function basePathOf(given = "/"): string {
+  checkText(given, "`basePath`");
+  const path = given.replace(/\/+$/, "");
+  if (path === "" || /^(\/[\w.~-]+)+$/.test(path)) return path;
+  throw new HoldfastError("OPTION_INVALID", `\`basePath\` must be a path such as "/admin/jobs", got "${given}".`, "Give a path.");
+}
+
+export type Env = { Variables: { access: Access } };
+
+function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
+  const app = new Hono<Env>();
+  const operator = new Operator(hf);
+  const limit = new RateLimit();
+  app.onError((error, c) => c.json(...answerOf(error)));
+  app.notFound(() => {
+    throw new HoldfastError("NO_SUCH_ROUTE", "There is nothing at this address.", "The API is described at api/v1/openapi.json.");
+  });
+  app.use(
+    secureHeaders({
+      contentSecurityPolicy: {
+        defaultSrc: ["'none'"],
+        scriptSrc: ["'self'"],
+        styleSrc: ["'self'"],
+        imgSrc: ["'self'", "data:"],
+        connectSrc: ["'self'"],
+        baseUri: ["'none'"],
+        formAction: ["'none'"],
+        frameAncestors: ["'none'"],
+      },
+      referrerPolicy: "no-referrer",
+      xFrameOptions: "DENY",
+    }),
+  );
+  app.get("/health/live", (c) => c.json({ ok: true }));
+  app.use(async (c, next) => {
+    const access = await accessOf(c.req.raw, options);
+    limit.take(access.user ?? access.role);
+    c.set("access", access);
+    if (c.req.method !== "GET" && c.req.method !== "HEAD") refuseForeign(c.req.raw);
+    await next();
+  });
+  app.use(bodyLimit({ maxSize: MAX_BODY_BYTES, onError: () => rejectBody() }));
+  for (const route of ROUTES) app.on(route.method, `/api/v1${route.url}`, (c) => answer(route, c.req.raw, c.get("access"), c));
+  app.get("/api/v1/openapi.json", (c) => c.json(openapi(ROUTES, options)));
+  metricsRoutes(app, hf);
+  dashboard(app, options);
+  return app;
+
+  async function answer(
+    route: Route,
+    request: Request,
+    access: Access,
+    c: Parameters<typeof parseRequest>[1],
+  ): Promise<Response> {
+    if (!allows(access.role, route.role)) throw noAccess(access.role, route.role);
+    const parts = await parseRequest(route, c);
+    if (route.isAudited) await operator.recordRequest(access.user, request.method, new URL(request.url).pathname);
+    const { user } = access;
+    const answered = await route.run({ hf, operator, options, user, request, ...parts });
+    return answered instanceof Response ? answered : c.json(answered as object);
+  }
+}
+
+async function accessOf(request: Request, { authorize }: ServerOptions): Promise<Access> {
+  if (authorize === undefined)
+    throw new HoldfastError(
+      "NO_ACCESS",
+      "This handler was created without `authorize`, so it allows nothing.",
+      "Give handler(hf, { authorize }) a function that returns { role, user } for a request, after checking the user's session.",
+    );
+  const access = await authorize(request);
+  if (!allows(access.role, "read")) throw noAccess(access.role, "read");
+  return access;
+}
+
+function noAccess(role: string, needed: string): HoldfastError {
+  return new HoldfastError(
+    "NO_ACCESS",
+    role === "none" ? "The request has no access." : `The request has the role "${role}", and this needs "${needed}".`,
+    role === "none"
+      ? "Send the token as `Authorization: Bearer TOKEN`, or open the address that `holdfast ui` printed."
+      : `Have \`authorize\` return the role "${needed}".`,
+  );
+}
+
+function rejectBody(): never {
+  throw new HoldfastError(
+    "BODY_TOO_LARGE",
+    `The body is larger than ${MAX_BODY_BYTES / 1024 / 1024} MB.`,
+    "Store large data elsewhere, and send its address.",
+  );
+}
+
+/** Errors of ours say what to do; of any other error only that it happened, because it may hold anything. */
+function answerOf(error: Error): [body: object, status: 400] {
+  if (!(error instanceof HoldfastError)) {
+    const body = { code: "INTERNAL", message: "The server failed to answer.", hint: "See the server's log." };
+    return [{ error: body }, 500 as 400];
+  }
+  const { code, message, hint } = error;
+  const status = error instanceof LeaseLostError ? 409 : (STATUS[code] ?? 400);
+  return [{ error: { code, message, hint } }, status as 400];
+}

@@ -1,0 +1,2 @@
+export type { Access } from "./access.ts";
+export { handler, type ServerOptions } from "./handler.ts";

@@ -1,0 +1,117 @@
+import type { Context } from "hono";
+import { en } from "zod/locales";
+import * as z from "zod/mini";
+import { HoldfastError } from "../core/text/errors.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { Operator } from "../operator/operator.ts";
+import type { Role } from "./access.ts";
+import type { ServerOptions } from "./handler.ts";
+
+// The messages of its issues; without a locale there are none.
+z.config(en());
+
+type Schema = z.ZodMiniType;
+export type Fields = Record<string, Schema>;
+type Parsed<F> = F extends Fields ? { [Name in keyof F]: z.infer<F[Name]> } : Record<never, never>;
+
+/** What a route works with. */
+export interface Call<Path, Query, Body> {
+  hf: Holdfast;
+  operator: Operator;
+  options: ServerOptions;
+  user: string | undefined;
+  request: Request;
+  path: Path;
+  query: Query;
+  body: Body;
+}
+
+interface RouteOptions<P extends Fields, Q extends Fields, B extends Fields, A extends Schema> {
+  /** What OpenAPI calls the operation, e.g. `jobs.list`. */
+  id: string;
+  summary: string;
+  role: Exclude<Role, "none">;
+  path?: P;
+  query?: Q;
+  body?: B;
+  /** A `Response` goes out as it is. */
+  answer: A;
+  /** False: the calls of workers, a few of them for each job. Default: writes are audited. */
+  isAudited?: boolean;
+  run: (call: Call<Parsed<P>, Parsed<Q>, Parsed<B>>) => Promise<unknown>;
+}
+
+/** One operation of the API. Its schemas check the request, and are the OpenAPI document. */
+export interface Route {
+  method: "get" | "post" | "put" | "delete";
+  url: string;
+  id: string;
+  summary: string;
+  role: Exclude<Role, "none">;
+  path: Fields;
+  query: Fields;
+  body: Fields | null;
+  answer: Schema;
+  isAudited: boolean;
+  run: (call: Call<unknown, unknown, unknown>) => Promise<unknown>;
+}
+
+export function route<P extends Fields, Q extends Fields, B extends Fields, A extends Schema>(
+  method: Route["method"],
+  url: string,
+  options: RouteOptions<P, Q, B, A>,
+): Route {
+  const { path = {}, query = {}, body = null, isAudited = method !== "get", run, ...rest } = options;
+  return { method, url, ...rest, path, query, body, isAudited, run: run as Route["run"] };
+}
+
+/** The parts of a request, checked. Throws `REQUEST_INVALID`. */
+export async function parseRequest(route: Route, c: Context): Promise<{ path: unknown; query: unknown; body: unknown }> {
+  const query: Record<string, unknown> = {};
+  for (const [name, values] of Object.entries(c.req.queries())) query[name] = values.length === 1 ? values[0] : values;
+  return {
+    path: check(route.path, c.req.param(), "The path"),
+    query: check(route.query, query, "The query"),
+    body: route.body === null ? {} : check(route.body, await jsonOf(c), "The body"),
+  };
+}
+
+async function jsonOf(c: Context): Promise<unknown> {
+  const text = await c.req.text();
+  if (text === "") return {};
+  try {
+    return JSON.parse(text);
+  } catch (cause) {
+    throw invalid(`The body is not JSON: ${(cause as Error).message}`, "Send a JSON object.");
+  }
+}
+
+function check(fields: Fields, given: unknown, what: string): unknown {
+  const parsed = z.strictObject(fields).safeParse(given);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  const where = issue?.path.join(".") ?? "";
+  throw invalid(
+    `${what}${where === "" ? "" : `'s \`${where}\``} is not valid: ${issue?.message ?? ""}.`,
+    `Allowed: ${Object.keys(fields).join(", ") || "nothing"}. The schema is at api/v1/openapi.json.`,
+  );
+}
+
+function invalid(message: string, hint: string): HoldfastError {
+  return new HoldfastError("REQUEST_INVALID", message, hint);
+}
+
+/** Numbers and flags of a query are texts. */
+export const queryNumber = (least: number, most: number) =>
+  z.pipe(
+    z.pipe(
+      z.string().check(z.regex(/^\d{1,15}$/)),
+      z.transform((text: string) => Number(text)),
+    ),
+    z.int().check(z.gte(least), z.lte(most)),
+  );
+/** One value, or several. */
+export const queryList = z.pipe(
+  z.union([z.string(), z.array(z.string())]),
+  z.transform((given: string | string[]) => [given].flat()),
+);

@@ -1,0 +1,114 @@
+import { once } from "node:events";
+import { Readable } from "node:stream";
+import * as z from "zod/mini";
+import type { Cost } from "../../core/pipelines/cost.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { definedOnly } from "../../core/text/options.ts";
+import { route } from "../route.ts";
+import * as schemas from "../schemas.ts";
+
+const { idInPath, text } = schemas;
+const artifact = z.object({ stage: z.string(), path: z.string(), name: z.string(), hash: z.string(), size: z.int() });
+const reasonBody = { reason: text };
+
+export const BUILD_ROUTES = [
+  route("get", "/builds", {
+    id: "builds.list",
+    summary: "Builds, with a cursor for the next page.",
+    role: "read",
+    query: { ...schemas.pageQuery, pipeline: z.optional(text), state: z.optional(schemas.buildState) },
+    answer: schemas.pageOf(schemas.build),
+    run: ({ hf, query }) => hf.builds.list(definedOnly(query)),
+  }),
+  route("get", "/builds/:id", {
+    id: "builds.get",
+    summary: "One build.",
+    role: "read",
+    path: idInPath,
+    answer: schemas.build,
+    run: async ({ hf, path }) => {
+      const build = await hf.builds.get(path.id);
+      if (build !== null) return build;
+      throw new HoldfastError("NO_SUCH_BUILD", `There is no build ${path.id}.`, "List builds at api/v1/builds.");
+    },
+  }),
+  route("get", "/builds/:id/why", {
+    id: "builds.why",
+    summary: "Why a stage ran for a target, or was reused, input by input.",
+    role: "read",
+    path: idInPath,
+    query: { stage: text, target: text },
+    answer: z.looseObject({}),
+    run: ({ hf, path, query }) => hf.builds.why(path.id, query.stage, query.target),
+  }),
+  route("get", "/builds/:id/output", {
+    id: "builds.output",
+    summary: "The output of a stage for a target.",
+    role: "read",
+    path: idInPath,
+    query: { stage: text, target: z.optional(text) },
+    answer: z.object({ output: schemas.anyJson }),
+    run: async ({ hf, path, query }) => ({ output: await hf.builds.output(path.id, query.stage, query.target) }),
+  }),
+  route("get", "/builds/:id/artifacts", {
+    id: "builds.artifacts",
+    summary: "Artifacts that a build references, by stage and path of the target.",
+    role: "read",
+    path: idInPath,
+    query: { stage: z.optional(text), path: z.optional(text) },
+    answer: z.object({ items: z.array(artifact) }),
+    run: async ({ operator, path, query }) => ({ items: await operator.artifactsOf(path.id, definedOnly(query)) }),
+  }),
+  route("post", "/builds/:id/token", {
+    id: "builds.token",
+    summary: "A new token that approves a paused build once. Earlier tokens of the build become invalid.",
+    role: "approve",
+    path: idInPath,
+    answer: z.object({ token: z.string() }),
+    run: async ({ hf, path }) => ({ token: await hf.builds.mintToken(path.id) }),
+  }),
+  route("post", "/builds/:id/approve", {
+    id: "builds.approve",
+    summary: "Approves a paused build with a new budget. Its next run continues it.",
+    role: "approve",
+    path: idInPath,
+    body: { token: text, budget: schemas.cost },
+    answer: schemas.build,
+    run: ({ hf, path, body }) => hf.builds.approve(path.id, { token: body.token, budget: definedOnly(body.budget) as Cost }),
+  }),
+  route("post", "/builds/:id/refuse", {
+    id: "builds.refuse",
+    summary: "Ends a paused build as FAILED.",
+    role: "approve",
+    path: idInPath,
+    body: reasonBody,
+    answer: schemas.build,
+    run: ({ hf, path, body }) => hf.builds.refuse(path.id, body.reason),
+  }),
+  route("post", "/builds/:id/abandon", {
+    id: "builds.abandon",
+    summary: "Gives up a build that has not ended.",
+    role: "operate",
+    path: idInPath,
+    body: reasonBody,
+    answer: schemas.build,
+    run: ({ hf, path, body }) => hf.builds.abandon(path.id, body.reason),
+  }),
+  route("get", "/artifacts/:hash", {
+    id: "artifacts.get",
+    summary: "The bytes of an artifact, verified while they are sent.",
+    role: "read",
+    path: { hash: z.string().check(z.regex(/^[0-9a-f]{64}$/)) },
+    answer: schemas.anyJson,
+    run: async ({ operator, path }) => {
+      const bytes = await operator.readArtifact(path.hash);
+      // Rejects where it cannot be read.
+      await once(bytes, "readable");
+      const headers = {
+        "content-type": "application/octet-stream",
+        "content-disposition": `attachment; filename="${path.hash}"`,
+      };
+      return new Response(Readable.toWeb(bytes) as ReadableStream, { headers });
+    },
+  }),
+];

@@ -1,0 +1,84 @@
+import * as z from "zod/mini";
+import type { Job } from "../../core/jobs/job.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
+import { definedOnly } from "../../core/text/options.ts";
+import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
+import { job as defineJob } from "../../engine/definition.ts";
+import type { ServerOptions } from "../handler.ts";
+import { route } from "../route.ts";
+import * as schemas from "../schemas.ts";
+
+const { idInPath, text } = schemas;
+
+export const JOB_ROUTES = [
+  route("get", "/jobs", {
+    id: "jobs.list",
+    summary: "Jobs that match, with a cursor for the next page.",
+    role: "read",
+    query: {
+      ...schemas.pageQuery,
+      queue: z.optional(text),
+      name: z.optional(text),
+      state: z.optional(schemas.jobState),
+    },
+    answer: schemas.pageOf(schemas.job),
+    run: async ({ hf, options, query }) => {
+      const page = await hf.jobs.list(definedOnly(query));
+      return { ...page, items: page.items.map((one) => shown(one, options)) };
+    },
+  }),
+  route("get", "/jobs/counts", {
+    id: "jobs.counts",
+    summary: "How many jobs are in each state.",
+    role: "read",
+    query: { queue: z.optional(text), name: z.optional(text) },
+    answer: schemas.counts,
+    run: ({ hf, query }) => hf.jobs.counts(definedOnly(query)),
+  }),
+  route("post", "/jobs", {
+    id: "jobs.enqueue",
+    summary: "Enqueues a job. Answers when the job is durable.",
+    role: "operate",
+    body: schemas.enqueueBody,
+    answer: z.object({ id: z.string(), duplicate: z.boolean() }),
+    run: async ({ hf, body }) => {
+      const { name, queue, input, ...options } = body;
+      // With the defaults of a job; the worker validates the input with its own definition.
+      const definition = defineJob({ name, run: () => undefined, ...definedOnly({ queue }) });
+      const { id, duplicate } = await hf.enqueue(definition, input ?? null, definedOnly(options) as EnqueueOptions);
+      return { id, duplicate };
+    },
+  }),
+  route("get", "/jobs/:id", {
+    id: "jobs.get",
+    summary: "One job, with its input, output and last error.",
+    role: "read",
+    path: idInPath,
+    answer: schemas.job,
+    run: async ({ hf, options, path }) => shown((await hf.jobs.get(path.id)) ?? missing(path.id), options),
+  }),
+  route("post", "/jobs/:id/retry", {
+    id: "jobs.retry",
+    summary: "Starts a failed or quarantined job again, with fresh counts.",
+    role: "operate",
+    path: idInPath,
+    answer: schemas.changed,
+    run: async ({ hf, path }) => ({ changed: await hf.jobs.retry(path.id) }),
+  }),
+  route("post", "/jobs/:id/cancel", {
+    id: "jobs.cancel",
+    summary: "Cancels an unfinished job. The signal of a running handler aborts.",
+    role: "operate",
+    path: idInPath,
+    answer: schemas.changed,
+    run: async ({ hf, path }) => ({ changed: await hf.jobs.cancel(path.id) }),
+  }),
+];
+
+function shown(job: Job, { redact }: ServerOptions): Job {
+  return redact === undefined ? job : redact(job);
+}
+
+function missing(id: string): never {
+  throw new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been removed; check the id and the database.");
+}

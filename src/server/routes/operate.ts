@@ -1,0 +1,172 @@
+import * as z from "zod/mini";
+import { definedOnly } from "../../core/text/options.ts";
+import { alarmsOf } from "../../operator/overview.ts";
+import { examine } from "../../operator/doctor.ts";
+import { queryList, queryNumber, route } from "../route.ts";
+import * as schemas from "../schemas.ts";
+import { changeStream, eventStream } from "../streams.ts";
+
+const { instant, text } = schemas;
+const MAX_AUDIT_ENTRIES = 1_000;
+const LAST = Number.MAX_SAFE_INTEGER;
+
+const process = z.object({
+  pid: z.int(),
+  host: z.string(),
+  program: z.string(),
+  startedAt: instant,
+  life: z.enum(["alive", "dead", "rebooted", "unknown"]),
+  works: z.array(z.looseObject({ name: z.string() })),
+  running: z.int(),
+  stopping: z.boolean(),
+});
+const event = z.object({
+  seq: z.int(),
+  type: z.string(),
+  at: instant,
+  dedupeKey: z.string(),
+  job: z.optional(z.string()),
+  build: z.optional(z.string()),
+  data: schemas.anyJson,
+});
+const auditEntry = z.object({
+  seq: z.int(),
+  at: instant,
+  by: z.string(),
+  action: z.string(),
+  subject: z.string(),
+  before: schemas.anyJson,
+  after: schemas.anyJson,
+});
+
+/** What `holdfast status`, `recover --last`, `audit`, `doctor` and `events` show. */
+export const OPERATE_ROUTES = [
+  route("get", "/overview", {
+    id: "overview",
+    summary: "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them.",
+    role: "read",
+    answer: z.looseObject({
+      at: instant,
+      counts: schemas.counts,
+      processes: z.array(process),
+      alarms: z.array(z.object({ code: z.string(), grave: z.boolean(), message: z.string(), hint: z.string() })),
+    }),
+    run: async ({ operator }) => {
+      const { crashes, pending, ...overview } = await operator.overview();
+      return { ...overview, alarms: alarmsOf({ ...overview, crashes, pending }) };
+    },
+  }),
+  route("get", "/workers", {
+    id: "workers.list",
+    summary: "Processes that have the database open. Dead ones are listed until they are recovered.",
+    role: "read",
+    answer: z.object({ items: z.array(process) }),
+    run: async ({ operator }) => ({ items: (await operator.overview()).processes }),
+  }),
+  route("get", "/recovery", {
+    id: "recovery.get",
+    summary: "What was recovered so far, what is stale now, and the reports of crashes, the newest first.",
+    role: "read",
+    query: { limit: z._default(queryNumber(1, 200), 20) },
+    answer: z.object({ stats: z.looseObject({}), reports: z.array(z.looseObject({})) }),
+    run: async ({ hf, query }) => {
+      const [stats, reports] = await Promise.all([hf.recovery.stats(), hf.recovery.history()]);
+      return { stats, reports: reports.slice(0, query.limit) };
+    },
+  }),
+  route("post", "/recovery/acknowledge", {
+    id: "recovery.acknowledge",
+    summary: "Acknowledges the open reports with errors.",
+    role: "operate",
+    answer: z.object({ acknowledged: z.int() }),
+    run: async ({ hf }) => ({ acknowledged: (await hf.recovery.acknowledge()).length }),
+  }),
+  route("get", "/audit", {
+    id: "audit.list",
+    summary: "Audit entries before a number, the newest first.",
+    role: "read",
+    query: {
+      limit: z._default(queryNumber(1, MAX_AUDIT_ENTRIES), 100),
+      before: z.optional(queryNumber(1, LAST)),
+      subject: z.optional(text),
+    },
+    answer: z.object({ items: z.array(auditEntry) }),
+    run: async ({ operator, query }) => {
+      const { limit, before, subject } = query;
+      const after = before === undefined ? 0 : Math.max(0, before - 1 - limit);
+      const entries = await operator.auditEntries({
+        after,
+        limit: before === undefined ? limit : before - 1 - after,
+        ...definedOnly({ subject, last: before === undefined ? true : undefined }),
+      });
+      return { items: entries.toReversed() };
+    },
+  }),
+  route("post", "/audit/verify", {
+    id: "audit.verify",
+    summary: "Verifies the chain of hashes of the audit log.",
+    role: "read",
+    isAudited: false,
+    answer: z.looseObject({}),
+    run: ({ operator }) => operator.verifyAudit([]),
+  }),
+  route("get", "/doctor", {
+    id: "doctor",
+    summary: "Findings of `holdfast doctor`, each with its remedy.",
+    role: "read",
+    answer: z.object({ found: z.array(z.looseObject({ grade: z.string() })) }),
+    run: async ({ hf, operator }) => {
+      const { found } = await examine({ location: operator.location, hf, backups: {}, now: operator.now() });
+      return { found };
+    },
+  }),
+  route("post", "/backups", {
+    id: "backups.make",
+    summary: "Copies the database into its backup folder, and checks the copy. SQLite only.",
+    role: "operate",
+    answer: z.object({ path: z.string() }),
+    run: async ({ operator }) => {
+      const path = operator.backupPath(undefined);
+      await operator.backup(path, {});
+      return { path };
+    },
+  }),
+  route("get", "/events", {
+    id: "events.list",
+    summary: "Stored events after a number, in order.",
+    role: "read",
+    query: {
+      after: z._default(queryNumber(0, LAST), 0),
+      limit: z._default(queryNumber(1, 1_000), 100),
+      types: z.optional(queryList),
+    },
+    answer: z.object({ items: z.array(event), newest: z.int() }),
+    run: async ({ operator, query }) => {
+      const { types, ...rest } = query;
+      const [items, newest] = await Promise.all([
+        operator.events({ ...rest, ...definedOnly({ types }) }),
+        operator.newestEvent(),
+      ]);
+      return { items, newest };
+    },
+  }),
+  route("get", "/events/stream", {
+    id: "events.stream",
+    summary: "Events as server-sent events, from now on or after the header `Last-Event-ID`.",
+    role: "read",
+    query: { types: z.optional(queryList), after: z.optional(queryNumber(0, LAST)) },
+    answer: schemas.anyJson,
+    run: ({ operator, query, request }) => {
+      const last = request.headers.get("last-event-id");
+      const after = last !== null && /^\d{1,15}$/.test(last) ? Number(last) : query.after;
+      return eventStream(operator, definedOnly({ types: query.types, after }), request.signal);
+    },
+  }),
+  route("get", "/changes", {
+    id: "changes.stream",
+    summary: "A server-sent event after commits of any process, at most twice a second.",
+    role: "read",
+    answer: schemas.anyJson,
+    run: async ({ operator, request }) => changeStream(operator, request.signal),
+  }),
+];

@@ -1,0 +1,101 @@
+import * as z from "zod/mini";
+import { route } from "../route.ts";
+import * as schemas from "../schemas.ts";
+
+const { instant, text } = schemas;
+const queue = z.object({
+  name: z.string(),
+  paused: z.boolean(),
+  counts: schemas.counts,
+  oldestAt: z.optional(instant),
+});
+const schedule = z.object({
+  key: z.string(),
+  job: z.string(),
+  cron: z.string(),
+  timezone: z.string(),
+  paused: z.boolean(),
+  lastAt: z.optional(instant),
+  nextAt: instant,
+});
+const keyInPath = { key: text };
+
+export const QUEUE_ROUTES = [
+  route("get", "/queues", {
+    id: "queues.list",
+    summary: "All queues with their counts, by name.",
+    role: "read",
+    answer: z.object({ items: z.array(queue) }),
+    run: async ({ hf }) => ({ items: await hf.queues.list({ incomplete: true }) }),
+  }),
+  route("post", "/queues/:name/pause", {
+    id: "queues.pause",
+    summary: "Nothing more is claimed from the queue until it is resumed.",
+    role: "operate",
+    path: schemas.nameInPath,
+    answer: schemas.done,
+    run: async ({ hf, path }) => {
+      await hf.queues.pause(path.name);
+      return { ok: true };
+    },
+  }),
+  route("post", "/queues/:name/resume", {
+    id: "queues.resume",
+    summary: "Jobs of the queue are claimed again.",
+    role: "operate",
+    path: schemas.nameInPath,
+    answer: schemas.done,
+    run: async ({ hf, path }) => {
+      await hf.queues.resume(path.name);
+      return { ok: true };
+    },
+  }),
+  route("get", "/schedules", {
+    id: "schedules.list",
+    summary: "All schedules, by key.",
+    role: "read",
+    answer: z.object({ items: z.array(schedule) }),
+    run: async ({ hf }) => ({ items: await hf.schedules.list({ incomplete: true }) }),
+  }),
+  route("post", "/schedules/:key/pause", {
+    id: "schedules.pause",
+    summary: "No more ticks until the schedule is resumed.",
+    role: "operate",
+    path: keyInPath,
+    answer: schemas.done,
+    run: async ({ hf, path }) => {
+      await hf.schedules.pause(path.key);
+      return { ok: true };
+    },
+  }),
+  route("post", "/schedules/:key/resume", {
+    id: "schedules.resume",
+    summary: "Continues with the next tick.",
+    role: "operate",
+    path: keyInPath,
+    answer: schemas.done,
+    run: async ({ hf, path }) => {
+      await hf.schedules.resume(path.key);
+      return { ok: true };
+    },
+  }),
+  route("post", "/schedules/:key/trigger", {
+    id: "schedules.trigger",
+    summary: "Enqueues the schedule's job now.",
+    role: "operate",
+    path: keyInPath,
+    answer: z.object({ id: z.string(), duplicate: z.boolean() }),
+    run: async ({ hf, path }) => {
+      const { id, duplicate } = await hf.schedules.trigger(path.key);
+      return { id, duplicate };
+    },
+  }),
+  route("delete", "/schedules/:key", {
+    id: "schedules.remove",
+    summary: "Removes the schedule. Its jobs stay.",
+    role: "operate",
+    path: keyInPath,
+    answer: schemas.changed,
+    run: async ({ hf, path }) => ({ changed: await hf.schedules.remove(path.key) }),
+  }),
+];

@@ -1,0 +1,79 @@
+import * as z from "zod/mini";
+import { JOB_STATES } from "../core/jobs/job.ts";
+import { BUILD_STATES } from "../core/pipelines/build.ts";
+import { queryNumber } from "./route.ts";
+
+const text = z.string().check(z.maxLength(1_000));
+/** Milliseconds since 1970. */
+export const instant = z.number();
+export const duration = z.union([z.int().check(z.gte(0)), text]);
+export const anyJson = z.unknown();
+export const done = z.object({ ok: z.literal(true) });
+export const changed = z.object({ changed: z.boolean() });
+
+export const jobState = z.enum(JOB_STATES);
+export const jobError = z.object({
+  name: z.string(),
+  message: z.string(),
+  code: z.optional(z.string()),
+  stack: z.optional(z.string()),
+});
+export const job = z.object({
+  id: z.string(),
+  name: z.string(),
+  queue: z.string(),
+  key: z.optional(z.string()),
+  state: jobState,
+  input: anyJson,
+  output: z.optional(anyJson),
+  error: z.optional(jobError),
+  attempt: z.int(),
+  crashes: z.int(),
+  priority: z.int(),
+  progress: z.optional(z.object({ fraction: z.number(), message: z.optional(z.string()) })),
+  createdAt: instant,
+  runAt: instant,
+  startedAt: z.optional(instant),
+  finishedAt: z.optional(instant),
+  worker: z.optional(z.string()),
+  host: z.optional(z.string()),
+  pid: z.optional(z.int()),
+  leaseExpiresAt: z.optional(instant),
+});
+export const counts = z.record(jobState, z.int());
+
+export const cost = z.object({ usd: z.optional(z.number()), tokens: z.optional(z.number()) });
+export const buildState = z.enum(BUILD_STATES);
+export const build = z.object({
+  id: z.string(),
+  pipeline: z.string(),
+  state: buildState,
+  reason: z.string(),
+  budget: cost,
+  spent: cost,
+  token: z.optional(z.string()),
+  createdAt: instant,
+  finishedAt: z.optional(instant),
+  stages: z.record(z.string(), z.object({ ran: z.int(), cached: z.int(), failed: z.int(), left: z.int() })),
+  errors: z.array(z.object({ stage: z.string(), target: z.string(), message: z.string() })),
+});
+
+export function pageOf<S extends z.ZodMiniType>(item: S) {
+  return z.object({ items: z.array(item), next: z.optional(z.string()), incomplete: z.optional(z.string()) });
+}
+
+export const idInPath = { id: text };
+export const nameInPath = { name: text };
+export const pageQuery = { limit: z._default(queryNumber(1, 1_000), 100), after: z.optional(text) };
+export const enqueueBody = {
+  name: text,
+  queue: z.optional(text),
+  input: z.optional(anyJson),
+  id: z.optional(text),
+  key: z.optional(text),
+  priority: z.optional(z.int()),
+  delay: z.optional(duration),
+  runAt: z.optional(instant),
+  after: z.optional(z.array(text)),
+};
+export { text };

@@ -1,0 +1,199 @@
+import assert from "node:assert/strict";
+import { after, describe, test } from "node:test";
+import { items, type Job, job, pipeline } from "../../src/index.ts";
+import { ROUTES } from "../../src/server/routes/index.ts";
+import { called, endServer, errorOf, type Site, site, skips, STORES } from "./parts.ts";
+
+after(endServer);
+
+interface Listed {
+  items: Job[];
+  next?: string;
+}
+const enqueue = async (one: Site, body: object) => (await one.call<{ id: string }>("jobs.enqueue", { body })).id;
+const stateOf = async (one: Site, id: string) => (await one.call<Job>("jobs.get", { path: { id } })).state;
+
+for (const store of STORES) {
+  describe(`the API on ${store}`, skips(store), () => {
+    test("jobs are enqueued, listed in pages, shown, cancelled and retried", async (t) => {
+      const one = await site(t, store);
+      const ids: string[] = [];
+      for (let i = 0; i < 3; i++) ids.push(await enqueue(one, { name: "mail", input: { i }, priority: i, key: `k${i}` }));
+      const first = await one.call<Listed>("jobs.list", { query: { limit: "2", queue: "mail" } });
+      const second = await one.call<Listed>("jobs.list", { query: { limit: "2", after: first.next as string } });
+      assert.deepEqual(
+        [...first.items, ...second.items].map(({ id }) => id),
+        ids,
+      );
+      assert.deepEqual((await one.call<Job>("jobs.get", { path: { id: ids[1] as string } })).input, { i: 1 });
+      assert.deepEqual(await one.call("jobs.cancel", { path: { id: ids[0] as string } }), { changed: true });
+      assert.equal(await stateOf(one, ids[0] as string), "cancelled");
+      assert.deepEqual(await one.call("jobs.retry", { path: { id: ids[0] as string } }), { changed: false });
+      assert.equal((await one.call<Record<string, number>>("jobs.counts", { query: { queue: "mail" } }))["pending"], 2);
+      assert.deepEqual(await errorOf(await one.fetch("api/v1/jobs/absent")), {
+        status: 404,
+        code: "NO_SUCH_JOB",
+        hint: "It may have been removed; check the id and the database.",
+      });
+    });
+
+    test("a job is claimed, renewed and settled; a second settlement is refused", async (t) => {
+      const one = await site(t, store);
+      const id = await enqueue(one, { name: "mail", input: 1 });
+      const { claim } = await one.call<{ claim: { token: string; job: Job } }>("claims.claim", {
+        body: { queue: "mail", worker: "python", lease: "1m" },
+      });
+      assert.equal(claim.job.id, id);
+      assert.deepEqual(await one.call("claims.claim", { body: { name: "mail", worker: "python" } }), { claim: null });
+      const { token } = claim;
+      const { leaseExpiresAt } = await one.call<{ leaseExpiresAt: number }>("claims.renew", { body: { token, lease: "10m" } });
+      assert.ok(leaseExpiresAt > (claim.job.leaseExpiresAt as number));
+      await one.call("claims.settle", { body: { token, outcome: "failed", error: { message: "no" }, retry: false } });
+      assert.equal((await one.call<Job>("jobs.get", { path: { id } })).error?.message, "no");
+      assert.deepEqual(await one.call("jobs.retry", { path: { id } }), { changed: true });
+      const body = JSON.stringify({ token, outcome: "succeeded" });
+      const late = await errorOf(await one.fetch("api/v1/claims/settle", { method: "POST", body }));
+      assert.deepEqual([late.status, late.code], [409, "LEASE_LOST"]);
+      const again = await one.call<{ claim: { token: string } }>("claims.claim", { body: { name: "mail", worker: "python" } });
+      await one.call("claims.settle", { body: { token: again.claim.token, outcome: "succeeded", output: { sent: true } } });
+      assert.deepEqual((await one.call<Job>("jobs.get", { path: { id } })).output, { sent: true });
+    });
+
+    test("queues are paused and resumed, schedules too", async (t) => {
+      const one = await site(t, store);
+      await one.call("queues.pause", { path: { name: "mail" } });
+      const { items: queues } = await one.call<{ items: { name: string; paused: boolean }[] }>("queues.list");
+      assert.deepEqual(
+        queues.map(({ name, paused }) => [name, paused]),
+        [["mail", true]],
+      );
+      await one.call("queues.resume", { path: { name: "mail" } });
+      const tick = job({ name: "tick", run: () => null });
+      await one.hf.schedule(tick, { key: "nightly", cron: "0 3 * * *", input: null });
+      const path = { key: "nightly" };
+      await one.call("schedules.pause", { path });
+      assert.equal((await one.call<{ items: { paused: boolean }[] }>("schedules.list")).items[0]?.paused, true);
+      await one.call("schedules.resume", { path });
+      const { id } = await one.call<{ id: string }>("schedules.trigger", { path });
+      assert.equal(await stateOf(one, id), "pending");
+      assert.deepEqual(await one.call("schedules.remove", { path }), { changed: true });
+      assert.deepEqual(await one.call("schedules.remove", { path }), { changed: false });
+    });
+
+    test("builds are listed, explained, approved and refused", async (t) => {
+      const one = await site(t, store);
+      const docs = pipeline("docs", { budget: { usd: 1 } })
+        .source(items(() => ["a", "b"], { id: (one) => one }))
+        .stage("draft", { version: 1, estimate: { usd: 0.75 } }, ({ target, cost }) => {
+          cost({ usd: 0.75 });
+          return { text: target.id };
+        });
+      const build = await (await one.hf.builds.start(docs)).done();
+      assert.equal(build.state, "BUDGET_PAUSE");
+      const path = { id: build.id };
+      assert.equal((await one.call<{ items: unknown[] }>("builds.list", { query: { pipeline: "docs" } })).items.length, 1);
+      assert.equal((await one.call<{ state: string }>("builds.get", { path })).state, "BUDGET_PAUSE");
+      const ran = { stage: "draft", target: "a" };
+      await one.call("builds.why", { path, query: ran });
+      assert.deepEqual(await one.call("builds.output", { path, query: ran }), { output: { text: "a" } });
+      const { token } = await one.call<{ token: string }>("builds.token", { path });
+      await one.call("builds.approve", { path, body: { token, budget: { usd: 2 } } });
+      await one.call("builds.abandon", { path, body: { reason: "not needed" } });
+      const second = await (await one.hf.builds.start(docs, { rerun: ["draft"] })).done();
+      await one.call("builds.refuse", { path: { id: second.id }, body: { reason: "too expensive" } });
+      assert.equal((await one.call<{ state: string }>("builds.get", { path: { id: second.id } })).state, "FAILED");
+    });
+
+    test("what happened is shown: overview, workers, recovery, audit, doctor, events", async (t) => {
+      const one = await site(t, store);
+      await one.call("queues.pause", { path: { name: "mail" } });
+      await one.call("overview");
+      await one.call("workers.list");
+      await one.call("recovery.get");
+      assert.deepEqual(await one.call("recovery.acknowledge"), { acknowledged: 0 });
+      const { items: entries } = await one.call<{ items: { action: string; seq: number; subject: string }[] }>("audit.list");
+      assert.deepEqual(
+        entries.map(({ action, subject }) => `${action} ${subject}`),
+        [
+          "api.called api:POST /api/v1/recovery/acknowledge",
+          "queue.paused queue:mail",
+          "api.called api:POST /api/v1/queues/mail/pause",
+        ],
+      );
+      const older = await one.call<{ items: { seq: number }[] }>("audit.list", { query: { before: "3", limit: "1" } });
+      assert.deepEqual(
+        older.items.map(({ seq }) => seq),
+        [2],
+      );
+      await one.call("audit.verify");
+      await one.call("doctor");
+      const { items: events } = await one.call<{ items: { type: string }[] }>("events.list", { query: { types: "queue.*" } });
+      assert.deepEqual(
+        events.map(({ type }) => type),
+        ["queue.paused"],
+      );
+    });
+
+    test("a commit reaches an open stream", async (t) => {
+      const one = await site(t, store);
+      for (const path of ["api/v1/changes", "api/v1/events/stream?types=queue.*"]) {
+        called.add(path.startsWith("api/v1/changes") ? "changes.stream" : "events.stream");
+        const stream = await one.fetch(path);
+        assert.equal(stream.headers.get("content-type"), "text/event-stream");
+        const text = readUntil(stream, /\nevent: (change|queue\.paused)|^event: /);
+        await one.hf.queues.pause(path);
+        assert.match(await text, /event: (change|queue\.paused)\ndata: \{/);
+      }
+    });
+  });
+}
+
+test("a backup of a SQLite database is made by the API", async (t) => {
+  const one = await site(t);
+  assert.match((await one.call<{ path: string }>("backups.make")).path, /work\.db-backups/);
+});
+
+test("an artifact is downloaded, and no other path of the disk", async (t) => {
+  const one = await site(t);
+  called.add("artifacts.get");
+  const bytes = pipeline("bytes")
+    .source(items(() => ["a"], { id: (one) => one }))
+    .stage("draft", { version: 1 }, async ({ artifact }) => void (await artifact("page", "<script>alert(1)</script>")));
+  const build = await (await one.hf.builds.start(bytes)).done();
+  const { items: stored } = await one.call<{ items: { hash: string }[] }>("builds.artifacts", { path: { id: build.id } });
+  const response = await one.fetch(`api/v1/artifacts/${stored[0]?.hash}`);
+  assert.equal(await response.text(), "<script>alert(1)</script>");
+  assert.match(response.headers.get("content-disposition") ?? "", /^attachment/);
+  assert.equal(response.headers.get("x-content-type-options"), "nosniff");
+  for (const path of ["../work.db", "..%2Fwork.db", "%2e%2e%2fwork.db", "0".repeat(64)])
+    assert.ok((await one.fetch(`api/v1/artifacts/${path}`)).status >= 400, path);
+});
+
+test("every operation of the API is called by a test", () => {
+  assert.deepEqual(
+    ROUTES.map(({ id }) => id).filter((id) => !called.has(id)),
+    [],
+  );
+});
+
+test("the OpenAPI document describes every operation", async (t) => {
+  const one = await site(t);
+  const document = (await (await one.fetch("api/v1/openapi.json")).json()) as {
+    openapi: string;
+    paths: Record<string, Record<string, { operationId: string }>>;
+  };
+  assert.equal(document.openapi, "3.1.0");
+  const described = Object.values(document.paths).flatMap((methods) =>
+    Object.values(methods).map(({ operationId }) => operationId),
+  );
+  assert.deepEqual(described.toSorted(), ROUTES.map(({ id }) => id).toSorted());
+});
+
+async function readUntil(response: Response, pattern: RegExp): Promise<string> {
+  const reader = (response.body as ReadableStream<Uint8Array>).getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  while (!pattern.test(text)) text += decoder.decode((await reader.read()).value, { stream: true });
+  await reader.cancel();
+  return text;
+}

@@ -1,0 +1,149 @@
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { connect } from "node:net";
+import { test } from "node:test";
+import { job } from "../../src/index.ts";
+import { type Access, handler } from "../../src/server/index.ts";
+import { serve } from "../../src/server/serve.ts";
+import { errorOf, site, TOKEN } from "./parts.ts";
+
+const ENQUEUE = { method: "POST", body: JSON.stringify({ name: "mail" }) };
+
+test("a handler without authorize answers everything with 403 and the hint", async (t) => {
+  const { hf } = await site(t);
+  const answer = handler(hf);
+  for (const path of ["/", "/api/v1/jobs", "/metrics", "/health/ready"]) {
+    const { status, code, hint } = await errorOf(await answer(new Request(`http://localhost${path}`)));
+    assert.deepEqual([status, code], [403, "NO_ACCESS"]);
+    assert.match(hint, /authorize/);
+  }
+});
+
+test("a wrong token and no token have no access, and guessing is cut off", async (t) => {
+  const one = await site(t);
+  assert.equal((await one.fetch("api/v1/jobs", { headers: { authorization: "" } })).status, 403);
+  const statuses = new Set<number>();
+  for (let i = 0; i < 25; i++)
+    statuses.add((await one.fetch("api/v1/jobs", { headers: { authorization: `Bearer ${i}` } })).status);
+  assert.deepEqual([...statuses], [403, 429]);
+  assert.equal((await one.fetch("health/live", { headers: { authorization: "" } })).status, 200);
+});
+
+test("a browser's code is exchanged once for a cookie that no script and no other site gets", async (t) => {
+  const one = await site(t);
+  const login = one.newLoginAddress() as string;
+  assert.ok(!login.includes(TOKEN));
+  const first = await fetch(login, { redirect: "manual" });
+  const cookie = first.headers.get("set-cookie") ?? "";
+  assert.match(cookie, /; HttpOnly; SameSite=Strict$/);
+  assert.equal(first.headers.get("location"), "/");
+  const headers = { authorization: "", cookie: cookie.split(";")[0] as string };
+  assert.equal((await one.fetch("api/v1/jobs", { headers })).status, 200);
+  assert.equal((await fetch(login, { redirect: "manual" })).headers.get("set-cookie"), null);
+  assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers })).status, 403);
+  assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: { ...headers, "x-holdfast": "1" } })).status, 200);
+});
+
+test("a request that names another host is refused", async (t) => {
+  const one = await site(t);
+  const { port } = new URL(one.address);
+  const socket = connect(Number(port), "127.0.0.1");
+  socket.write(`GET /api/v1/jobs HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer ${TOKEN}\r\nConnection: close\r\n\r\n`);
+  const [answer] = (await once(socket, "data")) as [Buffer];
+  assert.match(answer.toString(), /^HTTP\/1.1 421 /);
+});
+
+test("a write from another origin is refused, and changes nothing", async (t) => {
+  const one = await site(t);
+  for (const headers of [{ origin: "https://evil.example" }, { origin: "null" }, { "sec-fetch-site": "cross-site" }]) {
+    const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: headers as never }));
+    assert.deepEqual([status, code], [403, "ORIGIN_REFUSED"]);
+  }
+  const { host } = new URL(one.address);
+  assert.equal((await one.fetch("api/v1/jobs", { ...ENQUEUE, headers: { origin: `http://${host}` } })).status, 200);
+  assert.equal((await one.hf.jobs.counts()).pending, 1);
+});
+
+test("each role can do what it may, and no more", async (t) => {
+  let access: Access = { role: "none" };
+  const one = await site(t, "sqlite", { authorize: () => access });
+  const status = async (path: string, init?: RequestInit) => (await one.fetch(path, init)).status;
+  const tries = async () => [
+    await status("api/v1/jobs"),
+    await status("api/v1/jobs", ENQUEUE),
+    await status("api/v1/claims", { method: "POST", body: JSON.stringify({ queue: "none", worker: "w" }) }),
+    await status("api/v1/builds/none/token", { method: "POST" }),
+  ];
+  assert.deepEqual(await tries(), [403, 403, 403, 403]);
+  access = { role: "read", user: "ann" };
+  assert.deepEqual(await tries(), [200, 403, 403, 403]);
+  access = { role: "operate", user: "ben" };
+  assert.deepEqual(await tries(), [200, 200, 200, 403]);
+  access = { role: "approve", user: "eve" };
+  assert.deepEqual(await tries(), [200, 200, 200, 404]);
+  const { items } = await one.call<{ items: { subject: string; after: { user: string } }[] }>("audit.list");
+  assert.deepEqual(
+    items.map(({ subject, after }) => `${after.user} ${subject}`),
+    ["eve api:POST /api/v1/builds/none/token", "eve api:POST /api/v1/jobs", "ben api:POST /api/v1/jobs"],
+  );
+});
+
+test("a body of 10 MB is refused, and nothing is stored", async (t) => {
+  const one = await site(t);
+  const body = JSON.stringify({ name: "mail", input: "x".repeat(10_000_000) });
+  const { status, code } = await errorOf(await one.fetch("api/v1/jobs", { method: "POST", body }));
+  assert.deepEqual([status, code], [413, "BODY_TOO_LARGE"]);
+  assert.equal((await one.hf.jobs.counts()).pending, 0);
+});
+
+test("another bind than loopback needs a token or authorize", async (t) => {
+  const { hf } = await site(t);
+  await assert.rejects(serve(hf, { host: "0.0.0.0" }), { code: "ACCESS_OPEN" });
+});
+
+test("pages forbid scripts of other hosts and inline scripts, and being framed", async (t) => {
+  const one = await site(t);
+  const policy = (await one.fetch("api/v1/jobs")).headers.get("content-security-policy") ?? "";
+  assert.match(policy, /default-src 'none'/);
+  assert.match(policy, /script-src 'self'/);
+  assert.match(policy, /frame-ancestors 'none'/);
+  assert.doesNotMatch(policy, /unsafe/);
+});
+
+test("redact decides what of a job is shown", async (t) => {
+  const one = await site(t, "sqlite", {
+    authorize: () => ({ role: "read" }),
+    redact: (seen) => ({ ...seen, input: "hidden" }),
+  });
+  const { id } = await one.hf.enqueue(job({ name: "mail", run: () => null }), { password: "secret" });
+  for (const path of ["api/v1/jobs", `api/v1/jobs/${id}`]) assert.doesNotMatch(await (await one.fetch(path)).text(), /secret/);
+});
+
+test("an error of a user's own function shows nothing of it", async (t) => {
+  const one = await site(t, "sqlite", {
+    authorize: () => {
+      throw new Error("password=secret");
+    },
+  });
+  const response = await one.fetch("api/v1/jobs");
+  assert.equal(response.status, 500);
+  assert.doesNotMatch(await response.text(), /secret/);
+});
+
+test("a thousand open streams are served, one more is refused, and jobs are still answered", async (t) => {
+  const one = await site(t);
+  const streams = await Promise.all(Array.from({ length: 1_000 }, () => one.fetch("api/v1/changes")));
+  assert.ok(streams.every(({ status }) => status === 200));
+  assert.equal((await one.fetch("api/v1/changes")).status, 429);
+  assert.equal((await one.fetch("api/v1/jobs")).status, 200);
+  await Promise.all(streams.map(({ body }) => body?.cancel()));
+});
+
+test("the handler works below any path", async (t) => {
+  const { hf } = await site(t);
+  const answer = handler(hf, { basePath: "/admin/jobs/", authorize: () => ({ role: "read" }) });
+  const status = async (path: string) => (await answer(new Request(`http://localhost${path}`))).status;
+  assert.equal(await status("/admin/jobs/api/v1/jobs"), 200);
+  assert.equal(await status("/admin/jobs"), 308);
+  assert.equal(await status("/admin/jobs/none"), 404);
+});
