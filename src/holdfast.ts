@@ -62,9 +62,9 @@ export class Holdfast implements AsyncDisposable {
   readonly recovery: {
     /** Recovers now what would be recovered by itself in a moment. */
     recoverStale(): Promise<RecoveryStats>;
-    /** What was recovered so far, by any process, and when last; and how much a recovery would take back now. */
+    /** What was recovered so far, by any process, and when last; and how much a recovery would reclaim now. */
     stats(): Promise<StaleStats>;
-    /** Takes back leases that expired at least this long ago. */
+    /** Reclaims leases that expired at least this long ago. */
     reclaimStale(expiredFor: Duration): Promise<RecoveryStats>;
     /**
      * What was found after the last crash, and what was done about it; null: there was none. Of a database that is damaged,

@@ -4,6 +4,7 @@ import { hostname, userInfo } from "node:os";
 import { dirname } from "node:path";
 import type { Command } from "commander";
 import { actorText } from "../core/recovery/audit.ts";
+import { RECOVER_COMMAND } from "../core/recovery/recovery-plan.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { Holdfast } from "../holdfast.ts";
@@ -95,6 +96,11 @@ export function openOrCreate(
 
 export function isManual(command: Command): boolean {
   return configOf(command)?.options.recovery === "manual";
+}
+
+/** Advice to recover, for the same database and config. */
+export function recoverAdvice(command: Command): string {
+  return `${RECOVER_COMMAND}${isManual(command) ? " --apply" : ""}${sameDatabase(command)}`;
 }
 
 /** The options of backups: short commands make no scheduled backups, but may make one before a migration. */

@@ -31,7 +31,6 @@ import {
 import type { EventQuery, SinkView } from "../store/events.ts";
 import { type RecoveryStats, recoveryStats } from "../engine/maintenance/janitor.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
-import type { LockView } from "../store/queues.ts";
 import type { QueueOverview } from "../store/queries.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import type { ArtifactRef } from "../store/work.ts";
@@ -39,7 +38,7 @@ import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
 import { metricsSnapshot } from "./metrics.ts";
-import { type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
+import { type LockStatus, markDeadHolders, type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
 export interface OrchestratorLock extends OrchestratorLockRow {
   life: Life | "gone";
@@ -166,8 +165,9 @@ export class Operator {
     await this.#engine.store.processes.askToStop(ids, drainMs);
   }
 
-  locks(name?: string): Promise<LockView[]> {
-    return this.#engine.store.locks.list(name);
+  async locks(name?: string): Promise<LockStatus[]> {
+    const { store } = this.#engine;
+    return markDeadHolders(store, ...(await Promise.all([store.locks.list(name), store.processes.probe(bootId())])));
   }
 
   /** With `stale`, only if it has expired by then. */

@@ -3,6 +3,7 @@ import type { Build } from "../core/pipelines/build-view.ts";
 import { hasEnded } from "../core/pipelines/build.ts";
 import { spentText } from "../core/pipelines/cost.ts";
 import { JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import { isProvenDead } from "../core/jobs/lease.ts";
 import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
 import type { Schedule } from "../core/jobs/schedule.ts";
 import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "../core/recovery/loss.ts";
@@ -18,7 +19,7 @@ import { type LaneOverview, type QueueOverview, sumCounts } from "../store/queri
 import type { Life, ProcessView, Works } from "../store/processes.ts";
 import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
-import type { Durability } from "../store/store.ts";
+import type { Durability, Store } from "../store/store.ts";
 
 /** A process that has the database open; dead ones are listed until they are recovered. */
 export interface ProcessStatus {
@@ -31,6 +32,11 @@ export interface ProcessStatus {
   works: readonly Works[];
   running: number;
   stopping: boolean;
+}
+
+export interface LockStatus extends LockView {
+  /** The process that holds the lock is proven dead; recovery releases the lock. */
+  holderDead: boolean;
 }
 
 interface Unworked {
@@ -54,7 +60,7 @@ export interface Overview {
   ready: boolean;
   unworked: Unworked[];
   builds: OpenBuild[];
-  locks: LockView[];
+  locks: LockStatus[];
   schedules: Schedule[];
   sinks: SinkView[];
   recovery: ReclaimTotals;
@@ -104,7 +110,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     ready,
     unworked: findUnworked(lanes, queues, processes),
     builds,
-    locks,
+    locks: await markDeadHolders(store, locks, probed),
     schedules,
     sinks,
     recovery,
@@ -112,6 +118,17 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     crashes: { last: last === undefined ? null : reportOf(last), open },
     pending: hf.engine.isReadOnly ? await crashPending(hf) : null,
   };
+}
+
+export async function markDeadHolders(
+  { recoveries }: Pick<Store, "recoveries">,
+  locks: readonly LockView[],
+  probed: readonly { process: ProcessView; life: Life }[],
+): Promise<LockStatus[]> {
+  const dead = probed.filter(({ life }) => isProvenDead(life)).map(({ process }) => process.id);
+  const isIdle = dead.length === 0 || locks.length === 0;
+  const left = new Set(isIdle ? [] : (await recoveries.preview({ dead, alive: [] }, [])).locks);
+  return locks.map((lock) => Object.assign({}, lock, { holderDead: left.has(lock.name) }));
 }
 
 const NO_RECOVERY: ReclaimTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };

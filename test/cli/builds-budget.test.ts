@@ -19,7 +19,10 @@ let token = "";
 test("a build that would cost more than its budget pauses: exit code 3, and what to do", async () => {
   const { code, stdout } = await place.run(["run", DOCS, "--budget", "0.2"]);
   assert.equal(code, 3);
-  assert.match(stdout, /\nBUDGET_PAUSE docs build b\w+ · budget_precheck_block · \d+s · \$0\.20 of \$0\.20\nSTAGE/);
+  assert.match(
+    stdout,
+    /\nBUDGET_PAUSE docs build b\w+ · the next attempt would exceed the budget · \d+s · \$0\.20 of \$0\.20\nSTAGE/,
+  );
   assert.match(
     stdout,
     /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. All that is left is estimated to bring it to \$0\.40\./,

@@ -27,7 +27,7 @@ test("builds list and show what there is, and an unknown one is said to be unkno
   assert.deepEqual(page.items, []);
   const { id } = await newest(place);
   const show = await place.run(["builds", "show", id]);
-  assert.match(show.stdout, /^SUCCESS docs build b\w+ · all_targets_done[^]*\nparse +1 +1 +0 +0\n[^]*build\.succeeded/);
+  assert.match(show.stdout, /^SUCCESS docs build b\w+ · all targets are done[^]*\nparse +1 +1 +0 +0\n[^]*build\.succeeded/);
   const { error } = await place.json<JsonError>(["builds", "show", "b0000000000000000"], 1);
   assert.equal(error.code, "NO_SUCH_BUILD");
 });

@@ -16,7 +16,7 @@ test("run builds a pipeline, with lines in a pipe and a table that lines up, and
   assert.ok(!stdout.includes("\u001b"));
   assert.match(
     stdout,
-    /^parse 0 done[^]*\nSUCCESS docs build b\w+ · all_targets_done · \d+s · \$0\.30 of \$1\.00\nSTAGE {6}DONE {2}CACHED {2}FAILED {2}LEFT\nparse {9}3 {7}0 {7}0 {5}0\nsummarise {5}3 {7}0 {7}0 {5}0\nindex {9}1 {7}0 {7}0 {5}0\nholdfast builds export b\w+ DIR/,
+    /^parse 0 done[^]*\nSUCCESS docs build b\w+ · all targets are done · \d+s · \$0\.30 of \$1\.00\nSTAGE {6}DONE {2}CACHED {2}FAILED {2}LEFT\nparse {9}3 {7}0 {7}0 {5}0\nsummarise {5}3 {7}0 {7}0 {5}0\nindex {9}1 {7}0 {7}0 {5}0\nholdfast builds export b\w+ DIR/,
   );
 });
 
@@ -42,7 +42,7 @@ test("a failed target is named, its siblings are done, and the exit code is 1", 
   await writeDoc(place, "d", "bad news");
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 1);
-  assert.match(stdout, /\nFAILED docs build b\w+ · targets_failed/);
+  assert.match(stdout, /\nFAILED docs build b\w+ · targets failed/);
   assert.match(stdout, /\nfailed summarise docs\/d\.md: this one is bad\nholdfast run \S+ tries what failed once more/);
   await writeDoc(place, "d", "dora");
 });

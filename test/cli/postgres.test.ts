@@ -130,7 +130,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     await worker.ended;
     await run(["recover"]);
     const last = await run(["recover", "--last"]);
-    assert.match(last, /^Recovered\.\n(.*\n)* {2}jobs +1 of 1 taken back: 1 pending again, 0 quarantined\n/);
+    assert.match(last, /^Recovered\.\n(.*\n)* {2}jobs +1 of 1 reclaimed: 1 pending again, 0 quarantined\n/);
     assert.match(last, /\n {2}locks released +0\n {2}crashed +pid \d+ on .*, holdfast work /);
     assert.doesNotMatch(last, /write-ahead log|commits missing/);
   });

@@ -218,6 +218,21 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
       assert.deepEqual([rest.crashed.length, rest.jobs, rest.expired], [1, 1, { jobs: 0, locks: [] }]);
     });
 
+    test("status and unlock show the locks whose holder is dead", async (t) => {
+      const { place, db, where } = await sceneFor(t);
+      await using hf = await open(db, { recovery: "manual" });
+      await hf.lock("mine").acquire("me", "10m");
+      await killedHolder(db);
+      const { locks } = await place.json<{ locks: { name: string; holderDead: boolean }[] }>(["status", ...where]);
+      const dead = locks.map(({ name, holderDead }) => [name, holderDead]);
+      assert.deepEqual(dead, [...["alone", "nightly"].map((name) => [name, true]), ["mine", false]].sort());
+      for (const command of ["status", "unlock"]) {
+        const { stdout } = await place.run([command, ...where]);
+        assert.match(stdout, /\nnightly +anna .* holder is dead\n/, command);
+        assert.doesNotMatch(stdout, /\nmine .*dead/, command);
+      }
+    });
+
     test("one build whose orchestrator is killed again and again is one build in the report and in status", async (t) => {
       const { place, where } = await sceneFor(t);
       // Killed before it has ended the report of the crash before, which the next run continues.
@@ -237,7 +252,7 @@ for (const store of ["SQLite", "PostgreSQL"] as const) {
       await killedWorker({ place, db, where });
       const { alarms } = await place.json<Status>(["status", ...where]);
       const advice = alarms.find(({ code }) => code === "LEFT_BEHIND")?.hint as string;
-      assert.match(advice, /^holdfast recover --apply --db /);
+      assert.match(advice, /^holdfast recover --db /);
       for (const look of [["--dry-run"], ["--last"], ["--history"]]) {
         const { stdout } = await place.run(["recover", ...look, ...where]);
         assert.equal(stdout.trimEnd().split("\n").at(-1)?.trim(), advice, look[0]);

@@ -38,7 +38,7 @@ test("recover gives back the jobs of a killed worker, and tells what was recover
       stdout,
       /^A crash has not been recovered from yet\.\nThis would be done:\n {2}unregister pid \d+ on .*\n {2}reclaim 1 job of dead processes\n/,
     );
-    assert.match(stdout, /\nA worker that starts does it by itself\. To do it now:\n {2}holdfast recover --apply\n$/);
+    assert.match(stdout, /\nA worker that starts does it by itself\. To do it now:\n {2}holdfast recover\n$/);
   }
   const { recovered, left, totals, history } = await place.json<Recovered>(["recover"]);
   assert.deepEqual([recovered.entriesReclaimed, left, totals.entriesReclaimed], [1, 0, 1]);
@@ -61,7 +61,7 @@ test("every crash has a report: --last shows it, --history lists it, health and 
   const last = await place.run(["recover", "--last"]);
   assert.match(
     last.stdout,
-    /^Recovered\.\n {2}recovered +\d{4}-.* ms\n {2}jobs +1 of 1 taken back: 1 pending again, 0 quarantined\n/,
+    /^Recovered\.\n {2}recovered +\d{4}-.* ms\n {2}jobs +1 of 1 reclaimed: 1 pending again, 0 quarantined\n/,
   );
   assert.match(last.stdout, new RegExp(`\n {2}crashed +pid ${report.crashed[0]?.pid} on .*, holdfast work .*, since `));
   const { reports } = await place.json<{ reports: CrashRecoveryReport[] }>(["recover", "--history"]);

@@ -91,7 +91,7 @@ test("without a worker alive, waiting and left-behind jobs are alarms, and healt
   );
   const plain = await place.run(["status"], { env: { NO_COLOR: "1" } });
   assert.ok(!plain.stdout.includes(ESCAPE));
-  assert.match(plain.stdout, /\n! 1 job was left running by a process that died {2}holdfast recover --apply\n/);
+  assert.match(plain.stdout, /\n! 1 job was left running by a process that died {2}holdfast recover\n/);
   assert.match(plain.stdout, / dead +\d+s +1\n/);
 });
 

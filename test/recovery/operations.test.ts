@@ -43,7 +43,7 @@ const SCENES: Record<string, Scene> = {
   "A worker was killed": {
     before: (place) => killed(place),
     after: async (place, said) => {
-      assert.match(said, /1 of 1 taken back: 1 pending again/);
+      assert.match(said, /1 of 1 reclaimed: 1 pending again/);
       await succeeded(place, 3);
     },
   },

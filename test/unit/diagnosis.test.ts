@@ -73,7 +73,7 @@ const ILL: [what: string, seen: Partial<Inspection>, grade: string, mend: RegExp
     "a dead process",
     { processes: [{ pid: 7, host: "here", program: "worker.ts", dead: true, running: 2 }] },
     "warning",
-    /^holdfast recover --apply$/,
+    /^holdfast recover$/,
   ],
   ["a stale lock", { locks: [{ name: "door", holder: "anna", stale: true }] }, "warning", /^holdfast unlock door$/],
   ["an expired lease", { stuck: [{ id: "a", why: "expired", by: DAY }] }, "warning", /recover --expired-for/],

@@ -14,7 +14,17 @@ import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../argume
 import { openExisting } from "../database.ts";
 import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
-import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
+import {
+  buildReasonText,
+  buildStateText,
+  buildStyle,
+  type Column,
+  count,
+  oneLine,
+  paint,
+  table,
+  terminalWidth,
+} from "../render/table.ts";
 import { addCommand, addPageOptions, onDatabase } from "../verb.ts";
 import { nextCommandsText, pausedText } from "./run-budget.ts";
 import { resumeCommand } from "./run.ts";
@@ -33,7 +43,7 @@ export function buildsCommand(parent: Command): void {
     name: "refuse",
     summary: "refuse a paused build a larger budget",
     description:
-      "Refuse a paused build any more budget. It ends FAILED with the reason budget_refused, and its " +
+      "Refuse a paused build any more budget. It ends FAILED, and its " +
       "token is no longer valid. The next build reuses its results.",
     reason: "too expensive",
     done: "Refused",
@@ -95,7 +105,7 @@ function buildColumns(now: number): Column<Build>[] {
     count("LEFT", (build) => totalOf(build, "left")),
     { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
-    { title: "REASON", value: ({ reason }) => reason, least: 10, style: () => "dim", optional: true },
+    { title: "REASON", value: ({ reason }) => buildReasonText(reason), least: 10, style: () => "dim", optional: true },
   ];
 }
 
@@ -163,7 +173,7 @@ function reasonOf(after: unknown): string {
     reason?: string;
     note?: string | null;
   };
-  return note ?? reason ?? "";
+  return note ?? buildReasonText(reason ?? "");
 }
 
 function addApprove(builds: Command): void {

@@ -235,7 +235,7 @@ export function settleCommand(parent: Command): void {
       await settle(claim, end, output, options);
       const job = await hf.jobs.get(claim.id);
       answer(command, { id: claim.id, settled: end, ...(job === null ? {} : { state: job.state, runAt: job.runAt }) }, () => {
-        return `Job ${oneLine(claim.id)} ${end === "released" ? "was given back" : end}.${nextAttempt(end, job, operator.now())}`;
+        return `Job ${oneLine(claim.id)} ${end === "released" ? "was released" : end}.${nextAttempt(end, job, operator.now())}`;
       });
     });
 }

@@ -11,7 +11,7 @@ import type { Holdfast } from "../../holdfast.ts";
 import { type Checkpointed, Operator } from "../../operator/operator.ts";
 import { isAddress, locate } from "../../store/open-store.ts";
 import { configOf } from "../config.ts";
-import { driverOf, fileOf, openExisting, sameDatabase } from "../database.ts";
+import { driverOf, fileOf, openExisting, recoverAdvice } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { version } from "../program.ts";
 import { answer } from "../render/output.ts";
@@ -79,7 +79,7 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
     backups: definedOnly({ folder, every: every === undefined ? undefined : toMillis(every, "backups.every") }),
     now: Date.now(),
   });
-  for (const one of examination.found) if (one.mend === RECOVER_COMMAND) one.mend += sameDatabase(command);
+  for (const one of examination.found) if (one.mend === RECOVER_COMMAND) one.mend = recoverAdvice(command);
   // The examination may have found the damage that prevented opening.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
   const unopened =
@@ -214,5 +214,5 @@ function pinnedText(readers: Parameters<typeof readersText>[0]): string {
 }
 
 function outcomeText({ wasSuccessful, jobsRecovered, errors }: NonNullable<Examined["lastReport"]>): string {
-  return wasSuccessful ? `${plural(jobsRecovered, "job")} given back` : oneLine(errors[0] ?? "something was wrong");
+  return wasSuccessful ? `${plural(jobsRecovered, "job")} reclaimed` : oneLine(errors[0] ?? "something was wrong");
 }

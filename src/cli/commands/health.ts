@@ -10,6 +10,7 @@ import { backupsOf, openExisting } from "../database.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { answer, workerLog } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
+import { withAdvice } from "./status.ts";
 import { addCommand } from "../verb.ts";
 
 export function healthCommand(parent: Command): void {
@@ -30,7 +31,7 @@ export function healthCommand(parent: Command): void {
         answer(command, { ok: false, reasons: [{ code, message, hint }] }, () => healthLine(false, message));
         return;
       }
-      const alarms = alarmsOf(overview, limits);
+      const alarms = withAdvice(alarmsOf(overview, limits), command);
       const reasons = alarms.filter(({ grave }) => grave);
       if (reasons.length > 0) process.exitCode = EXIT.failed;
       answer(command, { ok: reasons.length === 0, reasons, counts: overview.counts }, () =>

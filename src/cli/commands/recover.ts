@@ -1,13 +1,13 @@
 import type { Command } from "commander";
 import { ageText, type Duration, instantText, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { isOfCrash, RECOVER_COMMAND, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
+import { isOfCrash, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
 import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import { Operator } from "../../operator/operator.ts";
 import type { ReclaimTotals } from "../../store/recoveries.ts";
 import type { StoreLocation } from "../../store/open-store.ts";
-import { isManual, openExisting, sameDatabase } from "../database.ts";
+import { isManual, openExisting, recoverAdvice, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";
 import { type Column, count, oneLine, paint, table } from "../render/table.ts";
@@ -180,7 +180,7 @@ function jobsText(report: CrashRecoveryReport): string {
   const others = jobsRecovered - jobsResetToPending - jobsQuarantined;
   const parts = [`${numberText(jobsResetToPending)} pending again`, `${numberText(jobsQuarantined)} quarantined`];
   if (others > 0) parts.push(`${numberText(others)} failed`);
-  return `${numberText(jobsRecovered)} of ${numberText(jobsRunningBeforeCrash)} taken back: ${parts.join(", ")}`;
+  return `${numberText(jobsRecovered)} of ${numberText(jobsRunningBeforeCrash)} reclaimed: ${parts.join(", ")}`;
 }
 
 function processText({ pid, host, program, startedAt }: CrashRecoveryReport["crashed"][number], now: number): string {
@@ -199,9 +199,11 @@ function planPage(
   const parts = [];
   if (plan !== null) parts.push("This would be done:", ...actionsOf(plan, now).map(([verb, what]) => `  ${verb} ${what}`));
   if (lost.length > 0) parts.push("This will be reported:", ...lost.map((what) => `  ${paint("red", oneLine(what))}`));
-  const waits = isManual(command) || since !== null ? "" : "A worker that starts does it by itself. ";
-  const advice = since === null ? RECOVER_COMMAND : `holdfast recover --expired-for ${since}ms`;
-  return [...parts, "", paint("dim", `${waits}To do it now:`), `  ${advice}${sameDatabase(command)}`].join("\n");
+  // With `recovery: "manual"` workers wait for an operator only after a crash.
+  const isLeftToOperator = since !== null || (isManual(command) && (plan === null || isOfCrash(plan)));
+  const waits = isLeftToOperator ? "" : "A worker that starts does it by itself. ";
+  const advice = since === null ? recoverAdvice(command) : `holdfast recover --expired-for ${since}ms${sameDatabase(command)}`;
+  return [...parts, "", paint("dim", `${waits}To do it now:`), `  ${advice}`].join("\n");
 }
 
 function donePage(done: RecoveryPlan | null, now: number): string {

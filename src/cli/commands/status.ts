@@ -3,6 +3,7 @@ import type { Command } from "commander";
 import { ageText, untilText, type Duration, durationText, toMillis } from "../../core/text/duration.ts";
 import { spentText } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { Operator } from "../../operator/operator.ts";
@@ -10,15 +11,15 @@ import {
   type Alarm,
   alarmsOf,
   isOrphaned,
+  type LockStatus,
   mayBeAlive,
   type OpenBuild,
   type Overview,
   type ProcessStatus,
   workersIn,
 } from "../../operator/overview.ts";
-import type { LockView } from "../../store/queues.ts";
 import { configOf } from "../config.ts";
-import { pathOf, sameDatabase } from "../database.ts";
+import { pathOf, recoverAdvice, sameDatabase } from "../database.ts";
 import { isJson, writeLine } from "../render/output.ts";
 import {
   buildStateText,
@@ -44,7 +45,7 @@ const MIN_INTERVAL_MS = 100;
 export function statusCommand(parent: Command): void {
   addCommand(parent, "status", {
     description:
-      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was recovered, and what needs attention, such as jobs " +
+      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was reclaimed, and what needs attention, such as jobs " +
       "without a worker. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
     examples: ["holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"],
   })
@@ -133,10 +134,13 @@ function ratesBetween(before: { overview: Overview; at: number }, now: { overvie
 }
 
 /** The alarms, with hints to paste into this shell: they name the same database and config as the command. */
-function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
+export function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
   const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
   const same = sameDatabase(command);
-  return alarms.map((alarm) => ({ ...alarm, hint: adviceOf(alarm.hint, hasModules, same) }));
+  return alarms.map((alarm) => {
+    const hint = alarm.hint === RECOVER_COMMAND ? recoverAdvice(command) : adviceOf(alarm.hint, hasModules, same);
+    return { ...alarm, hint };
+  });
 }
 
 function adviceOf(hint: string, hasModules: boolean, same: string): string {
@@ -233,7 +237,7 @@ function tickOrder({ paused, nextAt }: Schedule): number {
   return paused ? Number.MAX_SAFE_INTEGER : nextAt;
 }
 
-function lockColumns(at: number): Column<LockView>[] {
+function lockColumns(at: number): Column<LockStatus>[] {
   return [
     { title: "LOCK", value: ({ name }) => name, least: 8, style: lockStyle },
     { title: "HOLDER", value: ({ holder }) => holder, least: 8, style: lockStyle },
@@ -241,7 +245,8 @@ function lockColumns(at: number): Column<LockView>[] {
     {
       title: "EXPIRES",
       right: true,
-      value: ({ stale, expiresAt }) => (stale ? "expired" : `in ${untilText(expiresAt - at)}`),
+      value: ({ stale, holderDead, expiresAt }) =>
+        holderDead ? "holder is dead" : stale ? "expired" : `in ${untilText(expiresAt - at)}`,
       style: lockStyle,
     },
   ];
@@ -250,10 +255,10 @@ function lockColumns(at: number): Column<LockView>[] {
 function recovered({ at, recovery, crashes }: Overview): string {
   const crash =
     crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${reportLine(crashes.last, at)}`, terminalWidth()))}`;
-  if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing had to be recovered so far.") : crash.trimStart();
+  if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing was reclaimed so far.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
-  const last = `${ageText(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks cleaned")}`;
-  return `Recovered so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
+  const last = `${ageText(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks expired")}`;
+  return `Reclaimed so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
 }
 
 function total(values: readonly number[]): number {
@@ -265,8 +270,8 @@ function processStyle(process: ProcessStatus): Style | null {
   return process.stopping ? "yellow" : process.works.length === 0 ? "dim" : null;
 }
 
-function lockStyle({ stale }: LockView): Style | null {
-  return stale ? "yellow" : null;
+function lockStyle({ stale, holderDead }: LockStatus): Style | null {
+  return holderDead ? "red" : stale ? "yellow" : null;
 }
 
 function openBuildTable(builds: readonly OpenBuild[], now: number): string {

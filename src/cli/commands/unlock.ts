@@ -50,7 +50,9 @@ async function unlockPipeline(operator: Operator, lock: OrchestratorLock, force:
 async function listLocks(operator: Operator): Promise<Answer> {
   const [locks, orchestratorLocks] = await Promise.all([operator.locks(), operator.orchestratorLocks()]);
   const rows: Held[] = [
-    ...locks.map(({ name, holder, acquiredAt, stale }) => ({ name, holder, acquiredAt, life: stale ? "expired" : "held" })),
+    ...locks.map(({ name, holder, acquiredAt, stale, holderDead }) => {
+      return { name, holder, acquiredAt, life: holderDead ? "holder is dead" : stale ? "expired" : "held" };
+    }),
     ...orchestratorLocks.map((lock) => ({
       name: lock.pipeline,
       holder: holderText(lock),

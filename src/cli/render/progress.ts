@@ -9,7 +9,18 @@ import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { rateText } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
-import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
+import {
+  buildReasonText,
+  buildStateText,
+  buildStyle,
+  type Column,
+  count,
+  oneLine,
+  paint,
+  table,
+  terminalWidth,
+  widthOf,
+} from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
 
 interface BuildSnapshot {
@@ -234,7 +245,12 @@ export function buildSummary(build: Build, now: number): string {
 function headline(build: Build, now: number): string {
   const { id, pipeline, state, reason, createdAt, finishedAt } = build;
   const spent = spentText(build.spent, build.budget);
-  const about = [`build ${id}`, oneLine(reason), `${ageText((finishedAt ?? now) - createdAt)}`, ...(spent === "" ? [] : [spent])];
+  const about = [
+    `build ${id}`,
+    oneLine(buildReasonText(reason)),
+    `${ageText((finishedAt ?? now) - createdAt)}`,
+    ...(spent === "" ? [] : [spent]),
+  ];
   return `${paint(buildStyle(state), buildStateText(build))} ${paint("bold", oneLine(pipeline))} ${paint("dim", about.join(" · "))}`;
 }
 

@@ -195,7 +195,7 @@ const NEEDS: Record<BuildNeed, { met(facts: BuildConditions, note: string | unde
   "nothing-failed": {
     met: ({ failed }) => failed === 0,
     says: "targets have failed",
-    hint: "It ends FAILED, for the reason targets_failed.",
+    hint: "It ends FAILED.",
   },
   "something-failed": {
     met: ({ failed }) => failed !== undefined && failed > 0,

@@ -1,6 +1,7 @@
 import type { CrashedProcess } from "./recovery-report.ts";
 
-export const RECOVER_COMMAND = "holdfast recover --apply";
+/** With `recovery: "manual"` in the config, the command line adds `--apply`. */
+export const RECOVER_COMMAND = "holdfast recover";
 
 export interface HeldByDead {
   builds: string[];
