@@ -15,7 +15,7 @@ import type { Engine } from "./engine.ts";
 import { lossReason, type LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
-import type { ClaimSource, Claimed, LeaseState } from "../store/store.ts";
+import type { ClaimSource, Claimed } from "../store/store.ts";
 
 const DEFAULT_LEASE_MS = 30_000;
 const MAX_WAIT_MS = 5_000;
@@ -301,7 +301,7 @@ function watchLease(engine: Engine, lease: Claimed, lose: (reason: LossReason) =
 
 export interface HeldClaim {
   readonly id: string;
-  renew(lease: Duration): Promise<{ expiresAt: number }>;
+  renew(lease: Duration): Promise<{ leaseExpiresAt: number }>;
   succeed(output?: unknown): Promise<void>;
   fail(error: unknown, options?: { retry?: boolean; delay?: Duration }): Promise<void>;
   release(): Promise<void>;
@@ -319,15 +319,15 @@ export function claimOfToken(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
     const [state] = await engine.store.settle([{ ...lease, outcome }]);
-    rejectLost(state, id, what);
+    if (state !== "held") throw await lostClaim(engine, id, what);
   };
   return {
     id,
     async renew(given) {
       const millis = leaseOf(given);
       const [state] = await engine.store.renew([{ ...lease, lease: millis }]);
-      rejectLost(state, id, "renewal");
-      return { expiresAt: engine.clock.now() + millis };
+      if (state !== "held") throw await lostClaim(engine, id, "renewal");
+      return { leaseExpiresAt: engine.clock.now() + millis };
     },
     succeed: async (output) => settle({ kind: "succeeded", output: toJson(output, "The output") }, "success"),
     fail: async (error, options = {}) => settle(failureOf(error, options, engine.clock), "failure"),
@@ -335,8 +335,15 @@ export function claimOfToken(engine: Engine, token: string): HeldClaim {
   };
 }
 
-function rejectLost(state: LeaseState | undefined, id: string, what: string): void {
-  if (state !== "held") throw new LeaseLostError(id, what);
+/** A script that settles its claim a second time learns the outcome; the code stays the one that scripts know. */
+async function lostClaim(engine: Engine, id: string, what: string): Promise<HoldfastError> {
+  const state = (await engine.store.queries.get(id))?.state;
+  if (state !== "succeeded" && state !== "failed") return new LeaseLostError(id, what);
+  return new HoldfastError(
+    "LEASE_LOST",
+    `Job ${id} is already settled (${state}), so this ${what} was rejected.`,
+    "Settle a claim once. If this claim did not settle the job, its lease was lost: `holdfast jobs show` shows the outcome.",
+  );
 }
 
 function parseToken(engine: Engine, token: string): { lease: LeaseRef; id: string } {

@@ -25,7 +25,7 @@ interface Handed {
   claim: string;
   job: Job;
   idempotencyKey: string;
-  expiresAt: number;
+  leaseExpiresAt: number;
 }
 
 const named = (name: string) => job({ name, run: () => {} });
@@ -39,9 +39,9 @@ test("a claim is carried from claim to renew to settle, and the job ends as it w
   assert.ok(handed.idempotencyKey.endsWith(`:${id}`));
   assert.match(handed.claim, /^[\w.%~-]+$/, "a shell leaves it as it is");
 
-  const renewed = await place.json<{ id: string; expiresAt: number }>(["renew", handed.claim, "--lease", "1h"]);
+  const renewed = await place.json<{ id: string; leaseExpiresAt: number }>(["renew", handed.claim, "--lease", "1h"]);
   assert.equal(renewed.id, id);
-  assert.ok(renewed.expiresAt > handed.expiresAt);
+  assert.ok(renewed.leaseExpiresAt > handed.leaseExpiresAt);
 
   const ended = await place.run(["settle", handed.claim, "--succeed", "-"], { input: '{"verdict":"fine"}' });
   assert.deepEqual([ended.code, ended.stdout], [0, `Job ${id} succeeded.\n`], ended.stderr);
@@ -50,7 +50,10 @@ test("a claim is carried from claim to renew to settle, and the job ends as it w
 
   const again = await place.run(["settle", handed.claim, "--fail", "no"]);
   assert.equal(again.code, 1);
-  assert.match(again.stderr, /^error: The lease on job it's no\. 7 is lost, .* \[LEASE_LOST\]\n/);
+  assert.match(
+    again.stderr,
+    /^error: Job it's no\. 7 is already settled \(succeeded\), so this failure was rejected\. \[LEASE_LOST\]\n/,
+  );
   assert.equal(await stateOf(id), "succeeded");
 });
 

@@ -3,7 +3,7 @@ import { hostname } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { untilText, type Duration, toMillis } from "../../core/text/duration.ts";
-import { HoldfastError, LeaseLostError } from "../../core/text/errors.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { renewalInterval } from "../../core/jobs/lease.ts";
 import { type Claim, type HeldClaim, leaseOf } from "../../engine/claim.ts";
@@ -30,7 +30,7 @@ interface PrintedClaim {
   claim: string;
   job: Claim["job"];
   idempotencyKey: string;
-  expiresAt: number;
+  leaseExpiresAt: number;
 }
 
 export function claimCommand(parent: Command): void {
@@ -99,7 +99,7 @@ async function printClaim(hf: Holdfast, claim: Claim, lease: number, as: "json" 
     claim: operator.tokenOf(claim),
     job: claim.job,
     idempotencyKey: `${operator.databaseId}:${claim.job.id}`,
-    expiresAt: operator.now() + lease,
+    leaseExpiresAt: operator.now() + lease,
   };
   const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? shellVariables(handed) : claimPage(handed, lease);
   // No script has the claim then: release the job now instead of when its lease expires.
@@ -152,8 +152,12 @@ export function renewCommand(parent: Command): void {
       using end = options.keep ? awaitEnd() : null;
       await using hf = await openExisting(command);
       const claim = new Operator(hf).claimOf(token);
-      const onRenewed = ({ expiresAt }: { expiresAt: number }) =>
-        answer(command, { id: claim.id, expiresAt }, () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`);
+      const onRenewed = ({ leaseExpiresAt }: { leaseExpiresAt: number }) =>
+        answer(
+          command,
+          { id: claim.id, leaseExpiresAt },
+          () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`,
+        );
       if (end === null) return onRenewed(await claim.renew(lease));
       await keepRenewing(claim, lease, end.over, onRenewed);
       if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
@@ -174,7 +178,7 @@ async function keepRenewing(
   claim: HeldClaim,
   lease: number,
   over: AbortSignal,
-  onRenewed: (renewed: { expiresAt: number }) => void,
+  onRenewed: (renewed: { leaseExpiresAt: number }) => void,
 ): Promise<void> {
   let renewedAt: number | null = null;
   while (!over.aborted) {
@@ -188,12 +192,16 @@ async function keepRenewing(
       // The script has settled the job and closed the pipe.
       if (over.aborted) return;
       // A full disk or a busy file may recover while the lease lasts.
-      if (renewedAt === null || error instanceof LeaseLostError || asked - renewedAt > lease) throw error;
+      if (renewedAt === null || isLeaseLost(error) || asked - renewedAt > lease) throw error;
       workerLog("warn").warn("the lease could not be renewed; it is tried again", { error: String(error) });
       wait = Math.min(RETRY_MS, wait);
     }
     await pause(wait, null, { signal: over }).catch(() => {});
   }
+}
+
+function isLeaseLost(error: unknown): boolean {
+  return error instanceof HoldfastError && error.code === "LEASE_LOST";
 }
 
 interface SettleOptions {
