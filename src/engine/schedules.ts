@@ -1,7 +1,7 @@
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { checkBoolean, checkName, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
+import { checkBoolean, checkName, checkOneOf, checkText, didYouMean, refuseUnknown } from "../core/text/options.ts";
 import { type Missed, nextTick, type Schedule, dueTicks } from "../core/jobs/schedule.ts";
 import type { ScheduleDraft, StoredSchedule } from "../store/queues.ts";
 import type { Store } from "../store/store.ts";
@@ -110,7 +110,12 @@ function checkKey(key: unknown): string {
 export function noSuchSchedule(key: string, schedules: readonly Schedule[]): HoldfastError {
   const some = schedules.slice(0, 20).map((schedule) => schedule.key);
   if (schedules.length > some.length) some.push("…");
-  const hint = some.length === 0 ? "There are no schedules. Call hf.schedule to create one." : `Schedules: ${some.join(", ")}.`;
+  const meant = didYouMean(
+    key,
+    schedules.map((schedule) => schedule.key),
+  );
+  const hint =
+    some.length === 0 ? "There are no schedules. Call hf.schedule to create one." : `${meant}Schedules: ${some.join(", ")}.`;
   return new HoldfastError("NO_SUCH_SCHEDULE", `There is no schedule ${String(key)}.`, hint);
 }
 

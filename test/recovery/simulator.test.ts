@@ -179,7 +179,7 @@ describe("a crash that does not come about", () => {
 
   test("is refused when it is not said how and when", async () => {
     const invalid: [object, RegExp][] = [
-      [{ by: "SIGHUP", when: "ready" }, /Unknown `by` "SIGHUP"/],
+      [{ by: "SIGHUP", when: "ready" }, /`by` of simulateCrash must be one of .*, got "SIGHUP"/],
       [{ by: "SIGKILL" }, /`when` is missing/],
       [{ by: "power-cut", when: "ready" }, /image/],
       [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
@@ -187,7 +187,7 @@ describe("a crash that does not come about", () => {
       [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /running program/],
       [{ by: "SIGKILL", when: "ready", tiemout: "5s" }, /no option "tiemout"/],
       [{ by: "power-cut", when: "ready", image: { from: "a", to: "b", tron: 1 } }, /no option "tron"/],
-      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /Unknown memory limit "cgroup"/],
+      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /`limit` of simulateCrash must be one of .*, got "cgroup"/],
     ];
     for (const [options, message] of invalid) {
       await assert.rejects(simulateCrash(SHOP, options as CrashOptions), { code: "OPTION_INVALID", message });

@@ -57,6 +57,14 @@ suite("a misspelled name is answered with the name that was meant", () => {
     await assert.rejects(hf.builds.export(id, "folder", { stages: ["prase"] }), { hint: /Did you mean "parse"\?/ });
   });
 
+  test("of a schedule", async (t) => {
+    const { hf } = await memory(t);
+    await hf.schedule(send, { key: "nightly", cron: "@daily", input: 1 });
+    const meansNightly = { code: "NO_SUCH_SCHEDULE", hint: /^Did you mean "nightly"\? Schedules: nightly\.$/ };
+    await assert.rejects(hf.schedules.pause("nigthly"), meansNightly);
+    await assert.rejects(hf.schedules.trigger("nightl"), meansNightly);
+  });
+
   test("of a crash point", () => {
     assert.throws(() => crashAt("settle:writen"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:written"\? / });
     assert.throws(() => crashAt("settle commited"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:committed"\? / });
