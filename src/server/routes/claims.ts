@@ -50,10 +50,7 @@ export const CLAIM_ROUTES = [
     isAudited: false,
     body: { token, lease: z.optional(duration) },
     answer: z.object({ leaseExpiresAt: z.number() }),
-    run: async ({ operator, body }) => {
-      const { expiresAt } = await operator.claimOf(body.token).renew((body.lease ?? DEFAULT_LEASE) as Duration);
-      return { leaseExpiresAt: expiresAt };
-    },
+    run: ({ operator, body }) => operator.claimOf(body.token).renew((body.lease ?? DEFAULT_LEASE) as Duration),
   }),
   route("post", "/claims/settle", {
     id: "claims.settle",
