@@ -3,6 +3,7 @@ import { bodyLimit } from "hono/body-limit";
 import { secureHeaders } from "hono/secure-headers";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
+import { rejectSurplus } from "../core/text/arguments.ts";
 import { checkFunction, checkText, refuseUnknown } from "../core/text/options.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
@@ -59,6 +60,7 @@ const STATUS: Record<string, number> = {
  * ```
  */
 export function handler(hf: Holdfast, options: ServerOptions = {}): (request: Request) => Promise<Response> {
+  rejectSurplus(arguments, 2, "handler");
   refuseUnknown(options, ["basePath", "authorize", "redact", "title"], "handler");
   if (options.authorize !== undefined) checkFunction(options.authorize, "authorize");
   if (options.redact !== undefined) checkFunction(options.redact, "redact");

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 import * as library from "../../src/index.ts";
 import { type Holdfast, HoldfastError, items, job, open, pipeline } from "../../src/index.ts";
+import * as server from "../../src/server/index.ts";
 import * as testing from "../../src/testing/index.ts";
 import { testClock } from "../../src/testing/index.ts";
 import { memory } from "./parts.ts";
@@ -159,6 +160,7 @@ const PARTS: Record<string, Part> = {
     internal: ["HoldfastError", "LeaseLostError", "NonRetryableError", "RetryAfterError"],
     of: () => library,
   },
+  "holdfast/server": { calls: { handler: takesOptions({}, {}) }, of: () => server },
   "holdfast/testing": {
     calls: {
       call: takesOptions(send, 1, {}),
