@@ -1,6 +1,6 @@
 import type { WalView } from "../core/recovery/loss.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
-import type { Manifest, StageOptions, StagedBackup } from "./backups.ts";
+import type { StageOptions, StagedBackup } from "./backups.ts";
 
 export interface MaintenanceStore {
   readonly journaled: boolean;
@@ -21,7 +21,6 @@ export interface MaintenanceStore {
   diagnose(): Promise<Vitals>;
   /** Copies the database beside `path` and checks the copy; the caller publishes it. Rejects with `BACKUP_EXISTS`. */
   stageBackup(path: string, options: StageOptions): Promise<StagedBackup>;
-  trimJournal(kept: readonly Manifest[]): Promise<void>;
 }
 
 export interface JournalLag {

@@ -34,17 +34,17 @@ export type StartVerdict = "started" | "last" | "held";
 
 /** The lanes of one claim that may be claimed from; a paused or locked queue has none. */
 export class ClaimableLanes {
-  readonly #isPaused: (queue: string) => boolean;
+  readonly #settings: { isPaused: (queue: string) => boolean };
   readonly #locked: ReadonlySet<string>;
   readonly #budgets = new Map<ClaimSource, { left: number }>();
 
   constructor(settings: { isPaused: (queue: string) => boolean }, locked: Iterable<string>) {
-    this.#isPaused = (queue) => settings.isPaused(queue);
+    this.#settings = settings;
     this.#locked = new Set(locked);
   }
 
   of({ lane, source }: MatchedLane): ClaimableLane | null {
-    if (source.max === 0 || this.#locked.has(lane.queue) || this.#isPaused(lane.queue)) return null;
+    if (source.max === 0 || this.#locked.has(lane.queue) || this.#settings.isPaused(lane.queue)) return null;
     let budget = this.#budgets.get(source);
     if (budget === undefined) this.#budgets.set(source, (budget = { left: source.max ?? Number.MAX_SAFE_INTEGER }));
     return { lane, lease: source.lease, budget };

@@ -15,6 +15,7 @@ import {
   type StagedBackup,
 } from "../../store/backups.ts";
 import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/prepare.ts";
+import { changesFolder, trimSegments } from "../../store/sqlite/maintenance/changes/segments.ts";
 import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
 import { describeError } from "../log.ts";
@@ -84,14 +85,15 @@ export class ScheduledBackups {
     const { location, clock, log } = this.#engine;
     const { folder, artifacts } = this.#plan;
     // Not recursive: if the parent is missing too, a disk may not be mounted.
-    const source = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : "holdfast";
+    const path = location.kind === "sqlite" && location.path !== ":memory:" ? location.path : null;
+    const source = path ?? "holdfast";
     if (!existsSync(folder)) createFolder(folder, modeLike(source), { recursive: false });
     const file = backupName(source, clock.now());
     const { findings, size } = await makeBackup(this.#engine, join(folder, file), { artifacts, reason: "scheduled" });
     log.info("a backup was made", { path: join(folder, file), size });
     for (const old of backupsToRemove(this.#plan, this.#knownBackups())) removeBackup(folder, old);
-    const { store } = this.#engine;
-    await store.maintenance.trimJournal(backupsIn(folder, store.databaseId));
+    const { databaseId, maintenance } = this.#engine.store;
+    if (path !== null) trimSegments(changesFolder(path), { databaseId, epoch: maintenance.epoch }, backupsIn(folder, databaseId));
     if (findings.length > 0) throw new Error(`the database is damaged, and so is its backup: ${findings[0]}`);
   }
 

@@ -12,6 +12,8 @@ type LaneRow = [id: number, queue: string, name: string, version: number];
  * processes add are noticed by their count.
  */
 export class Catalog {
+  /** The count of lanes when they were counted last; -1: not known. */
+  counted = -1;
   readonly #sql: Record<"counted" | "lanes" | "addLanes" | "countLanes" | "policies" | "addPolicies", string>;
   readonly #counter: OrderedLock;
   readonly #lanes = new Map<number, Lane>();
@@ -26,7 +28,6 @@ export class Catalog {
    * commits.
    */
   #readTo = 0;
-  #counted = -1;
 
   constructor(s: string, counter: OrderedLock) {
     this.#counter = counter;
@@ -50,10 +51,6 @@ export class Catalog {
     copy.#readTo = this.#readTo;
     for (const [body, id] of this.#policyIds) copy.#learnPolicy(id, body);
     return copy;
-  }
-
-  get counted(): number {
-    return this.#counted;
   }
 
   async know(tx: Tx, jobs: readonly (Omit<Lane, "id"> & { policy: Policy })[]): Promise<void> {
@@ -131,11 +128,11 @@ export class Catalog {
   async count(rows: Rows): Promise<void> {
     const [row] = await rows<[number]>(this.#sql.counted);
     await this.reload(rows);
-    this.#counted = (row as [number])[0];
+    this.counted = (row as [number])[0];
   }
 
   forgetCount(): void {
-    this.#counted = -1;
+    this.counted = -1;
   }
 
   forget(): void {
@@ -146,7 +143,7 @@ export class Catalog {
     this.#policyIds.clear();
     this.#policyIdOf = new WeakMap();
     this.#readTo = 0;
-    this.#counted = -1;
+    this.counted = -1;
   }
 
   async reload(rows: Rows): Promise<void> {
@@ -167,8 +164,8 @@ export class Catalog {
     if (missing.length === 0) return;
     const added = await tx.rows<LaneRow>(this.#sql.addLanes, ...lists(missing, "queue", "name", "version"));
     const [[count]] = (await tx.rows<[number]>(this.#sql.countLanes, added.length)) as [[number]];
-    this.#counted = -1;
-    tx.moved("lanes", count - added.length, count);
+    this.counted = -1;
+    tx.assume("lanes", count - added.length, count);
     for (const row of added) this.#learn(row);
     tx.onUndo(() => {
       for (const [id] of added) this.#unlearn(id);
@@ -211,7 +208,7 @@ export class Catalog {
     this.#laneIds.delete(laneText(lane));
     // A server that crashed may give the id to another lane.
     this.#readTo = 0;
-    this.#counted = -1;
+    this.counted = -1;
   }
 
   #learnPolicy(id: number, body: string): void {

@@ -62,8 +62,6 @@ export class Maintenance implements MaintenanceStore {
 
   async checkpoint(): Promise<void> {}
 
-  async trimJournal(): Promise<void> {}
-
   async stageBackup(path: string): Promise<StagedBackup> {
     const database = `postgres://${this.#parts.address}`;
     const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));

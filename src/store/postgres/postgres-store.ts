@@ -174,7 +174,7 @@ export class PostgresStore implements Store {
       tallyShare: () => this.#tallyShare,
       onStale: () => jobParts.forget(),
       onRevert: () => jobParts.forgetAll(),
-      first: (tx, queues) => jobParts.first(tx, queues),
+      first: jobParts.first,
       last: (tx, entries) => runAsync(audit.write(tx, entries)),
       onStall: () => limits.locks.stalled(),
     };

@@ -23,12 +23,13 @@ type SettingsParts = { canDeclare: boolean; locks: QueueLocks; limitCache: Limit
  * transaction compares before it commits.
  */
 export class Settings {
+  /** As they were when they were loaded last. */
+  view: SettingsView = NO_SETTINGS;
   readonly #sql: Record<"counted" | "count" | "queues" | "rules", string>;
   readonly #rows: SettingsRows;
   readonly #declarations: DeclarationCache;
   readonly #parts: SettingsParts;
   #seen = -1;
-  #view: SettingsView = NO_SETTINGS;
   /** Queues that have rules, also rules that limit nothing any more: jobs may still have them in their rows. */
   #ruled = new Set<string>();
 
@@ -44,20 +45,12 @@ export class Settings {
     };
   }
 
-  get view(): SettingsView {
-    return this.#view;
-  }
-
   get isKnown(): boolean {
     return this.#seen !== -1;
   }
 
   limits(queue: string): boolean {
     return this.#ruled.has(queue);
-  }
-
-  isPaused(queue: string): boolean {
-    return this.#view.isPaused(queue);
   }
 
   forget(): void {
@@ -68,12 +61,12 @@ export class Settings {
   async at(tx: Tx): Promise<SettingsView> {
     if (!this.isKnown) await this.load(tx.rows);
     tx.assume("settings", this.#seen);
-    return this.#view;
+    return this.view;
   }
 
   assumed(tx: Tx): SettingsView {
     tx.assume("settings", this.#seen);
-    return this.#view;
+    return this.view;
   }
 
   /** For a transaction that waited for others, which may have changed settings: its decisions need not be repeated. */
@@ -86,7 +79,7 @@ export class Settings {
     const [[counted]] = (await rows<[number]>(this.#sql.counted)) as [[number]];
     const queues = named<QueueRow>(await rows(this.#sql.queues));
     const rules = named<RuleRow>(await rows(this.#sql.rules));
-    this.#view = toSettings(queues, rules);
+    this.view = toSettings(queues, rules);
     this.#ruled = new Set(rules.map(({ queue }) => queue));
     this.#seen = counted;
   }
@@ -140,9 +133,9 @@ export class Settings {
     for (const { declares } of jobs) {
       if (declares !== undefined && !own.has(declares)) own.set(declares, await this.declare(tx, declares));
     }
-    if (!this.#view.hasLimits) return null;
+    if (!this.view.hasLimits) return null;
     const texts = jobs.map(({ queue, declares, limitKeys }) => {
-      const rules = this.#view.rulesFor(queue, declares === undefined ? undefined : own.get(declares));
+      const rules = this.view.rulesFor(queue, declares === undefined ? undefined : own.get(declares));
       return rules.length === 0 ? null : limitsText(rules, limitKeys ?? []);
     });
     return texts.every((text) => text === null) ? null : texts;
@@ -151,7 +144,7 @@ export class Settings {
   async #count(tx: Tx): Promise<void> {
     await this.#parts.counter.take(tx);
     const [[count]] = (await tx.rows<[number]>(this.#sql.count)) as [[number]];
-    tx.moved("settings", count - 1, count);
+    tx.assume("settings", count - 1, count);
     tx.onUndo(() => this.forget());
     this.#seen = count;
   }

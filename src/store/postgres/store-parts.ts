@@ -160,13 +160,13 @@ export class JobParts {
     this.enqueue = new Enqueue(s, { ...parts, defersLimits: !options.canDeclare });
   }
 
-  first(tx: Tx, queues: readonly string[]): Promise<void> | null {
+  readonly first = (tx: Tx, queues: readonly string[]): Promise<void> | null => {
     const locked = this.limits.locks.takeWanted(tx, queues);
     const builds = this.buildsLock.takeWanted(tx);
     const counter = this.#counter.takeWanted(tx);
     if (builds !== null) tx.isLate = true;
     return locked === null && builds === null && counter === null ? null : Promise.all([locked, builds, counter]).then(() => {});
-  }
+  };
 
   /** Cached lanes or settings are outdated, and the transaction that relied on them was undone. */
   forget(): void {

@@ -87,7 +87,7 @@ export class Claim {
     if (exclusive !== undefined || !this.#isKnown()) return false;
     const matched = this.#parts.catalog.matching(from);
     if (ReadyLanes.areMany(matched)) return false;
-    const queue = onlyQueue(matched.all, this.#parts.settings);
+    const queue = onlyQueue(matched.all, this.#parts.settings.view);
     return queue !== null && !this.#parts.settings.limits(queue);
   }
 
@@ -95,7 +95,7 @@ export class Claim {
   wants({ from }: ClaimRequest): string[] {
     const matched = this.#parts.catalog.matching(from);
     if (ReadyLanes.areMany(matched)) return [];
-    const limited = this.#shares()
+    const limited = new ClaimableLanes(this.#parts.settings.view, [])
       .byQueue(matched.all)
       .filter((lanes) => this.#isLimited(lanes));
     return limited.map(queueOf);
@@ -120,7 +120,7 @@ export class Claim {
 
   async #takeBatches(tx: Tx, request: ClaimRequest): Promise<Started[]> {
     const matched = this.#parts.catalog.matching(request.from);
-    const shares = this.#shares();
+    const shares = new ClaimableLanes(this.#parts.settings.view, []);
     if (!ReadyLanes.areMany(matched)) return this.#takeFrom(tx, request, shares.byQueue(matched.all));
     const taken: Started[] = [];
     const done = new Set<string>();
@@ -164,7 +164,7 @@ export class Claim {
   ): SingleCall<Claimed[][]> | null | Promise<SingleCall<Claimed[][]> | null> {
     if (request === undefined || others.length > 0 || request.exclusive !== undefined || !this.#isKnown()) return null;
     const matched = this.#parts.catalog.matching(request.from);
-    const shares = this.#shares();
+    const shares = new ClaimableLanes(this.#parts.settings.view, []);
     if (!ReadyLanes.areMany(matched)) return this.#singleFrom(tx, request, shares, allOf(matched));
     const found = this.#ready.find(rows, { ...request, at: tx.at }, matched, shares);
     // Without any ready lane, one lane stands for all: the statement also compares the count of lanes.
@@ -175,7 +175,8 @@ export class Claim {
 
   #singleFrom(tx: Tx, request: ClaimRequest, shares: ClaimableLanes, found: FoundLanes): SingleCall<Claimed[][]> | null {
     const queues = this.#turns.order(shares.byQueue(found.lanes), this.#parts.random);
-    if (found.isDue || queues.some((lanes) => this.#isLimited(lanes)) || this.#tells(queues)) return null;
+    const recordsEvents = (lanes: ClaimableLane[]) => this.#parts.settings.view.recordsEvents(queueOf(lanes));
+    if (found.isDue || queues.some((lanes) => this.#isLimited(lanes) || recordsEvents(lanes))) return null;
     if (queues.length > 1 && sharesBudgets(queues, request.max)) return null;
     const [only, ...more] = openShares(queues);
     if (only === undefined || (this.#withoutTry > 0 && this.#withoutTry-- > 0)) return null;
@@ -299,16 +300,8 @@ export class Claim {
     return this.#parts.settings.isKnown && this.#parts.catalog.counted !== -1;
   }
 
-  #tells(queues: ClaimableLane[][]): boolean {
-    return queues.some(([share]) => share !== undefined && this.#parts.settings.view.recordsEvents(share.lane.queue));
-  }
-
   #isLimited([share]: readonly ClaimableLane[]): boolean {
     return share !== undefined && this.#parts.settings.limits(share.lane.queue);
-  }
-
-  #shares(): ClaimableLanes {
-    return new ClaimableLanes(this.#parts.settings, []);
   }
 
   async #take(

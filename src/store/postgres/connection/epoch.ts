@@ -19,9 +19,9 @@ export class DatabaseReverted extends RerunTransaction {
  * clears its caches. Each transaction compares the epoch at its end, so none that began before commits after.
  */
 export class Epoch {
+  known = Number.NaN;
   readonly isGone: (known: string) => string;
   readonly #sql: Record<"wake" | "moveOn" | "draw" | "depose" | "read", string>;
-  #known = Number.NaN;
 
   constructor(s: string) {
     const on = (sequence: string, by: number) => {
@@ -43,17 +43,13 @@ export class Epoch {
     };
   }
 
-  get known(): number {
-    return this.#known;
-  }
-
   /** Reads the epoch, and makes sequences safe. `forget` clears caches at the same instant. */
   async enter(session: Session, forget: () => void): Promise<void> {
     const [row] = await session.rows<[number, boolean]>(this.#sql.read);
     const [epoch, isAwake] = row as [number, boolean];
     const known = isAwake ? epoch : await this.#wake(session);
     forget();
-    this.#known = known;
+    this.known = known;
   }
 
   async #wake(session: Session): Promise<number> {

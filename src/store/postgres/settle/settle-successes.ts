@@ -1,4 +1,3 @@
-import type { SettingsView } from "../../../core/limits/settings.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { Settlement } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
@@ -79,7 +78,13 @@ export class SettleSuccesses {
   }
 
   #statement(tx: Tx, plain: readonly Settlement[]): { sql: Statements; values: Value[] } {
-    const lanes = this.#quietLanes(this.#settings.assumed(tx));
+    const settings = this.#settings.assumed(tx);
+    const isQuiet = (queue: string) => !settings.recordsEvents(queue) && settings.keep(queue, "succeeded") === undefined;
+    // Lanes whose queues write no events and keep successes for ever; null: all lanes.
+    const lanes =
+      settings.hasEvents || settings.hasRetention
+        ? [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isQuiet(queue) ? [id] : []))
+        : null;
     const outputs = plain.map(({ outcome }) => (outcome.kind === "succeeded" ? outcome.output : null));
     const hasOutputs = outputs.some((output) => output !== null);
     return {
@@ -92,13 +97,6 @@ export class SettleSuccesses {
         lanes && listOf(lanes),
       ],
     };
-  }
-
-  /** Lanes whose queues write no events and keep successes for ever; null: all lanes. */
-  #quietLanes(settings: SettingsView): number[] | null {
-    if (!settings.hasEvents && !settings.hasRetention) return null;
-    const isQuiet = (queue: string) => !settings.recordsEvents(queue) && settings.keep(queue, "succeeded") === undefined;
-    return [...this.#catalog.lanes()].flatMap(({ id, queue }) => (isQuiet(queue) ? [id] : []));
   }
 }
 

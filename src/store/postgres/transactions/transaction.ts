@@ -19,12 +19,14 @@ export interface Tx extends AnyTx {
   readonly tallyShare: number;
   now(): Promise<number>;
   readonly rows: Rows;
-  /** Relies on lanes or settings having this count of changes; otherwise the transaction runs again. */
-  assume(what: Counted, count: number): void;
+  /**
+   * Relies on lanes or settings having this count of changes; otherwise the transaction runs again. `next`: the count after a
+   * change that this transaction has made.
+   */
+  assume(what: Counted, count: number, next?: number): void;
   /** It holds rows, which come after the locks of queues: it waits for no queue lock any more. */
   isLate: boolean;
   queues: readonly string[];
-  moved(what: Counted, from: number, to: number): void;
   onUndo(forget: () => void): void;
   onCommit(keep: () => void): void;
   /** Adds an audit entry when everything else is done: the head of the audit is locked last. */
@@ -162,24 +164,10 @@ export class Transaction extends ScriptTx implements Tx {
     this.#stopped ??= { cause };
   }
 
-  assume(what: Counted, count: number): void {
-    this.#check(what, count);
-    this.#rely(what, count);
-  }
-
-  moved(what: Counted, from: number, to: number): void {
-    this.#check(what, from);
-    this.#rely(what, to);
-  }
-
-  #rely(what: Counted, count: number): void {
-    if (this.#assumed[what] !== count) this.#end = null;
-    this.#assumed[what] = count;
-  }
-
-  #check(what: Counted, count: number): void {
-    if ((this.#assumed[what] ?? count) === count) return;
-    throw this.#stale();
+  assume(what: Counted, count: number, next = count): void {
+    if ((this.#assumed[what] ?? count) !== count) throw this.#stale();
+    if (this.#assumed[what] !== next) this.#end = null;
+    this.#assumed[what] = next;
   }
 
   #stale(): RerunTransaction {

@@ -175,12 +175,8 @@ class UserTx extends ScriptTx implements Tx {
       throw new RerunTransaction();
   }
 
-  assume(what: Counted, count: number): void {
-    this.#assumed[what] = count;
-  }
-
-  moved(what: Counted, _from: number, to: number): void {
-    this.#assumed[what] = to;
+  assume(what: Counted, count: number, next = count): void {
+    this.#assumed[what] = next;
   }
 
   ready(queue: string): void {

@@ -26,8 +26,7 @@ import { stageBackup } from "./backup/backups.ts";
 import type { Clock } from "../../../core/text/duration.ts";
 import type { Damage } from "./damage/damage.ts";
 import type { Drain } from "./changes/journal.ts";
-import type { Manifest, StagedBackup, StageOptions } from "../../backups.ts";
-import { changesFolder, trimSegments } from "./changes/segments.ts";
+import type { StagedBackup, StageOptions } from "../../backups.ts";
 import { runTask } from "./backup/tasks.ts";
 
 /** A log of this many bytes needs maintenance, even in a process that only enqueues. */
@@ -117,13 +116,6 @@ export class Maintenance implements MaintenanceStore {
 
   stageBackup(path: string, options: StageOptions): Promise<StagedBackup> {
     return stageBackup({ db: this.#db, ...this.#parts }, path, options);
-  }
-
-  async trimJournal(kept: readonly Manifest[]): Promise<void> {
-    const { path } = this.#parts;
-    if (path === ":memory:") return;
-    const databaseId = scalar<string>(this.#db, "select database_id from holdfast_database where id = 1");
-    trimSegments(changesFolder(path), { databaseId, epoch: this.epoch }, kept);
   }
 
   close(): void {
