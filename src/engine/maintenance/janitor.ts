@@ -44,6 +44,7 @@ const CLOCK_JUMP_MS = 1_000;
 export interface RecoveryStats {
   locksCleaned: number;
   entriesReclaimed: number;
+  /** When this recovery ran, also if it reclaimed nothing. In `stats()`: when a process last reclaimed something; 0: never. */
   recoveryTimestamp: number;
 }
 
