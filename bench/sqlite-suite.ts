@@ -3,6 +3,7 @@ import { builds } from "./builds.ts";
 import { claimCost } from "./claim-cost.ts";
 import { definitions } from "./definitions.ts";
 import { events } from "./events.ts";
+import { http } from "./http.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
 import { limits } from "./limits.ts";
@@ -30,6 +31,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     limits: () => limits({ fresh: onFile, durability: "process" }, many, rounds),
     latency,
     idle,
+    http,
     reclaim,
     recovery: () => recovery(quick),
     memory: () => memory(many),

@@ -51,11 +51,18 @@ export interface AnyVersion {
   anyVersionOf: string;
 }
 
+export interface ClaimHandle {
+  refuseClosed: () => void;
+  over: AbortSignal;
+  /** False: the claim is only for its token, and its `signal` is not kept up to date. Default: true. */
+  isWatched?: boolean;
+}
+
 export async function claimByHand<In>(
   engine: Engine,
   from: string | JobDef<In> | AnyVersion,
   given: ClaimOptions,
-  handle: { refuseClosed: () => void; over: AbortSignal },
+  handle: ClaimHandle,
 ): Promise<Claim<In> | null> {
   const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from);
   // Programs without types may leave the options out.
@@ -74,7 +81,7 @@ export async function claimByHand<In>(
   if (wait > 0) engine.janitor.start();
   if (wait > 0) engine.scheduler.start();
   for (;;) {
-    const claim = await tryOnce(engine, source, def, worker, options);
+    const claim = await tryOnce(engine, source, def, worker, { ...options, isWatched: handle.isWatched ?? true });
     if (claim !== null && !handle.over.aborted) return claim as unknown as Claim<In>;
     await claim?.release();
     handle.refuseClosed();
@@ -104,7 +111,7 @@ async function tryOnce(
   source: ClaimSource,
   def: Definition | null,
   worker: string,
-  options: Partial<ClaimOptions>,
+  options: Partial<ClaimOptions> & { isWatched: boolean },
 ): Promise<HandClaim | null> {
   const auto = options.renew === "auto";
   if (auto) await engine.alertKeeper();
@@ -130,7 +137,7 @@ async function tryOnce(
     const job = await engine.store.queries.get(claimed.id);
     if (job === null) return null;
     const refused = def === null ? null : await findMisfit(def, claimed);
-    if (refused === null) return new HandClaim(engine, claimed, job, { auto, before });
+    if (refused === null) return new HandClaim(engine, claimed, job, { auto, before, isWatched: options.isWatched });
     await engine.store.settle([{ job: claimed.job, fence: claimed.fence, outcome: refused }]);
   }
 }
@@ -179,14 +186,14 @@ class HandClaim implements Claim {
   #lease: number;
   #ended: "settled" | LossReason | null = null;
 
-  constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number }) {
+  constructor(engine: Engine, claimed: Claimed, job: Job, how: { auto: boolean; before: number; isWatched: boolean }) {
     this.#engine = engine;
     this.#claimed = claimed;
     this.#lease = claimed.lease;
     this.job = job;
     engine.startKeeper();
     this.#slot = how.auto ? this.#addLease(how.before) : null;
-    this.#unwatch = how.auto ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
+    this.#unwatch = how.auto || !how.isWatched ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
   }
 
   get ref(): LeaseRef {

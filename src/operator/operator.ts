@@ -2,12 +2,21 @@ import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
+import type { Job } from "../core/jobs/job.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, findingsOf, isWorthReporting } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
-import { type Claim, claimOfToken, type HeldClaim, claimToken } from "../engine/claim.ts";
+import {
+  type AnyVersion,
+  type Claim,
+  claimByHand,
+  claimOfToken,
+  type ClaimOptions,
+  type HeldClaim,
+  claimToken,
+} from "../engine/claim.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
@@ -145,6 +154,12 @@ export class Operator {
 
   async purge(id: string): Promise<boolean> {
     return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1;
+  }
+
+  /** A job and the token of its claim, for a process elsewhere that settles it by the token. */
+  async claim(from: string | AnyVersion, options: ClaimOptions, over: AbortSignal): Promise<{ job: Job; token: string } | null> {
+    const claim = await claimByHand(this.#engine, from, options, { refuseClosed: () => {}, over, isWatched: false });
+    return claim === null ? null : { job: claim.job, token: this.tokenOf(claim) };
   }
 
   tokenOf(claim: Claim): string {

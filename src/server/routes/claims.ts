@@ -1,6 +1,7 @@
 import * as z from "zod/mini";
 import type { Duration } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import type { ClaimOptions } from "../../engine/claim.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import { route } from "../route.ts";
 import * as schemas from "../schemas.ts";
@@ -28,19 +29,16 @@ export const CLAIM_ROUTES = [
         z.object({ token: z.string(), job: schemas.job, idempotencyKey: z.string(), leaseExpiresAt: z.number() }),
       ),
     }),
-    run: async ({ hf, operator, body }) => {
+    run: async ({ operator, body, request }) => {
       const { queue, name, worker, lease = DEFAULT_LEASE, wait } = body;
       if ((queue === undefined) === (name === undefined))
         throw new HoldfastError("REQUEST_INVALID", "Give either `queue` or `name`.", "Send one of them.");
-      const claim = await hf.claim(queue ?? { anyVersionOf: name as string }, {
-        worker,
-        lease: lease as Duration,
-        ...definedOnly({ wait: wait as Duration | undefined }),
-      });
+      const options = { worker, lease, ...definedOnly({ wait }) } as ClaimOptions;
+      const claim = await operator.claim(queue ?? { anyVersionOf: name as string }, options, request.signal);
       if (claim === null) return { claim: null };
-      const { job } = claim;
+      const { job, token: held } = claim;
       const idempotencyKey = `${operator.databaseId}:${job.id}`;
-      return { claim: { token: operator.tokenOf(claim), job, idempotencyKey, leaseExpiresAt: job.leaseExpiresAt as number } };
+      return { claim: { token: held, job, idempotencyKey, leaseExpiresAt: job.leaseExpiresAt } };
     },
   }),
   route("post", "/claims/renew", {
