@@ -16,7 +16,10 @@ export async function http(): Promise<Figure[]> {
   const ours = await inScratch(async (folder) => {
     const shout = job<{ text: string }>({ name: "shout", run: () => null });
     await using hf = await open(join(folder, "work.db"));
-    await hf.enqueueMany(shout, Array(JOBS).fill({ text: "a" }));
+    await hf.enqueueMany(
+      shout,
+      Array.from({ length: JOBS }, () => ({ text: "a" })),
+    );
     const token = "a-token-for-the-bench";
     await using serving = await serve(hf, { token });
     const env = { ...process.env, HOLDFAST_URL: serving.address, HOLDFAST_TOKEN: token };
