@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { cpSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { cpSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -80,15 +80,6 @@ update holdfast_results set output_file = 'file', error = '{"name":"Error","mess
 update holdfast_targets set parent = 'p', fingerprint = 'f', value_file = 'file', grouping = 'g', member = 'm', failure = 1, checksum = null;
 insert into holdfast_notes (job, checkpoint, fraction, message) values (2, '{}', 0.5, 'half');
 `;
-
-test("what docs/guarantees.md says is not covered is what is not", () => {
-  const text = readFileSync(new URL("../../docs/guarantees.md", import.meta.url), "utf8");
-  const said = [...text.matchAll(/^ +- `(holdfast_\w+)`: ([^-]+?)(?=\n *-)/gm)].map(([, table, names]) => [
-    table,
-    [...(names as string).matchAll(/`(\w+)`/g)].map(([, name]) => name),
-  ]);
-  assert.deepEqual(Object.fromEntries(said), UNCOVERED);
-});
 
 /** One row's value in it becomes another, as a bad disk would do it: no index and no trigger knows. */
 async function changed(table: string, column: string, which: string): Promise<"found" | "silent" | "empty"> {

@@ -1,6 +1,6 @@
 /**
- * Where a flipped bit may stay unnoticed, by table: what changes in a row has no checksum. docs/guarantees.md has the same
- * list, and a test compares them; whatever else differs after a flip has to be reported.
+ * Where a flipped bit may stay unnoticed, by table: what changes in a row has no checksum. docs/unchecked-columns.md is made
+ * from this; whatever else differs after a flip has to be reported.
  */
 export const UNCOVERED: Record<string, readonly string[]> = {
   holdfast_artifacts: ["size"],

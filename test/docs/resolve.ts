@@ -4,7 +4,11 @@ import { join, resolve } from "node:path";
 
 /** Loaded before a snippet: Holdfast, which a user would have installed, is found in src. */
 const root = resolve(import.meta.dirname, "../..");
-const own: Record<string, string> = { holdfast: "src/index.ts", "holdfast/testing": "src/testing/index.ts" };
+const own: Record<string, string> = {
+  holdfast: "src/index.ts",
+  "holdfast/testing": "src/testing/index.ts",
+  "holdfast/server": "src/server/index.ts",
+};
 
 registerHooks({
   resolve(specifier, context, next) {

@@ -117,6 +117,7 @@ function typeProject(): string {
       paths: {
         holdfast: [join(ROOT, "src/index.ts")],
         "holdfast/testing": [join(ROOT, "src/testing/index.ts")],
+        "holdfast/server": [join(ROOT, "src/server/index.ts")],
       },
     },
     include: [],
