@@ -1,5 +1,8 @@
+import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { brotliCompressSync } from "node:zlib";
+import { buildUi } from "./ui.ts";
 import { type ModuleInfo, type OutputChunk, type Plugin, rolldown } from "rolldown";
 
 export const ROOT = join(import.meta.dirname, "..");
@@ -41,7 +44,12 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
     // Chunks may export more than their modules do; what users import has a facade, which does not.
     preserveEntrySignatures: "allow-extension",
     // `String` keeps the bundler from copying the text to wherever it is used.
-    plugins: [facades(), threadCode(`String(${JSON.stringify(await bundleThreads())})`, false), ascii],
+    plugins: [
+      facades(),
+      threadCode(`String(${JSON.stringify(await bundleThreads())})`, false),
+      dashboardFiles(await bundleDashboard()),
+      ascii,
+    ],
   });
   try {
     const { output } = await build.write({
@@ -112,6 +120,29 @@ function threadCode(code: string, isThreadCode: boolean): Plugin {
   const file = join(SRC, "store/thread-code.ts");
   const text = `export const THREAD_CODE = ${code}; export const IS_THREAD_CODE = ${isThreadCode};`;
   return { name: "thread-code", load: (id) => (id === file ? text : null) };
+}
+
+/** The files of the dashboard as one compressed text, so that they survive users' bundlers. */
+async function bundleDashboard(): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), "holdfast-ui-"));
+  try {
+    await buildUi(folder);
+    const files = (await readdir(folder)).toSorted().map(async (name) => [name, await readFile(join(folder, name), "utf8")]);
+    return brotliCompressSync(JSON.stringify(Object.fromEntries(await Promise.all(files)))).toString("base64");
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+}
+
+/** Replaces `src/server/dashboard-files.ts`. */
+function dashboardFiles(packed: string): Plugin {
+  const file = join(SRC, "server/dashboard-files.ts");
+  const text = `import { brotliDecompressSync } from "node:zlib";
+    export function dashboardFiles() {
+      const files = JSON.parse(brotliDecompressSync(Buffer.from("${packed}", "base64")).toString());
+      return Object.fromEntries(Object.entries(files).map(([name, text]) => [name, Buffer.from(text)]));
+    }`;
+  return { name: "dashboard-files", load: (id) => (id === file ? text : null) };
 }
 
 /** Entry points, each with a file of its own that exports what its module does. */

@@ -51,10 +51,18 @@ function sources(): string[] {
     .toSorted();
 }
 
+const UI_FILES = [
+  "scripts/ui.ts",
+  "ui/index.html",
+  ...globSync("ui/src/**/*", { cwd: ROOT })
+    .filter((path) => /\.\w+$/.test(path))
+    .toSorted(),
+];
+
 /** Makes a folder again when a file has changed that it is made of. */
 async function cached(name: string, files: string[], make: (folder: string) => Promise<void>): Promise<string> {
   const hash = createHash("sha256");
-  for (const path of [...sources(), "scripts/bundle.ts", "package.json", "package-lock.json", ...files]) {
+  for (const path of [...sources(), ...UI_FILES, "scripts/bundle.ts", "package.json", "package-lock.json", ...files]) {
     hash.update(path).update(readFileSync(join(ROOT, path)));
   }
   const folder = join(CACHE, `${name}-${hash.digest("hex").slice(0, 16)}`);

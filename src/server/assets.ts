@@ -24,7 +24,8 @@ export function dashboard(app: Hono<Env>, { title = "Holdfast" }: { title?: stri
   app.get("/:file?", async (c, next) => {
     assets ??= load(title);
     const asset = assets.get(c.req.param("file") ?? INDEX);
-    if (asset === undefined) return next();
+    if (asset === undefined)
+      return assets.size === 0 ? c.text("The dashboard is not built. Run `npm run ui`, and start again.", 404) : next();
     const headers = { "content-type": asset.type, etag: asset.tag, "cache-control": "no-cache" };
     return c.req.header("if-none-match") === asset.tag ? c.body(null, 304, headers) : c.body(asset.bytes, 200, headers);
   });

@@ -1,0 +1,4 @@
+import { render } from "preact";
+import "./app.css";
+
+render(<main>Holdfast</main>, document.getElementById("app") as HTMLElement);
