@@ -160,7 +160,7 @@ export class Engine {
 
   /** A page may have gone bad while no process had the file open. A process that exits soon does not check. */
   async #checkLater(): Promise<void> {
-    if (!this.#hasThread || this.location.kind === "postgres" || (await this.store.processes.all()).length > 1) return;
+    if (!this.#hasThread || this.location.kind === "postgres" || (await this.store.processes.probe()).others.length > 0) return;
     const timer = setTimeout(() => {
       this.#checking = checkAll(this, "quick")
         .then((findings) =>

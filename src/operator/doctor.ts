@@ -92,7 +92,8 @@ function fileOf(location: StoreLocation): Inspection["file"] {
 
 async function processesOf(store: Store): Promise<Inspection["processes"]> {
   const running = await store.processes.running();
-  return (await store.processes.probe(bootId())).map(({ process: { id, pid, host, program }, life }) => {
+  const { others } = await store.processes.probe(bootId());
+  return others.map(({ process: { id, pid, host, program }, life }) => {
     return { pid, host, program, dead: isProvenDead(life), running: running.get(id) ?? 0 };
   });
 }

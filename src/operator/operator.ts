@@ -171,8 +171,8 @@ export class Operator {
   }
 
   async livingProcesses(): Promise<ProcessView[]> {
-    const probed = await this.#engine.store.processes.probe();
-    return probed.filter(({ life }) => life === "alive" || life === "unknown").map(({ process }) => process);
+    const { others } = await this.#engine.store.processes.probe();
+    return others.filter(({ life }) => life === "alive" || life === "unknown").map(({ process }) => process);
   }
 
   /** A process that was asked before keeps its first drain time. */
@@ -182,7 +182,8 @@ export class Operator {
 
   async locks(name?: string): Promise<LockStatus[]> {
     const { store } = this.#engine;
-    return markDeadHolders(store, ...(await Promise.all([store.locks.list(name), store.processes.probe(bootId())])));
+    const [locks, { others }] = await Promise.all([store.locks.list(name), store.processes.probe(bootId())]);
+    return markDeadHolders(store, locks, others);
   }
 
   /** With `stale`, only if it has expired by then. */
@@ -192,9 +193,9 @@ export class Operator {
 
   async orchestratorLocks(): Promise<OrchestratorLock[]> {
     const { builds, processes } = this.#engine.store;
-    const [locks, probed] = await Promise.all([builds.orchestratorLocks(), processes.probe(bootId())]);
+    const [locks, { others }] = await Promise.all([builds.orchestratorLocks(), processes.probe(bootId())]);
     const lifeOf = (holder: ProcessId): OrchestratorLock["life"] =>
-      probed.find(({ process }) => process.id === holder)?.life ?? "gone";
+      others.find(({ process }) => process.id === holder)?.life ?? "gone";
     return locks.map((lock) => Object.assign({}, lock, { life: lifeOf(lock.holder) }));
   }
 

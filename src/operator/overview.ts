@@ -77,7 +77,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
   const [{ queues, lanes }, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
       partial.read("queues", { queues: [], lanes: [] }, () => counted),
-      partial.read("processes", [], () => store.processes.probe(bootId())),
+      partial.read("processes", [], async () => (await store.processes.probe(bootId())).others),
       partial.read("running jobs", new Map(), () => store.processes.running()),
       partial.read("locks", [], () => store.locks.list()),
       partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
@@ -203,7 +203,7 @@ const MAX_OPEN_BUILDS = 150;
 
 export async function openBuilds(hf: Holdfast): Promise<OpenBuild[]> {
   const { builds } = hf.engine.store;
-  const [leads, probed, { items: newest }] = await Promise.all([
+  const [leads, { others: probed }, { items: newest }] = await Promise.all([
     builds.orchestratorLocks(),
     hf.engine.store.processes.probe(bootId()),
     builds.list({ newest: true }),

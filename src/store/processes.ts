@@ -8,14 +8,25 @@ export interface ProcessStore {
   /** For another handle of a registered process, in a thread of it. */
   actAs(id: ProcessId): void;
   /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
-  probe(boot?: string): Promise<{ process: ProcessView; life: Life }[]>;
-  all(): Promise<ProcessView[]>;
+  probe(boot?: string): Promise<ProbedProcesses>;
   running(): Promise<Map<ProcessId | null, number>>;
   announce(id: ProcessId, works: readonly Works[]): Promise<void>;
   /** Asks processes to stop, their running jobs within `drain`; returns those that were asked. */
   askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]>;
   /** False: the process still holds something. */
   unregister(id: ProcessId): Promise<boolean>;
+}
+
+export interface ProbedProcesses {
+  /** Null: it is not registered. */
+  self: ProcessView | null;
+  others: { process: ProcessView; life: Life }[];
+}
+
+/** By id. */
+export async function registeredProcesses(processes: Pick<ProcessStore, "probe">): Promise<ProcessView[]> {
+  const { self, others } = await processes.probe();
+  return [...(self === null ? [] : [self]), ...others.map(({ process }) => process)].sort((a, b) => a.id - b.id);
 }
 
 /** "dead" and "rebooted" are proven. */

@@ -3,6 +3,7 @@ import { after, before, test } from "node:test";
 import { openReadOnly } from "../../src/open.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 let place: Place;
 before(async () => (place = await placeWith({ a: "slow anna", b: "slow bert", c: "slow carl" })));
@@ -17,7 +18,7 @@ interface Status {
 async function workersOf(count: number): Promise<number[]> {
   for (;;) {
     await using hf = await openReadOnly(place.db, {});
-    const processes = await hf.engine.store.processes.all();
+    const processes = await registeredProcesses(hf.engine.store.processes);
     const pids = processes.filter(({ program, works }) => program.startsWith("holdfast work") && works.length > 0);
     if (pids.length === count) return pids.map(({ pid }) => pid);
     await new Promise((resolve) => setTimeout(resolve, 20));

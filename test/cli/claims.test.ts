@@ -9,6 +9,7 @@ import { type Holdfast, job, type Job, open } from "../../src/index.ts";
 import { selectFrom } from "../selection.ts";
 import { page, snippets } from "../docs/pages.ts";
 import { type JsonError, Place } from "./holdfast.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 let place: Place;
 let hf: Holdfast;
@@ -200,7 +201,9 @@ test("a claim whose output no process can read is released at once", async () =>
 
 test("a signal ends the wait for a job with exit 130", async () => {
   const waiting = place.start(["claim", "nine", "--worker", "anna", "--wait", "10m"]);
-  await until(async () => (await hf.engine.store.processes.all()).some(({ program }) => program === "holdfast claim"));
+  await until(async () =>
+    (await registeredProcesses(hf.engine.store.processes)).some(({ program }) => program === "holdfast claim"),
+  );
   waiting.child.kill("SIGTERM");
   assert.equal((await waiting.ended).code, 130);
 });

@@ -6,6 +6,7 @@ import { type Event, type Holdfast, job, open } from "../../src/index.ts";
 import { delivered, sink } from "../runtime/event-parts.ts";
 import { logInto } from "../runtime/parts.ts";
 import { JOBS, type JsonError, Place } from "./holdfast.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 let place: Place;
 let hf: Holdfast;
@@ -65,7 +66,7 @@ test("events --follow continues with new events, without a gap, leaves nothing b
   assert.equal(code, 0);
   assert.equal(stdout.trimEnd().split("\n").length, 2);
   assert.deepEqual(await hf.engine.store.sinks.list(), []);
-  assert.equal((await hf.engine.store.processes.all()).length, 1);
+  assert.equal((await registeredProcesses(hf.engine.store.processes)).length, 1);
 });
 
 test("events sinks shows who is how far behind and why, and forget drops one", async () => {

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { job, open } from "../../src/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 const skip = process.platform === "win32" && "SIGHUP cannot be sent here";
 
@@ -28,11 +29,11 @@ describe("a terminal that is closed", { skip }, () => {
     await using hf = await open(place.db);
     const waiting = place.start(["claim", "nothing", "--worker", "me", "--wait", "10m"]);
     // It listens before it opens the database.
-    while (waiting.child.exitCode === null && (await hf.engine.store.processes.all()).length < 2)
+    while (waiting.child.exitCode === null && (await registeredProcesses(hf.engine.store.processes)).length < 2)
       await new Promise((resolve) => setImmediate(resolve));
     for (let told = 0; told < 2; told++) waiting.child.kill("SIGHUP");
     assert.notEqual((await waiting.ended).code, null);
-    assert.deepEqual([await hf.recovery.preview(), (await hf.engine.store.processes.all()).length], [null, 1]);
+    assert.deepEqual([await hf.recovery.preview(), (await registeredProcesses(hf.engine.store.processes)).length], [null, 1]);
   });
 });
 
@@ -43,11 +44,12 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
     const waiting = place.start(["queues", "pause", "anything", "--ahead"]);
     const isOver = () => waiting.child.exitCode !== null || waiting.child.signalCode !== null;
     // As soon as it has the database open; it is done in a moment, and may be before this process sees it.
-    while (!isOver() && (await store.processes.all()).length < 2) await new Promise((resolve) => setImmediate(resolve));
+    while (!isOver() && (await registeredProcesses(store.processes)).length < 2)
+      await new Promise((resolve) => setImmediate(resolve));
     waiting.child.kill(signal);
     const { code } = await waiting.ended;
     // It may have been done before it was told.
     assert.ok(code === 130 || code === 0, `it ended with ${code}`);
-    assert.deepEqual([await hf.recovery.preview(), (await store.processes.all()).length], [null, 1]);
+    assert.deepEqual([await hf.recovery.preview(), (await registeredProcesses(store.processes)).length], [null, 1]);
   });
 }

@@ -23,6 +23,7 @@ import {
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 function held({ worker, host, pid, leaseExpiresAt }: Job) {
   return { worker, host, pid, leaseExpiresAt };
@@ -400,7 +401,7 @@ async function everything(store: Store): Promise<unknown[]> {
     await store.outlook([{ lease: 1 }]),
     await store.recoveries.totals(),
     await store.locks.list(),
-    await store.processes.all(),
+    await registeredProcesses(store.processes),
     await store.processes.running(),
   ];
 }

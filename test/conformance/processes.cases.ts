@@ -2,14 +2,15 @@ import assert from "node:assert/strict";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { add, claim, claimOne, pass, register, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 const HERE = { pid: 4_711, host: "host", boot: "boot-1", program: "indexer" };
 
 export function processCases(check: Check): void {
   check("a process that registers is known, with what is said of it", async ({ store, clock }) => {
-    assert.deepEqual(await store.processes.all(), []);
+    assert.deepEqual(await registeredProcesses(store.processes), []);
     const id = await store.processes.register(HERE);
-    const [process, ...rest] = await store.processes.all();
+    const [process, ...rest] = await registeredProcesses(store.processes);
     assert.deepEqual(rest, []);
     assert.ok(process);
     const { pid, host, boot, program, startedAt } = process;
@@ -21,7 +22,7 @@ export function processCases(check: Check): void {
     assert.equal(await store.processes.unregister(id), true);
     assert.equal(await store.processes.unregister(id), false);
     assert.equal(await store.processes.unregister(999 as ProcessId), false);
-    assert.deepEqual(await store.processes.all(), []);
+    assert.deepEqual(await registeredProcesses(store.processes), []);
   });
 
   check("a process's number is never given again", async ({ store }) => {
@@ -38,7 +39,7 @@ export function processCases(check: Check): void {
     assert.equal(await store.processes.unregister(holder), false);
     await settle(store, a, SUCCEEDED);
     assert.equal(await store.processes.unregister(holder), false);
-    assert.equal((await store.processes.all()).length, 1);
+    assert.equal((await registeredProcesses(store.processes)).length, 1);
     await takeBack(store, "crashed", b);
     assert.equal(await store.processes.unregister(holder), true);
   });
@@ -72,7 +73,7 @@ export function processCases(check: Check): void {
 
   check("a process never probes itself", async ({ store }) => {
     await register(store);
-    assert.deepEqual(await store.processes.probe(), []);
+    assert.deepEqual((await store.processes.probe()).others, []);
   });
 
   check.shared("processes are known to each other, and over reopenings until they are forgotten", async (ground) => {
@@ -82,12 +83,12 @@ export function processCases(check: Check): void {
     const two = await other.processes.register({ ...HERE, pid: 2 });
     assert.notEqual(one, two);
     assert.deepEqual(
-      (await store.processes.all()).map(({ id }) => id),
+      (await registeredProcesses(store.processes)).map(({ id }) => id),
       [one, two],
     );
     const reopened = await reopen();
     assert.deepEqual(
-      (await reopened.processes.all()).map(({ id, pid }) => [id, pid]),
+      (await registeredProcesses(reopened.processes)).map(({ id, pid }) => [id, pid]),
       [
         [one, HERE.pid],
         [two, 2],
@@ -101,7 +102,7 @@ export function processCases(check: Check): void {
     const other = await another();
     const two = await other.processes.register({ ...HERE, pid: 2 });
     for (let n = 0; n < 3; n++) {
-      const probed = await store.processes.probe();
+      const { others: probed } = await store.processes.probe();
       assert.deepEqual(
         probed.map(({ process, life }) => [process.id, process.pid, life]),
         [[two, 2, "alive"]],

@@ -3,7 +3,7 @@ import { UNKNOWN_ACTOR } from "../../src/core/recovery/audit.ts";
 import type { ProcessId } from "../../src/core/text/ids.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import type { DeadProcess, Recovering, StoredReport } from "../../src/store/recoveries.ts";
-import type { Life } from "../../src/store/processes.ts";
+import { type Life, registeredProcesses } from "../../src/store/processes.ts";
 import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
 import { add, claim, claimOne, LEASE, lockOf, pass, register, see, seeAll, settle } from "./parts.ts";
@@ -79,7 +79,7 @@ export function recoveryCases(check: Check): void {
       acknowledgedAt: null,
     });
     assert.deepEqual(
-      (await store.processes.all()).map(({ id }) => id),
+      (await registeredProcesses(store.processes)).map(({ id }) => id),
       [by],
     );
     for (const id of ids.slice(0, 3))
@@ -148,7 +148,7 @@ export function recoveryCases(check: Check): void {
     await claim(store, { holder: dead });
     const recovering = await begun(store, by, [dead]);
     assert.equal((await reclaimFrom(store, recovering, dead, { limit: 1 })).isDone, false);
-    assert.equal((await store.processes.all()).length, 2);
+    assert.equal((await registeredProcesses(store.processes)).length, 2);
     const ending = { by, jobsPending: 0, ...FOUND };
     assert.deepEqual(
       await store.recoveries.close(recovering.report, ending),

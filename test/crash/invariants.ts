@@ -114,7 +114,7 @@ function checkCommittedOnce(scene: Scene, jobs: Job[]): void {
 /** Dead processes are struck off, so that no process watches them for ever. */
 async function checkBuried(hf: Holdfast): Promise<void> {
   await hf.recovery.recoverStale();
-  const lives = await hf.engine.store.processes.probe();
+  const { others: lives } = await hf.engine.store.processes.probe();
   assert.deepEqual(
     lives.filter(({ life }) => life !== "alive"),
     [],

@@ -5,6 +5,7 @@ import { checkInvariants } from "./invariants.ts";
 import { workJob } from "./jobs.ts";
 import { bestOfThree, Scene } from "./scene.ts";
 import { type Child, whyNoNamespace } from "./spawn.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 /** The promise: killed here, running again there. */
 const SECOND = 1_000;
@@ -58,7 +59,7 @@ describe("who is alive", { concurrency: 2 }, () => {
         const other = await scene.worker({ concurrency: 2, lease: 500 }, alone);
         const second = await hf.enqueue(work, { hold: true });
         assert.equal((await other.next("started"))["pid"], 1);
-        const seen = (await hf.engine.store.processes.all()).filter(({ pid }) => pid === 1);
+        const seen = (await registeredProcesses(hf.engine.store.processes)).filter(({ pid }) => pid === 1);
         assert.deepEqual(new Set(seen.map(({ host }) => host)), new Set([hostname()]), "they look the same");
 
         // Each is asked to clean up again and again, while both leases are renewed several times over.

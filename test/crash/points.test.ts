@@ -8,6 +8,7 @@ import { newLead } from "../conformance/build-parts.ts";
 import { checkInvariants, everyJob } from "./invariants.ts";
 import type { Scene } from "./scene.ts";
 import { firstOnServer, MOMENTS, type Place, variantsAt, wherever } from "./wherever.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 interface Found {
   hf: Holdfast;
@@ -204,8 +205,8 @@ async function dies(scene: Scene, point: string): Promise<void> {
 /** The build that a dead process has led is CRASHED, once, and led by this one then. */
 async function goesOn(hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
-  const others = await store.processes.probe();
-  const self = (await store.processes.all()).find(({ id }) => others.every(({ process }) => process.id !== id));
+  const { others } = await store.processes.probe();
+  const self = (await registeredProcesses(store.processes)).find(({ id }) => others.every(({ process }) => process.id !== id));
   assert.ok(self !== undefined);
   const dead = others.filter(({ life }) => life === "dead").map(({ process }) => process.id);
   const orphans = await store.builds.orphan({ dead, alive: [] }, "orphaned_at_startup");

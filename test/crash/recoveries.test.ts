@@ -10,6 +10,7 @@ import { workJob } from "./jobs.ts";
 import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";
 import { firstOnServer, variantsAt, wherever } from "./wherever.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 /** What the doomed one has in hand, with the exclusive one; and its locks: by name, of that claim, and of its build. */
 const JOBS = 3;
@@ -286,7 +287,7 @@ wherever((stage, place) => {
       assert.equal((await finished.end()).code, 0);
       const hf = await scene.open({});
       assert.deepEqual([await hf.recovery.lastReport(), await hf.recovery.history(), await told(hf)], [null, [], []]);
-      assert.equal((await hf.engine.store.processes.all()).length, 1, "and none of them is on the list");
+      assert.equal((await registeredProcesses(hf.engine.store.processes)).length, 1, "and none of them is on the list");
     });
   });
 });
@@ -321,7 +322,7 @@ function artifactsOf(scene: Scene): string {
 async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
   assert.deepEqual(await store.processes.running(), new Map());
-  assert.equal((await store.processes.all()).length, 1);
+  assert.equal((await registeredProcesses(store.processes)).length, 1);
   assert.deepEqual(await store.builds.orchestratorLocks(), []);
   assert.deepEqual(await store.locks.list(), []);
   const { items } = await hf.jobs.list({ state: "pending" });

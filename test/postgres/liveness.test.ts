@@ -85,7 +85,7 @@ describe("who is alive, with workers on PostgreSQL", { skip: noServer }, () => {
     const { id } = await hf.enqueue(work, { hold: true });
     await far.next("started");
     const lives = async () => {
-      const processes = await hf.engine.store.processes.probe();
+      const { others: processes } = await hf.engine.store.processes.probe();
       return processes.filter(({ process }) => process.works.length > 0).map(({ life }) => life);
     };
     assert.deepEqual(await lives(), ["alive"], "its connection says so");

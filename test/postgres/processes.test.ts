@@ -9,7 +9,7 @@ import type { ProcessId } from "../../src/core/text/ids.ts";
 import { Alive } from "../../src/store/alive.ts";
 import { findPlace, type Place, sweepOld } from "../../src/store/postgres/processes.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import type { Life } from "../../src/store/processes.ts";
+import { type Life, registeredProcesses } from "../../src/store/processes.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 
@@ -139,16 +139,16 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
   test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
     const { store, id } = await opened(t);
     await store.processes.announce(id, WORKS);
-    const before = await store.processes.all();
+    const before = await registeredProcesses(store.processes);
     await strikeOff();
     await store.processes.probe();
-    assert.deepEqual(await store.processes.all(), before);
+    assert.deepEqual(await registeredProcesses(store.processes), before);
     await strikeOff();
     await store.processes.announce(id, []);
-    assert.deepEqual(await store.processes.all(), [{ ...before[0], works: [] }]);
+    assert.deepEqual(await registeredProcesses(store.processes), [{ ...before[0], works: [] }]);
     assert.equal(await store.processes.unregister(id), true);
     await store.processes.probe();
-    assert.deepEqual(await store.processes.all(), [], "who has left does not come back");
+    assert.deepEqual(await registeredProcesses(store.processes), [], "who has left does not come back");
   });
 
   test("behind a pooler no connection is its own, and a process that says now and then that it is there stays", async (t) => {
@@ -240,5 +240,5 @@ function made(t: TestContext): string {
 }
 
 async function lifeOf(store: PostgresStore, id: ProcessId): Promise<Life | undefined> {
-  return (await store.processes.probe()).find(({ process }) => process.id === id)?.life;
+  return (await store.processes.probe()).others.find(({ process }) => process.id === id)?.life;
 }

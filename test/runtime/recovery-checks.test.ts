@@ -13,6 +13,7 @@ import {
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
+import { registeredProcesses } from "../../src/store/processes.ts";
 
 const ENGINE = {} as Engine;
 
@@ -135,7 +136,7 @@ async function scene(t: TestContext) {
     const job = { name: "w", queue: "w", version: 1, policy, input: null, priority: 0, delay: 0 };
     await store.enqueue(Array.from({ length: jobs }, () => job));
     await store.claim({ from: [{ queue: "w", lease: 60_000 }], max: jobs, holder: id, worker: "w" });
-    const process = (await store.processes.all()).find((one) => one.id === id);
+    const process = (await registeredProcesses(store.processes)).find((one) => one.id === id);
     assert.ok(process !== undefined);
     return { process, life: "dead" };
   };

@@ -1,6 +1,6 @@
 import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
-import type { Life, ProcessView } from "../../src/store/processes.ts";
+import type { ProbedProcesses } from "../../src/store/processes.ts";
 import { type JobOverview, sumCounts } from "../../src/store/queries.ts";
 import type {
   Claimed,
@@ -256,14 +256,15 @@ export class CheckedStore {
     return items.map(({ id }) => id);
   }
 
-  async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
+  async #probe(): Promise<ProbedProcesses> {
     this.#actor.acts();
     const entry = this.#world.trace.add(this.#actor.name, "probe", []);
-    const found = (await this.#store.processes.probe()).map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
+    const { self, others } = await this.#store.processes.probe();
+    const found = others.map(({ process }) => ({ process, life: this.#world.lifeOf(process.id) }));
     entry.answer = Object.fromEntries(found.map(({ process, life }) => [process.program, life]));
     // A process on another host that was struck off for want of signs of life registers again.
     if (this.#world.place.isSlow && this.#self !== null) this.#model.processes.add(this.#self);
-    return found;
+    return { self, others: found };
   }
 
   get #model() {

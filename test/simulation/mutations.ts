@@ -33,7 +33,10 @@ export const mutations: Record<string, ScheduleOptions> = {
   })),
   "takes a living process for dead": misguided((store) => ({
     processes: overlay(store.processes, {
-      probe: async () => (await store.processes.probe()).map(({ process }) => ({ process, life: "dead" })),
+      probe: async () => {
+        const { self, others } = await store.processes.probe();
+        return { self, others: others.map(({ process }) => ({ process, life: "dead" })) };
+      },
     }),
   })),
   "takes expired leases at once, whichever process holds them": mishealing((store) => ({

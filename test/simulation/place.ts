@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "../../src/core/text/duration.ts";
 import type { CommitTx, TransactionHandle } from "../../src/core/jobs/job.ts";
-import type { JobKey } from "../../src/core/text/ids.ts";
+import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Enqueued, NewJob, Store } from "../../src/store/store.ts";
 
@@ -21,6 +21,8 @@ export interface Place {
     add(tx: CommitTx, job: JobKey): void | Promise<void>;
     all(store: Store): Promise<JobKey[]>;
   };
+  /** Read from their table: to probe them writes a sign of life. */
+  processes(store: Store): Promise<ProcessId[]>;
   close(): Promise<void>;
 }
 
@@ -31,6 +33,7 @@ export function inMemory(): Place {
     open: (clock, random) => openSqlite(":memory:", clock, random),
     within: inOwn,
     rows: ROWS,
+    processes: (store) => numbersIn<ProcessId>(store, "select id from holdfast_processes"),
     close: async () => {},
   };
 }
@@ -43,25 +46,28 @@ export function onFile(): Place {
     open: (clock, random) => openSqlite(join(folder, "work.db"), clock, random),
     within: inOwn,
     rows: ROWS,
+    processes: (store) => numbersIn<ProcessId>(store, "select id from holdfast_processes"),
     close: async () => rmSync(folder, { recursive: true }),
   };
 }
 
 const ROWS: Place["rows"] = {
   add: ({ db }, job) => void db.prepare("insert into user_rows (job) values (?)").run(job),
-  async all(store) {
-    let rows: unknown[] = [];
-    const undo = new Error("only read");
-    const read = store.transact((db) => {
-      rows = (db as TransactionHandle).prepare("select job from user_rows").all();
-      throw undo;
-    });
-    await read.catch((error: unknown) => {
-      if (error !== undo) throw error;
-    });
-    return (rows as { job: JobKey }[]).map(({ job }) => job);
-  },
+  all: (store) => numbersIn<JobKey>(store, "select job from user_rows"),
 };
+
+async function numbersIn<T extends number>(store: Store, sql: string): Promise<T[]> {
+  let rows: unknown[] = [];
+  const undo = new Error("only read");
+  const read = store.transact((db) => {
+    rows = (db as TransactionHandle).prepare(sql).all();
+    throw undo;
+  });
+  await read.catch((error: unknown) => {
+    if (error !== undo) throw error;
+  });
+  return rows.map((row) => Object.values(row as Record<string, T>)[0] as T);
+}
 
 async function openSqlite(path: string, clock: Clock, random: () => number): Promise<Store> {
   const store = await SqliteStore.open(path, { driver: "node:sqlite", durability: "process", clock, random, busyTimeout: 20 });

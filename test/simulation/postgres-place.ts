@@ -1,5 +1,5 @@
 import postgres from "postgres";
-import type { JobKey } from "../../src/core/text/ids.ts";
+import type { JobKey, ProcessId } from "../../src/core/text/ids.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Enqueued } from "../../src/store/store.ts";
 import type { Schema } from "../conformance/postgres-store.ts";
@@ -20,6 +20,7 @@ export function onPostgres(url: string, schema: Schema, isShared: boolean): Plac
       add: async (tx, job) => void (await tx.query(`insert into ${rows} (job) values ($1)`, [job])),
       all: async () => (await sql.unsafe(`select job from ${rows}`)).map(({ job }) => job as JobKey),
     },
+    processes: async () => (await sql.unsafe(`select id from ${schema.name}.processes`)).map(({ id }) => Number(id) as ProcessId),
     async within(store, parts, undo) {
       const answers: Enqueued[][] = [];
       await sql.begin(async (tx) => {

@@ -75,6 +75,8 @@ export class Janitor {
   readonly #onStop: ((drain: number) => void) | null;
   readonly recovery: Recovery;
   #stopAsked = false;
+  /** This process was asked to stop: how long its running jobs may continue. */
+  #drain: number | null = null;
   #expiring: (() => void) | null = null;
   #lives = new Map<ProcessId, Life>();
   readonly #unknownSince = new Map<ProcessId, number>();
@@ -299,7 +301,10 @@ export class Janitor {
     }
     await this.#reclaimAll({ dead: [], skewed }, "lease expired");
     await Promise.all([this.#store.locks.clean(), this.crashOrphans("orchestrator_lost"), this.clearWork()]);
-    if (this.#onStop !== null) await this.#obeyStop(this.#onStop);
+    if (this.#onStop !== null && this.#drain !== null && !this.#stopAsked) {
+      this.#stopAsked = true;
+      this.#onStop(this.#drain);
+    }
     if (this.#expiring === null) await this.#expire();
     await this.#trim();
     this.#restMs = processes.length === 0 ? await this.#restWhenAlone() : TICK_MS;
@@ -310,13 +315,6 @@ export class Janitor {
     if ((await this.#store.processes.running()).size > 0) return TICK_MS;
     const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
     return Math.max(TICK_MS, Math.min(IDLE_TICK_MS, ...expiries));
-  }
-
-  async #obeyStop(onStop: (drain: number) => void): Promise<void> {
-    const self = (await this.#store.processes.all()).find(({ id }) => id === this.#self);
-    if (self === undefined || self.stop === null || this.#stopAsked) return;
-    this.#stopAsked = true;
-    onStop(self.stop);
   }
 
   async #expire(): Promise<void> {
@@ -352,9 +350,10 @@ export class Janitor {
   async #probe(): Promise<{ process: ProcessView; life: Life }[]> {
     this.#probedAt = this.#clock.monotonic();
     this.#hasProbed = true;
-    const processes = await this.#store.processes.probe();
-    this.#lives = new Map(processes.map(({ process, life }) => [process.id, life]));
-    return processes;
+    const { self, others } = await this.#store.processes.probe();
+    this.#drain = self?.stop ?? null;
+    this.#lives = new Map(others.map(({ process, life }) => [process.id, life]));
+    return others;
   }
 
   async #findDead(): Promise<DeadProcess[]> {

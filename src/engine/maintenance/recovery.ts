@@ -305,11 +305,11 @@ const POLL_MS = 50;
 export async function findCrash(
   store: Store,
 ): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
-  const probed = await store.processes.probe(bootId());
+  const { self, others: probed } = await store.processes.probe(bootId());
   const dead = probed.filter(({ life }) => isProvenDead(life)).map(({ process }) => process);
   const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
-  const others = (await store.processes.all()).filter(({ id }) => dead.every((one) => one.id !== id));
-  const continues = newest?.state === "running" && others.every(({ id }) => id !== newest.owner);
+  const left = [self, ...probed.filter(({ life }) => !isProvenDead(life)).map(({ process }) => process)];
+  const continues = newest?.state === "running" && left.every((process) => process?.id !== newest.owner);
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));
   return { crashed, continues, probed };
 }

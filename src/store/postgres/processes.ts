@@ -19,11 +19,10 @@ import { basename, dirname, join, resolve } from "node:path";
 import type { ProcessId } from "../../core/text/ids.ts";
 import { Alive } from "../alive.ts";
 import {
-  type Life,
   lifeOf,
   type NewProcess,
   type ProcessStore,
-  type ProcessView,
+  type ProbedProcesses,
   type RegisteredProcess,
   stopAsked,
   toProcess,
@@ -168,13 +167,13 @@ export class Processes implements ProcessStore {
     }
   }
 
-  async probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
-    const [{ others, needsHeartbeat }] = await Promise.all([this.#probe(boot), this.#parts.time.keep(this.#access.read)]);
+  async probe(boot = this.#boot): Promise<ProbedProcesses> {
+    const [{ needsHeartbeat, ...probed }] = await Promise.all([this.#probe(boot), this.#parts.time.keep(this.#access.read)]);
     if (needsHeartbeat) await this.#access.write("register", (tx) => this.#beat(tx));
-    return others;
+    return probed;
   }
 
-  async #probe(ours: string): Promise<{ others: { process: ProcessView; life: Life }[]; needsHeartbeat: boolean }> {
+  async #probe(ours: string): Promise<ProbedProcesses & { needsHeartbeat: boolean }> {
     const processes = await this.#registered();
     this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
     const others = processes
@@ -186,6 +185,7 @@ export class Processes implements ProcessStore {
     const isFresh = performance.now() - this.#connected.at < CONNECTIONS_READ_MS && others.every(({ here }) => here !== "dead");
     if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#readConnected();
     return {
+      self: processes.find(({ id }) => id === this.#self) ?? null,
       others: others.map(({ process, here }) => {
         // A free lock file may be a copy, in the image of a disk. Only both together prove that the process is dead.
         const proof = here !== "alive" && this.#connected.ids.has(process.id) ? "alive" : here;
@@ -201,10 +201,6 @@ export class Processes implements ProcessStore {
     const self = this.#self as ProcessId;
     await tx.rows(this.#sql.again, tx.at, ...this.#written(entry), self, entry.startedAt);
     if (!this.#parts.pooled) await this.#setBackendIn(tx, self);
-  }
-
-  all(): Promise<ProcessView[]> {
-    return this.#registered();
   }
 
   async running(): Promise<Map<ProcessId | null, number>> {

@@ -7,7 +7,7 @@ import {
   type NewProcess,
   type ProcessRow,
   type ProcessStore,
-  type ProcessView,
+  type ProbedProcesses,
   type RegisteredProcess,
   stopAsked,
   toProcess,
@@ -115,16 +115,16 @@ export class Processes implements ProcessStore {
     this.#self = id;
   }
 
-  probe(boot = this.#boot): Promise<{ process: ProcessView; life: Life }[]> {
+  probe(boot = this.#boot): Promise<ProbedProcesses> {
     return this.#access.read(() => {
       const processes = this.#registered();
       this.#parts.alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
-      return processes.filter(({ id }) => id !== this.#self).map((process) => ({ process, life: this.#life(process, boot) }));
+      const others = processes.filter(({ id }) => id !== this.#self);
+      return {
+        self: processes.find(({ id }) => id === this.#self) ?? null,
+        others: others.map((process) => ({ process, life: this.#life(process, boot) })),
+      };
     });
-  }
-
-  all(): Promise<ProcessView[]> {
-    return this.#access.read(() => this.#registered());
   }
 
   running(): Promise<Map<ProcessId | null, number>> {

@@ -6,6 +6,7 @@ import { crashAt } from "../../../src/testing/index.ts";
 import { ledBuild } from "../builds.ts";
 import { after, type WorkInput, workJob } from "../jobs.ts";
 import { say, told } from "./port.ts";
+import { registeredProcesses } from "../../../src/store/processes.ts";
 
 const { path, effects, acks, point } = told<{ point: string }>();
 const operation = point.slice(0, point.indexOf(":"));
@@ -112,12 +113,12 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     return forever();
   },
   async build(hf) {
-    const holder = (await hf.engine.store.processes.all()).at(-1)?.id as ProcessId;
+    const holder = (await registeredProcesses(hf.engine.store.processes)).at(-1)?.id as ProcessId;
     crashAt(point);
     return hf.engine.store.builds.start(await ledBuild(work, holder));
   },
   async beat(hf) {
-    const holder = (await hf.engine.store.processes.all()).at(-1)?.id as ProcessId;
+    const holder = (await registeredProcesses(hf.engine.store.processes)).at(-1)?.id as ProcessId;
     const build = await ledBuild(work, holder);
     await hf.engine.store.builds.start(build);
     crashAt(point);

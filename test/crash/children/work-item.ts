@@ -17,6 +17,7 @@ import {
   toWork,
 } from "../../conformance/work-parts.ts";
 import { say, told } from "./port.ts";
+import { registeredProcesses } from "../../../src/store/processes.ts";
 
 const { path, point } = told<{ point: string }>();
 const operation = point.slice(0, point.indexOf(":"));
@@ -44,6 +45,6 @@ async function run(store: Store, at: Site): Promise<void> {
 
 const hf = await open(path);
 const { store } = hf.engine;
-const holder = (await store.processes.all()).at(-1)?.id as ProcessId;
+const holder = (await registeredProcesses(store.processes)).at(-1)?.id as ProcessId;
 await run(store, await site(store, { lead: newLead(holder) }));
 await say("survived");
