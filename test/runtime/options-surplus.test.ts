@@ -160,7 +160,10 @@ const PARTS: Record<string, Part> = {
     internal: ["HoldfastError", "LeaseLostError", "NonRetryableError", "RetryAfterError"],
     of: () => library,
   },
-  "holdfast/server": { calls: { handler: takesOptions({}, {}) }, of: () => server },
+  "holdfast/server": {
+    calls: { handler: takesOptions({}, {}), nodeHandler: takes(() => Promise.resolve(new Response())) },
+    of: () => server,
+  },
   "holdfast/testing": {
     calls: {
       call: takesOptions(send, 1, {}),

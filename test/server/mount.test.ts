@@ -1,0 +1,86 @@
+import assert from "node:assert/strict";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { test, type TestContext } from "node:test";
+import { serve as serveHono } from "@hono/node-server";
+import express from "express";
+import fastify from "fastify";
+import { Hono } from "hono";
+import { handler, nodeHandler } from "../../src/server/index.ts";
+import { site } from "./parts.ts";
+
+const BASE = "/admin/jobs";
+
+/** The handler below a path of an app, which answers another address itself. */
+async function admin(t: TestContext): Promise<(request: Request) => Promise<Response>> {
+  const { hf } = await site(t);
+  return handler(hf, { basePath: BASE, authorize: () => ({ role: "operate", user: "ann" }) });
+}
+
+async function isMounted(t: TestContext, server: Server): Promise<void> {
+  if (!server.listening) await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const at = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  assert.equal(await (await fetch(`${at}/own`)).text(), "own");
+  const headers = { "x-holdfast": "1" };
+  const enqueued = await fetch(`${at}${BASE}/api/v1/jobs`, { method: "POST", headers, body: JSON.stringify({ name: "mail" }) });
+  const { id } = (await enqueued.json()) as { id: string };
+  const listed = (await (await fetch(`${at}${BASE}/api/v1/jobs`)).json()) as { items: { id: string }[] };
+  assert.deepEqual(
+    listed.items.map((one) => one.id),
+    [id],
+  );
+  assert.match(await (await fetch(`${at}${BASE}/`)).text(), /<title>Holdfast<\/title>/);
+  const moved = await fetch(`${at}${BASE}`, { redirect: "manual" });
+  assert.deepEqual([moved.status, moved.headers.get("location")], [308, `${BASE}/`]);
+  const stream = await fetch(`${at}${BASE}/api/v1/changes`);
+  assert.equal(stream.headers.get("content-type"), "text/event-stream");
+  await stream.body?.cancel();
+}
+
+test("in Hono", async (t) => {
+  const answer = await admin(t);
+  const app = new Hono();
+  app.get("/own", (c) => c.text("own"));
+  app.all(`${BASE}/*`, (c) => answer(c.req.raw));
+  const server = serveHono({ fetch: app.fetch, hostname: "127.0.0.1", port: 0 }) as Server;
+  await new Promise((resolve) => server.once("listening", resolve));
+  await isMounted(t, server);
+});
+
+test("in Express", async (t) => {
+  const answer = nodeHandler(await admin(t));
+  const app = express();
+  app.get("/own", (_request, response) => void response.send("own"));
+  app.all(`${BASE}{/*path}`, answer);
+  await isMounted(t, createServer(app));
+});
+
+test("in Fastify", async (t) => {
+  const answer = nodeHandler(await admin(t));
+  const app = fastify();
+  app.get("/own", () => "own");
+  // Fastify reads no body of these requests.
+  await app.register(async (mounted) => {
+    mounted.removeAllContentTypeParsers();
+    mounted.addContentTypeParser("*", (_request, _payload, done) => done(null));
+    for (const path of [BASE, `${BASE}/*`])
+      mounted.all(path, (request, reply) => {
+        reply.hijack();
+        void answer(request.raw, reply.raw);
+      });
+  });
+  await app.listen({ host: "127.0.0.1", port: 0 });
+  t.after(() => app.close());
+  await isMounted(t, app.server);
+});
+
+test("as a route handler of Next.js, which gets a Request and returns a Response", async (t) => {
+  const answer = await admin(t);
+  const route = { GET: answer, POST: answer };
+  const response = await route.GET(new Request(`http://localhost${BASE}/api/v1/queues`));
+  assert.deepEqual(await response.json(), { items: [] });
+});
