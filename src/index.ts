@@ -5,6 +5,7 @@ export type { Cost } from "./core/pipelines/cost.ts";
 export type { Duration } from "./core/text/duration.ts";
 export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/text/errors.ts";
 export type { Event } from "./core/jobs/event.ts";
+export type { JobFilter } from "./core/jobs/filter.ts";
 export type { Finished, Job, JobState } from "./core/jobs/job.ts";
 export { secret } from "./core/limits/limit.ts";
 export { type Pipeline, pipeline } from "./core/pipelines/pipeline.ts";

@@ -1,8 +1,7 @@
 import { definedOnly } from "../core/text/options.ts";
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { type Command, InvalidArgumentError } from "commander";
 import type { Cost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { JOB_STATES } from "../core/jobs/job.ts";
 import type { BuildOptions } from "../pipelines/model.ts";
 
 export function wholeNumber(text: string): number {
@@ -28,10 +27,6 @@ export function parseInstant(text: string): Date {
   const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);
   if (!Number.isNaN(at.getTime())) return at;
   throw new InvalidArgumentError("Give a date such as 2026-12-31T23:00:00Z, or milliseconds since 1970.");
-}
-
-export function stateOption(): Option {
-  return new Option("--state <state>", "only jobs in this state").choices(JOB_STATES);
 }
 
 export async function readJson(text: string | undefined, what: string): Promise<unknown> {
@@ -98,8 +93,8 @@ export function addPaceOptions(command: Command): Command {
 export function addChoiceOptions(command: Command): Command {
   return command
     .option("--max-failures <number>", "failed targets after which nothing new starts (default: the pipeline's)", atLeastZero)
-    .option("--rerun <stage>", "run this stage again; may be repeated", collect)
-    .option("--only <target>", "only this target or glob, or up to this stage; may be repeated", collect);
+    .option("--rerun <stage>", "run this stage again; may be repeated", collect<string>)
+    .option("--only <target>", "only this target or glob, or up to this stage; may be repeated", collect<string>);
 }
 
 export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {
@@ -122,6 +117,6 @@ export function checkToken({ token, budget }: Partial<RunOptions>): void {
   throw new HoldfastError("USAGE", "--token was given without --budget.", "Add the new total, e.g. --budget 10.");
 }
 
-function collect(text: string, all: string[] = []): string[] {
-  return [...all, text];
+export function collect<T>(one: T, all: readonly T[] = []): T[] {
+  return [...all, one];
 }

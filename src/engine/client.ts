@@ -3,11 +3,11 @@ import {
   type Finished,
   isFinished,
   type Job,
-  JOB_STATES,
   type JobState,
   type SqliteHandle,
   type TransactionHandle,
 } from "../core/jobs/job.ts";
+import { checkJobFilter, FILTER_OPTIONS, type JobFilter } from "../core/jobs/filter.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { limitArguments } from "../core/text/arguments.ts";
 import { HoldfastError } from "../core/text/errors.ts";
@@ -29,7 +29,7 @@ import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import type { Engine } from "./engine.ts";
 
-/** A list's part, in creation order; `next` is an opaque cursor for `after`. */
+/** A list's part; `next` is an opaque cursor for `after`. */
 export interface Page<T> {
   items: T[];
   next?: string;
@@ -37,10 +37,10 @@ export interface Page<T> {
   incomplete?: string;
 }
 
-interface ListOptions {
-  queue?: string;
-  name?: string;
-  state?: JobState;
+interface ListOptions extends JobFilter {
+  /** By creation. Default: "oldest" first. */
+  order?: "newest" | "oldest";
+  /** Default: 100. */
   limit?: number;
   after?: string | undefined;
 }
@@ -70,18 +70,19 @@ export class Jobs {
     return job;
   }
 
+  /** A page may have fewer items than `limit`, or none, and `next`: the search continues there. */
   async list(options: ListOptions = {}): Promise<Page<Job>> {
     this.#refuseClosed();
-    refuseUnknown(options, ["queue", "name", "state", "limit", "after"], "jobs.list");
-    const { limit = 100, queue, name, state, after } = options;
-    if (state !== undefined) checkOneOf(state, JOB_STATES, "state");
+    refuseUnknown(options, [...FILTER_OPTIONS, "order", "limit", "after"], "jobs.list");
+    const { limit = 100, after, order, ...filter } = options;
+    if (order !== undefined) checkOneOf(order, ["newest", "oldest"], "order");
     if (after !== undefined && !(typeof after === "string" && /^\d{1,16}$/.test(after))) {
       throw invalidOption(`\`after\` must be a cursor, got ${describeValue(after)}.`, "Give `next` of the previous page.");
     }
-    checkFilter(options);
     const page = await this.#engine.store.queries.list({
       limit: checkCount(limit, "limit", 1),
-      ...definedOnly({ queue, name, state, after }),
+      ...checkJobFilter(filter, "jobs.list"),
+      ...definedOnly({ order, after }),
     });
     return { ...page, ...incompleteOf(this.#engine.store.damage) };
   }

@@ -12,6 +12,7 @@ import {
   checkBoolean,
   checkCount,
   checkFunction,
+  checkInstant,
   checkName,
   describeValue,
   invalidOption,
@@ -219,7 +220,7 @@ function checkKey(key: unknown, name: string): string {
 }
 
 const NO_OPTIONS: EnqueueOptions = {};
-const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after"];
+const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after", "tags"];
 
 /** Checks all before anything is written. The given value is stored, so a schema that transforms runs again at the claim. */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
@@ -253,8 +254,9 @@ function draftJob(def: Definition, input: unknown, options: EnqueueOptions): New
   if (options.id !== undefined) job.id = checkText(options.id, "id");
   if (options.key !== undefined) job.key = checkText(options.key, "key");
   if (options.delay !== undefined) job.delay = toMillis(options.delay, "delay");
-  if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt);
+  if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt, "runAt");
   if (options.after !== undefined) job.after = checkAfter(options.after);
+  if (options.tags !== undefined) job.tags = checkTags(options.tags);
   if (options.delay !== undefined && options.runAt !== undefined) {
     throw invalidOption("Both delay and runAt were given.", "Give one of them.");
   }
@@ -288,8 +290,22 @@ function checkAfter(after: unknown): string[] {
   );
 }
 
-function checkInstant(at: Date | number): number {
-  const millis = at instanceof Date ? at.getTime() : at;
-  if (Number.isFinite(millis) && Math.abs(millis) < 8.64e15) return Math.round(millis);
-  throw invalidOption(`runAt must be a time, got ${describeValue(at)}.`, "Give a Date or milliseconds since 1970.");
+const MAX_TAGS = 20;
+const MAX_TAG_LENGTH = 200;
+
+function isTag(tag: unknown): boolean {
+  return typeof tag === "string" && tag !== "" && tag.length <= MAX_TAG_LENGTH && tag.isWellFormed();
+}
+
+function checkTags(tags: unknown): string[] {
+  if (!Array.isArray(tags) || !tags.every(isTag)) {
+    const wrong: unknown = Array.isArray(tags) ? tags.find((tag) => !isTag(tag)) : tags;
+    throw invalidOption(
+      `\`tags\` must be an array of strings of 1 to ${MAX_TAG_LENGTH} characters, got ${describeValue(wrong)}.`,
+      'Give well-formed strings, e.g. ["urgent"].',
+    );
+  }
+  const unique = [...new Set(tags.map((tag: string) => checkStorable(tag, "A tag")))];
+  if (unique.length <= MAX_TAGS) return unique;
+  throw invalidOption(`A job can have ${MAX_TAGS} tags, got ${unique.length}.`, `Give at most ${MAX_TAGS} tags.`);
 }

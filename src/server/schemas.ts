@@ -1,7 +1,7 @@
 import * as z from "zod/mini";
 import { JOB_STATES } from "../core/jobs/job.ts";
 import { BUILD_STATES } from "../core/pipelines/build.ts";
-import { queryNumber } from "./route.ts";
+import { queryList, queryNumber } from "./route.ts";
 
 const text = z.string().check(z.maxLength(1_000));
 /** Milliseconds since 1970. */
@@ -23,6 +23,7 @@ export const job = z.object({
   name: z.string(),
   queue: z.string(),
   key: z.optional(z.string()),
+  tags: z.optional(z.array(z.string())),
   state: jobState,
   input: anyJson,
   output: z.optional(anyJson),
@@ -75,5 +76,25 @@ export const enqueueBody = {
   delay: z.optional(duration),
   runAt: z.optional(instant),
   after: z.optional(z.array(text)),
+  tags: z.optional(z.array(text)),
+};
+const ofJob = {
+  queue: z.optional(text),
+  name: z.optional(text),
+  key: z.optional(text),
+  tag: z.optional(text),
+  error: z.optional(text),
+};
+const queryInstant = z.optional(queryNumber(0, 8.64e15));
+/** A filter of jobs in a query: times in milliseconds since 1970, `input` as `path=value`. */
+export const filterQuery = {
+  ...ofJob,
+  state: z.optional(z.pipe(queryList, z.array(jobState))),
+  input: z.optional(z.pipe(queryList, z.array(z.string().check(z.regex(/^[^=]+=/))))),
+  createdAfter: queryInstant,
+  createdBefore: queryInstant,
+  finishedAfter: queryInstant,
+  finishedBefore: queryInstant,
+  order: z.optional(z.enum(["newest", "oldest"])),
 };
 export { text };

@@ -25,11 +25,24 @@ function keyOfSlot(slot: string): string {
   return slot.slice(slot.indexOf("\n") + 1);
 }
 
+/** What few jobs have, as one JSON text; null for a job that has nothing of it. */
+export interface JobMeta {
+  tags?: readonly string[];
+}
+
+export function metaOf({ tags = [] }: JobMeta): string | null {
+  return tags.length === 0 ? null : JSON.stringify({ tags });
+}
+
+export function readMeta(meta: string): JobMeta {
+  return JSON.parse(meta) as JobMeta;
+}
+
 export function publicId(id: string | null, createdAt: number, key: JobKey): string {
   return id ?? generatedId(createdAt, key);
 }
 
-export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, checksum";
+export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, meta, checksum";
 export type HeadRow = [
   key: JobKey,
   priority: number,
@@ -41,6 +54,7 @@ export type HeadRow = [
   scheduledFor: number | null,
   limits: string | null,
   slot: string | null,
+  meta: string | null,
   checksum: number | null,
 ];
 
@@ -86,6 +100,7 @@ export interface JobRow {
   input: string | null;
   output: string | null;
   error: string | null;
+  meta: string | null;
   fraction: number | null;
   message: string | null;
   body: string | null;
@@ -109,6 +124,7 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
     runAt: row.run_at,
   };
   if (row.slot !== null) job.key = keyOfSlot(row.slot);
+  if (row.meta !== null) Object.assign(job, readMeta(row.meta));
   if (row.output !== null) job.output = fromJson(row.output);
   if (row.error !== null) job.error = fromJson(row.error) as JobError;
   if (row.started_at !== null) job.startedAt = row.started_at;
@@ -123,20 +139,6 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
   if (host !== null && pid !== null) Object.assign(job, { host, pid });
   if (row.expires_at !== null) job.leaseExpiresAt = row.expires_at;
   return job;
-}
-
-export function pageOf(
-  rows: readonly JobRow[],
-  limit: number,
-  laneOf: (lane: number) => { queue: string; name: string },
-): { items: Job[]; next?: string } {
-  const items = rows.slice(0, limit).map((row) => toJob(row, laneOf(row.lane)));
-  const last = rows[limit - 1];
-  return rows.length > limit && last !== undefined ? { items, next: String(last.key) } : { items };
-}
-
-export function keyOfCursor(cursor: string | undefined): number {
-  return cursor === undefined ? 0 : Number(cursor);
 }
 
 /** The audit also has the ids that were asked for. */

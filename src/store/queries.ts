@@ -1,10 +1,12 @@
 import type { Lane } from "../core/jobs/claiming.ts";
+import type { JobSelection } from "../core/jobs/filter.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 
 export interface QueryStore {
   get(id: string): Promise<Job | null>;
+  /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   overview(): Promise<JobOverview>;
 }
@@ -15,10 +17,9 @@ export interface JobOverview {
   lanes: LaneOverview[];
 }
 
-export interface ListFilter {
-  queue?: string;
-  name?: string;
-  state?: JobState;
+export interface ListFilter extends JobSelection {
+  /** Of creation. Default: "oldest" first. */
+  order?: "newest" | "oldest";
   limit: number;
   after?: string;
 }

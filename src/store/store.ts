@@ -116,6 +116,7 @@ export interface NewJob {
   key?: string;
   scheduledFor?: number;
   after?: readonly string[];
+  tags?: readonly string[];
   /** Settings of its queue and limits; the same object for all jobs of a definition. */
   declares?: Declaration;
   /** The job's key for each declared limit, in their order. */

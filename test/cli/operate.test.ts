@@ -26,7 +26,7 @@ before(async () => {
   });
   const odd = job({ name: "odd", run: () => {} });
   const enqueued = await Promise.all([
-    hf.enqueue(good, { page: 1 }, { key: "first" }),
+    hf.enqueue(good, { page: 1 }, { key: "first", tags: ["often", "seldom"] }),
     hf.enqueue(broken, 1),
     hf.enqueue(job({ name: "later", run: () => {} }), 1, { delay: "2h" }),
     hf.enqueue(odd, 1),
@@ -55,7 +55,8 @@ const nothing: StandardSchema = {
 };
 
 test("jobs list pages through jobs in the order they were made", async () => {
-  const first = await place.json<Page<Job>>(["jobs", "list", "--limit", "3"]);
+  const oldest = ["jobs", "list", "--order", "oldest"];
+  const first = await place.json<Page<Job>>([...oldest, "--limit", "3"]);
   assert.deepEqual(
     first.items.map(({ id, state }) => [id, state]),
     [
@@ -64,7 +65,7 @@ test("jobs list pages through jobs in the order they were made", async () => {
       [ids.waiting, "pending"],
     ],
   );
-  const rest = await place.json<Page<Job>>(["jobs", "list", "--after", first.next ?? ""]);
+  const rest = await place.json<Page<Job>>([...oldest, "--after", first.next ?? ""]);
   assert.deepEqual(
     rest.items.map(({ id }) => id),
     [ids.odd, ids.odder],
@@ -76,12 +77,36 @@ test("jobs list pages through jobs in the order they were made", async () => {
     [ids.failed],
   );
 
-  const { stdout } = await place.run(["jobs", "list", "--limit", "3"]);
+  const { stdout } = await place.run([...oldest, "--limit", "3"]);
   const lines = stdout.split("\n");
   assert.match(lines[0] ?? "", /^ID +NAME +QUEUE +STATE +TRY +AGE +NOTE$/);
   assert.match(lines[2] ?? "", / broken +trouble +failed +1 +\d+s +no luck at all$/);
   assert.match(lines[3] ?? "", / later +later +pending +0 +\d+s +in 2h$/);
   assert.match(lines[4] ?? "", /^More: --after \d+$/);
+});
+
+test("jobs list begins with the newest, and finds jobs by each of its flags", async () => {
+  const list = async (...flags: string[]) =>
+    (await place.json<Page<Job>>(["jobs", "list", ...flags])).items.map(({ id }) => id).filter((id) => all.includes(id));
+  const all = [ids.odder, ids.odd, ids.waiting, ids.failed, ids.good];
+  assert.deepEqual(await list(), all);
+  assert.deepEqual(await list("--state", "failed", "--state", "pending"), [ids.waiting, ids.failed]);
+  assert.deepEqual(await list("--key", "first"), [ids.good]);
+  assert.deepEqual(await list("--tag", "seldom"), [ids.good]);
+  assert.deepEqual(await list("--error", "LUCK"), [ids.failed]);
+  assert.deepEqual(await list("--input", "page=1"), [ids.good]);
+  assert.deepEqual(await list("--input", 'page="1"'), []);
+  assert.deepEqual(await list("--created-after", "2026-01-01", "--state", "succeeded"), [ids.good]);
+  assert.deepEqual(await list("--created-before", "2026-01-01"), []);
+  assert.deepEqual(
+    await list("--finished-after", "2026-01-01", "--order", "oldest"),
+    all.toReversed().filter((id) => id !== ids.waiting),
+  );
+  assert.deepEqual(await list("--finished-before", "2026-01-01"), []);
+  const { stderr } = await place.run(["jobs", "list", "--input", "page"]);
+  assert.match(stderr, /Give a path and its value, e\.g\. user\.id=7/);
+  const { stdout } = await place.run(["jobs", "show", ids.good]);
+  assert.match(stdout, /^tags +often, seldom$/m);
 });
 
 test("jobs list and jobs show say who holds a running job, and until when", async (t) => {
@@ -110,7 +135,7 @@ test("jobs list and jobs show say who holds a running job, and until when", asyn
   const running = await hf.jobs.get(id);
   const holder = `${hostname()}:${process.pid}`;
   assert.deepEqual([running?.worker, running?.host, running?.pid], [holder, hostname(), process.pid]);
-  const { items } = await place.json<Page<Job>>(["jobs", "list", "--state", "running"]);
+  const { items } = await place.json<Page<Job>>(["jobs", "list", "--state", "running", "--order", "oldest"]);
   assert.deepEqual(
     items.map(({ worker: name, host, pid }) => [name, host, pid]),
     [
@@ -119,7 +144,7 @@ test("jobs list and jobs show say who holds a running job, and until when", asyn
     ],
   );
   assert.ok(items.every(({ leaseExpiresAt = 0 }) => leaseExpiresAt > Date.now()));
-  const { stdout: list } = await place.run(["jobs", "list", "--state", "running"]);
+  const { stdout: list } = await place.run(["jobs", "list", "--state", "running", "--order", "oldest"]);
   const lines = list.split("\n");
   assert.match(lines[0] ?? "", /^ID +NAME +STATE +TRY +AGE +WORKER +LEASE +NOTE$/);
   assert.match(lines[1] ?? "", new RegExp(`${id} .*${holder} +(10|9)m`));

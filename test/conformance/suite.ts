@@ -27,6 +27,7 @@ import { queueCases } from "./queues.cases.ts";
 import { recoveryCases } from "./recoveries.cases.ts";
 import { resultCases } from "./results.cases.ts";
 import { scheduleCases } from "./schedules.cases.ts";
+import { searchCases } from "./search.cases.ts";
 import { settleCases } from "./settle.cases.ts";
 import { targetCases } from "./targets.cases.ts";
 import { tokenCases } from "./tokens.cases.ts";
@@ -72,6 +73,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   schedules: scheduleCases,
   notes: noteCases,
   look: lookCases,
+  search: searchCases,
   operate: operateCases,
   events: eventCases,
   "job events": jobEventCases,

@@ -72,7 +72,7 @@ insert into holdfast_work (job, build, kind, stage, segment, path) values (1, 1,
 update holdfast_work set estimate_micros = 1, charged_tokens = 2;
 insert into holdfast_artifacts values (1, 'shout', 'a', 'name', 'hash', 5);
 update holdfast_counters set due_at = 1;
-update holdfast_jobs set scheduled_for = 1, checksum = null where key = 1;
+update holdfast_jobs set scheduled_for = 1, meta = '{"tags":["red"]}', checksum = null where key = 1;
 update holdfast_ids set ended = 'failed', checksum = null where id = (select min(id) from holdfast_ids);
 update holdfast_schedules set within = 5, checksum = null;
 update holdfast_builds set max_failures = 5, checksum = null;

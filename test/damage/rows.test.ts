@@ -30,6 +30,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       "its id": "id = 'another'",
       "its slot": "slot = 'work\nanother'",
       "its tick": "scheduled_for = 1",
+      "its tags": `meta = '{"tags":["red"]}'`,
     };
     for (const [what, change] of Object.entries(changes)) {
       test(`is handed to no worker: ${what}`, async (t) => {

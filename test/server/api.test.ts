@@ -37,6 +37,29 @@ for (const store of STORES) {
       });
     });
 
+    test("jobs are found by tag, key, input, state and time, in both orders", async (t) => {
+      const one = await site(t, store);
+      const ids: string[] = [];
+      for (let i = 0; i < 4; i++) {
+        const tags = i % 2 === 0 ? ["even"] : ["odd"];
+        ids.push(await enqueue(one, { name: "mail", input: { user: { id: i } }, key: `k${i}`, tags }));
+      }
+      await one.call("jobs.cancel", { path: { id: ids[0] as string } });
+      const found = async (query: Record<string, string>) =>
+        (await one.call<Listed>("jobs.list", { query })).items.map(({ id }) => ids.indexOf(id));
+      assert.deepEqual(await found({ order: "newest" }), [3, 2, 1, 0]);
+      assert.deepEqual(await found({ tag: "even" }), [0, 2]);
+      assert.deepEqual(await found({ tag: "even", state: "pending" }), [2]);
+      assert.deepEqual(await found({ key: "k3" }), [3]);
+      assert.deepEqual(await found({ input: "user.id=1" }), [1]);
+      assert.deepEqual(await found({ finishedAfter: "1", createdAfter: "1" }), [0]);
+      assert.deepEqual(await found({ createdBefore: "1" }), []);
+      assert.deepEqual(await found({ error: "timeout" }), []);
+      const states = await (await one.fetch("api/v1/jobs?state=cancelled&state=pending&limit=2")).json();
+      assert.equal((states as Listed).items.length, 2);
+      assert.equal((await errorOf(await one.fetch("api/v1/jobs?input=user"))).code, "REQUEST_INVALID");
+    });
+
     test("a job is claimed, renewed and settled; a second settlement is refused", async (t) => {
       const one = await site(t, store);
       const id = await enqueue(one, { name: "mail", input: 1 });

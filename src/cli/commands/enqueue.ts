@@ -4,7 +4,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly, checkName, didYouMean } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { type Definition, definitionOf, job } from "../../engine/definition.ts";
-import { parseInstant, readJson, wholeNumber } from "../arguments.ts";
+import { collect, parseInstant, readJson, wholeNumber } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openOrCreate } from "../database.ts";
 import { definitionsIn } from "../modules.ts";
@@ -21,6 +21,7 @@ interface Options {
   delay?: string;
   runAt?: Date;
   after?: string[];
+  tag?: string[];
 }
 
 export function enqueueCommand(parent: Command): void {
@@ -42,6 +43,7 @@ export function enqueueCommand(parent: Command): void {
     .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
     .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", parseInstant)
     .option("--after <ids...>", "when these jobs have succeeded; cancelled when one of them ends otherwise")
+    .option("--tag <tag>", "a word to find the job by; may be repeated", collect<string>)
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
       const input = await readJson(json, "The input");
       const wished = optionsOf(options);
@@ -82,7 +84,7 @@ async function definedIn(files: readonly string[], name: string, missing: string
   );
 }
 
-function optionsOf({ id, key, priority, delay, runAt, after }: Options): EnqueueOptions {
+function optionsOf({ id, key, priority, delay, runAt, after, tag: tags }: Options): EnqueueOptions {
   const delayMs = delay === undefined ? undefined : toMillis(delay as Duration, "--delay");
-  return definedOnly({ id, key, priority, delay: delayMs, runAt, after });
+  return definedOnly({ id, key, priority, delay: delayMs, runAt, after, tags });
 }

@@ -1,11 +1,14 @@
-import type { Command } from "commander";
+import { type Command, Option } from "commander";
 import { ageText, untilText, instantText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import type { JobFilter } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
+import { definedOnly } from "../../core/text/options.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
-import { idsOrAll, stateOption } from "../arguments.ts";
+import { idsOrAll } from "../arguments.ts";
+import { addFilterOptions, type FilterOptions, filterOf } from "../job-filter.ts";
 import { type Column, labelled, oneLine, paint, printable, stateStyle, tableOr } from "../render/table.ts";
 import { actOnJobs, addCommand, addPageOptions, noSuchJob, onDatabase } from "../verb.ts";
 
@@ -32,18 +35,37 @@ export function quarantineCommand(parent: Command): void {
 
 function addList(jobs: Command): void {
   const list = addCommand(jobs, "list", {
-    summary: "list jobs in the order they were enqueued",
-    examples: ["holdfast jobs list --state failed", "holdfast jobs list --queue mail --limit 10 --json"],
-  })
-    .option("--queue <queue>", "only jobs of this queue")
-    .option("--name <name>", "only jobs of this name")
-    .addOption(stateOption());
-  addPageOptions(list).action(
-    onDatabase(async ({ hf, operator }, options: Parameters<Holdfast["jobs"]["list"]>[0]) => {
-      const page = await hf.jobs.list(options);
-      return [page, () => jobTable(page, operator.now(), "No jobs.")];
-    }),
-  );
+    summary: "list jobs, newest first",
+    examples: [
+      "holdfast jobs list --state failed --state quarantined --error timeout",
+      "holdfast jobs list --queue mail --input user.id=7 --limit 10 --json",
+    ],
+  });
+  addPageOptions(addFilterOptions(list))
+    .addOption(new Option("--order <order>", "by creation").choices(["newest", "oldest"]).default("newest"))
+    .action(
+      onDatabase(async ({ hf, operator }, { limit, order, after, ...options }: ListOptions) => {
+        const page = await fullPage(hf, { ...filterOf(options), limit, order, ...definedOnly({ after }) });
+        return [page, () => jobTable(page, operator.now(), "No jobs.")];
+      }),
+    );
+}
+
+type ListOptions = FilterOptions & { order: "newest" | "oldest"; limit: number; after?: string };
+
+/** Searches until the page is full; an interrupt stops the process, and with it the search. */
+async function fullPage(
+  hf: Holdfast,
+  query: JobFilter & { limit: number; order: "newest" | "oldest"; after?: string },
+): Promise<Page<Job>> {
+  const page = await hf.jobs.list(query);
+  while (page.next !== undefined && page.items.length < query.limit) {
+    const { items, next } = await hf.jobs.list({ ...query, limit: query.limit - page.items.length, after: page.next });
+    page.items.push(...items);
+    if (next === undefined) delete page.next;
+    else page.next = next;
+  }
+  return page;
 }
 
 function addListQuarantined(quarantine: Command): void {
@@ -225,6 +247,7 @@ function jobPage(job: Job, now: number): string {
     ["name", oneLine(job.name)],
     ["queue", oneLine(job.queue)],
     ["key", job.key === undefined ? undefined : oneLine(job.key)],
+    ["tags", job.tags === undefined ? undefined : oneLine(job.tags.join(", "))],
     ["state", paint(stateStyle(job.state), job.state)],
     ["attempt", String(job.attempt)],
     ["crashes", String(job.crashes)],

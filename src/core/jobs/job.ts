@@ -52,6 +52,7 @@ export interface Job<In = unknown, Out = unknown> {
   name: string;
   queue: string;
   key?: string;
+  tags?: string[];
   state: JobState;
   input: In;
   output?: Out;

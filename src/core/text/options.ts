@@ -100,6 +100,12 @@ export function checkText(value: unknown, what: string): string {
   );
 }
 
+export function checkInstant(at: Date | number, what: string): number {
+  const millis = at instanceof Date ? at.getTime() : at;
+  if (Number.isFinite(millis) && Math.abs(millis) < 8.64e15) return Math.round(millis);
+  throw invalidOption(`${what} must be a time, got ${describeValue(at)}.`, "Give a Date or milliseconds since 1970.");
+}
+
 export function checkSignal(value: unknown, what: string): AbortSignal {
   if (value instanceof AbortSignal) return value;
   throw invalidOption(`${what} must be an AbortSignal, got ${describeValue(value)}.`, "Give the `signal` of an AbortController.");

@@ -1,4 +1,5 @@
 import * as z from "zod/mini";
+import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
@@ -15,15 +16,11 @@ export const JOB_ROUTES = [
     id: "jobs.list",
     summary: "Jobs that match, with a cursor for the next page.",
     role: "read",
-    query: {
-      ...schemas.pageQuery,
-      queue: z.optional(text),
-      name: z.optional(text),
-      state: z.optional(schemas.jobState),
-    },
+    query: { ...schemas.pageQuery, ...schemas.filterQuery },
     answer: schemas.pageOf(schemas.job),
-    run: async ({ hf, options, query }) => {
-      const page = await hf.jobs.list(definedOnly(query));
+    run: async ({ hf, options, query: { input, ...query } }) => {
+      const pairs = input?.map((pair) => parseInputPair(pair) as [string, string]);
+      const page = await hf.jobs.list(definedOnly({ ...query, input: pairs && Object.fromEntries(pairs) }));
       return { ...page, items: page.items.map((one) => shown(one, options)) };
     },
   }),

@@ -8,7 +8,7 @@ import {
   type Wait,
 } from "../../core/jobs/admission.ts";
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
-import { publicId, slotOf } from "../job-row.ts";
+import { metaOf, publicId, slotOf } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import { listOf, lists } from "./connection/driver.ts";
 import type { SingleCall, Tx } from "./transactions/transaction.ts";
@@ -71,12 +71,12 @@ export class Enqueue {
       keys: `select nextval('${s}.job') from generate_series(1, $1::integer)`,
       insert: `
         insert into ${s}.jobs (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, created_at, finished_at,
-          id, slot, input, error)
+          id, slot, input, error, meta)
         select key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, $1::bigint, case when state = 'cancelled' then $1::bigint end,
-          id, slot, input, error
+          id, slot, input, error, meta
         from unnest($2::bigint[], $3::text[], $4::text[], $5::boolean[], $6::integer[], $7::integer[], $8::integer[], $9::bigint[],
-          $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
-          as job (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, id, slot, input, error)`,
+          $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[])
+          as job (key, state, gate, quiet, lane, priority, policy, run_at, scheduled_for, limits, id, slot, input, error, meta)`,
       insertIds: `
         insert into ${s}.ids (id, job, name, chosen)
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
@@ -306,9 +306,10 @@ export class Enqueue {
       scheduledFor: job.scheduledFor ?? null,
       input: job.input,
       error: standing.state === "cancelled" ? JSON.stringify(standing.error) : null,
+      meta: metaOf(job),
     }));
     const columns = ["key", "state", "gate", "quiet", "lane", "priority", "policy", "runAt", "scheduledFor", "limits"] as const;
-    await tx.rows(this.#sql.insert, now, ...lists(stored, ...columns, "id", "slot", "input", "error"));
+    await tx.rows(this.#sql.insert, now, ...lists(stored, ...columns, "id", "slot", "input", "error", "meta"));
   }
 
   async #recordEvents(tx: Tx, rows: readonly Row[]): Promise<void> {
@@ -341,6 +342,7 @@ function needsNoLookup(job: NewJob): boolean {
     job.key === undefined &&
     job.after === undefined &&
     job.scheduledFor === undefined &&
+    job.tags === undefined &&
     job.work === undefined
   );
 }

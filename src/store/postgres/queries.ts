@@ -1,6 +1,6 @@
 import { JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { endedWithWork } from "../sql/builds/build-rows.ts";
-import type { QueryDialect } from "../sql/queries.ts";
+import type { AskedJobs, QueryDialect } from "../sql/queries.ts";
 import { READY, SUSPECT, UNSEEN } from "./claims/claim-statements.ts";
 import { dialectOf } from "./scripts.ts";
 
@@ -33,34 +33,64 @@ export function queryDialect(s: string): QueryDialect {
             select lane, key from ${s}.jobs where gate = 'time' and lane = one.lane and run_at <= :now) as due) as any_of
         group by lane)
       select lane, (select created_at from ${s}.jobs where key = oldest.key) as "createdAt" from oldest`,
+    keys: (asked) => keysSql(s, asked),
     // `offset 0` makes the planner look up each job by its key, whatever it estimates.
-    page: (jobs, state, ofLanes) => `
-      select one.* from (${keysSql(s, state, ofLanes)} order by key limit :limit) as page
-      cross join lateral (${jobs} where job.key = page.key offset 0) as one order by page.key`,
-    needsLanes: (state) => state === "pending",
-    guard: { columns: ", cast(null as text) as body", joins: "", isDamaged: () => false, withhold: (row) => row },
+    page: (jobs, asked) => {
+      const order = asked.newest ? "desc" : "";
+      return `
+        select one.* from (
+          select key from (${keysSql(s, asked)}) as candidate order by key ${order} limit :slice) as page
+        cross join lateral (${jobs} where job.key = page.key ${stateIn(asked)} ${asked.where} offset 0) as one
+        order by page.key ${order} limit :limit`;
+    },
+    // By itself, "succeeded" is served like all states: it is the state of most jobs.
+    walksAll: (states) => states !== null && states.length > 1 && states.includes("succeeded"),
+    needsLanes: (states) => states?.includes("pending") ?? false,
+    contains: (text, part) => `strpos(${text}, ${part}) > 0`,
+    lower: (text) => `lower(${text} collate "C")`,
+    guard: {
+      columns: ", cast(null as text) as body",
+      joins: "",
+      input: "job.input",
+      isDamaged: () => false,
+      withhold: (row) => row,
+    },
   };
 }
 
 /**
- * The keys above :after of the jobs in a state, of all lanes or of :lanes. States are written out, so that PostgreSQL finds the
- * partial index. Adding 0 to a key keeps it from walking history by the key.
+ * States are written out, so that PostgreSQL finds the partial index. Adding 0 to a key keeps it from walking history by the
+ * key.
  */
-function keysSql(s: string, state: JobState | undefined, ofLanes: boolean): string {
-  const lanes = ofLanes ? "and lane = any(cast(:lanes as integer[]))" : "";
-  switch (state) {
-    case undefined:
-      return `select key from ${s}.jobs where key > :after ${lanes}`;
-    case "running":
-      return `select key from ${s}.running where key > :after ${lanes}`;
-    case "pending":
-      return `select key from (${pendingSql(s)}) as pending`;
-    // Without statistics the planner takes a state for rare, and the absence of others for common.
-    case "succeeded":
-      return `select key from ${s}.jobs where state not in (${OTHERS}) and key > :after ${lanes}`;
-    default:
-      return `select key from ${s}.jobs where aside = '${state}' and key > :after ${lanes}`;
-  }
+function keysSql(s: string, { states, newest, bySlot }: AskedJobs): string {
+  const range = "key > :from and key < :to";
+  if (bySlot)
+    return `select key from ${s}.jobs where reserved = any(cast(:slots as text[])) and key + 0 > :from and key + 0 < :to`;
+  if (states === null || (states.length > 1 && states.includes("succeeded"))) return `select key from ${s}.jobs where ${range}`;
+  const order = newest ? "desc" : "";
+  const of = (state: JobState): string => {
+    switch (state) {
+      case "running":
+        return `select key from ${s}.running where ${range}`;
+      case "pending":
+        return pendingSql(s, order);
+      // Without statistics the planner takes a state for rare, and the absence of others for common.
+      case "succeeded":
+        return `select key from ${s}.jobs where state not in (${OTHERS}) and ${range}`;
+      default:
+        return `select key from ${s}.jobs where aside = '${state}' and ${range}`;
+    }
+  };
+  if (states.length === 1) return of(states[0] as JobState);
+  return states
+    .map((state) => `(select key from (${of(state)}) as of_state order by key ${order} limit :slice)`)
+    .join(" union all ");
+}
+
+/** Where the keys are those of other states, too. */
+function stateIn({ states, bySlot }: AskedJobs): string {
+  const isExact = states === null || (!bySlot && (states.length === 1 || !states.includes("succeeded")));
+  return isExact ? "" : `and job.state in (${states.map((state) => `'${state}'`).join(", ")})`;
 }
 
 const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
@@ -71,20 +101,21 @@ const OTHERS = JOB_STATES.filter((state) => state !== "succeeded")
  * Pending jobs are in several indexes, none in the order of keys; such an index would cost each enqueue an eighth. So the first
  * of each priority are merged with delayed, parked and reclaimed jobs.
  */
-function pendingSql(s: string): string {
+function pendingSql(s: string, order: string): string {
+  const ofLanes = "key + 0 > :from and key + 0 < :to and lane = any(cast(:lanes as integer[]))";
   return `
     with recursive ${levels(s)}
     select head.key from level cross join lateral (
       select key from ${s}.jobs
-      where lane = level.lane and priority = level.priority and key > :after and ${READY}
-      order by key limit :limit) as head
+      where lane = level.lane and priority = level.priority and key > :from and key < :to and ${READY}
+      order by key ${order} limit :slice) as head
     union all
-    select key from ${s}.jobs where ${SUSPECT} and key + 0 > :after and lane = any(cast(:lanes as integer[]))
+    select key from ${s}.jobs where ${SUSPECT} and ${ofLanes}
     union all
-    select key from ${s}.jobs where gate = 'time' and key + 0 > :after and lane = any(cast(:lanes as integer[]))
+    select key from ${s}.jobs where gate = 'time' and ${ofLanes}
     union all
     select parked.job from ${s}.parked join ${s}.counters as counter on counter.id = parked.counter
-    where parked.job > :after and counter.lane = any(cast(:lanes as integer[]))`;
+    where parked.job > :from and parked.job < :to and counter.lane = any(cast(:lanes as integer[]))`;
 }
 
 /** The priorities of ready jobs in :lanes, by seeks in jobs_ready from one to the next. */

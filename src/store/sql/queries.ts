@@ -1,14 +1,15 @@
 import type { Lane } from "../../core/jobs/claiming.ts";
+import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { parseGeneratedId } from "../../core/text/ids.ts";
-import { type Flag, isYes, type JobRow, keyOfCursor, pageOf, type Tallied, toJob } from "../job-row.ts";
+import { type Flag, isYes, type JobRow, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
-import { type Access, type Answer, type Dialect, type Reads, type Script, together, wait } from "./script.ts";
+import { type Access, type Answer, type Dialect, type Params, type Reads, type Script, together, wait } from "./script.ts";
 
 const COLUMNS = `
   job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
-  job.id, job.slot, job.input, job.output, job.error, note.fraction, note.message, job.worker, process.host, process.pid, job.expires_at`;
+  job.id, job.slot, job.input, job.output, job.error, job.meta, note.fraction, note.message, job.worker, process.host, process.pid, job.expires_at`;
 
 /** What each database adds to the queries: the conditions of its partial indexes, and its own statements. */
 export interface QueryDialect {
@@ -20,9 +21,26 @@ export interface QueryDialect {
   unwanted: string;
   /** Selects `lane` and `createdAt` of the oldest job that could run now, for each lane in `:lanes`. */
   oldest: string;
-  page(jobs: string, state: JobState | undefined, ofLanes: boolean): string;
-  needsLanes(state: JobState | undefined): boolean;
-  guard: { columns: string; joins: string; isDamaged(row: JobRow): boolean; withhold(row: JobRow): JobRow };
+  /** Selects the keys between `:from` and `:to` of jobs that may match, in no order, or at least `:slice` of them from the start. */
+  keys(asked: AskedJobs): string;
+  /** Selects the jobs of the first `:slice` keys that match, in order, up to `:limit`. */
+  page(jobs: string, asked: AskedJobs): string;
+  /** Whether the keys are those of all jobs, whatever their state. */
+  walksAll(states: readonly JobState[] | null): boolean;
+  needsLanes(states: readonly JobState[] | null): boolean;
+  contains(text: string, part: string): string;
+  lower(text: string): string;
+  guard: { columns: string; joins: string; input: string; isDamaged(row: JobRow): boolean; withhold(row: JobRow): JobRow };
+}
+
+export interface AskedJobs {
+  /** Null: all states. */
+  states: readonly JobState[] | null;
+  newest: boolean;
+  /** Of `:slots`, unfinished. */
+  bySlot: boolean;
+  /** Conditions on the rows of `job`, each with its leading `and`. */
+  where: string;
 }
 
 interface Lanes {
@@ -33,14 +51,46 @@ interface Lanes {
   all(): Iterable<Lane>;
 }
 
+/** Rows that one statement walks, and one call. The first statement walks fewer: most pages are full by then. */
+const FIRST_SLICE = 1_000;
+const MAX_SLICE = 10_000;
+const MAX_ROWS = 100_000;
+/** Some of the rows that a statement selects do not match. */
+const MIN_ROWS = 100;
+const CLOCK_SLACK_MS = 60_000;
+const UNFINISHED: ReadonlySet<JobState> = new Set(["waiting", "pending", "running"]);
+
+interface Search {
+  filter: ListFilter;
+  newest: boolean;
+  /** Keys between these two are still to be read. */
+  from: number;
+  to: number;
+  keys: string;
+  page: string;
+  params: Params;
+  /** Rows that do not match may have to be read. */
+  isSliced: boolean;
+  slice: number;
+  read: number;
+  isOver: boolean;
+}
+
+interface Found {
+  key: number;
+  job: Job;
+}
+
 /** Reads jobs, for people and programs. One statement reads what has to fit together. */
 export class Queries implements QueryStore {
   readonly #access: Access;
   readonly #lanes: Lanes;
   readonly #dialect: QueryDialect;
   readonly #sql: ReturnType<typeof statements>;
+  readonly #in: Dialect["in"];
 
   constructor(dialect: Dialect, own: QueryDialect, lanes: Lanes, access: Access) {
+    this.#in = dialect.in;
     this.#access = access;
     this.#lanes = lanes;
     this.#dialect = own;
@@ -59,22 +109,123 @@ export class Queries implements QueryStore {
     return toJob(row, this.#lanes.lane(row.lane));
   }
 
-  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
-    return this.#access.read((db) => this.#list(db, filter));
+  async list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {
+    const { limit } = filter;
+    const search = await this.#access.read((db) => this.#search(db, filter));
+    if (search === null) return { items: [] };
+    const found: Found[] = search.found;
+    // One more than asked for shows whether there is another page.
+    while (!search.isOver && found.length <= limit && search.read < MAX_ROWS) {
+      // Each slice has its own read transaction and its own turn of the event loop.
+      await new Promise((resolve) => setImmediate(resolve));
+      found.push(...(await this.#access.read((db) => this.#slice(db, search, limit + 1 - found.length))));
+    }
+    const items = found.slice(0, limit).map(({ job }) => job);
+    const last = found[limit - 1];
+    if (found.length > limit && last !== undefined) return { items, next: String(last.key) };
+    return search.isOver ? { items } : { items, next: String(search.newest ? search.to : search.from) };
   }
 
-  *#list(db: Reads, filter: ListFilter): Script<{ items: Job[]; next?: string }> {
-    const { state, limit, after } = filter;
-    if (state !== undefined && !JOB_STATES.includes(state)) return { items: [] };
+  /** The search, with what its first statements have found; null: no job can match. */
+  *#search(db: Reads, filter: ListFilter): Script<(Search & { found: Found[] }) | null> {
+    const { limit, after, order = "oldest" } = filter;
+    const states = statesOf(filter.state);
+    if (states?.length === 0) return null;
     const known = yield* this.#allLanes();
-    const lanes = lanesOf(known, filter) ?? (this.#dialect.needsLanes(state) ? known : null);
-    if (lanes?.length === 0) return { items: [] };
-    const params = { after: keyOfCursor(after), limit: limit + 1, lanes: (lanes ?? []).map(({ id }) => id) };
-    const rows = yield* db.all<JobRow>(this.#dialect.page(this.#sql.jobs, state, lanes !== null), params);
+    const { needsLanes, walksAll } = this.#dialect;
+    const lanes = lanesOf(known, filter) ?? (needsLanes(states) ? known : null);
+    if (lanes?.length === 0) return null;
+    const newest = order === "newest";
+    const range = yield* this.#range(db, filter);
+    const { where, params } = this.#conditions(filter, states);
+    const bySlot = filter.key !== undefined && states !== null && states.every((state) => UNFINISHED.has(state));
+    const asked = { states, newest, bySlot, where };
+    const search: Search = {
+      filter,
+      newest,
+      from: !newest && after !== undefined ? Math.max(range.from, Number(after)) : range.from,
+      to: newest && after !== undefined ? Math.min(range.to, Number(after)) : range.to,
+      keys: this.#dialect.keys(asked),
+      page: this.#dialect.page(this.#sql.jobs, asked),
+      params: { ...params, lanes: (lanes ?? []).map(({ id }) => id), slots: slotsOf(known, filter) },
+      isSliced: where !== "" || (states !== null && walksAll(states)),
+      slice: Math.min(MAX_SLICE, Math.max(FIRST_SLICE, 2 * limit)),
+      read: 0,
+      isOver: false,
+    };
+    return Object.assign(search, { found: yield* this.#slice(db, search, limit + 1) });
+  }
+
+  /** Reads one slice, and moves the search behind what was read. */
+  *#slice(db: Reads, search: Search, wanted: number): Script<Found[]> {
+    const { newest, params, isSliced } = search;
+    const range = { from: search.from, to: search.to };
+    let isLast = true;
+    if (isSliced) {
+      const end = newest ? "min" : "max";
+      const sql = `
+        select ${end}(key) as last, count(*) as n
+        from (select key from (${search.keys}) as candidate order by key ${newest ? "desc" : ""} limit :slice) as slice`;
+      const { last, n } = (yield* db.get(sql, { ...params, ...range, slice: search.slice })) as {
+        last: number | null;
+        n: number;
+      };
+      search.read += n;
+      isLast = n < search.slice;
+      // What comes into the slice behind its last key is read with the next one.
+      if (!isLast && last !== null) Object.assign(range, newest ? { from: last - 1 } : { to: last + 1 });
+    }
+    const limit = isSliced ? Math.max(wanted, MIN_ROWS) : wanted;
+    const slice = isSliced ? search.slice : limit;
+    const rows = yield* db.all<JobRow>(search.page, { ...params, ...range, slice, limit });
+    const isCut = rows.length === limit;
+    search.isOver = isLast && !isCut;
+    // The first of the two bounds that is reached.
+    const last = isCut ? (rows.at(-1) as JobRow).key : newest ? range.from + 1 : range.to - 1;
+    if (newest) search.to = last;
+    else search.from = last;
+    search.slice = MAX_SLICE;
     yield* wait(this.#lanes.know?.(rows.map(({ lane }) => lane)));
     const { isDamaged, withhold } = this.#dialect.guard;
-    const shown = rows.map((row) => (isDamaged(row) ? withhold(row) : row));
-    return pageOf(shown, limit, (lane) => this.#lanes.lane(lane));
+    return rows
+      .map((row) => (isDamaged(row) ? withhold(row) : row))
+      .map((row) => ({ key: row.key, job: toJob(row, this.#lanes.lane(row.lane)) }))
+      .filter(({ job }) => matchesTexts(search.filter, job));
+  }
+
+  /** Creation times rise with the keys, but for the differences between clocks and between transactions. */
+  *#range(db: Reads, { createdAfter, createdBefore }: ListFilter): Script<{ from: number; to: number }> {
+    const range = { from: 0, to: Number.MAX_SAFE_INTEGER };
+    const firstAt = (at: number) => db.get<{ key: number }>(this.#sql.firstAt, { at });
+    if (createdAfter !== undefined) range.from = ((yield* firstAt(createdAfter - CLOCK_SLACK_MS))?.key ?? 1) - 1;
+    if (createdBefore !== undefined) range.to = (yield* firstAt(createdBefore + CLOCK_SLACK_MS))?.key ?? range.to;
+    return range;
+  }
+
+  #conditions(filter: ListFilter, states: readonly JobState[] | null): { where: string; params: Params } {
+    const { contains, lower, guard } = this.#dialect;
+    const params: Record<string, string | number> = {};
+    const bound = (value: string | number): string => {
+      const name = `value${Object.keys(params).length}`;
+      params[name] = value;
+      return `:${name}`;
+    };
+    const where: string[] = [];
+    const hasLanes = filter.queue !== undefined || filter.name !== undefined;
+    // Keys of pending jobs alone are those of the lanes.
+    const isByLane = states?.length === 1 && this.#dialect.needsLanes(states);
+    if (hasLanes && !isByLane) where.push(this.#in("job.lane", "bigint", ":lanes"));
+    if (filter.key !== undefined) where.push(this.#in("job.slot", "text", ":slots"));
+    const { createdAfter, createdBefore, finishedAfter, finishedBefore } = filter;
+    if (createdAfter !== undefined) where.push(`job.created_at >= ${bound(createdAfter)}`);
+    if (createdBefore !== undefined) where.push(`job.created_at < ${bound(createdBefore)}`);
+    if (finishedAfter !== undefined) where.push(`job.finished_at >= ${bound(finishedAfter)}`);
+    if (finishedBefore !== undefined) where.push(`job.finished_at < ${bound(finishedBefore)}`);
+    const texts = textsOf(filter);
+    for (const text of texts.meta) where.push(contains("job.meta", bound(text)));
+    for (const text of texts.error) where.push(contains(lower("job.error"), bound(text)));
+    for (const text of texts.input) where.push(contains(guard.input, bound(text)));
+    return { where: where.map((one) => `and ${one}`).join(" "), params };
   }
 
   overview(): Promise<JobOverview> {
@@ -102,6 +253,17 @@ export class Queries implements QueryStore {
     yield* wait(this.#lanes.reload());
     return [...this.#lanes.all()];
   }
+}
+
+function statesOf(state: ListFilter["state"]): readonly JobState[] | null {
+  if (state === undefined) return null;
+  const asked = typeof state === "string" ? [state] : state;
+  return JOB_STATES.filter((one) => asked.includes(one));
+}
+
+function slotsOf(lanes: readonly Lane[], { name, key }: ListFilter): string[] {
+  if (key === undefined) return [];
+  return [...new Set(lanes.map((lane) => lane.name))].filter((one) => (name ?? one) === one).map((one) => slotOf(one, key));
 }
 
 /** Selects the key of a public id; `idParams` has the values. A chosen id may outlive its job. */
@@ -137,8 +299,18 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
     select lane, 'waiting', count(*) from ${table("jobs")} where ${waiting} group by lane
     union all
     ${unwanted}`;
+  const first = (of: string) => `(select ${of} from ${table("jobs")} where key >= (low + high) / 2 order by key limit 1)`;
+  const isLater = `${first("created_at")} >= cast(:at as bigint)`;
   return {
     jobs,
+    // Bisects the keys: the lowest from which on jobs were created at `:at` or later; null in an empty table.
+    firstAt: `
+      with recursive step (low, high) as (
+        select (select min(key) from ${table("jobs")}), (select max(key) + 1 from ${table("jobs")})
+        union all
+        select case when ${isLater} then low else (low + high) / 2 + 1 end, case when ${isLater} then (low + high) / 2 else high end
+        from step where low < high)
+      select low as key from step where low = high`,
     byId: `${jobs} where job.key = ${keyOf(dialect)}`,
     counted: `
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished

@@ -68,6 +68,7 @@ export interface CheckedJob {
   input: string | null;
   scheduled_for: number | null;
   limits: string | null;
+  meta: string | null;
 }
 
 /**
@@ -83,5 +84,6 @@ export function jobChecksum(job: CheckedJob): number {
   if (job.id !== null) sum = crc32(`id ${job.id}`, sum);
   if (job.slot !== null) sum = crc32(`slot ${job.slot}`, sum);
   if (job.limits !== null) sum = crc32(`limits ${job.limits}`, sum);
+  if (job.meta !== null) sum = crc32(`meta ${job.meta}`, sum);
   return sum;
 }

@@ -1,6 +1,7 @@
 import { ELSEWHERE, type JobRow, publicId } from "../job-row.ts";
 import { endedWithWork } from "../sql/builds/build-rows.ts";
-import { idParams, keyOf, type QueryDialect } from "../sql/queries.ts";
+import { type AskedJobs, idParams, keyOf, type QueryDialect } from "../sql/queries.ts";
+import type { JobState } from "../../core/jobs/job.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import { jobChecksum } from "./checksum.ts";
 import type { Connection, Statement } from "./driver.ts";
@@ -36,25 +37,60 @@ export const QUERY_DIALECT: QueryDialect = {
         union all
         select min(key) from holdfast_jobs where lane = lane.value and gate = 'time' and run_at <= :now))) as "createdAt"
     from json_each(:lanes) as lane`,
-  page(jobs, state, ofLanes) {
-    // Few jobs run at once: the plus makes SQLite find them by their own index, and not walk history by the key.
-    const key = state === "running" ? "+job.key" : "job.key";
-    // The state is written out, not bound: only so can SQLite see which partial index holds it.
-    const inState = state === undefined ? "" : `and job.state = '${state}'`;
-    const lanes = ofLanes ? `and ${DIALECT.in("job.lane", "bigint", ":lanes")}` : "";
-    return `${jobs} where ${key} > :after ${inState} ${lanes} order by ${key} limit :limit`;
+  keys,
+  page(jobs, { where, ...asked }) {
+    const order = `order by job.key ${asked.newest ? "desc" : ""} limit :limit`;
+    if (isByIndex(asked)) {
+      const some = `select key from (${keys({ ...asked, where })}) order by key ${asked.newest ? "desc" : ""} limit :slice`;
+      return `${jobs} where job.key in (${some}) ${where} ${order}`;
+    }
+    const states = asked.states === null ? "" : `and (${asked.states.map((state) => `job.state = '${state}'`).join(" or ")})`;
+    return `${jobs} where job.key > :from and job.key < :to ${states} ${where} ${order}`;
   },
+  walksAll: (states) => !isByIndex({ states, bySlot: false }),
   needsLanes: () => false,
+  contains: (text, part) => `instr(${text}, ${part}) > 0`,
+  lower: (text) => `lower(${text})`,
   guard: {
     columns: ", body.body, job.policy, job.scheduled_for, job.limits, job.checksum",
     joins: `left join holdfast_inputs as body on body.job = job.key and job.input = '${ELSEWHERE}'`,
+    input: "coalesce(body.body, job.input)",
     isDamaged: (row) => (row as CheckedRow).checksum !== jobChecksum({ ...(row as CheckedRow), input: row.body ?? row.input }),
     withhold(row) {
       const error = JSON.stringify(damagedError(publicId(row.id, row.created_at, row.key)));
-      return { ...row, input: null, body: null, output: null, error };
+      return { ...row, input: null, body: null, output: null, meta: null, error };
     },
   },
 };
+
+/** States with an index that has all of their jobs; pending jobs are in several, none in the order of keys. */
+const INDEXED: ReadonlySet<JobState> = new Set(["running", "failed", "cancelled", "quarantined", "waiting"]);
+
+function isByIndex({ states, bySlot }: Pick<AskedJobs, "states" | "bySlot">): boolean {
+  return bySlot || (states !== null && states.every((state) => INDEXED.has(state)));
+}
+
+/** The state is written out, not bound: only so can SQLite see which partial index has it. */
+function keys(asked: AskedJobs): string {
+  const { states, bySlot, newest } = asked;
+  if (bySlot) {
+    return `
+      select key from holdfast_jobs
+      where ${DIALECT.in("slot", "text", ":slots")} and slot is not null
+        and (state = 'pending' or state = 'running' or state = 'waiting') and +key > :from and +key < :to
+        and (${(states ?? []).map((state) => `state = '${state}'`).join(" or ")})`;
+  }
+  if (states === null || !isByIndex(asked)) return "select key from holdfast_jobs where key > :from and key < :to";
+  const of = (state: JobState): string => {
+    // Few jobs run at once: the plus makes SQLite find them by their own index, and not walk history by the key.
+    const key = state === "running" ? "+key" : "key";
+    return `
+      select key from (
+        select key from holdfast_jobs where state = '${state}' and ${key} > :from and ${key} < :to
+        order by ${key} ${newest ? "desc" : ""} limit :slice)`;
+  };
+  return states.map(of).join(" union all ");
+}
 
 /** Finds the keys of public ids. */
 export class JobIds {

@@ -97,7 +97,9 @@ create table ${s}.jobs (
   slot           text,
   input          text,
   output         text,
-  error          text
+  error          text,
+  -- JSON of what few jobs have, such as tags.
+  meta           text
 ) with (
   -- Room beside each row for the next version of it.
   fillfactor = 50,

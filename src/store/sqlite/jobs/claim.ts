@@ -184,8 +184,9 @@ export class Claim {
     const lane = head.claimable.lane.id;
     const limits = row[8];
     if (head.input === ELSEWHERE) head.input = (this.#sql.input.row(key)?.[0] ?? null) as string | null;
-    const [, , policy, , created_at, id, , scheduled_for, , slot, stored] = row;
-    if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input: head.input, scheduled_for, limits })) {
+    const [, , policy, , created_at, id, , scheduled_for, , slot, meta, stored] = row;
+    const { input } = head;
+    if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits, meta })) {
       this.#parts.damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
       return "held";
     }

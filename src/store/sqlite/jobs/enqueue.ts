@@ -11,7 +11,7 @@ import {
 import type { JobState } from "../../../core/jobs/job.ts";
 import { limitsText } from "../../../core/limits/limit-gate.ts";
 import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
-import { ELSEWHERE, isLarge, publicId, slotOf } from "../../job-row.ts";
+import { ELSEWHERE, isLarge, metaOf, publicId, slotOf } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { ArtifactCheck } from "../../sql/work/work-batch.ts";
@@ -54,8 +54,8 @@ export class Enqueue {
         `insert into holdfast_jobs (${COLUMNS}) values ${Array(ROWS).fill("(?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)").join(", ")}`,
       ),
       insertWhole: db.prepare(
-        `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, error, finished_at)
-         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+        `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, meta, error, finished_at)
+         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       ),
       insertInput: db.prepare("insert into holdfast_inputs (job, body) values (?, ?)"),
       insertId: db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)"),
@@ -101,14 +101,15 @@ export class Enqueue {
       const input = large ? ELSEWHERE : job.input;
       const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
       const { priority, scheduledFor = null } = job;
-      const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits };
+      const meta = job.tags === undefined ? null : metaOf(job);
+      const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits, meta };
       const checksum = jobChecksum({ ...checked, input: job.input });
       let broken = false;
-      if (limits === null && job.after === undefined && job.scheduledFor === undefined) {
+      if (limits === null && meta === null && job.after === undefined && job.scheduledFor === undefined) {
         plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
-        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits };
+        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits, meta };
         broken = this.#writeWhole(tx, row, admission.initialState(job)) === "cancelled";
       }
       if (large) this.#sql.insertInput.run(key, job.input);
@@ -144,7 +145,7 @@ export class Enqueue {
     const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
     const endedAt = error === null ? null : tx.now;
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
-    this.#sql.insertWhole.run(...values, row.checksum, row.scheduledFor, limits, error, endedAt);
+    this.#sql.insertWhole.run(...values, row.checksum, row.scheduledFor, limits, row.meta, error, endedAt);
     if (state === "cancelled") this.#parts.effects.add(key, lane, "cancelled");
     if (state === "waiting") for (const { job } of standing.for) this.#parts.waits.add(key, job);
     return state;
@@ -211,6 +212,7 @@ interface Row {
   checksum: number;
   scheduledFor: number | null;
   limits: string | null;
+  meta: string | null;
 }
 
 export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;

@@ -70,6 +70,8 @@ create table holdfast_jobs (
   input        text,
   output       text,
   error        text,
+  -- JSON of what few jobs have, such as tags.
+  meta         text,
   checksum     integer
 );
 

@@ -265,7 +265,7 @@ export const CHECKED_TABLES: readonly CheckedRows[] = [
     table: "holdfast_jobs",
     kind: "job",
     key: ["key"],
-    select: `key, lane, priority, policy, created_at, id, slot, coalesce(body, input) as input, scheduled_for, limits, checksum
+    select: `key, lane, priority, policy, created_at, id, slot, coalesce(body, input) as input, scheduled_for, limits, meta, checksum
       from holdfast_jobs left join holdfast_inputs on job = key and input = '${ELSEWHERE}'`,
     checksumOf: (row) => jobChecksum(row as unknown as CheckedJob),
   },
