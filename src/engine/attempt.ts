@@ -51,6 +51,9 @@ export class Attempt implements LeaseOwner, Settlement {
   commit: CommitRows[] | undefined;
   work: WorkEnd | undefined;
   decided: Next | undefined;
+  /** By the monotonic clock. */
+  startedAt = 0;
+  runMs = 0;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
   #aborted: AbortCode | null = null;

@@ -15,6 +15,7 @@ import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } fro
 import { LeaseTable, Keeper, KeeperFile, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
+import { MinuteRecorder } from "./minutes.ts";
 import { Heartbeats } from "./maintenance/heartbeats.ts";
 import { CHECKS, needsOperator, recoveryPending, runChecks } from "./maintenance/recovery.ts";
 import { Relays } from "./events/relays.ts";
@@ -52,6 +53,7 @@ export class Engine {
   readonly heartbeats: Heartbeats;
   readonly program: string;
   readonly actor: string;
+  readonly minutes: MinuteRecorder;
   readonly artifactFolder: ArtifactFolder;
   readonly #owners: (LeaseOwner | undefined)[] = [];
   readonly #timedOut = new Map<number, Claimed>();
@@ -133,6 +135,7 @@ export class Engine {
         return this.#hasThread;
       },
     });
+    this.minutes = new MinuteRecorder({ store, clock: this.clock, log: this.log });
     const { onStop } = options;
     this.janitor = new Janitor({
       store,
@@ -293,6 +296,7 @@ export class Engine {
     await this.janitor.stop();
     await this.#stopThread();
     await this.#releaseAll();
+    await this.minutes.flush();
     await this.artifactFolder.close();
     if (this.self !== UNREGISTERED) {
       await this.store.processes

@@ -195,9 +195,18 @@ export class WorkerLoop implements Worker {
   #onSettled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
+    this.#count(attempt);
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
     if (attempt.outcome.kind !== "succeeded") this.#drained?.unsuccessful.push(attempt);
+  }
+
+  #count({ claimed, outcome, decided, runMs }: Attempt): void {
+    if (outcome.kind === "released" || outcome.kind === "interrupted") return;
+    const end = outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed";
+    const readyAt = Math.max(claimed.createdAt, claimed.scheduledFor ?? 0);
+    const waitMs = claimed.attempt === 1 ? claimed.expiresAt - claimed.lease - readyAt : null;
+    this.#engine.minutes.record(claimed.queue, { end, waitMs, runMs });
   }
 
   async #claim(max: number): Promise<void> {
@@ -356,6 +365,7 @@ export class WorkerLoop implements Worker {
     if (attempt.lost !== null) return;
     // False: the keeper has just returned the job.
     if (!this.#engine.leaseTable.start(attempt.slot, now + attempt.claimed.policy.timeout)) return;
+    attempt.startedAt = now;
     this.#running.add(attempt);
     if (this.#drained !== null) this.#drained.ran++;
     this.#executor.run(attempt);
@@ -364,6 +374,7 @@ export class WorkerLoop implements Worker {
   #finish(attempt: Attempt, outcome: Outcome): void {
     if (!this.#running.delete(attempt)) return;
     attempt.isOver = true;
+    attempt.runMs = this.#engine.clock.monotonic() - attempt.startedAt;
     if (attempt.lost === null) this.#settler.record(attempt, outcome);
     this.#scheduleTurn();
     this.#startWaiting();

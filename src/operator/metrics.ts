@@ -15,10 +15,11 @@ export async function metricsSnapshot(
   const { store, location, clock, isReadOnly } = hf.engine;
   // Empty queues have finished jobs too.
   const counted = store.queries.overview();
-  const [overview, queues, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
+  const [overview, queues, minutes, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
     // What could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     ifReadable(async () => (await counted).queues),
+    ifReadable(() => store.minutes.read("totals")),
     ifReadable(async () => (await store.builds.list({ newest: true })).items),
     ifReadable(() => store.schedules.list()),
     ifReadable(() => store.sinks.list()),
@@ -37,6 +38,7 @@ export async function metricsSnapshot(
     isHealthy: alarms !== null && !alarms.some(({ grave }) => grave),
     alarms: alarms && countBy(ALARM_CODES, alarms, ({ code }) => code),
     queues,
+    minutes,
     expiredLeases: gauged && gauged.expiredLeases,
     processes: overview && countBy(LIVES, overview.processes, ({ life }) => life),
     workers: overview && workersIn(overview).length,
@@ -63,6 +65,7 @@ export function unopenedSnapshot({ at, isDamaged }: Pick<MetricsSnapshot, "at" |
     isHealthy: false,
     alarms: null,
     queues: null,
+    minutes: null,
     expiredLeases: null,
     stale: null,
     processes: null,

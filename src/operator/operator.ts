@@ -2,6 +2,7 @@ import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
+import { MINUTE_MS, type QueueMinute } from "../core/jobs/minutes.ts";
 import type { Job } from "../core/jobs/job.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
@@ -145,6 +146,11 @@ export class Operator {
 
   async queues(): Promise<QueueOverview[]> {
     return (await this.#engine.store.queries.overview()).queues;
+  }
+
+  /** What ended in the last minutes, by minute and queue. */
+  minutes(last: number, of: { queue?: string }): Promise<QueueMinute[]> {
+    return this.#engine.store.minutes.read({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
   }
 
   setPaused(queue: string, paused: boolean): Promise<boolean> {

@@ -80,6 +80,7 @@ export function toClaimed(
     lease,
     expiresAt: now + lease,
     scheduledFor,
+    createdAt,
   };
 }
 

@@ -26,6 +26,7 @@ export const OPERATIONS = [
   "listed",
   "lock",
   "migrate",
+  "minutes",
   "pause",
   "progress",
   "prune",

@@ -11,6 +11,7 @@ import type { AuditStore } from "./audit.ts";
 import type { BuildStore } from "./builds.ts";
 import type { EventStore, SinkStore } from "./events.ts";
 import type { DamageStore, MaintenanceStore } from "./maintenance.ts";
+import type { MinuteStore } from "./minutes.ts";
 import type { LockStore, QueueStore, ScheduleStore } from "./queues.ts";
 import type { QueryStore } from "./queries.ts";
 import type { ProcessStore } from "./processes.ts";
@@ -43,6 +44,7 @@ export interface Store {
   readonly schedules: ScheduleStore;
   readonly events: EventStore;
   readonly sinks: SinkStore;
+  readonly minutes: MinuteStore;
 
   /** Each job by itself; `whole`: all or none, and the answer to a refusal is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;
@@ -148,6 +150,7 @@ export interface Claimed extends LeaseRef {
   lease: number;
   expiresAt: number;
   scheduledFor: number | null;
+  createdAt: number;
 }
 
 export interface Settlement extends LeaseRef {

@@ -19,6 +19,7 @@ import { leadCases } from "./leads.cases.ts";
 import { leaseCases } from "./leases.cases.ts";
 import { limitCases } from "./limits.cases.ts";
 import { lockCases } from "./locks.cases.ts";
+import { minuteCases } from "./minutes.cases.ts";
 import { lookCases } from "./look.cases.ts";
 import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
@@ -69,6 +70,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   dependencies: dependencyCases,
   limits: limitCases,
   queues: queueCases,
+  minutes: minuteCases,
   locks: lockCases,
   schedules: scheduleCases,
   notes: noteCases,

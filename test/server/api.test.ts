@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
 import { items, type Job, job, pipeline } from "../../src/index.ts";
+import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
+import { drain } from "../../src/testing/index.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
 import { called, endServer, errorOf, type Site, site, skips, STORES } from "./parts.ts";
 
@@ -101,6 +103,23 @@ for (const store of STORES) {
       assert.equal(await stateOf(one, id), "pending");
       assert.deepEqual(await one.call("schedules.remove", { path }), { changed: true });
       assert.deepEqual(await one.call("schedules.remove", { path }), { changed: false });
+    });
+
+    test("what ended is counted by queue and minute, and shown with histograms", async (t) => {
+      const one = await site(t, store);
+      const mail = job({ name: "mail", retry: { attempts: 1 }, run: ({ input }) => assert.ok(input) });
+      await one.hf.enqueueMany(mail, [1, 1, 0]);
+      await drain(one.hf, [mail]);
+      await one.hf.engine.minutes.flush();
+      const { items: minutes } = await one.call<{ items: QueueMinute[] }>("stats.get", { query: { queue: "mail" } });
+      const sum = noMinute();
+      for (const counted of minutes) addMinutes(sum, counted);
+      assert.deepEqual([sum.succeeded, sum.failed, sum.retried], [2, 1, 0]);
+      assert.deepEqual(
+        [sum.waits, sum.runs].map((buckets) => buckets.reduce((a, b) => a + b)),
+        [3, 3],
+      );
+      assert.match(await (await one.fetch("metrics")).text(), /^holdfast_job_run_seconds_count\{queue="mail"\} 3$/m);
     });
 
     test("builds are listed, explained, approved and refused", async (t) => {

@@ -339,7 +339,8 @@ export class Model {
     const { id, name, queue, version, input, attempt, priority } = job;
     const { lease, expiresAt } = job.lease ?? { lease: 0, expiresAt: 0 };
     const suspect = "suspect" in rest ? { suspect: job.crashes > 0 } : {};
-    const made = { id, name, queue, version, input, attempt, priority, scheduledFor: job.scheduledFor };
+    const { scheduledFor, createdAt } = job;
+    const made = { id, name, queue, version, input, attempt, priority, scheduledFor, createdAt };
     return { job: key, fence, policy, ...made, lease, expiresAt, ...suspect };
   }
 }

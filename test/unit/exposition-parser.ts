@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 export interface ParsedFamily {
   help: string;
   type: string;
-  samples: { labels: Record<string, string>; value: number }[];
+  samples: { labels: Record<string, string>; value: number; suffix: string }[];
 }
 
 const NAME = "[a-zA-Z_:][a-zA-Z0-9_:]*";
@@ -31,14 +31,16 @@ export function parseExposition(text: string): Map<string, ParsedFamily> {
       seen = new Set();
     } else if (what === "TYPE") {
       assert.ok(last?.name === about && last.family.type === "" && last.family.samples.length === 0, line);
-      assert.match(rest, /^(counter|gauge)$/);
+      assert.match(rest, /^(counter|gauge|histogram)$/);
       last.family.type = rest;
     } else {
-      const [, name, labels = "", value = ""] = SAMPLE.exec(line) ?? assert.fail(`no sample: ${line}`);
-      assert.ok(last !== null && last.name === name && last.family.type !== "", line);
-      assert.ok(!seen.has(labels), `twice: ${line}`);
-      seen.add(labels);
-      last.family.samples.push({ labels: labelsOf(labels), value: Number(value.replace("Inf", "Infinity")) });
+      const [, name = "", labels = "", value = ""] = SAMPLE.exec(line) ?? assert.fail(`no sample: ${line}`);
+      assert.ok(last !== null && name.startsWith(last.name) && last.family.type !== "", line);
+      const suffix = name.slice(last.name.length);
+      assert.match(suffix, last.family.type === "histogram" ? /^_(bucket|sum|count)$/ : /^$/, line);
+      assert.ok(!seen.has(suffix + labels), `twice: ${line}`);
+      seen.add(suffix + labels);
+      last.family.samples.push({ labels: labelsOf(labels), value: Number(value.replace("Inf", "Infinity")), suffix });
     }
   }
   for (const [name, { samples }] of families) assert.ok(samples.length > 0, `${name} has samples`);

@@ -1,12 +1,18 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { test } from "node:test";
+import { countAttempt, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { exposition, type MetricsSnapshot, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
 import { unopenedSnapshot } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
+const hasPromtool = spawnSync("promtool", ["--version"]).status === 0;
 const COUNTS = { waiting: 1, pending: 2, running: 3, succeeded: 4, failed: 5, cancelled: 6, quarantined: 7 };
 const REPORT = { ...NO_COUNTS, jobsRecovered: 4, recoveryDurationMs: 1_500 };
+
+const MINUTE: QueueMinute = { queue: "mail", minute: 0, ...noMinute() };
+for (const runMs of [3, 20, 1e9]) countAttempt(MINUTE, { end: "succeeded", waitMs: runMs === 3 ? 200 : null, runMs });
 
 /** Something of everything. */
 const FACTS: MetricsSnapshot = {
@@ -20,6 +26,7 @@ const FACTS: MetricsSnapshot = {
     { name: "mail", paused: true, counts: COUNTS, oldestAt: 998_750, ended: 90 },
     { name: 'the "odd"\\one\n', paused: false, counts: COUNTS, ended: 0 },
   ],
+  minutes: [MINUTE],
   expiredLeases: 2,
   stale: { entries: 3, locks: 4 },
   processes: { alive: 3, dead: 1 },
@@ -81,8 +88,51 @@ test("every family has samples when everything is known, with the labels that it
   for (const [name, { type, help, labels }] of Object.entries(METRICS)) {
     const family = families.get(`holdfast_${name}`);
     assert.deepEqual([family?.type, family?.help], [type, help]);
-    for (const sample of family?.samples ?? []) assert.deepEqual(Object.keys(sample.labels), labels, name);
+    for (const sample of family?.samples ?? []) {
+      const own = sample.suffix === "_sum" || sample.suffix === "_count" ? labels.filter((label) => label !== "le") : labels;
+      assert.deepEqual(Object.keys(sample.labels), own, name);
+    }
   }
+});
+
+test("a histogram counts what lies below each bound, and ends with all of them", () => {
+  const { samples = [] } = parse(FACTS).get("holdfast_job_run_seconds") ?? {};
+  const buckets = samples.filter(({ suffix }) => suffix === "_bucket");
+  assert.deepEqual(
+    buckets.slice(0, 2).map(({ labels, value }) => [labels["le"], value]),
+    [
+      ["0.005", 1],
+      ["0.025", 2],
+    ],
+  );
+  assert.deepEqual([buckets.at(-1)?.labels["le"], buckets.at(-1)?.value], ["+Inf", 3]);
+  assert.equal(samples.find(({ suffix }) => suffix === "_count")?.value, 3);
+  assert.equal(samples.find(({ suffix }) => suffix === "_sum")?.value, (1e9 + 23) / 1_000);
+});
+
+test("promtool finds nothing to complain about", { skip: hasPromtool ? false : "there is no promtool here" }, () => {
+  const { status, stderr, stdout } = spawnSync("promtool", ["check", "metrics"], {
+    input: exposition(familiesOf(FACTS)),
+    encoding: "utf8",
+  });
+  assert.deepEqual([status, stderr, stdout], [0, "", ""]);
+});
+
+test("many queues share one label for the rest, and nothing is lost in the sum", () => {
+  const queues = Array.from({ length: 1_000 }, (_, i) => ({ name: `q${i}`, paused: false, counts: COUNTS, ended: i }));
+  const minutes = queues.map(({ name }) => ({ ...MINUTE, queue: name }));
+  const families = parse({ ...FACTS, queues, minutes });
+  const pending = families.get("holdfast_jobs")?.samples.filter(({ labels }) => labels["state"] === "pending") ?? [];
+  assert.equal(pending.length, 201);
+  assert.equal(
+    pending.reduce((sum, { value }) => sum + value, 0),
+    1_000 * COUNTS.pending,
+  );
+  const counts = families.get("holdfast_job_run_seconds")?.samples.filter(({ suffix }) => suffix === "_count") ?? [];
+  assert.deepEqual(
+    [counts.length, counts.reduce((sum, { value }) => sum + value, 0), counts.at(-1)?.labels["queue"]],
+    [201, 3_000, "(other)"],
+  );
 });
 
 test("names are as Prometheus wants them: counters and nothing else end in _total, and units are base units", () => {

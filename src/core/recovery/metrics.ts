@@ -1,3 +1,4 @@
+import { addMinutes, BUCKET_BOUNDS_MS, noMinute, type QueueMinute } from "../jobs/minutes.ts";
 import { JOB_STATES, type JobState } from "../jobs/job.ts";
 import { BUILD_STATES, type BuildState } from "../pipelines/build.ts";
 import type { RecoveryCounts } from "./recovery-report.ts";
@@ -10,6 +11,8 @@ export interface MetricsSnapshot {
   isPending: boolean;
   alarms: Readonly<Record<string, number>> | null;
   isHealthy: boolean;
+  /** All that was ever counted, by queue. */
+  minutes: readonly QueueMinute[] | null;
   queues: readonly QueueSnapshot[] | null;
   expiredLeases: number | null;
   stale: { entries: number; locks: number } | null;
@@ -73,6 +76,11 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     ...perQueue("Jobs that have ended, including jobs that were removed since.", ({ ended }) => ended),
     type: "counter",
   },
+  job_wait_seconds: histogram("Time from a job's creation, or its tick, to its first start, by queue.", (one) => [
+    one.waits,
+    one.waitMs,
+  ]),
+  job_run_seconds: histogram("Time that attempts ran, by queue.", (one) => [one.runs, one.runMs]),
   queue_paused: perQueue("1 when the queue is paused.", ({ paused }) => (paused ? 1 : 0)),
   queue_oldest_pending_seconds: perQueue("Age of the oldest pending job that is ready to run.", ({ oldestAt }, at) =>
     oldestAt === undefined ? 0 : seconds(at - oldestAt),
@@ -175,13 +183,45 @@ export const METRICS: Readonly<Record<string, Metric>> = {
   backup_newest_timestamp_seconds: gauge("Time of the newest backup.", ({ backups }) => seconds(backups?.newest)),
 };
 
-export function familiesOf(facts: MetricsSnapshot): Family[] {
+export function familiesOf(snapshot: MetricsSnapshot): Family[] {
+  const facts = { ...snapshot, ...capQueues(snapshot) };
   return Object.entries(METRICS).map(([name, { type, help, samples }]) => ({
     name: `${PREFIX}_${name}`,
     type,
     help,
     samples: samples(facts),
   }));
+}
+
+/** More queues than this share the label of the rest: each label costs Prometheus a series for ever. */
+const MAX_QUEUES = 200;
+const REST = "(other)";
+
+function capQueues({ queues, minutes }: MetricsSnapshot): Pick<MetricsSnapshot, "queues" | "minutes"> {
+  if (queues === null || queues.length <= MAX_QUEUES) return { queues, minutes };
+  const byEnded = queues.toSorted((a, b) => b.ended - a.ended);
+  const kept = byEnded.slice(0, MAX_QUEUES);
+  const names = new Set(kept.map(({ name }) => name));
+  const rest: QueueMinute = { queue: REST, minute: 0, ...noMinute() };
+  for (const one of minutes ?? []) if (!names.has(one.queue)) addMinutes(rest, one);
+  return {
+    queues: [...kept, sumQueues(byEnded.slice(MAX_QUEUES))],
+    minutes: minutes && [...minutes.filter(({ queue }) => names.has(queue)), rest],
+  };
+}
+
+function sumQueues(queues: readonly QueueSnapshot[]): QueueSnapshot {
+  const counts = Object.fromEntries(
+    JOB_STATES.map((state) => [state, queues.reduce((sum, one) => sum + one.counts[state], 0)]),
+  ) as QueueSnapshot["counts"];
+  const oldest = queues.flatMap(({ oldestAt }) => oldestAt ?? []);
+  return {
+    name: REST,
+    paused: false,
+    counts,
+    ended: queues.reduce((sum, { ended }) => sum + ended, 0),
+    ...(oldest.length === 0 ? {} : { oldestAt: oldest.reduce((a, b) => Math.min(a, b)) }),
+  };
 }
 
 /** Null and undefined: unknown. An unknown value is left out: a zero would be a claim. */
@@ -206,6 +246,26 @@ function perQueue(help: string, read: (queue: QueueSnapshot, at: number) => numb
   return gauge(help, samples, ["queue"]);
 }
 
+/** Of what workers counted, up to a minute ago. */
+function histogram(help: string, read: (queue: QueueMinute) => [buckets: readonly number[], sumMs: number]): Metric {
+  const samples = ({ minutes }: MetricsSnapshot) =>
+    (minutes ?? []).flatMap((one) => {
+      const [buckets, sumMs] = read(one);
+      let below = 0;
+      const of = (suffix: string, value: number, labels: Sample["labels"] = {}): Sample => ({
+        value,
+        suffix,
+        labels: { queue: one.queue, ...labels },
+      });
+      const counted = buckets.map((n, i) => {
+        const bound = BUCKET_BOUNDS_MS[i];
+        return of("_bucket", (below += n), { le: bound === undefined ? "+Inf" : String(bound / 1_000) });
+      });
+      return counted.concat(of("_sum", sumMs / 1_000), of("_count", below));
+    });
+  return { type: "histogram", help, labels: ["queue", "le"], samples };
+}
+
 function perSink(help: string, read: (sink: NonNullable<MetricsSnapshot["sinks"]>[number], at: number) => number | null): Metric {
   const samples = ({ sinks, at }: MetricsSnapshot) =>
     sinks && sinks.map((sink) => sample(read(sink, at) ?? 0, { sink: sink.name, kind: sink.kind }));
@@ -227,7 +287,7 @@ function seconds(millis: number | null | undefined): number | null {
 /** Samples of one name. A counter never falls within one database. */
 export interface Family {
   name: string;
-  type: "gauge" | "counter";
+  type: "gauge" | "counter" | "histogram";
   help: string;
   samples: readonly Sample[];
 }
@@ -235,6 +295,8 @@ export interface Family {
 interface Sample {
   labels: Readonly<Record<string, string>>;
   value: number;
+  /** Of a histogram: which of its series this is. */
+  suffix?: string;
 }
 
 /** Prometheus' text format. A family without samples is left out. */
@@ -244,7 +306,7 @@ export function exposition(families: readonly Family[]): string {
 
 function familyText({ name, type, help, samples }: Family): string {
   if (samples.length === 0) return "";
-  const lines = samples.map(({ labels, value }) => `${name}${labelsText(labels)} ${valueText(value)}\n`);
+  const lines = samples.map(({ labels, value, suffix = "" }) => `${name}${suffix}${labelsText(labels)} ${valueText(value)}\n`);
   return `# HELP ${name} ${escape(help)}\n# TYPE ${name} ${type}\n${lines.join("")}`;
 }
 

@@ -1,5 +1,7 @@
 import * as z from "zod/mini";
-import { route } from "../route.ts";
+import { BUCKET_BOUNDS_MS } from "../../core/jobs/minutes.ts";
+import { definedOnly } from "../../core/text/options.ts";
+import { queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
 
 const { instant, text } = schemas;
@@ -9,6 +11,19 @@ const queue = z.object({
   counts: schemas.counts,
   oldestAt: z.optional(instant),
 });
+/** Minutes since 1970, counts, sums in milliseconds, and how many lie in each bucket. */
+const minute = z.object({
+  queue: z.string(),
+  minute: z.int(),
+  succeeded: z.int(),
+  failed: z.int(),
+  retried: z.int(),
+  waitMs: z.int(),
+  waits: z.array(z.int()),
+  runMs: z.int(),
+  runs: z.array(z.int()),
+});
+const MAX_MINUTES = 7 * 24 * 60;
 const schedule = z.object({
   key: z.string(),
   job: z.string(),
@@ -27,6 +42,18 @@ export const QUEUE_ROUTES = [
     role: "read",
     answer: z.object({ items: z.array(queue) }),
     run: async ({ hf }) => ({ items: await hf.queues.list({ incomplete: true }) }),
+  }),
+  route("get", "/stats", {
+    id: "stats.get",
+    summary:
+      "What ended in each queue and minute, with histograms of waits and run times. Workers add their counts once a minute.",
+    role: "read",
+    query: { minutes: z._default(queryNumber(1, MAX_MINUTES), 60), queue: z.optional(text) },
+    answer: z.object({ boundsMs: z.array(z.int()), items: z.array(minute) }),
+    run: async ({ operator, query }) => ({
+      boundsMs: BUCKET_BOUNDS_MS,
+      items: await operator.minutes(query.minutes, definedOnly({ queue: query.queue })),
+    }),
   }),
   route("post", "/queues/:name/pause", {
     id: "queues.pause",

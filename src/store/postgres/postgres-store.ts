@@ -83,6 +83,7 @@ export class PostgresStore implements Store {
   readonly schedules: Schedules;
   readonly events: EventLog;
   readonly sinks: Sinks;
+  readonly minutes: StoreParts["minutes"];
   readonly #opened: OpenedPostgres;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
@@ -144,6 +145,7 @@ export class PostgresStore implements Store {
     this.schedules = parts.schedules;
     this.events = parts.events;
     this.sinks = parts.sinks;
+    this.minutes = parts.minutes;
     const name = options.schema ?? "holdfast";
     this.maintenance = new Maintenance(s, { access, time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);

@@ -2,6 +2,7 @@ import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
+import { Minutes } from "../sql/minutes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
@@ -87,6 +88,7 @@ export function storeParts(
     queries: new Queries(dialect, queryDialect(s), catalog.over(access.read), scripts),
     queues: new Queues({ settings, audit }, scripts),
     events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId }, scripts),
+    minutes: new Minutes(dialect, scripts),
     sinks: new Sinks(dialect, { audit, numbers }, scripts),
     auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
     work: new Work(dialect, { batches, hooks, guards }, scripts),

@@ -85,6 +85,7 @@ export class SqliteStore implements Store {
   readonly schedules: StoreParts["schedules"];
   readonly events: StoreParts["events"];
   readonly sinks: StoreParts["sinks"];
+  readonly minutes: StoreParts["minutes"];
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -180,6 +181,7 @@ export class SqliteStore implements Store {
     this.schedules = parts.schedules;
     this.events = parts.events;
     this.sinks = parts.sinks;
+    this.minutes = parts.minutes;
     const { enqueueParts, lanes } = parts;
     this.#group = new GroupCommit(db, {
       path,

@@ -3,6 +3,7 @@ import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
+import { Minutes } from "../sql/minutes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
@@ -71,6 +72,7 @@ export class StoreParts {
   readonly builds: Builds;
   readonly work: Work;
   readonly recoveries: Recoveries;
+  readonly minutes: Minutes;
 
   constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
     const { db, databaseId, durability } = opened;
@@ -85,6 +87,7 @@ export class StoreParts {
     this.queues = new Queues({ settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
     this.notes = new Notes(db);
+    this.minutes = new Minutes(DIALECT, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
       db,

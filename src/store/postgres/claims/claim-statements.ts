@@ -74,6 +74,7 @@ export function toClaimed(row: Started, catalog: Catalog): Claimed {
     lease,
     expiresAt,
     scheduledFor,
+    createdAt,
   };
 }
 

@@ -1,3 +1,5 @@
+import { MINUTE_COLUMNS } from "../../sql/minutes.ts";
+
 /** Queues, limits, schedules, and events with their sinks. A queue without any of them has no row here. */
 export const sql = (s: string): string => `
 create table ${s}.queues (
@@ -10,6 +12,16 @@ create table ${s}.queues (
   -- begins when every transaction before this xid, without its sign, has ended.
   backfill  bigint
 );
+
+-- What ended in each queue and minute, and how long jobs waited and ran: counted by workers, for the dashboard. Minute 0: all ever.
+-- wait_0, run_0 and so on count the jobs of each bucket of BUCKET_BOUNDS_MS.
+create table ${s}.minutes (
+  queue   text not null,
+  minute  bigint not null,
+  ${MINUTE_COLUMNS.map((name) => `${name} bigint not null`).join(",\n  ")},
+  primary key (queue, minute)
+);
+create index minutes_by_minute on ${s}.minutes (minute);
 
 -- A declared limit of a queue, or of a job's name in a queue. The last process to declare it wins.
 create table ${s}.limits (

@@ -1,3 +1,5 @@
+import { MINUTE_COLUMNS } from "../../sql/minutes.ts";
+
 /** Queues as they are set up, schedules, and events with their sinks. Nothing here has a row where no job asks for it. */
 export const sql = `
 create table holdfast_queues (
@@ -9,6 +11,16 @@ create table holdfast_queues (
   -- Jobs that ended before there was a \`keep\` are looked up once, from this key on; null when that is done.
   backfill integer
 ) without rowid;
+
+-- What ended in each queue and minute, and how long jobs waited and ran: counted by workers, for the dashboard. Minute 0: all ever.
+-- wait_0, run_0 and so on count the jobs of each bucket of BUCKET_BOUNDS_MS.
+create table holdfast_minutes (
+  queue   text not null,
+  minute  integer not null,
+  ${MINUTE_COLUMNS.map((name) => `${name} integer not null`).join(",\n  ")},
+  primary key (queue, minute)
+) without rowid;
+create index holdfast_minutes_by_minute on holdfast_minutes (minute);
 
 -- A limit as its definition says it: of a queue, or of a job's name in a queue. The newest process's word counts.
 create table holdfast_limits (

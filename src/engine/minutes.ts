@@ -1,0 +1,50 @@
+import {
+  countAttempt,
+  type EndedAttempt,
+  MINUTE_MS,
+  type MinuteCounts,
+  noMinute,
+  type QueueMinute,
+} from "../core/jobs/minutes.ts";
+import type { Clock } from "../core/text/duration.ts";
+import type { Store } from "../store/store.ts";
+import { describeError, type Log } from "./log.ts";
+
+const KEPT_MINUTES = 7 * 24 * 60;
+
+/** Counts ended attempts in memory, and adds them to the database once a minute: what a killed worker counted since is lost. */
+export class MinuteRecorder {
+  readonly #parts: { store: Store; clock: Clock; log: Log };
+  readonly #counted = new Map<string, MinuteCounts>();
+  #minute = 0;
+  #cancel: (() => void) | null = null;
+
+  constructor(parts: { store: Store; clock: Clock; log: Log }) {
+    this.#parts = parts;
+  }
+
+  record(queue: string, attempt: EndedAttempt): void {
+    let counts = this.#counted.get(queue);
+    if (counts === undefined) this.#counted.set(queue, (counts = noMinute()));
+    countAttempt(counts, attempt);
+    if (this.#cancel !== null) return;
+    const now = this.#parts.clock.now();
+    this.#minute = Math.floor(now / MINUTE_MS);
+    this.#cancel = this.#parts.clock.after(MINUTE_MS - (now % MINUTE_MS), () => void this.flush());
+  }
+
+  async flush(): Promise<void> {
+    this.#cancel?.();
+    this.#cancel = null;
+    if (this.#counted.size === 0) return;
+    const minutes = [...this.#counted].map(([queue, counts]): QueueMinute =>
+      Object.assign(counts, { queue, minute: this.#minute }),
+    );
+    this.#counted.clear();
+    try {
+      await this.#parts.store.minutes.add(minutes, this.#minute - KEPT_MINUTES);
+    } catch (error) {
+      this.#parts.log.warn("the counts of a minute could not be written, and are lost", describeError(error));
+    }
+  }
+}
