@@ -1,3 +1,4 @@
+export type { AttemptView } from "./core/jobs/attempts.ts";
 export type { BuildState } from "./core/pipelines/build.ts";
 export type { Build } from "./core/pipelines/build-view.ts";
 export type { CommitRows, CommitTx, SqliteHandle, TransactionHandle } from "./core/jobs/job.ts";

@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import type { AttemptView } from "../core/jobs/attempts.ts";
 import {
   type Finished,
   isFinished,
@@ -47,7 +48,7 @@ interface ListOptions extends JobFilter {
 
 export class Jobs {
   static {
-    limitArguments(this.prototype, "jobs", { get: 1, list: 1, counts: 1, cancel: 1, retry: 1, wait: 2, watch: 2 });
+    limitArguments(this.prototype, "jobs", { get: 1, attempts: 1, list: 1, counts: 1, cancel: 1, retry: 1, wait: 2, watch: 2 });
   }
 
   readonly #engine: Engine;
@@ -68,6 +69,15 @@ export class Jobs {
     const { damaged } = this.#engine.store.damage;
     if (job === null && damaged !== null) throw notReadable(`Job ${id}`, damaged);
     return job;
+  }
+
+  /**
+   * Attempts of a job, oldest first: those kept that did not succeed (`attempts` of its queue, by default the last 20), and the
+   * running or succeeded one. Empty where there is no such job.
+   */
+  async attempts(id: string): Promise<AttemptView[]> {
+    this.#refuseClosed();
+    return this.#engine.store.queries.attempts(checkId(id));
   }
 
   /** A page may have fewer items than `limit`, or none, and `next`: the search continues there. */

@@ -141,6 +141,8 @@ export interface QueueOptions {
   events?: boolean;
   /** How long and how many finished jobs are kept, by state. Default: all, for ever. */
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
+  /** How many attempts that did not succeed are kept of each job, for `jobs.attempts`. Default: 20. */
+  attempts?: number;
 }
 
 export interface DeclaredLimits {
@@ -151,7 +153,7 @@ export interface DeclaredLimits {
 
 function declareQueue(name: string, queue: string | QueueOptions, limit: unknown, where: string): DeclaredLimits {
   const options = typeof queue === "string" ? undefined : queue;
-  if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep"], `The queue of ${where}`);
+  if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep", "attempts"], `The queue of ${where}`);
   const hasSettings = options !== undefined && Object.keys(options).length > 1;
   const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
   // Keyed limits first: a job that waits for its own key must not block others at a wide limit.
@@ -173,7 +175,10 @@ function settingsOf(options: QueueOptions, where: string): QueueSettings {
   if (unfinished !== undefined) throw neverRemoved(unfinished, what);
   refuseUnknown(given, FINISHED_STATES, what);
   for (const [state, one] of Object.entries(given)) keep[state as FinishedState] = checkKeep(one, state, where);
-  return { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
+  const settings: QueueSettings = { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
+  if (options.attempts !== undefined)
+    settings.attempts = checkCount(options.attempts, `\`attempts\` of the queue of ${where}`, 0);
+  return settings;
 }
 
 function neverRemoved(state: JobState, what: string): HoldfastError {

@@ -1,4 +1,5 @@
 import * as z from "zod/mini";
+import { ATTEMPT_OUTCOMES } from "../core/jobs/attempts.ts";
 import { JOB_STATES } from "../core/jobs/job.ts";
 import { BUILD_STATES } from "../core/pipelines/build.ts";
 import { queryList, queryNumber } from "./route.ts";
@@ -40,6 +41,16 @@ export const job = z.object({
   host: z.optional(z.string()),
   pid: z.optional(z.int()),
   leaseExpiresAt: z.optional(instant),
+});
+export const attempt = z.object({
+  attempt: z.int(),
+  outcome: z.enum(ATTEMPT_OUTCOMES),
+  startedAt: instant,
+  endedAt: z.optional(instant),
+  worker: z.optional(z.string()),
+  host: z.optional(z.string()),
+  pid: z.optional(z.int()),
+  error: z.optional(jobError),
 });
 export const counts = z.record(jobState, z.int());
 

@@ -87,6 +87,7 @@ export function toClaimed(
 /** `fraction` and `message` are the progress, `body` is a large input. */
 export interface JobRow {
   key: JobKey;
+  fence: Fence;
   state: JobState;
   lane: number;
   priority: number;
@@ -134,12 +135,15 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
     job.progress = row.message === null ? { fraction: row.fraction } : { fraction: row.fraction, message: row.message };
   }
   if (row.state !== "running") return job;
-  const { host, pid } = row;
-  const worker = row.worker ?? (host === null ? null : `${host}:${pid}`);
-  if (worker !== null) job.worker = worker;
-  if (host !== null && pid !== null) Object.assign(job, { host, pid });
+  Object.assign(job, holderOf(row));
   if (row.expires_at !== null) job.leaseExpiresAt = row.expires_at;
   return job;
+}
+
+/** `worker`: the name that a claim by hand was given, else host and pid of its process. */
+export function holderOf({ worker, host, pid }: Pick<JobRow, "worker" | "host" | "pid">): Pick<Job, "worker" | "host" | "pid"> {
+  const name = worker === null ? {} : { worker };
+  return host === null || pid === null ? name : { worker: `${host}:${pid}`, ...name, host, pid };
 }
 
 /** The audit also has the ids that were asked for. */

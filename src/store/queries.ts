@@ -1,3 +1,4 @@
+import type { AttemptView } from "../core/jobs/attempts.ts";
 import type { Lane } from "../core/jobs/claiming.ts";
 import type { JobSelection } from "../core/jobs/filter.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
@@ -6,6 +7,8 @@ import type { Works } from "./processes.ts";
 
 export interface QueryStore {
   get(id: string): Promise<Job | null>;
+  /** Attempts that are kept, oldest first, and the running or succeeded one. None: there is no such job. */
+  attempts(id: string): Promise<AttemptView[]>;
   /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   overview(): Promise<JobOverview>;

@@ -20,6 +20,7 @@ export interface QueueRow {
   paused: Flag;
   events: Flag;
   keep: string | null;
+  attempts: number | null;
 }
 
 export interface RuleRow {
@@ -37,9 +38,10 @@ export function toSettings(queues: readonly QueueRow[], rules: readonly RuleRow[
   return new SettingsView(queues.map(toQueue), rules.map(toRule));
 }
 
-function toQueue({ name, paused, events, keep }: QueueRow): SetQueue {
+function toQueue({ name, paused, events, keep, attempts }: QueueRow): SetQueue {
   const kept = keep === null ? {} : (JSON.parse(keep) as QueueSettings["keep"]);
-  return { name, paused: isYes(paused), events: isYes(events), keep: kept };
+  const queue = { name, paused: isYes(paused), events: isYes(events), keep: kept };
+  return attempts === null ? queue : { ...queue, attempts };
 }
 
 function toRule({ id, queue, job, position, keyed, concurrency, starts, per }: RuleRow): SetRule {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { hostname } from "node:os";
 import { after, before, test } from "node:test";
-import { type Holdfast, type Job, job, open, type Page, type StandardSchema } from "../../src/index.ts";
+import { type AttemptView, type Holdfast, type Job, job, open, type Page, type StandardSchema } from "../../src/index.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -159,10 +159,19 @@ test("jobs list and jobs show say who holds a running job, and until when", asyn
 
 test("jobs show tells everything about one job, and lets no escape codes through", async () => {
   const good = await place.json<Job>(["jobs", "show", ids.good]);
-  assert.deepEqual(good, await hf.jobs.get(ids.good));
+  assert.deepEqual(good, { ...(await hf.jobs.get(ids.good)), attempts: await hf.jobs.attempts(ids.good) });
   const { stdout } = await place.run(["jobs", "show", ids.failed]);
   assert.match(stdout, /\nqueue {5}trouble\nstate {5}failed\n[^]*\ninput {5}1\nerror {5}Error: no luck\n {10}at all\n/);
+  assert.match(
+    stdout,
+    /\n\nTRY +OUTCOME +STARTED +TOOK +WORKER +ERROR\n +1 +failed +\d{4}-\S+ \S+ +\S+ +\S+:\d+ +no luck at all\n$/,
+  );
   assert.ok(!stdout.includes("\u001b"));
+  const { attempts } = await place.json<{ attempts: AttemptView[] }>(["jobs", "show", ids.failed]);
+  assert.deepEqual(
+    attempts.map(({ outcome, host, pid }) => [outcome, host, pid]),
+    [["failed", hostname(), process.pid]],
+  );
   const { error } = await place.json<JsonError>(["jobs", "show", "nope"], 1);
   assert.equal(error.code, "NO_SUCH_JOB");
 });

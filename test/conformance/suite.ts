@@ -3,6 +3,7 @@ import { describe, test } from "node:test";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testAllOnly } from "../selection.ts";
+import { attemptCases } from "./attempts.cases.ts";
 import { auditCases } from "./audit.cases.ts";
 import { budgetCases } from "./budget.cases.ts";
 import { buildFactCases } from "./build-facts.cases.ts";
@@ -64,6 +65,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   enqueue: enqueueCases,
   claim: claimCases,
   settle: settleCases,
+  attempts: attemptCases,
   "rows of the user's own": commitRowsCases,
   leases: leaseCases,
   healing: healingCases,

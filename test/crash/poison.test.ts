@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { hostname } from "node:os";
 import { test } from "node:test";
 import { everyJob, untilDone } from "./invariants.ts";
 import { workJob } from "./jobs.ts";
@@ -35,11 +36,16 @@ wherever((stage, place) => {
     await Promise.all([done, supervise(), supervise()]);
 
     assert.equal(died, 3, "it took three workers down");
-    for (const { input, name, state, crashes } of await everyJob(hf)) {
+    for (const { id, input, name, state, crashes } of await everyJob(hf)) {
       const poison = name === "work" && (input as { poison?: boolean }).poison === true;
       assert.equal(state, poison ? "quarantined" : "succeeded");
-      if (poison) assert.equal(crashes, 3);
-      else assert.ok(crashes <= 1, `a neighbour was charged ${crashes} crashes`);
+      if (poison) {
+        assert.equal(crashes, 3);
+        const attempts = (await hf.jobs.attempts(id)).map(({ outcome, host, pid }) => ({ outcome, host, pid }));
+        const killed = scene.ran().filter((effect) => effect.id === id);
+        const expected = killed.map(({ pid }) => ({ outcome: "crashed", host: hostname(), pid }));
+        assert.deepEqual(attempts, expected, "each attempt names the process that it took down");
+      } else assert.ok(crashes <= 1, `a neighbour was charged ${crashes} crashes`);
     }
   });
 });

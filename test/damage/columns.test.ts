@@ -64,7 +64,7 @@ insert into holdfast_report_totals values (1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
 insert into holdfast_recovery_processes values (1, 2, 'dead', 3, 'host', 'program', 4);
 update holdfast_processes set works = '[]', stop = 1;
 update holdfast_locks set job = 1, fence = 2, process = 3;
-update holdfast_queues set keep = '{}', backfill = 0;
+update holdfast_queues set keep = '{}', backfill = 0, attempts = 5;
 update holdfast_limits set starts = 1, per = 2;
 update holdfast_schedules set last_at = 1, last_job = 2;
 update holdfast_builds set note = 'why', blocked = 'budget', budget_micros = 1, budget_tokens = 2 where key = 1;
@@ -79,6 +79,8 @@ update holdfast_builds set max_failures = 5, checksum = null;
 update holdfast_results set output_file = 'file', error = '{"name":"Error","message":"no"}', checksum = null;
 update holdfast_targets set parent = 'p', fingerprint = 'f', value_file = 'file', grouping = 'g', member = 'm', failure = 1, checksum = null;
 insert into holdfast_notes (job, checkpoint, fraction, message) values (2, '{}', 0.5, 'half');
+insert into holdfast_attempts (job, n, fence, attempt, outcome, started_at, ended_at, worker, host, pid, error)
+  values (2, 1, 1, 1, 'failed', 5, 6, 'worker', 'host', 7, '{"name":"Error","message":"no"}');
 `;
 
 /** One row's value in it becomes another, as a bad disk would do it: no index and no trigger knows. */

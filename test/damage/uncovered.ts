@@ -92,7 +92,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
     "stoppable",
     "works",
   ],
-  holdfast_queues: ["backfill", "events", "keep", "name", "paused"],
+  holdfast_queues: ["attempts", "backfill", "events", "keep", "name", "paused"],
   holdfast_recoveries: [
     "acknowledged_at",
     "acknowledged_by",

@@ -12,6 +12,41 @@ suite("get, list and counts", () => {
     for (const id of ["", "absent", "0".repeat(17), "x".repeat(5_000)]) assert.equal(await hf.jobs.get(id), null);
   });
 
+  test("attempts has every attempt that a worker ended, by its outcome, and then the success", async (t) => {
+    const { hf, clock } = await memory(t);
+    const at = stage<C>();
+    const tried = job({ name: "tried", retry: { attempts: 5, delay: "1s", backoff: "fixed" }, timeout: "1m", run: at.run });
+    const { id } = await hf.enqueue(tried, 1);
+    const outcomes = async () => (await hf.jobs.attempts(id)).map(({ outcome }) => outcome);
+    const first = hf.work([tried]);
+    await at.called(1);
+    assert.deepEqual(await outcomes(), ["running"]);
+    at.calls[0]?.fail(new Error("no"));
+    await clock.advance("1s");
+    await at.called(2);
+    await clock.advance("1m");
+    at.calls[1]?.end();
+    await clock.advance("1s");
+    await at.called(3);
+    const third = at.calls[2] as (typeof at.calls)[number];
+    const { signal } = third.context;
+    signal.addEventListener("abort", () => third.fail(signal.reason));
+    await Promise.all([first.stop({ drain: 0 }), clock.advance(0)]);
+    hf.work([tried]);
+    await at.called(4);
+    at.calls[3]?.end();
+    await hf.jobs.wait(id);
+    assert.deepEqual(await outcomes(), ["failed", "timed-out", "released", "succeeded"]);
+    const [failed, timedOut] = await hf.jobs.attempts(id);
+    assert.deepEqual([failed?.error?.message, timedOut?.error?.code, failed?.pid], ["no", "TIMEOUT", process.pid]);
+    assert.deepEqual(await hf.jobs.attempts("absent"), []);
+  });
+
+  test("a queue's `attempts` must be a count", () => {
+    for (const attempts of [-1, 1.5, unchecked<number>("5")])
+      assert.throws(() => job({ name: "x", queue: { name: "x", attempts }, run: () => null }), code("NUMBER_INVALID"));
+  });
+
   test("list pages through everything in creation order, whatever is added meanwhile", async (t) => {
     const { hf } = await memory(t);
     const ids = (await hf.enqueueMany(plain, Array(7).fill(0))).map(({ id }) => id);

@@ -66,6 +66,7 @@ const PARTS: Record<string, Part> = {
   "hf.jobs": {
     calls: {
       get: takes("x"),
+      attempts: takes("x"),
       list: takesOptions({}),
       counts: takesOptions({}),
       cancel: takes("x"),

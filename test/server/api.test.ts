@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { items, type Job, job, pipeline } from "../../src/index.ts";
+import { type AttemptView, items, type Job, job, pipeline } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
@@ -82,6 +82,29 @@ for (const store of STORES) {
       const again = await one.call<{ claim: { token: string } }>("claims.claim", { body: { name: "mail", worker: "python" } });
       await one.call("claims.settle", { body: { token: again.claim.token, outcome: "succeeded", output: { sent: true } } });
       assert.deepEqual((await one.call<Job>("jobs.get", { path: { id } })).output, { sent: true });
+      const { items: attempts } = await one.call<{ items: AttemptView[] }>("jobs.attempts", { path: { id } });
+      assert.deepEqual(
+        attempts.map(({ attempt, outcome, worker, error }) => [attempt, outcome, worker, error?.message]),
+        [
+          [1, "failed", "python", "no"],
+          [2, "succeeded", undefined, undefined],
+        ],
+      );
+      assert.equal((await errorOf(await one.fetch("api/v1/jobs/absent/attempts"))).code, "NO_SUCH_JOB");
+    });
+
+    test("what `redact` removes from a job's error, it removes from its attempts", async (t) => {
+      const one = await site(t, store, { redact: (shown) => ({ ...shown, error: { name: "Error", message: "redacted" } }) });
+      const id = await enqueue(one, { name: "mail", input: 1 });
+      const { claim } = await one.call<{ claim: { token: string } }>("claims.claim", {
+        body: { name: "mail", worker: "python" },
+      });
+      await one.call("claims.settle", { body: { token: claim.token, outcome: "failed", error: { message: "a secret" } } });
+      const { items: attempts } = await one.call<{ items: AttemptView[] }>("jobs.attempts", { path: { id } });
+      assert.deepEqual(
+        attempts.map(({ outcome, error }) => [outcome, error]),
+        [["failed", { name: "Error", message: "redacted" }]],
+      );
     });
 
     test("queues are paused and resumed, schedules too", async (t) => {

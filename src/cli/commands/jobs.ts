@@ -1,5 +1,6 @@
 import { type Command, Option } from "commander";
-import { ageText, untilText, instantText } from "../../core/text/duration.ts";
+import type { AttemptView } from "../../core/jobs/attempts.ts";
+import { ageText, clockText, durationText, untilText, instantText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobFilter } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
@@ -9,7 +10,7 @@ import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
 import { idsOrAll } from "../arguments.ts";
 import { addFilterOptions, type FilterOptions, filterOf } from "../job-filter.ts";
-import { type Column, labelled, oneLine, paint, printable, stateStyle, tableOr } from "../render/table.ts";
+import { type Column, labelled, oneLine, paint, printable, stateStyle, type Style, table, tableOr } from "../render/table.ts";
 import { actOnJobs, addCommand, addPageOptions, noSuchJob, onDatabase } from "../verb.ts";
 
 export function jobsCommand(parent: Command): void {
@@ -86,7 +87,7 @@ function addListQuarantined(quarantine: Command): void {
 function addShow(jobs: Command): void {
   addCommand(jobs, "show", {
     summary: "show one job",
-    description: "Show one job with its input, output, errors and holder.",
+    description: "Show one job with its input, output, error, holder and attempts.",
     examples: ["holdfast jobs show 1p0k9r3zq00000007", "holdfast jobs show invoice-2026-001 --json"],
   })
     .argument("<id>", "the job's id")
@@ -94,7 +95,8 @@ function addShow(jobs: Command): void {
       onDatabase(async ({ hf, operator }, id: string, _options: object) => {
         const job = await hf.jobs.get(id);
         if (job === null) throw noSuchJob(id);
-        return [job, () => jobPage(job, operator.now())];
+        const attempts = await hf.jobs.attempts(id);
+        return [{ ...job, attempts }, () => `${jobPage(job, operator.now())}${attemptTable(attempts, operator.now())}`];
       }),
     );
 }
@@ -224,7 +226,7 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
   return tableOr(empty, columns, items) + more;
 }
 
-function holderOf({ worker = "", host, pid }: Job): string {
+function holderOf({ worker = "", host, pid }: Pick<Job, "worker" | "host" | "pid">): string {
   const process = pid === undefined ? "" : `${host}:${pid}`;
   return worker === process || process === "" ? worker : `${worker} ${process}`;
 }
@@ -264,6 +266,24 @@ function jobPage(job: Job, now: number): string {
     ["output", job.output === undefined ? undefined : indented(JSON.stringify(job.output, null, 2))],
     ["error", job.error === undefined ? undefined : paint("yellow", indented(errorText(job.error)))],
   ]);
+}
+
+function attemptTable(attempts: readonly AttemptView[], now: number): string {
+  if (attempts.length === 0) return "";
+  const columns: Column<AttemptView>[] = [
+    { title: "TRY", right: true, value: ({ attempt }) => String(attempt) },
+    { title: "OUTCOME", value: ({ outcome }) => outcome, style: ({ outcome }) => outcomeStyle(outcome) },
+    { title: "STARTED", value: ({ startedAt }) => clockText(startedAt) },
+    { title: "TOOK", right: true, value: ({ startedAt, endedAt = now }) => durationText(Math.max(0, endedAt - startedAt)) },
+    { title: "WORKER", value: holderOf, least: 8 },
+    { title: "ERROR", value: ({ error }) => error?.message ?? "", least: 10, style: () => "dim" },
+  ];
+  return `\n\n${table(columns, attempts)}`;
+}
+
+function outcomeStyle(outcome: AttemptView["outcome"]): Style | null {
+  if (outcome === "running" || outcome === "succeeded" || outcome === "cancelled") return stateStyle(outcome);
+  return outcome === "released" ? "dim" : "yellow";
 }
 
 function progressText({ progress }: Job): string | undefined {

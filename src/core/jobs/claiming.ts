@@ -281,4 +281,6 @@ export interface Keep {
 export interface QueueSettings {
   events: boolean;
   keep: Partial<Record<FinishedState, Keep>>;
+  /** Attempts that did not succeed and are kept of each job. */
+  attempts?: number;
 }

@@ -88,7 +88,7 @@ export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
   return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
 }
 
-function crashError(crashes: number): JobError {
+export function crashError(crashes: number): JobError {
   return {
     name: "CrashError",
     code: "CRASHED",
@@ -96,7 +96,7 @@ function crashError(crashes: number): JobError {
   };
 }
 
-function stallError(crashes: number): JobError {
+export function stallError(crashes: number): JobError {
   return {
     name: "StallError",
     code: "STALLED",

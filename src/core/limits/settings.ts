@@ -1,4 +1,5 @@
 import type { Keep, QueueSettings } from "../jobs/claiming.ts";
+import { DEFAULT_ATTEMPTS_KEPT } from "../jobs/attempts.ts";
 import { FINISHED_STATES, type FinishedState } from "../jobs/job.ts";
 import { refillMs, type LimitRule } from "./limit.ts";
 
@@ -63,6 +64,10 @@ export class SettingsView {
     return this.hasRetention ? this.queues.get(queue)?.keep[state] : undefined;
   }
 
+  attemptsKept(queue: string): number {
+    return this.queues.get(queue)?.attempts ?? DEFAULT_ATTEMPTS_KEPT;
+  }
+
   rule(id: number): LimitRule {
     return this.rules.get(id)?.rule ?? UNLIMITED;
   }
@@ -90,7 +95,7 @@ function isInForce({ concurrency, rate }: LimitRule): boolean {
 /** What a store writes for a declaration. It then rechecks the counters of changed and dropped rules. */
 export type SettingsChange =
   /** Jobs that finished before are backfilled from the first on. `keep` null: all are kept. */
-  | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null }
+  | { kind: "set-queue"; name: string; events: boolean; keep: QueueSettings["keep"] | null; attempts?: number }
   | { kind: "add-rule"; at: number; queue: string; job: string; rule: LimitRule }
   | { kind: "set-rule"; id: number; rule: LimitRule }
   | { kind: "drop-rule"; id: number };
@@ -110,7 +115,8 @@ export function declarationChanges(
   const set = view.queues.get(queue);
   if (settings !== undefined && !(old && set !== undefined) && !isAlreadySet(set, settings)) {
     const keep = Object.keys(settings.keep).length === 0 ? null : settings.keep;
-    changes.push({ kind: "set-queue", name: queue, events: settings.events, keep });
+    const { events, attempts } = settings;
+    changes.push({ kind: "set-queue", name: queue, events, keep, ...(attempts === undefined ? {} : { attempts }) });
   }
   const rules = limits.map((rule, at) => {
     const job = rule.of === "job" ? name : "";
@@ -126,8 +132,8 @@ export function declarationChanges(
   return { rules, changes };
 }
 
-function isAlreadySet(set: SetQueue | undefined, { events, keep }: QueueSettings): boolean {
-  if ((set?.events ?? false) !== events) return false;
+function isAlreadySet(set: SetQueue | undefined, { events, keep, attempts }: QueueSettings): boolean {
+  if ((set?.events ?? false) !== events || set?.attempts !== attempts) return false;
   return FINISHED_STATES.every((state) => {
     const was = set?.keep[state];
     const is = keep[state];

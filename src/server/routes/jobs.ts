@@ -1,4 +1,5 @@
 import * as z from "zod/mini";
+import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -54,6 +55,17 @@ export const JOB_ROUTES = [
     answer: schemas.job,
     run: async ({ hf, options, path }) => shown((await hf.jobs.get(path.id)) ?? missing(path.id), options),
   }),
+  route("get", "/jobs/:id/attempts", {
+    id: "jobs.attempts",
+    summary: "Attempts of a job, oldest first: those kept that did not succeed, and the running or succeeded one.",
+    role: "read",
+    path: idInPath,
+    answer: z.object({ items: z.array(schemas.attempt) }),
+    run: async ({ hf, options, path }) => {
+      const job = (await hf.jobs.get(path.id)) ?? missing(path.id);
+      return { items: (await hf.jobs.attempts(path.id)).map((attempt) => shownAttempt(attempt, job, options)) };
+    },
+  }),
   route("post", "/jobs/:id/retry", {
     id: "jobs.retry",
     summary: "Starts a failed or quarantined job again, with fresh counts.",
@@ -74,6 +86,13 @@ export const JOB_ROUTES = [
 
 function shown(job: Job, { redact }: ServerOptions): Job {
   return redact === undefined ? job : redact(job);
+}
+
+/** What `redact` removes from a job's last error, it removes from the errors of its attempts. */
+function shownAttempt({ error, ...attempt }: AttemptView, job: Job, options: ServerOptions): AttemptView {
+  if (error === undefined) return attempt;
+  const { error: redacted } = shown({ ...job, error }, options);
+  return redacted === undefined ? attempt : { ...attempt, error: redacted };
 }
 
 function missing(id: string): never {

@@ -1,9 +1,11 @@
+import { CANCELLED_ATTEMPT } from "../../core/jobs/attempts.ts";
 import { FINISHED_STATES, type FinishedState, type JobState, mayMove } from "../../core/jobs/job.ts";
 import { needsAnotherStep } from "../../core/jobs/retention.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { jobsRemoved } from "../job-row.ts";
+import type { EndedAttempt } from "../sql/attempts.ts";
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import type { PruneFilter } from "../store.ts";
@@ -46,7 +48,8 @@ export class Operate {
       drop: `
         with gone as (delete from ${s}.jobs where key = any($1::bigint[]) returning key, id, state),
         remembered as (update ${s}.ids as one set ended = gone.state from gone where one.id = gone.id and one.chosen),
-        forgotten as (delete from ${s}.ids as one using gone where one.id = gone.id and not one.chosen)
+        forgotten as (delete from ${s}.ids as one using gone where one.id = gone.id and not one.chosen),
+        tried as (delete from ${s}.attempts as old using gone where old.job = gone.key)
         delete from ${s}.notes as note using gone where note.job = gone.key`,
     };
   }
@@ -155,7 +158,7 @@ interface Locked {
   limited: LimitedJob | null;
 }
 
-type CancelParts = Pick<JobParts, "catalog" | "settings" | "effects" | "waits" | "limits" | "events">;
+type CancelParts = Pick<JobParts, "catalog" | "settings" | "effects" | "waits" | "limits" | "events" | "attempts">;
 
 /**
  * Cancels jobs that have not ended, whichever process holds them. The caller holds the locks of queues with limits or work
@@ -216,7 +219,14 @@ export class Cancel {
     if (running.length > 0 && !(await this.#haveClaims(tx, running))) throw new Stalled();
     await this.#parts.settings.at(tx);
     const now = await tx.now();
-    await tx.rows(this.#sql.cancel, listOf(jobs.map(({ key }) => key)), now);
+    const recorded = runAsync(
+      this.#parts.attempts.record(
+        tx,
+        now,
+        running.map((job) => this.#attemptOf(job)),
+      ),
+    );
+    await Promise.all([recorded, tx.rows(this.#sql.cancel, listOf(jobs.map(({ key }) => key)), now)]);
     await tell();
     for (const { key } of jobs.filter(({ state }) => state === "waiting")) await this.#parts.waits.forget(tx, key);
     const of = (which: JobState) =>
@@ -233,6 +243,11 @@ export class Cancel {
       tx.ready(this.#parts.catalog.lane(lane).queue);
     }
     tx.wrote();
+  }
+
+  #attemptOf({ key: job, lane }: Locked): EndedAttempt {
+    const { settings, catalog } = this.#parts;
+    return { job, keep: settings.view.attemptsKept(catalog.lane(lane).queue), ...CANCELLED_ATTEMPT };
   }
 
   async #haveClaims(tx: Tx, running: readonly Locked[]): Promise<boolean> {

@@ -40,7 +40,7 @@ export class Settings {
     this.#sql = {
       counted: `select settings from ${s}.counter where id = 1`,
       count: `update ${s}.counter set settings = settings + 1 where id = 1 returning settings`,
-      queues: `select name, paused, events, keep from ${s}.queues`,
+      queues: `select name, paused, events, keep, attempts from ${s}.queues`,
       rules: `select id, queue, job, position, keyed, concurrency, starts, per from ${s}.limits`,
     };
   }

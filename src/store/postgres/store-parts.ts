@@ -1,3 +1,4 @@
+import { Attempts } from "../sql/attempts.ts";
 import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
@@ -54,7 +55,7 @@ export function storeParts(
 ) {
   const { s, reader, databaseId } = opened;
   const jobParts = new JobParts(s, { canDeclare: true, random, artifacts: new ArtifactCheck(asked) });
-  const { catalog, settings, enqueue, batches, outbox } = jobParts;
+  const { catalog, settings, enqueue, batches, outbox, attempts } = jobParts;
   const dialect = dialectOf(s);
   const statements = new Statements(s);
   const scripts = scriptAccess(statements, access, jobParts);
@@ -85,7 +86,7 @@ export function storeParts(
     operate: new Operate(s, { ...jobParts, cancel, audit }),
     outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
     schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
-    queries: new Queries(dialect, queryDialect(s), catalog.over(access.read), scripts),
+    queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
     queues: new Queues({ settings, audit }, scripts),
     events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId }, scripts),
     minutes: new Minutes(dialect, scripts),
@@ -139,6 +140,7 @@ export class JobParts {
   readonly enqueue: Enqueue;
   readonly buildsLock: OrderedLock;
   readonly batches: WorkBatches;
+  readonly attempts: Attempts;
   readonly #counter: OrderedLock;
 
   constructor(s: string, options: { canDeclare: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
@@ -157,6 +159,7 @@ export class JobParts {
     const database = workDatabase(s, { catalog, limits });
     const guards = { targets: UNGUARDED, results: UNGUARDED };
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
+    this.attempts = new Attempts(dialectOf(s), UNGUARDED);
     const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
     const parts = { catalog, settings, limits, waits, effects, events, batches };
     this.enqueue = new Enqueue(s, { ...parts, defersLimits: !options.canDeclare });

@@ -1,15 +1,19 @@
+import { type AttemptView, currentAttempt } from "../../core/jobs/attempts.ts";
 import type { Lane } from "../../core/jobs/claiming.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
-import { parseGeneratedId } from "../../core/text/ids.ts";
+import { type Fence, parseGeneratedId } from "../../core/text/ids.ts";
 import { type Flag, isYes, type JobRow, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
+import type { Attempts } from "./attempts.ts";
 import { type Access, type Answer, type Dialect, type Params, type Reads, type Script, together, wait } from "./script.ts";
 
 const COLUMNS = `
-  job.key, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
+  job.key, job.fence, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, job.meta, note.fraction, note.message, job.worker, process.host, process.pid, job.expires_at`;
+
+const NO_FENCE = -1 as Fence;
 
 /** What each database adds to the queries: the conditions of its partial indexes, and its own statements. */
 export interface QueryDialect {
@@ -85,14 +89,16 @@ interface Found {
 export class Queries implements QueryStore {
   readonly #access: Access;
   readonly #lanes: Lanes;
+  readonly #attempts: Attempts;
   readonly #dialect: QueryDialect;
   readonly #sql: ReturnType<typeof statements>;
   readonly #in: Dialect["in"];
 
-  constructor(dialect: Dialect, own: QueryDialect, lanes: Lanes, access: Access) {
+  constructor(dialect: Dialect, own: QueryDialect, parts: { lanes: Lanes; attempts: Attempts }, access: Access) {
     this.#in = dialect.in;
     this.#access = access;
-    this.#lanes = lanes;
+    this.#lanes = parts.lanes;
+    this.#attempts = parts.attempts;
     this.#dialect = own;
     this.#sql = statements(dialect, own);
   }
@@ -102,11 +108,29 @@ export class Queries implements QueryStore {
   }
 
   *#get(db: Reads, id: string): Script<Job | null> {
+    const row = yield* this.#row(db, id);
+    return row === undefined ? null : toJob(row, this.#lanes.lane(row.lane));
+  }
+
+  *#row(db: Reads, id: string): Script<JobRow | undefined> {
     const row = yield* db.get<JobRow>(this.#sql.byId, idParams(id));
-    if (row === undefined) return null;
+    if (row === undefined) return undefined;
     if (this.#dialect.guard.isDamaged(row)) throw damagedRow(`Job ${id}`);
     yield* wait(this.#lanes.know?.([row.lane]));
-    return toJob(row, this.#lanes.lane(row.lane));
+    return row;
+  }
+
+  attempts(id: string): Promise<AttemptView[]> {
+    return this.#access.read((db) => this.#attemptsOf(db, id));
+  }
+
+  /** The job's row is read first, so that an attempt that ends between both statements is not missing. */
+  *#attemptsOf(db: Reads, id: string): Script<AttemptView[]> {
+    const row = yield* this.#row(db, id);
+    if (row === undefined) return [];
+    const current = currentAttempt(toJob(row, this.#lanes.lane(row.lane)));
+    const fence = current.length === 0 ? NO_FENCE : row.fence;
+    return [...(yield* this.#attempts.of(db, { job: row.key, fence })), ...current];
   }
 
   async list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {

@@ -80,9 +80,9 @@ export class SettingsRows {
     for (const change of changes) {
       switch (change.kind) {
         case "set-queue": {
-          const { name, events, keep } = change;
+          const { name, events, keep, attempts = null } = change;
           const kept = keep === null ? { keep: null, backfill: null } : { keep: JSON.stringify(keep), backfill: 0 };
-          yield* tx.run(this.#sql.set, { name, events, ...kept });
+          yield* tx.run(this.#sql.set, { name, events, attempts, ...kept });
           break;
         }
         case "add-rule": {
@@ -116,8 +116,9 @@ function settingsSql({ table }: Dialect) {
       on conflict (name) do update set paused = excluded.paused where old.paused <> excluded.paused`,
     // A new `keep` also applies to jobs that ended before: they are listed from the first key on.
     set: `
-      insert into ${queues} (name, events, keep, backfill) values (:name, :events, :keep, :backfill)
-      on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill`,
+      insert into ${queues} (name, events, keep, backfill, attempts) values (:name, :events, :keep, :backfill, :attempts)
+      on conflict (name) do update set events = excluded.events, keep = excluded.keep, backfill = excluded.backfill,
+        attempts = excluded.attempts`,
     addRule: `
       insert into ${limits} (queue, job, position, keyed, concurrency, starts, per)
       values (:queue, :job, :position, :keyed, :concurrency, :starts, :per) returning id`,

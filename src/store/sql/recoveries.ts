@@ -256,10 +256,13 @@ export class Recoveries implements RecoveryStore {
   }
 
   *#reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by: string): Script<Reclaimed & { shortened: number }> {
-    const { leases, recoveryLog, audit } = this.#parts;
+    const { leases, recoveryLog, audit, processes } = this.#parts;
+    const isOwn = ({ holder }: { holder: ProcessId | null }) => holder !== null && holder === processes.self;
     const cut = judgements.filter(({ verdict }) => verdict === "cut");
     const shortened = cut.length === 0 ? 0 : yield* wait(leases.cut(tx, cut));
-    const over = judgements.flatMap(({ verdict, ...lease }) => (verdict === "cut" ? [] : [{ ...lease, kind: verdict }]));
+    const over = judgements.flatMap(({ verdict, ...lease }) =>
+      verdict === "cut" ? [] : [{ ...lease, kind: verdict, isOwn: isOwn(lease) }],
+    );
     const { reclaimed } = yield* this.#endLeases(tx, over);
     if (reclaimed.entries > 0) {
       yield* recoveryLog.record(tx, cause, { ...reclaimed, locks: 0 });

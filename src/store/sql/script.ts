@@ -184,6 +184,8 @@ export interface Settings {
 export interface ReclaimedLease extends LeaseRef {
   expiresAt: number;
   kind: "crashed" | "interrupted" | "stalled";
+  /** Held by the process that reclaims it: the answer to its claim was lost. */
+  isOwn?: boolean;
 }
 
 export interface Settle {

@@ -4,6 +4,7 @@ import { crc32 } from "node:zlib";
 export const CHECKED = {
   holdfast_ids: ["id", "job", "name", "chosen"],
   holdfast_notes: ["job", "checkpoint"],
+  holdfast_attempts: ["job", "n", "fence", "attempt", "outcome", "started_at", "ended_at", "worker", "host", "pid", "error"],
   holdfast_schedules: ["key", "cron", "timezone", "missed", "within", "overlap", "template", "name"],
   holdfast_events: ["type", "at", "transition", "job", "build", "data"],
   holdfast_builds: ["key", "id", "pipeline", "queue", "hash", "description", "options", "max_failures", "created_at"],

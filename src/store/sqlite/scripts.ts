@@ -3,6 +3,7 @@ import type { Fence } from "../../core/text/ids.ts";
 import type { BuildColumns } from "../builds.ts";
 import { isYes } from "../job-row.ts";
 import type { Operation } from "../points.ts";
+import type { AttemptGuard } from "../sql/attempts.ts";
 import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/build-rows.ts";
 import type { GuardedSchedule, ScheduleGuard } from "../sql/queues.ts";
@@ -214,6 +215,15 @@ export const BUILD_GUARD: BuildGuard = {
     values: ", :checksum",
     params: (row) => ({ checksum: rowChecksum("holdfast_builds", row) }),
   },
+};
+
+export const ATTEMPT_GUARD: AttemptGuard = {
+  columns: ", checksum",
+  check(row) {
+    const checked = row as typeof row & { checksum: number | null };
+    if (!isIntact("holdfast_attempts", checked)) throw damagedRow(`Attempt ${row.attempt} of job ${row.job}`);
+  },
+  checksum: (row) => rowChecksum("holdfast_attempts", row),
 };
 
 function checksumOf(row: GuardedSchedule): number {

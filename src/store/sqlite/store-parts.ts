@@ -1,4 +1,5 @@
 import type { Alive } from "../alive.ts";
+import { Attempts } from "../sql/attempts.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
@@ -26,6 +27,7 @@ import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
 import { JobIds, QUERY_DIALECT } from "./queries.ts";
 import {
+  ATTEMPT_GUARD,
   AUDIT_GUARDS,
   BUILD_GUARD,
   DIALECT,
@@ -100,11 +102,12 @@ export class StoreParts {
     this.sinks = new Sinks(DIALECT, { audit, numbers }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
-    const shared = { ...this.enqueueParts, locks: new ClaimLocks(db), lanes: this.lanes, random };
+    const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
+    const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     this.settle = new Settle(db, { ...shared, notes: this.notes });
     this.leases = new Leases(db, this.settle);
-    this.queries = new Queries(DIALECT, QUERY_DIALECT, this.enqueueParts.catalog, scripts);
+    this.queries = new Queries(DIALECT, QUERY_DIALECT, { lanes: this.enqueueParts.catalog, attempts }, scripts);
     const cancel = new Cancel(db, shared);
     this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), cancel });
     const { settle, leases, locks, processes } = this;

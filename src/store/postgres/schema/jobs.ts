@@ -153,6 +153,22 @@ create table ${s}.notes (
   message     text
 );
 
+-- Attempts that did not succeed, each written with its end; the last ones of each job are kept. n counts them.
+create table ${s}.attempts (
+  job         bigint not null,
+  n           integer not null,
+  fence       bigint not null,
+  attempt     integer not null,
+  outcome     text not null,
+  started_at  bigint not null,
+  ended_at    bigint not null,
+  worker      text,
+  host        text,
+  pid         integer,
+  error       text,
+  primary key (job, n)
+);
+
 -- Counts of finished jobs, so that no query counts history. Each handle adds to its own share, so that handles do not wait
 -- for one row. since, fresh, before: counts of the current minute and of the one before it, for the rate.
 create table ${s}.tally (

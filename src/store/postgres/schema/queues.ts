@@ -10,7 +10,9 @@ create table ${s}.queues (
   keep      text,
   -- Jobs that ended before \`keep\` was declared are listed once, from this key on; null when that is done. Below 0: that
   -- begins when every transaction before this xid, without its sign, has ended.
-  backfill  bigint
+  backfill  bigint,
+  -- How many attempts that did not succeed are kept of each job; null: the default.
+  attempts  bigint
 );
 
 -- What ended in each queue and minute, and how long jobs waited and ran: counted by workers, for the dashboard. Minute 0: all ever.

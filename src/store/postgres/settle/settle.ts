@@ -1,10 +1,12 @@
 import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
+import { attemptEnding } from "../../../core/jobs/attempts.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type LeaseState, leaseState, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
+import type { EndedAttempt } from "../../sql/attempts.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
@@ -21,6 +23,7 @@ export interface AttemptEnd extends LeaseRef {
   outcome: Outcome;
   /** Only if its lease still ends at this instant: then it is the lease that was judged. */
   expiresAt?: number;
+  isOwn?: boolean | undefined;
   work?: WorkEnd | undefined;
 }
 
@@ -29,7 +32,10 @@ export type SettleResult = { next: Next; outcome: Outcome } | null;
 /** Thrown if more than its own row follows from a settlement. Nothing is written. */
 export class MoreFollows extends Error {}
 
-type SettleParts = Pick<JobParts, "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches"> & {
+type SettleParts = Pick<
+  JobParts,
+  "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts"
+> & {
   random: () => number;
 };
 
@@ -135,7 +141,7 @@ export class Settle {
   }
 
   async reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Promise<(Next | null)[]> {
-    const endings = leases.map(({ job, fence, expiresAt, kind }) => ({ job, fence, expiresAt, outcome: { kind } }));
+    const endings = leases.map(({ kind, ...lease }) => ({ ...lease, outcome: { kind } }));
     return (await this.end(tx, endings)).map((ended) => ended && ended.next);
   }
 
@@ -170,8 +176,23 @@ export class Settle {
     });
     await this.#limit(tx, moves);
     const next = batch === null ? [] : moves.flatMap((move) => this.#workOver(batch, now, move));
-    await Promise.all([this.#move(tx, now, moves), batch && runAsync(this.#parts.batches.write(tx, batch))]);
+    // Sent first: it reads the holders, which the move removes.
+    const recorded = runAsync(
+      this.#parts.attempts.record(
+        tx,
+        now,
+        moves.flatMap((move) => this.#attemptOf(move)),
+      ),
+    );
+    await Promise.all([recorded, this.#move(tx, now, moves), batch && runAsync(this.#parts.batches.write(tx, batch))]);
     return { ended, next, batch };
+  }
+
+  #attemptOf({ row: { key: job, lane }, outcome, next, ending: { expiresAt, isOwn = false } }: Move): EndedAttempt[] {
+    if (outcome.kind === "succeeded") return [];
+    const { settings, catalog } = this.#parts;
+    const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
+    return [{ job, keep, ...attemptEnding(outcome, next, expiresAt !== undefined && !isOwn) }];
   }
 
   #untenable(batch: WorkBatch, { lane }: History, { job, outcome, work }: AttemptEnd): Outcome | undefined {

@@ -132,7 +132,7 @@ export class Settings {
   constructor(db: Connection, options: { canDeclare: boolean }) {
     this.declarations = new DeclarationCache(options);
     this.#sql = {
-      allQueues: db.prepare("select name, paused, events, keep from holdfast_queues"),
+      allQueues: db.prepare("select name, paused, events, keep, attempts from holdfast_queues"),
       allRules: db.prepare("select id, queue, job, position, keyed, concurrency, starts, per from holdfast_limits"),
       counted: db.prepare("select settings from holdfast_counter where id = 1"),
       count: db.prepare("update holdfast_counter set settings = settings + 1 where id = 1"),

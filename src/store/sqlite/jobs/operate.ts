@@ -1,9 +1,11 @@
+import { CANCELLED_ATTEMPT } from "../../../core/jobs/attempts.ts";
 import { type FinishedState, type JobState, mayMove } from "../../../core/jobs/job.ts";
 import { BACKFILL_ROWS, findExcess, needsAnotherStep, longerList, type ExpiredJob } from "../../../core/jobs/retention.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { jobsRemoved } from "../../job-row.ts";
+import type { Attempts } from "../../sql/attempts.ts";
 import type { Audit } from "../../sql/audit.ts";
 import { runSync } from "../../sql/script.ts";
 import type { PruneFilter } from "../../store.ts";
@@ -71,6 +73,7 @@ export class Operate {
       "delete from holdfast_ids where chosen = 0 and id = (select id from holdfast_jobs where key = ?)",
       "delete from holdfast_inputs where job = ?",
       "delete from holdfast_notes where job = ?",
+      "delete from holdfast_attempts where job = ?",
       "delete from holdfast_jobs where key = ?",
     ].map((sql) => db.prepare(sql));
   }
@@ -152,11 +155,11 @@ export class Operate {
 type CancelledRow = Omit<Row, "slot">;
 
 export class Cancel {
-  readonly #parts: JobParts;
+  readonly #parts: JobParts & { attempts: Attempts };
   readonly #row: Statement;
   readonly #cancel: Statement;
 
-  constructor(db: Connection, parts: JobParts) {
+  constructor(db: Connection, parts: JobParts & { attempts: Attempts }) {
     this.#parts = parts;
     this.#row = db.prepare("select key, state, lane, fence, gate, priority, limits from holdfast_jobs where key = :key");
     this.#cancel = db.prepare(
@@ -190,6 +193,7 @@ export class Cancel {
   #take(tx: Tx, job: JobKey): CancelledRow | undefined {
     const row = this.#row.get<CancelledRow>({ key: job });
     if (row === undefined || !mayMove("cancel", row.state)) return undefined;
+    if (row.state === "running") this.#record(tx, row);
     this.#cancel.runNamed({ key: row.key, now: tx.now });
     this.#parts.effects.add(row.key, row.lane, "cancelled");
     if (row.state === "waiting") this.#parts.waits.forget(row.key);
@@ -203,6 +207,12 @@ export class Cancel {
     }
     tx.wrote();
     return row;
+  }
+
+  #record(tx: Tx, { key, lane }: CancelledRow): void {
+    const { attempts, settings, catalog } = this.#parts;
+    const keep = settings.at(tx.settings).attemptsKept(catalog.lane(lane).queue);
+    runSync(attempts.record(tx, tx.now, [{ job: key, keep, ...CANCELLED_ATTEMPT }]));
   }
 }
 

@@ -1,9 +1,11 @@
 import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
+import { type AttemptEnding, attemptEnding, type Unsuccessful } from "../../../core/jobs/attempts.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
+import type { Attempts } from "../../sql/attempts.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
@@ -17,6 +19,7 @@ import type { JobParts } from "./enqueue.ts";
 const MANY = 4;
 
 interface SettleParts extends JobParts {
+  attempts: Attempts;
   notes: Notes;
   lanes: ClaimedLanes;
   random: () => number;
@@ -125,15 +128,14 @@ export class Settle {
     const [, , , built] = this.#sql.around.row() as [number, number, number, number];
     this.#work = built === 1 ? this.#load(tx, leases) : null;
     this.#next = [];
-    const nexts = leases.map((lease) =>
-      this.#end(tx, lease, { kind: lease.kind }, { by: "reclaimer", expiresAt: lease.expiresAt }),
-    );
+    this.#parts.settings.at(tx.settings);
+    const nexts = leases.map((lease) => this.#end(tx, lease, { kind: lease.kind }, { ...lease, by: "reclaimer" }));
     this.#write(tx);
     return nexts;
   }
 
   /** Decides by the row, and writes; null: the lease is gone, or no longer expires at `expiresAt`. */
-  #end(tx: Tx, lease: LeaseRef, outcome: Outcome, { by, expiresAt, work }: Ended): Next | null {
+  #end(tx: Tx, lease: LeaseRef, outcome: Unsuccessful, { by, expiresAt, isOwn = false, work }: Ended): Next | null {
     const row = this.#sql.history.row(lease.job, lease.fence) as HistoryRow | undefined;
     if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
     const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
@@ -145,6 +147,7 @@ export class Settle {
       this.#parts.limits.in(tx).finish(lane, limits, hasBegun(outcome));
       if (!finished && !delayed) gate = this.#parts.limits.in(tx).admit({ key: lease.job, lane, priority, limits });
     }
+    this.#record(tx, lease.job, lane, attemptEnding(outcome, next, by === "reclaimer" && !isOwn));
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
     this.#sql.move.run(
@@ -167,6 +170,12 @@ export class Settle {
     tx.ready(this.#parts.catalog.lane(lane).queue);
     if (next.dropCheckpoint) this.#parts.notes.dropCheckpoint(lease.job);
     return next;
+  }
+
+  #record(tx: Tx, job: JobKey, lane: number, ending: AttemptEnding): void {
+    const { attempts, settings, catalog } = this.#parts;
+    const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
+    runSync(attempts.record(tx, tx.now, [{ job, keep, ...ending }]));
   }
 
   #one(tx: Tx, settlement: Settlement): LeaseState {
@@ -242,6 +251,7 @@ export class Settle {
 interface Ended {
   by: "holder" | "reclaimer";
   expiresAt?: number;
+  isOwn?: boolean;
   work?: WorkEnd | undefined;
 }
 

@@ -119,6 +119,23 @@ create table holdfast_notes (
   checksum    integer
 );
 
+-- Attempts that did not succeed, each written with its end; the last ones of each job are kept. n counts them.
+create table holdfast_attempts (
+  job         integer not null,
+  n           integer not null,
+  fence       integer not null,
+  attempt     integer not null,
+  outcome     text not null,
+  started_at  integer not null,
+  ended_at    integer not null,
+  worker      text,
+  host        text,
+  pid         integer,
+  error       text,
+  checksum    integer,
+  primary key (job, n)
+) without rowid;
+
 -- How many finished jobs there are, so that no query has to count history. since, fresh, before: how many there were in
 -- the current minute and in the one before it, for the rate.
 create table holdfast_tally (

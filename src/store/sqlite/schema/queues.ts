@@ -9,7 +9,9 @@ create table holdfast_queues (
   -- How long and how many finished jobs are kept, by state, as JSON; null: all, for ever.
   keep    text,
   -- Jobs that ended before there was a \`keep\` are looked up once, from this key on; null when that is done.
-  backfill integer
+  backfill integer,
+  -- How many attempts that did not succeed are kept of each job; null: the default.
+  attempts integer
 ) without rowid;
 
 -- What ended in each queue and minute, and how long jobs waited and ran: counted by workers, for the dashboard. Minute 0: all ever.

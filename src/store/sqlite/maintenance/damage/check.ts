@@ -199,6 +199,10 @@ const CONTRADICTIONS: readonly [what: string, count: string][] = [
     "select count(*) from holdfast_notes where job not in (select key from holdfast_jobs)",
   ],
   [
+    "attempts are of a job that is not there",
+    "select count(*) from holdfast_attempts where job not in (select key from holdfast_jobs)",
+  ],
+  [
     "events have a number that was never given out",
     "select count(*) from holdfast_events where seq > (select seq from sqlite_sequence where name = 'holdfast_events')",
   ],
@@ -273,6 +277,7 @@ export const CHECKED_TABLES: readonly CheckedRows[] = [
     ...checked("holdfast_notes", "checkpoint of job", ["job"]),
     checksumOf: (row) => (row["checkpoint"] === null ? null : rowChecksum("holdfast_notes", row as never)),
   },
+  checked("holdfast_attempts", "attempt of job", ["job", "n"]),
   checked("holdfast_schedules", "schedule", ["key"]),
   checked("holdfast_events", "event", ["seq"]),
   checked("holdfast_ids", "id", ["id"]),

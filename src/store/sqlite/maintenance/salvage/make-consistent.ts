@@ -46,7 +46,7 @@ export function makeConsistent(db: Connection, { now, databaseId, waitsLost }: O
   run(
     "delete from holdfast_ids where exists (select 1 from holdfast_jobs as job where job.key = holdfast_ids.job and job.id is not holdfast_ids.id)",
   );
-  for (const table of ["holdfast_inputs", "holdfast_notes", "holdfast_waits"]) {
+  for (const table of ["holdfast_inputs", "holdfast_notes", "holdfast_attempts", "holdfast_waits"]) {
     const gone = run(`delete from ${table} where job not in (select key from holdfast_jobs)`);
     if (gone > 0) notes.push(`${gone} rows of ${table} were of jobs that are not there, and went with them.`);
   }

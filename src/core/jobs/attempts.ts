@@ -1,0 +1,66 @@
+import type { Job, JobError } from "./job.ts";
+import { crashError, type Next, type Outcome, stallError } from "./retry.ts";
+
+/** Attempts that did not succeed and are kept of each job, unless its queue says otherwise. */
+export const DEFAULT_ATTEMPTS_KEPT = 20;
+
+/** How an attempt ended. A stall, or a restart of the host, counts as "crashed"; a worker that stops releases its attempts. */
+export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
+export const ATTEMPT_OUTCOMES = ["running", "succeeded", "failed", "released", "crashed", "timed-out", "cancelled"] as const;
+
+/** One attempt of a job. */
+export interface AttemptView {
+  /** Number of the attempt, as its handler saw it; an attempt that was not charged shares its number with the next one. */
+  attempt: number;
+  outcome: AttemptOutcome;
+  startedAt: number;
+  endedAt?: number;
+  /** Of an attempt that did not succeed: the name that its claim was given, else the worker's host and pid. */
+  worker?: string;
+  host?: string;
+  pid?: number;
+  error?: JobError;
+}
+
+/** What the history keeps of an attempt's end, beside what the job's row says about the attempt. */
+export interface AttemptEnding {
+  outcome: Exclude<AttemptOutcome, "running" | "succeeded">;
+  error: JobError | null;
+}
+
+export const CANCELLED_ATTEMPT: AttemptEnding = { outcome: "cancelled", error: null };
+
+export type Unsuccessful = Exclude<Outcome, { kind: "succeeded" }>;
+
+/** `isDead`: its worker is dead, or not known to be alive. */
+export function attemptEnding(outcome: Unsuccessful, next: Next, isDead: boolean): AttemptEnding {
+  switch (outcome.kind) {
+    case "error":
+      return { outcome: isTimeout(outcome.error) ? "timed-out" : "failed", error: outcome.error };
+    case "later":
+    case "unreadable":
+      return { outcome: "failed", error: outcome.error };
+    case "released":
+      return { outcome: "released", error: null };
+    case "interrupted":
+      return { outcome: isDead ? "crashed" : "released", error: next.error };
+    case "stalled":
+      return { outcome: "crashed", error: next.error ?? stallError(next.crashes) };
+    case "crashed":
+      return { outcome: "crashed", error: next.error ?? crashError(next.crashes) };
+  }
+}
+
+/** The error with which the keeper ends an attempt at its timeout; errors of handlers may have one of both. */
+function isTimeout({ name, code }: JobError): boolean {
+  return name === "TimeoutError" && code === "TIMEOUT";
+}
+
+/** The attempt that the job's row shows: the running one, or the one that succeeded. All others are kept apart. */
+export function currentAttempt({ state, attempt, startedAt, finishedAt, worker, host, pid }: Job): AttemptView[] {
+  if ((state !== "running" && state !== "succeeded") || startedAt === undefined) return [];
+  const ended = finishedAt === undefined ? {} : { endedAt: finishedAt };
+  const name = worker === undefined ? {} : { worker };
+  const process = host === undefined || pid === undefined ? {} : { host, pid };
+  return [{ attempt, outcome: state, startedAt, ...ended, ...name, ...process }];
+}
