@@ -13,19 +13,10 @@ import { type Definition, definitionOf, type JobDef, newJob } from "./engine/def
 import type { Engine } from "./engine/engine.ts";
 import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
 import { ProgressWriter } from "./engine/attempt.ts";
-import {
-  enqueueWithin,
-  Jobs,
-  type Lock,
-  lockOf,
-  type PostgresTx,
-  Queues,
-  ifReadable,
-  type SqliteTx,
-  transact,
-} from "./engine/client.ts";
+import { enqueueWithin, Jobs, type PostgresTx, Queues, ifReadable, type SqliteTx, transact } from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";
+import { type Lock, lockOf } from "./engine/lock.ts";
 import { type RecoveryStats, type StaleStats, recoveryStats } from "./engine/maintenance/janitor.ts";
 import { recoveryPending } from "./engine/maintenance/recovery.ts";
 import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";

@@ -30,7 +30,7 @@ export { open } from "./open.ts";
 export type { OpenOptions } from "./engine/open-options.ts";
 export type { RecoveryStats, StaleStats } from "./engine/maintenance/janitor.ts";
 export type { Page } from "./engine/client.ts";
-export type { Lock } from "./engine/client.ts";
+export type { Lock } from "./engine/lock.ts";
 export type { Log } from "./engine/log.ts";
 export type { PostgresTx, SqliteTx } from "./engine/client.ts";
 export type { Worker } from "./engine/worker.ts";

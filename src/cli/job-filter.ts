@@ -1,6 +1,7 @@
 import { type Command, InvalidArgumentError, Option } from "commander";
 import { type JobFilter, parseInputPair } from "../core/jobs/filter.ts";
 import { type JobState, JOB_STATES } from "../core/jobs/job.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { definedOnly } from "../core/text/options.ts";
 import { collect, parseInstant } from "./arguments.ts";
 
@@ -39,4 +40,16 @@ function onePair(text: string, all: [string, Scalar][] = []): [string, Scalar][]
   const pair = parseInputPair(text);
   if (pair === null) throw new InvalidArgumentError("Give a path and its value, e.g. user.id=7.");
   return collect(pair, all);
+}
+
+/** An empty filter matches every job, which a typing mistake must not change. */
+export function idsOrFilter(command: Command): void {
+  const { yes: _, ...flags } = command.opts<FilterOptions & { yes?: boolean }>();
+  const hasFilter = Object.keys(filterOf(flags)).length > 0;
+  if (command.args.length > 0 !== hasFilter) return;
+  throw new HoldfastError(
+    "USAGE",
+    hasFilter ? "Both ids and a filter were given." : "Neither an id nor a filter was given.",
+    "Give the ids of jobs, or flags that say which, e.g. --state failed --queue mail.",
+  );
 }

@@ -1,4 +1,3 @@
-import { randomUUID } from "node:crypto";
 import type { AttemptView } from "../core/jobs/attempts.ts";
 import {
   type Finished,
@@ -28,6 +27,7 @@ import type { DamageStore } from "../store/maintenance.ts";
 import { countJobs } from "../store/queries.ts";
 import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
+import { changeMatching, type MatchingAction, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";
 
 /** A list's part; `next` is an opaque cursor for `after`. */
@@ -48,7 +48,18 @@ interface ListOptions extends JobFilter {
 
 export class Jobs {
   static {
-    limitArguments(this.prototype, "jobs", { get: 1, attempts: 1, list: 1, counts: 1, cancel: 1, retry: 1, wait: 2, watch: 2 });
+    const all = { retryAll: 1, cancelAll: 1, removeAll: 1 } as const;
+    limitArguments(this.prototype, "jobs", {
+      get: 1,
+      attempts: 1,
+      list: 1,
+      counts: 1,
+      cancel: 1,
+      retry: 1,
+      ...all,
+      wait: 2,
+      watch: 2,
+    });
   }
 
   readonly #engine: Engine;
@@ -130,6 +141,26 @@ export class Jobs {
       `Another unfinished job now has the key of job ${id} by now.`,
       "Wait for that job, or cancel it first.",
     );
+  }
+
+  /** Retries all failed and quarantined jobs that match when it starts, in small transactions. Call it again after a crash. */
+  async retryAll(filter: JobFilter): Promise<MatchingResult> {
+    return this.#changeAll("retry", filter);
+  }
+
+  /** Cancels all unfinished jobs that match when it starts, in small transactions. */
+  async cancelAll(filter: JobFilter): Promise<MatchingResult> {
+    return this.#changeAll("cancel", filter);
+  }
+
+  /** Removes all finished jobs that match when it starts, in small transactions. Ids that callers chose stay taken. */
+  async removeAll(filter: JobFilter): Promise<MatchingResult> {
+    return this.#changeAll("remove", filter);
+  }
+
+  #changeAll(action: MatchingAction, filter: JobFilter): Promise<MatchingResult> {
+    this.#refuseClosed();
+    return changeMatching(this.#engine.store, action, filter);
   }
 
   /** Resolves when the job has ended, however it ended. */
@@ -339,56 +370,6 @@ export function notReadable(what: string, damaged: string): HoldfastError {
 
 export function incompleteOf({ incomplete }: DamageStore): { incomplete?: string } {
   return incomplete === null ? {} : { incomplete };
-}
-
-/** A named, leased mutex. While a caller holds the lock of a queue's name, no process claims from that queue. */
-export interface Lock {
-  /** A token, or null while it is held. `ttl`: default "5m". */
-  acquire(holder: string, ttl?: Duration): Promise<string | null>;
-  /** Counts from now; only the holder of the valid token can extend. */
-  extend(token: string, ttl: Duration): Promise<boolean>;
-  release(token: string): Promise<boolean>;
-  /** Shows an expired lock too. */
-  get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
-  isStale(): Promise<boolean>;
-}
-
-const DEFAULT_TTL: Duration = "5m";
-
-export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
-  const name = checkName(given, "The lock's name");
-  const { store } = engine;
-  const lock: Lock = {
-    async acquire(holder, ttl = DEFAULT_TTL) {
-      refuseClosed();
-      const token = randomUUID();
-      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, checkTtl(ttl))) ? token : null;
-    },
-    async extend(token, ttl) {
-      refuseClosed();
-      return store.locks.extend(name, checkStorable(token, "The token"), checkTtl(ttl));
-    },
-    async release(token) {
-      refuseClosed();
-      return store.locks.release(name, checkStorable(token, "The token"));
-    },
-    async get() {
-      refuseClosed();
-      const [lock] = await store.locks.list(name);
-      return lock === undefined ? null : { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
-    },
-    async isStale() {
-      refuseClosed();
-      return (await store.locks.list(name))[0]?.stale ?? false;
-    },
-  };
-  return limitArguments(lock, "lock", { acquire: 2, extend: 2, release: 1, get: 0, isStale: 0 });
-}
-
-function checkTtl(ttl: Duration): number {
-  const millis = toMillis(ttl, "ttl");
-  if (millis >= 1) return millis;
-  throw new HoldfastError("DURATION_INVALID", "The ttl of a lock must be longer than 0 ms.", 'Give a ttl, e.g. "5m".');
 }
 
 /** A handle with an open write transaction, as it is or as `db`. */

@@ -2,8 +2,9 @@ import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
+import type { JobFilter } from "../core/jobs/filter.ts";
+import { FINISHED_STATES, type Job } from "../core/jobs/job.ts";
 import { MINUTE_MS, type QueueMinute } from "../core/jobs/minutes.ts";
-import type { Job } from "../core/jobs/job.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
@@ -18,6 +19,7 @@ import {
   type HeldClaim,
   claimToken,
 } from "../engine/claim.ts";
+import { countMatching, type MatchingAction } from "../engine/all-matching.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
@@ -156,6 +158,17 @@ export class Operator {
   setPaused(queue: string, paused: boolean): Promise<boolean> {
     const { queues } = this.#engine.store;
     return queues.setPaused(queue, paused);
+  }
+
+  /** How many jobs `hf.jobs.retryAll`, `cancelAll` or `removeAll` would try to change. */
+  countMatching(action: MatchingAction, filter: JobFilter): Promise<number> {
+    return countMatching(this.#engine.store, action, filter);
+  }
+
+  /** Removes a finished job, whatever its state; false: it has not finished, or there is none. */
+  async remove(id: string): Promise<boolean> {
+    const removed = FINISHED_STATES.map((state) => this.#engine.store.prune({ state, ids: [id], limit: 1 }));
+    return (await Promise.all(removed)).includes(1);
   }
 
   async purge(id: string): Promise<boolean> {

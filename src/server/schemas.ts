@@ -97,6 +97,18 @@ const ofJob = {
   error: z.optional(text),
 };
 const queryInstant = z.optional(queryNumber(0, 8.64e15));
+/** A filter of jobs in a body, for an action on all that match; `dryRun` only counts them. */
+export const matchingBody = {
+  ...ofJob,
+  state: z.optional(z.union([jobState, z.array(jobState)])),
+  input: z.optional(z.record(z.string(), z.union([z.string(), z.number(), z.boolean(), z.null()]))),
+  createdAfter: z.optional(instant),
+  createdBefore: z.optional(instant),
+  finishedAfter: z.optional(instant),
+  finishedBefore: z.optional(instant),
+  dryRun: z.optional(z.boolean()),
+};
+export const matchingAnswer = z.object({ matched: z.int(), changed: z.int() });
 /** A filter of jobs in a query: times in milliseconds since 1970, `input` as `path=value`. */
 export const filterQuery = {
   ...ofJob,

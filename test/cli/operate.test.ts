@@ -109,6 +109,39 @@ test("jobs list begins with the newest, and finds jobs by each of its flags", as
   assert.match(stdout, /^tags +often, seldom$/m);
 });
 
+test("jobs retry, cancel and remove change all that match, after a count and with --yes", async (t) => {
+  const own = await Place.make();
+  t.after(() => own.remove());
+  await using all = await open(own.db, { log: false });
+  const mail = job<number>({ name: "mail", run: () => {} });
+  await all.enqueueMany(mail, [1, 2, 3, 4], (n) => ({ id: `m${n}` }));
+  for (const message of ["timeout", "timeout", "refused"]) {
+    const claim = await all.claim(mail, { worker: "me" });
+    await claim?.fail(new Error(message), { retry: false });
+  }
+  const retry = ["jobs", "retry", "--state", "failed", "--queue", "mail", "--error", "timeout"];
+  const refused = await own.run(retry);
+  assert.equal(refused.code, 2);
+  assert.match(refused.stderr, /2 jobs would be retried; nothing was changed/);
+  assert.match(refused.stderr, /--yes/);
+  assert.equal((await own.json<JsonError>(retry, 2)).error.code, "USAGE");
+  assert.equal((await all.jobs.counts()).failed, 3);
+  assert.deepEqual(await own.json([...retry, "--yes"]), { matched: 2, changed: 2 });
+  const none = await own.run(retry);
+  assert.deepEqual([none.code, none.stdout], [0, "Retried 0 jobs.\n"], "nothing matches, so there is nothing to confirm");
+  const cancelled = await own.run(["jobs", "cancel", "--input", "x=1", "--name", "mail", "--yes"]);
+  assert.equal(cancelled.stdout, "Cancelled 0 jobs.\n");
+  assert.equal((await own.run(["jobs", "cancel", "--name", "mail", "--yes"])).stdout, "Cancelled 3 jobs.\n");
+  assert.deepEqual(await own.json(["jobs", "remove", "--state", "cancelled", "--yes"]), { matched: 3, changed: 3 });
+  assert.equal((await own.run(["jobs", "remove", "m3"])).stdout, "Removed 1 job.\n");
+  assert.deepEqual((await all.jobs.list()).items, []);
+  for (const wrong of [
+    ["jobs", "remove", "--yes"],
+    ["jobs", "retry", "m1", "--queue", "mail"],
+  ])
+    assert.equal((await own.run(wrong)).code, 2, wrong.join(" "));
+});
+
 test("jobs list and jobs show say who holds a running job, and until when", async (t) => {
   const started = Promise.withResolvers<void>();
   const gate = Promise.withResolvers<void>();

@@ -37,3 +37,4 @@ await take("events", {
     "that was taken for gone while it slept moves nothing, and waits for its turn",
   ],
 });
+await take("all-matching", { every: 3 });

@@ -62,6 +62,22 @@ for (const store of STORES) {
       assert.equal((await errorOf(await one.fetch("api/v1/jobs?input=user"))).code, "REQUEST_INVALID");
     });
 
+    test("all jobs that match are counted, cancelled, retried and removed", async (t) => {
+      const one = await site(t, store);
+      for (let i = 0; i < 4; i++) await enqueue(one, { name: "mail", input: { i }, tags: i < 3 ? ["some"] : [] });
+      const found = { body: { tag: "some", createdAfter: 1 } };
+      assert.deepEqual(await one.call("jobs.cancelAll", { body: { ...found.body, dryRun: true } }), { matched: 3, changed: 0 });
+      assert.deepEqual(await one.call("jobs.cancelAll", found), { matched: 3, changed: 3 });
+      assert.deepEqual(await one.call("jobs.retryAll", found), { matched: 0, changed: 0 });
+      assert.deepEqual(await one.call("jobs.removeAll", { body: { state: ["cancelled", "pending"], input: { i: 1 } } }), {
+        matched: 1,
+        changed: 1,
+      });
+      const body = JSON.stringify({ state: "pending" });
+      const refused = await errorOf(await one.fetch("api/v1/jobs/remove-all", { method: "POST", body }));
+      assert.deepEqual([refused.status, refused.code], [400, "OPTION_INVALID"]);
+    });
+
     test("a job is claimed, renewed and settled; a second settlement is refused", async (t) => {
       const one = await site(t, store);
       const id = await enqueue(one, { name: "mail", input: 1 });

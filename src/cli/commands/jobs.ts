@@ -1,3 +1,4 @@
+import { createInterface } from "node:readline/promises";
 import { type Command, Option } from "commander";
 import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { ageText, clockText, durationText, untilText, instantText } from "../../core/text/duration.ts";
@@ -8,20 +9,23 @@ import { definedOnly } from "../../core/text/options.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
+import type { MatchingAction } from "../../engine/all-matching.ts";
 import { idsOrAll } from "../arguments.ts";
-import { addFilterOptions, type FilterOptions, filterOf } from "../job-filter.ts";
+import { addFilterOptions, type FilterOptions, filterOf, idsOrFilter } from "../job-filter.ts";
+import { isJson } from "../render/output.ts";
 import { type Column, labelled, oneLine, paint, printable, stateStyle, type Style, table, tableOr } from "../render/table.ts";
-import { actOnJobs, addCommand, addPageOptions, noSuchJob, onDatabase } from "../verb.ts";
+import { actOnJobs, addCommand, addPageOptions, type Answer, noSuchJob, onDatabase, type OpenDatabase } from "../verb.ts";
 
 export function jobsCommand(parent: Command): void {
   const jobs = addCommand(parent, "jobs", {
-    description: "List, show, retry and cancel jobs.",
+    description: "List, show, retry, cancel and remove jobs.",
     examples: ["holdfast jobs list --state failed"],
   });
   addList(jobs);
   addShow(jobs);
   addRetry(jobs);
   addCancel(jobs);
+  addRemove(jobs);
 }
 
 export function quarantineCommand(parent: Command): void {
@@ -102,39 +106,94 @@ function addShow(jobs: Command): void {
 }
 
 function addRetry(jobs: Command): void {
-  addCommand(jobs, "retry", {
+  addAction(jobs, "retry", {
     summary: "run failed or quarantined jobs again",
-    description: "Run failed or quarantined jobs again, with counts reset.",
-    examples: ["holdfast jobs retry 1p0k9r3zq00000007"],
-  })
-    .argument("<ids...>", "ids of jobs")
-    .action(
-      onDatabase(({ hf }, ids: string[], _options: object) =>
-        actOnJobs(hf, ids, {
-          done: "retried",
-          act: (id) => hf.jobs.retry(id),
-          refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
-        }),
-      ),
-    );
+    description: "Run failed or quarantined jobs again, with counts reset: those with these ids, or all that match.",
+    examples: ["holdfast jobs retry 1p0k9r3zq00000007", "holdfast jobs retry --state failed --queue mail --error timeout"],
+    done: "retried",
+    act: ({ hf }, id) => hf.jobs.retry(id),
+    refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
+  });
 }
 
 function addCancel(jobs: Command): void {
-  addCommand(jobs, "cancel", {
+  addAction(jobs, "cancel", {
     summary: "cancel jobs that have not finished",
-    description: "Cancel jobs that have not finished. The signal of a running handler aborts, and its result is discarded.",
-    examples: ["holdfast jobs cancel 1p0k9r3zq00000007"],
-  })
-    .argument("<ids...>", "ids of jobs")
+    description:
+      "Cancel jobs that have not finished: those with these ids, or all that match. The signal of a running handler aborts, and its result is discarded.",
+    examples: ["holdfast jobs cancel 1p0k9r3zq00000007", "holdfast jobs cancel --tag import --yes"],
+    done: "cancelled",
+    act: ({ hf }, id) => hf.jobs.cancel(id),
+    refuse: ({ state }) => `It is ${state} already.`,
+  });
+}
+
+function addRemove(jobs: Command): void {
+  addAction(jobs, "remove", {
+    summary: "remove finished jobs for good",
+    description: "Remove finished jobs for good: those with these ids, or all that match. Ids that were chosen stay taken.",
+    examples: ["holdfast jobs remove 1p0k9r3zq00000007", "holdfast jobs remove --state succeeded --finished-before 2026-01-01"],
+    done: "removed",
+    act: ({ operator }, id) => operator.remove(id),
+    refuse: ({ state }) => `It is ${state}; only finished jobs can be removed.`,
+  });
+}
+
+interface Action {
+  summary: string;
+  description: string;
+  examples: readonly string[];
+  done: string;
+  act: (database: OpenDatabase, id: string) => Promise<boolean>;
+  refuse: (job: Job) => string;
+}
+
+/** On jobs by their ids, or on all that match the flags. */
+function addAction(jobs: Command, action: MatchingAction, { done, act, refuse, ...help }: Action): void {
+  const command = addCommand(jobs, action, help).argument("[ids...]", "ids of jobs");
+  addFilterOptions(command)
+    .option("--yes", "change all that match without asking")
+    .hook("preAction", idsOrFilter)
     .action(
-      onDatabase(({ hf }, ids: string[], _options: object) =>
-        actOnJobs(hf, ids, {
-          done: "cancelled",
-          act: (id) => hf.jobs.cancel(id),
-          refuse: ({ state }) => `It is ${state} already.`,
-        }),
-      ),
+      onDatabase(async (database, ids: string[], { yes = false, ...options }: FilterOptions & { yes?: boolean }) => {
+        if (ids.length > 0) return actOnJobs(database.hf, ids, { done, act: (id) => act(database, id), refuse });
+        return actOnMatching(database, action, done, filterOf(options), yes);
+      }),
     );
+}
+
+async function actOnMatching(
+  { hf, operator, command }: OpenDatabase,
+  action: MatchingAction,
+  done: string,
+  filter: JobFilter,
+  isConfirmed: boolean,
+): Promise<Answer> {
+  if (!isConfirmed) {
+    const matched = await operator.countMatching(action, filter);
+    if (matched > 0 && !(await isAgreed(command, `${plural(matched, "job")} would be ${done}. Continue? [y/N] `))) {
+      throw new HoldfastError(
+        "USAGE",
+        `${plural(matched, "job")} would be ${done}; nothing was changed.`,
+        "Add --yes to change all that match.",
+      );
+    }
+  }
+  const result = await hf.jobs[`${action}All`](filter);
+  const { matched, changed } = result;
+  const rest = matched === changed ? "" : ` ${plural(matched - changed, "job")} could not be ${done}.`;
+  return [result, () => `${done[0]?.toUpperCase()}${done.slice(1)} ${plural(changed, "job")}.${rest}`];
+}
+
+/** Asks on a terminal; elsewhere the answer is no. */
+async function isAgreed(command: Command, question: string): Promise<boolean> {
+  if (isJson(command) || process.stdin.isTTY !== true || process.stdout.isTTY !== true) return false;
+  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  try {
+    return /^y(es)?$/i.test((await terminal.question(question)).trim());
+  } finally {
+    terminal.close();
+  }
 }
 
 function addRetryQuarantined(quarantine: Command): void {

@@ -31,6 +31,7 @@ export const EVENT_TYPES = [
   "job.cancelled",
   "job.retried",
   "jobs.removed",
+  "jobs.matched",
   "queue.paused",
   "queue.resumed",
   "schedule.saved",
@@ -70,7 +71,7 @@ export type EventType = (typeof EVENT_TYPES)[number];
 
 /**
  * Rejects types that no event has, which a subscriber would wait for without end; and "jobs.*", which would match only
- * "jobs.removed" and none of the events "job.*" that its author means.
+ * "jobs.removed" and "jobs.matched", and none of the events "job.*" that its author means.
  */
 export function checkEventTypes(types: readonly string[]): void {
   for (const type of types) {

@@ -6,6 +6,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { job as defineJob } from "../../engine/definition.ts";
+import type { MatchingAction } from "../../engine/all-matching.ts";
 import type { ServerOptions } from "../handler.ts";
 import { route } from "../route.ts";
 import * as schemas from "../schemas.ts";
@@ -47,6 +48,9 @@ export const JOB_ROUTES = [
       return { id, duplicate };
     },
   }),
+  allMatching("retry", "Starts all failed and quarantined jobs that match again, with fresh counts."),
+  allMatching("cancel", "Cancels all unfinished jobs that match. The signals of running handlers abort."),
+  allMatching("remove", "Removes all finished jobs that match. Their chosen ids stay taken."),
   route("get", "/jobs/:id", {
     id: "jobs.get",
     summary: "One job, with its input, output and last error.",
@@ -83,6 +87,21 @@ export const JOB_ROUTES = [
     run: async ({ hf, path }) => ({ changed: await hf.jobs.cancel(path.id) }),
   }),
 ];
+
+function allMatching(action: MatchingAction, summary: string) {
+  return route("post", `/jobs/${action}-all`, {
+    id: `jobs.${action}All`,
+    summary,
+    role: "operate",
+    body: schemas.matchingBody,
+    answer: schemas.matchingAnswer,
+    run: async ({ hf, operator, body: { dryRun = false, ...given } }) => {
+      const filter = definedOnly(given);
+      if (dryRun) return { matched: await operator.countMatching(action, filter), changed: 0 };
+      return hf.jobs[`${action}All`](filter);
+    },
+  });
+}
 
 function shown(job: Job, { redact }: ServerOptions): Job {
   return redact === undefined ? job : redact(job);

@@ -1,0 +1,57 @@
+import { randomUUID } from "node:crypto";
+import { limitArguments } from "../core/text/arguments.ts";
+import { type Duration, toMillis } from "../core/text/duration.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { checkName } from "../core/text/options.ts";
+import { checkStorable } from "../core/text/text.ts";
+import type { Engine } from "./engine.ts";
+
+/** A named, leased mutex. While a caller holds the lock of a queue's name, no process claims from that queue. */
+export interface Lock {
+  /** A token, or null while it is held. `ttl`: default "5m". */
+  acquire(holder: string, ttl?: Duration): Promise<string | null>;
+  /** Counts from now; only the holder of the valid token can extend. */
+  extend(token: string, ttl: Duration): Promise<boolean>;
+  release(token: string): Promise<boolean>;
+  /** Shows an expired lock too. */
+  get(): Promise<{ holder: string; acquiredAt: number; expiresAt: number } | null>;
+  isStale(): Promise<boolean>;
+}
+
+const DEFAULT_TTL: Duration = "5m";
+
+export function lockOf(engine: Engine, given: string, refuseClosed: () => void): Lock {
+  const name = checkName(given, "The lock's name");
+  const { store } = engine;
+  const lock: Lock = {
+    async acquire(holder, ttl = DEFAULT_TTL) {
+      refuseClosed();
+      const token = randomUUID();
+      return (await store.locks.acquire(name, checkName(holder, "The holder"), token, checkTtl(ttl))) ? token : null;
+    },
+    async extend(token, ttl) {
+      refuseClosed();
+      return store.locks.extend(name, checkStorable(token, "The token"), checkTtl(ttl));
+    },
+    async release(token) {
+      refuseClosed();
+      return store.locks.release(name, checkStorable(token, "The token"));
+    },
+    async get() {
+      refuseClosed();
+      const [lock] = await store.locks.list(name);
+      return lock === undefined ? null : { holder: lock.holder, acquiredAt: lock.acquiredAt, expiresAt: lock.expiresAt };
+    },
+    async isStale() {
+      refuseClosed();
+      return (await store.locks.list(name))[0]?.stale ?? false;
+    },
+  };
+  return limitArguments(lock, "lock", { acquire: 2, extend: 2, release: 1, get: 0, isStale: 0 });
+}
+
+function checkTtl(ttl: Duration): number {
+  const millis = toMillis(ttl, "ttl");
+  if (millis >= 1) return millis;
+  throw new HoldfastError("DURATION_INVALID", "The ttl of a lock must be longer than 0 ms.", 'Give a ttl, e.g. "5m".');
+}
