@@ -150,6 +150,7 @@ export const CAUSES: Readonly<Record<string, string>> = {
   TARGET_TOO_LARGE: "A file does not fit into one buffer.",
   TARGET_TWICE: "A source or an expand listed the same id twice.",
   TARGET_UNKNOWN: "`only` names targets that the source does not list.",
+  TELEMETRY_MISSING: "`open` got `telemetry: true`, and the package of OpenTelemetry is not installed.",
   TEXT_INVALID: "A string contains the character U+0000.",
   TIMEOUT: "The attempt exceeded `timeout`; its `signal` has this reason.",
   TIMEZONE_INVALID: "The time zone of a schedule is unknown.",

@@ -213,8 +213,14 @@ export class Holdfast implements AsyncDisposable {
     const drafted = newJob(definitionOf(def), input, options);
     const job = drafted instanceof Promise ? await drafted : drafted;
     this.#refuseClosed();
-    const [answer] = await this.#engine.store.enqueue([job]);
+    const [answer] = await this.#send([job]);
     return toEnqueued(answer as StoreEnqueued, job);
+  }
+
+  #send(jobs: NewJob[], options?: { whole: boolean }): Promise<StoreEnqueued[]> {
+    const { store, telemetry } = this.#engine;
+    if (telemetry === null) return store.enqueue(jobs, options);
+    return telemetry.send(jobs, () => store.enqueue(jobs, options));
   }
 
   /** All of them, or none. */
@@ -232,7 +238,7 @@ export class Holdfast implements AsyncDisposable {
       jobs.push(drafted instanceof Promise ? await drafted : drafted);
     }
     this.#refuseClosed();
-    const answers = await this.#engine.store.enqueue(jobs, { whole: true });
+    const answers = await this.#send(jobs, { whole: true });
     return answers.map((answer, i) => toEnqueued(answer, jobs[i] as NewJob));
   }
 

@@ -59,6 +59,7 @@ async function openAs(where: string | undefined, options: OpenOptions, recovery:
         user: options.user && toStorable(options.user),
         onStop: options.onStop,
         artifacts: options.artifacts,
+        telemetry: options.telemetry,
         writeWaitMs: options.busyTimeout === undefined ? undefined : toMillis(options.busyTimeout, "busyTimeout"),
         journal: options.journal === undefined ? undefined : checkJournal(location, options.journal),
       }),

@@ -1,3 +1,4 @@
+import type { AttemptSpan } from "./telemetry.ts";
 import { RetryAfterError } from "../core/jobs/event.ts";
 import { type CommitRows, type JobError, toJobError } from "../core/jobs/job.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
@@ -54,6 +55,9 @@ export class Attempt implements LeaseOwner, Settlement {
   /** By the monotonic clock. */
   startedAt = 0;
   runMs = 0;
+  /** Of its job's producer. */
+  trace: string | null = null;
+  span: AttemptSpan | null = null;
   readonly #onLoss: (attempt: Attempt) => void;
   readonly #controller = new AbortController();
   #aborted: AbortCode | null = null;
@@ -127,9 +131,11 @@ function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unkn
     );
   }
   const { claimed } = attempt;
-  return addFollowUp((attempt.followUps ??= []), def, input, options, (index) =>
+  const enqueued = addFollowUp((attempt.followUps ??= []), def, input, options, (index) =>
     followUpId(engine.clock.now(), claimed.job, claimed.fence, index),
   );
+  if (engine.telemetry !== null) (attempt.followUps.at(-1) as NewJob).trace = engine.telemetry.current();
+  return enqueued;
 }
 
 function addCommit(attempt: Attempt, run: CommitRows): void {
@@ -256,12 +262,13 @@ export class Executor {
   }
 
   #call(attempt: Attempt, input: unknown): void {
-    const { run, perform } = attempt.runnable.def;
+    const { telemetry } = this.#engine;
+    if (telemetry !== null) attempt.span = telemetry.process(attempt.claimed, attempt.trace);
     let result: unknown;
     let later: boolean;
     try {
       const context = contextFor(this.#engine, this.#progress, attempt, input);
-      result = perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
+      result = attempt.span === null ? invoke(attempt, context) : attempt.span.run(() => invoke(attempt, context));
       later = isThenable(result);
     } catch (error) {
       return this.#onThrown(attempt, error);
@@ -306,6 +313,11 @@ export class Executor {
     else if (attempt.isInterruption(error)) this.#finish(attempt, { kind: "interrupted" });
     else this.#finish(attempt, outcomeOf(error, this.#engine.clock));
   }
+}
+
+function invoke(attempt: Attempt, context: JobContext<unknown>): unknown {
+  const { run, perform } = attempt.runnable.def;
+  return perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
 }
 
 function inputOf({ claimed, runnable: { def } }: Attempt): unknown {

@@ -15,6 +15,7 @@ import { type Log, logFailure, DAMAGE_HINT, READ_ERROR_HINT, describeError } fro
 import { LeaseTable, Keeper, KeeperFile, type Loss, lossReason, type LossReason, type TimedOut } from "./leases.ts";
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
+import { Telemetry } from "./telemetry.ts";
 import { MinuteRecorder } from "./minutes.ts";
 import { Heartbeats } from "./maintenance/heartbeats.ts";
 import { CHECKS, needsOperator, recoveryPending, runChecks } from "./maintenance/recovery.ts";
@@ -54,6 +55,7 @@ export class Engine {
   readonly program: string;
   readonly actor: string;
   readonly minutes: MinuteRecorder;
+  readonly telemetry: Telemetry | null;
   readonly artifactFolder: ArtifactFolder;
   readonly #owners: (LeaseOwner | undefined)[] = [];
   readonly #timedOut = new Map<number, Claimed>();
@@ -135,6 +137,7 @@ export class Engine {
         return this.#hasThread;
       },
     });
+    this.telemetry = options.telemetry === true ? new Telemetry(store) : null;
     this.minutes = new MinuteRecorder({ store, clock: this.clock, log: this.log });
     const { onStop } = options;
     this.janitor = new Janitor({
@@ -297,6 +300,7 @@ export class Engine {
     await this.#stopThread();
     await this.#releaseAll();
     await this.minutes.flush();
+    this.telemetry?.close();
     await this.artifactFolder.close();
     if (this.self !== UNREGISTERED) {
       await this.store.processes

@@ -8,6 +8,7 @@ import {
 } from "../core/jobs/minutes.ts";
 import type { Clock } from "../core/text/duration.ts";
 import type { Store } from "../store/store.ts";
+import type { Attempt } from "./attempt.ts";
 import { describeError, type Log } from "./log.ts";
 
 const KEPT_MINUTES = 7 * 24 * 60;
@@ -23,7 +24,16 @@ export class MinuteRecorder {
     this.#parts = parts;
   }
 
-  record(queue: string, attempt: EndedAttempt): void {
+  /** An attempt whose end is written. Those that were given back are not counted. */
+  count({ claimed, outcome, decided, runMs }: Pick<Attempt, "claimed" | "outcome" | "decided" | "runMs">): void {
+    if (outcome.kind === "released" || outcome.kind === "interrupted") return;
+    const end = outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed";
+    const readyAt = Math.max(claimed.createdAt, claimed.scheduledFor ?? 0);
+    const waitMs = claimed.attempt === 1 ? claimed.expiresAt - claimed.lease - readyAt : null;
+    this.#record(claimed.queue, { end, waitMs, runMs });
+  }
+
+  #record(queue: string, attempt: EndedAttempt): void {
     let counts = this.#counted.get(queue);
     if (counts === undefined) this.#counted.set(queue, (counts = noMinute()));
     countAttempt(counts, attempt);

@@ -40,6 +40,11 @@ export interface OpenOptions {
   busyTimeout?: Duration;
   /** Logger; false logs nothing. Default: warnings and errors on standard error. */
   log?: Log | false;
+  /**
+   * True: spans and metrics of OpenTelemetry, through `@opentelemetry/api`. The first handle of a database in a process decides.
+   * Default: false.
+   */
+  telemetry?: boolean;
   /** Source of the wall time in milliseconds, for tests. Default: the system clock. */
   clock?: { now(): number };
   /** Where events are delivered, by sink name. One process delivers to a sink at a time. */
@@ -74,6 +79,7 @@ export const OPEN_OPTIONS = [
   "recovery",
   "busyTimeout",
   "log",
+  "telemetry",
   "clock",
   "sinks",
   "artifacts",
@@ -87,10 +93,12 @@ export const OPEN_OPTIONS = [
 
 export function checkOpenOptions(options: OpenOptions): void {
   refuseUnknown(options, OPEN_OPTIONS, "open");
-  const { durability, driver, create, recovery, busyTimeout, log, clock, artifacts, mode, program, user, onStop } = options;
+  const { durability, driver, create, recovery, busyTimeout, log, telemetry, clock, artifacts, mode, program, user, onStop } =
+    options;
   if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
   if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
   if (create !== undefined) checkBoolean(create, "create");
+  if (telemetry !== undefined) checkBoolean(telemetry, "telemetry");
   if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
   if (busyTimeout !== undefined) toMillis(busyTimeout, "busyTimeout");
   if (log !== undefined && log !== false) checkLog(log);
@@ -188,6 +196,7 @@ export interface EngineOptions {
   /** Absent: unchanged. */
   journal?: boolean;
   writeWaitMs?: number;
+  telemetry?: boolean;
   /** Does not even register, so that nothing is written. */
   onlyReads?: boolean;
 }

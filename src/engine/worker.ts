@@ -2,6 +2,7 @@ import { limitArguments } from "../core/text/arguments.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
+import type { JobKey } from "../core/text/ids.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
 import type { Change, ClaimSource, Claimed, Declaration, ClaimOutlook } from "../store/store.ts";
@@ -195,18 +196,12 @@ export class WorkerLoop implements Worker {
   #onSettled(attempt: Attempt): void {
     this.#engine.release(attempt.slot);
     logFailure(this.#engine.log, attempt.claimed, attempt.outcome, attempt.decided);
-    this.#count(attempt);
+    this.#engine.minutes.count(attempt);
+    attempt.span?.settled(attempt.runMs);
+    if (attempt.work !== undefined) this.#engine.telemetry?.cost(attempt.claimed.queue, attempt.work.cost);
     const { runnable } = attempt;
     if (runnable.held-- === runnable.def.concurrency) this.#wake();
     if (attempt.outcome.kind !== "succeeded") this.#drained?.unsuccessful.push(attempt);
-  }
-
-  #count({ claimed, outcome, decided, runMs }: Attempt): void {
-    if (outcome.kind === "released" || outcome.kind === "interrupted") return;
-    const end = outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed";
-    const readyAt = Math.max(claimed.createdAt, claimed.scheduledFor ?? 0);
-    const waitMs = claimed.attempt === 1 ? claimed.expiresAt - claimed.lease - readyAt : null;
-    this.#engine.minutes.record(claimed.queue, { end, waitMs, runMs });
   }
 
   async #claim(max: number): Promise<void> {
@@ -224,7 +219,9 @@ export class WorkerLoop implements Worker {
       this.#claimError = null;
       this.#claimFailure.reset();
       this.#foundJobs = claimed.length > 0;
-      if (this.#foundJobs) this.#addClaimed(claimed, before);
+      const { telemetry, store } = this.#engine;
+      const traces = telemetry === null ? null : await store.queries.traces(claimed.map(({ job }) => job));
+      if (this.#foundJobs) this.#addClaimed(claimed, before, traces);
       if (claimed.length === max && max > this.#concurrency) return this.#claimNextThenStart();
       this.#startArrived();
       // Reclaimed jobs are claimed next. The claimed jobs have started already, and do not wait for that.
@@ -250,11 +247,12 @@ export class WorkerLoop implements Worker {
     setImmediate(() => setImmediate(() => this.#startArrived()));
   }
 
-  #addClaimed(claimed: Claimed[], before: number): void {
+  #addClaimed(claimed: Claimed[], before: number, traces: ReadonlyMap<JobKey, string> | null): void {
     for (const job of claimed) {
       const runnable = this.#runnables.of(job);
       const attempt = new Attempt(job, runnable, this.#onLoss);
       attempt.slot = this.#engine.hold(job, attempt, before);
+      attempt.trace = traces?.get(job.job) ?? null;
       runnable.held++;
       runnable.def.prefetch?.(job);
       this.#arrived.push(attempt);
@@ -374,6 +372,7 @@ export class WorkerLoop implements Worker {
   #finish(attempt: Attempt, outcome: Outcome): void {
     if (!this.#running.delete(attempt)) return;
     attempt.isOver = true;
+    attempt.span?.finished(outcome);
     attempt.runMs = this.#engine.clock.monotonic() - attempt.startedAt;
     if (attempt.lost === null) this.#settler.record(attempt, outcome);
     this.#scheduleTurn();
@@ -382,6 +381,7 @@ export class WorkerLoop implements Worker {
   }
 
   readonly #onLoss = (attempt: Attempt): void => {
+    attempt.span?.lost(attempt.lost ?? "LEASE_LOST");
     attempt.runnable.held--;
     this.#drained?.unsuccessful.push(attempt);
     this.#waiting = this.#waiting.filter((one) => one !== attempt);

@@ -28,10 +28,13 @@ function keyOfSlot(slot: string): string {
 /** What few jobs have, as one JSON text; null for a job that has nothing of it. */
 export interface JobMeta {
   tags?: readonly string[];
+  /** Where a trace of the producer continues, as W3C's traceparent. */
+  trace?: string | undefined;
 }
 
-export function metaOf({ tags = [] }: JobMeta): string | null {
-  return tags.length === 0 ? null : JSON.stringify({ tags });
+export function metaOf({ tags = [], trace }: JobMeta): string | null {
+  if (tags.length === 0 && trace === undefined) return null;
+  return JSON.stringify({ ...(tags.length === 0 ? {} : { tags }), trace });
 }
 
 export function readMeta(meta: string): JobMeta {
@@ -126,7 +129,8 @@ export function toJob(row: JobRow, lane: { queue: string; name: string }): Job {
     runAt: row.run_at,
   };
   if (row.slot !== null) job.key = keyOfSlot(row.slot);
-  if (row.meta !== null) Object.assign(job, readMeta(row.meta));
+  const { tags } = row.meta === null ? {} : readMeta(row.meta);
+  if (tags !== undefined) job.tags = [...tags];
   if (row.output !== null) job.output = fromJson(row.output);
   if (row.error !== null) job.error = fromJson(row.error) as JobError;
   if (row.started_at !== null) job.startedAt = row.started_at;

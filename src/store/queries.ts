@@ -2,6 +2,7 @@ import type { AttemptView } from "../core/jobs/attempts.ts";
 import type { Lane } from "../core/jobs/claiming.ts";
 import type { JobSelection } from "../core/jobs/filter.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import type { JobKey } from "../core/text/ids.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 
@@ -12,6 +13,8 @@ export interface QueryStore {
   /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
   list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
   overview(): Promise<JobOverview>;
+  /** The trace of each of these jobs that has one. */
+  traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>>;
 }
 
 /** The jobs of each queue, and of each lane that has ever had one. */

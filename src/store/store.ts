@@ -119,6 +119,8 @@ export interface NewJob {
   scheduledFor?: number;
   after?: readonly string[];
   tags?: readonly string[];
+  /** Where a trace of the producer continues, as W3C's traceparent. */
+  trace?: string | undefined;
   /** Settings of its queue and limits; the same object for all jobs of a definition. */
   declares?: Declaration;
   /** The job's key for each declared limit, in their order. */

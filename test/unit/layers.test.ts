@@ -30,6 +30,8 @@ const MAY_USE: Record<string, (module: string) => boolean> = {
   // Reads the rules of ignore files.
   pipelines: (module) => ANY_NODE(module) || module === "ignore",
   store: (module) => module.startsWith("node:") || module === "better-sqlite3" || module === "postgres",
+  // The package that a program with telemetry installs; its types, and its code on use.
+  engine: (module) => ANY_NODE(module) || module === "@opentelemetry/api",
   server: (module) => ANY_NODE(module) || /^(hono|@hono\/node-server|zod)(\/|$)/.test(module),
   cli: (module) => (module.startsWith("node:") && module !== "node:sqlite") || module === "commander",
 };

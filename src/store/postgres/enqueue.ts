@@ -343,6 +343,7 @@ function needsNoLookup(job: NewJob): boolean {
     job.after === undefined &&
     job.scheduledFor === undefined &&
     job.tags === undefined &&
+    job.trace === undefined &&
     job.work === undefined
   );
 }

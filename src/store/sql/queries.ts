@@ -3,8 +3,8 @@ import type { Lane } from "../../core/jobs/claiming.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
-import { type Fence, parseGeneratedId } from "../../core/text/ids.ts";
-import { type Flag, isYes, type JobRow, slotOf, type Tallied, toJob } from "../job-row.ts";
+import { type Fence, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import { type Flag, isYes, type JobRow, readMeta, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
 import { type Access, type Answer, type Dialect, type Params, type Reads, type Script, together, wait } from "./script.ts";
@@ -252,6 +252,16 @@ export class Queries implements QueryStore {
     return { where: where.map((one) => `and ${one}`).join(" "), params };
   }
 
+  async traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>> {
+    const rows = await this.#access.read((db) => db.all<{ key: JobKey; meta: string }>(this.#sql.metas, { keys: jobs }));
+    return new Map(
+      rows.flatMap(({ key, meta }) => {
+        const { trace } = readMeta(meta);
+        return trace === undefined ? [] : [[key, trace]];
+      }),
+    );
+  }
+
   overview(): Promise<JobOverview> {
     return this.#access.read((db) => this.#overview(db));
   }
@@ -340,6 +350,7 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
       union all
       select lane, state, n, ended, since, fresh, before from ${table("tally")}`,
+    metas: `select key, meta from ${table("jobs")} where ${dialect.in("key", "bigint", ":keys")} and meta is not null`,
     queues: `select name, paused, :now as now from (select 1 as one) as always left join ${table("queues")} on true`,
   };
 }

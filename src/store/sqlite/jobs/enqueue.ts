@@ -101,7 +101,7 @@ export class Enqueue {
       const input = large ? ELSEWHERE : job.input;
       const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
       const { priority, scheduledFor = null } = job;
-      const meta = job.tags === undefined ? null : metaOf(job);
+      const meta = job.tags === undefined && job.trace === undefined ? null : metaOf(job);
       const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits, meta };
       const checksum = jobChecksum({ ...checked, input: job.input });
       let broken = false;

@@ -1,0 +1,206 @@
+import type * as OpenTelemetry from "@opentelemetry/api";
+import type { Attributes, Context, Span, SpanContext } from "@opentelemetry/api";
+import type { Outcome } from "../core/jobs/retry.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { requirePackage } from "../store/own-file.ts";
+import type { Claimed, Enqueued, NewJob, Store } from "../store/store.ts";
+
+type Api = typeof OpenTelemetry;
+
+const SYSTEM = { "messaging.system": "holdfast" };
+const TRACE = /^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$/;
+
+/**
+ * Spans and metrics of OpenTelemetry, by the semantic conventions of messaging, through whatever SDK the program has set up. The
+ * context of the producer is stored with the job, and the span of each attempt links to it.
+ */
+export class Telemetry {
+  readonly #api: Api;
+  readonly #tracer;
+  readonly #sent;
+  readonly #consumed;
+  readonly #duration;
+  readonly #usd;
+  readonly #tokens;
+  readonly #stopObserving: () => void;
+
+  constructor(store: Store) {
+    const api = (this.#api = loadApi());
+    this.#tracer = api.trace.getTracer("holdfast");
+    const meter = api.metrics.getMeter("holdfast");
+    this.#sent = meter.createCounter("messaging.client.sent.messages", { unit: "{message}" });
+    this.#consumed = meter.createCounter("messaging.client.consumed.messages", { unit: "{message}" });
+    this.#duration = meter.createHistogram("messaging.process.duration", { unit: "s" });
+    this.#usd = meter.createCounter("holdfast.cost.usd", { unit: "{USD}" });
+    this.#tokens = meter.createCounter("holdfast.cost.tokens", { unit: "{token}" });
+    const depth = meter.createObservableGauge("holdfast.queue.depth", { unit: "{job}" });
+    const observe = async (result: OpenTelemetry.ObservableResult): Promise<void> => {
+      const { queues } = await store.queries.overview();
+      for (const { name, counts } of queues)
+        for (const state of ["waiting", "pending", "running"] as const)
+          result.observe(counts[state], { "messaging.destination.name": name, state });
+    };
+    depth.addCallback(observe);
+    this.#stopObserving = () => depth.removeCallback(observe);
+  }
+
+  close(): void {
+    this.#stopObserving();
+  }
+
+  /** Sends jobs under a producer span, whose context they keep. */
+  async send(jobs: readonly NewJob[], write: () => Promise<Enqueued[]>): Promise<Enqueued[]> {
+    const [first] = jobs;
+    if (first === undefined) return write();
+    const attributes = { ...SYSTEM, ...destination(first), ...operation("enqueue", "send") };
+    const span = this.#start(`send ${first.queue}`, this.#api.SpanKind.PRODUCER, attributes);
+    const trace = traceOf(span.spanContext());
+    for (const job of jobs) job.trace = trace;
+    try {
+      const answers = await write();
+      const [answer] = answers;
+      if (jobs.length > 1) span.setAttribute("messaging.batch.message_count", jobs.length);
+      else if (answer !== undefined && "id" in answer) span.setAttribute("messaging.message.id", answer.id);
+      this.#sent.add(jobs.length, { ...SYSTEM, ...destination(first) });
+      return answers;
+    } catch (error) {
+      this.#fail(span, error);
+      throw error;
+    } finally {
+      span.end();
+    }
+  }
+
+  /** The context of the active span, for jobs that a handler enqueues with its success. */
+  current(): string | undefined {
+    const active = this.#api.trace.getActiveSpan()?.spanContext();
+    return active === undefined ? undefined : traceOf(active);
+  }
+
+  /** The span of an attempt; `trace` is the context that its job was stored with. */
+  process(claimed: Claimed, trace: string | null): AttemptSpan {
+    const attributes = {
+      ...SYSTEM,
+      ...destination(claimed),
+      ...operation("run", "process"),
+      "messaging.message.id": claimed.id,
+      "holdfast.job.name": claimed.name,
+      "holdfast.job.attempt": claimed.attempt,
+    };
+    const producer = trace === null ? null : contextOf(trace);
+    const links = producer === null ? [] : [{ context: producer }];
+    const span = this.#start(`process ${claimed.queue}`, this.#api.SpanKind.CONSUMER, attributes, links);
+    const within = this.#api.trace.setSpan(this.#api.ROOT_CONTEXT, span);
+    return new AttemptSpan(span, {
+      run: (call) => this.#api.context.with(within, call),
+      fail: (error) => this.#fail(span, error),
+      settling: () => {
+        const settle = { ...SYSTEM, ...destination(claimed), ...operation("settle", "settle") };
+        return this.#start(`settle ${claimed.queue}`, this.#api.SpanKind.CLIENT, settle, [], within);
+      },
+      settled: (runMs, errorType) => {
+        const labels = { ...SYSTEM, ...destination(claimed), ...(errorType === null ? {} : { "error.type": errorType }) };
+        this.#consumed.add(1, labels);
+        this.#duration.record(runMs / 1_000, labels);
+      },
+    });
+  }
+
+  cost(pipeline: string, { micros, tokens }: { micros: number; tokens: number }): void {
+    if (micros > 0) this.#usd.add(micros / 1e6, { pipeline });
+    if (tokens > 0) this.#tokens.add(tokens, { pipeline });
+  }
+
+  #start(
+    name: string,
+    kind: OpenTelemetry.SpanKind,
+    attributes: Attributes,
+    links: OpenTelemetry.Link[] = [],
+    within?: Context,
+  ): Span {
+    return this.#tracer.startSpan(name, { kind, attributes, links }, within);
+  }
+
+  #fail(span: Span, error: unknown): void {
+    const { name, message } = error as { name?: string; message?: string };
+    span.recordException({ name: name ?? "Error", message: message ?? String(error) });
+    span.setAttribute("error.type", name ?? "Error");
+    span.setStatus({ code: this.#api.SpanStatusCode.ERROR, message: message ?? String(error) });
+  }
+}
+
+interface AttemptParts {
+  run<T>(call: () => T): T;
+  fail(error: unknown): void;
+  settling(): Span;
+  settled(runMs: number, errorType: string | null): void;
+}
+
+/** The span of an attempt, and within it that of writing its end. */
+export class AttemptSpan {
+  readonly #span: Span;
+  readonly #parts: AttemptParts;
+  #settle: Span | null = null;
+  #errorType: string | null = null;
+
+  constructor(span: Span, parts: AttemptParts) {
+    this.#span = span;
+    this.#parts = parts;
+  }
+
+  run<T>(call: () => T): T {
+    return this.#parts.run(call);
+  }
+
+  finished(outcome: Outcome): void {
+    if ("error" in outcome) {
+      this.#errorType = outcome.error.name;
+      this.#parts.fail(outcome.error);
+    }
+    this.#span.setAttribute("holdfast.outcome", outcome.kind);
+    this.#settle = this.#parts.settling();
+    this.#span.end();
+  }
+
+  settled(runMs: number): void {
+    this.#settle?.end();
+    this.#parts.settled(runMs, this.#errorType);
+  }
+
+  lost(reason: string): void {
+    this.#parts.fail({ name: reason, message: "The lease of the job is lost." });
+    this.#settle?.end();
+    this.#span.end();
+  }
+}
+
+function destination({ queue }: { queue: string }): Attributes {
+  return { "messaging.destination.name": queue };
+}
+
+function operation(name: string, type: string): Attributes {
+  return { "messaging.operation.name": name, "messaging.operation.type": type };
+}
+
+function traceOf({ traceId, spanId, traceFlags }: SpanContext): string {
+  return `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, "0")}`;
+}
+
+function contextOf(trace: string): SpanContext | null {
+  const [, traceId, spanId, flags] = TRACE.exec(trace) ?? [];
+  if (traceId === undefined || spanId === undefined || flags === undefined) return null;
+  return { traceId, spanId, traceFlags: Number.parseInt(flags, 16), isRemote: true };
+}
+
+function loadApi(): Api {
+  try {
+    return requirePackage("@opentelemetry/api") as Api;
+  } catch (cause) {
+    throw new HoldfastError(
+      "TELEMETRY_MISSING",
+      "`telemetry` is true, and the package @opentelemetry/api could not be loaded.",
+      "Run `npm install @opentelemetry/api`, or leave `telemetry` out.",
+      { cause },
+    );
+  }
+}
