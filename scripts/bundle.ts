@@ -8,7 +8,7 @@ import { type ModuleInfo, type OutputChunk, type Plugin, rolldown } from "rolldo
 export const ROOT = join(import.meta.dirname, "..");
 const SRC = join(ROOT, "src");
 /** Node brings the first, users install the others. */
-export const EXTERNAL = [/^node:/, "better-sqlite3", "postgres", "@opentelemetry/api"];
+export const EXTERNAL = [/^node:/, "better-sqlite3", "postgres"];
 const TARGET = "node22";
 
 /** What Node or a user starts or imports: one file of `dist/` each, all in one folder, so that `ownFile` finds them. */

@@ -18,7 +18,7 @@ import { packForTests } from "../bundle.ts";
 import { install, node, nodeOutput, ROOT } from "./project.ts";
 
 /** The goal is 500 kB; both stores are in the package twice, once in the text of the threads. */
-const PACKED_BYTES = 620_000;
+const PACKED_BYTES = 760_000;
 const FILES = 40;
 /** Prints the files of the package that were loaded when the process ends. */
 const LOADED = `import { registerHooks } from "node:module";
