@@ -16,7 +16,7 @@ import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
 import { type LaneOverview, type QueueOverview, sumCounts } from "../store/queries.ts";
-import type { Life, ProcessView, Works } from "../store/processes.ts";
+import type { Life, ProbedProcesses, ProcessView, Works } from "../store/processes.ts";
 import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
 import type { Durability, Store } from "../store/store.ts";
@@ -77,7 +77,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
   const [{ queues, lanes }, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
     await Promise.all([
       partial.read("queues", { queues: [], lanes: [] }, () => counted),
-      partial.read("processes", [], async () => (await store.processes.probe(bootId())).others),
+      partial.read("processes", [], () => probedWithWorker(store)),
       partial.read("running jobs", new Map(), () => store.processes.running()),
       partial.read("locks", [], () => store.locks.list()),
       partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
@@ -118,6 +118,12 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     crashes: { last: last === undefined ? null : reportOf(last), open },
     pending: hf.engine.isReadOnly ? await crashPending(hf) : null,
   };
+}
+
+/** The other processes; also this one where it has a worker, as an app that serves the dashboard may. */
+async function probedWithWorker({ processes }: Store): Promise<ProbedProcesses["others"]> {
+  const { self, others } = await processes.probe(bootId());
+  return self === null || self.works.length === 0 ? others : [{ process: self, life: "alive" }, ...others];
 }
 
 export async function markDeadHolders(

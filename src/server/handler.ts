@@ -133,8 +133,7 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
     if (!allows(access.role, route.role)) throw noAccess(access.role, route.role);
     const parts = await parseRequest(route, c);
     if (route.isAudited) await operator.recordRequest(access.user, request.method, new URL(request.url).pathname);
-    const { user } = access;
-    const answered = await route.run({ hf, operator, options, user, request, ...parts });
+    const answered = await route.run({ hf, operator, options, access, request, ...parts });
     return answered instanceof Response ? answered : c.json(answered as object);
   }
 }

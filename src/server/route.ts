@@ -4,7 +4,7 @@ import * as z from "zod/mini";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Operator } from "../operator/operator.ts";
-import type { Role } from "./access.ts";
+import type { Access, Role } from "./access.ts";
 import type { ServerOptions } from "./handler.ts";
 
 // The messages of its issues; without a locale there are none.
@@ -19,7 +19,7 @@ export interface Call<Path, Query, Body> {
   hf: Holdfast;
   operator: Operator;
   options: ServerOptions;
-  user: string | undefined;
+  access: Access;
   request: Request;
   path: Path;
   query: Query;

@@ -1,4 +1,18 @@
 import { render } from "preact";
 import "./app.css";
+import { follow } from "./live.ts";
+import { EnqueuePage } from "./pages/enqueue.tsx";
+import { JobPage } from "./pages/job.tsx";
+import { JobsPage } from "./pages/jobs.tsx";
+import { OverviewPage } from "./pages/overview.tsx";
+import { address } from "./router.ts";
+import { type PageEntry, Shell } from "./shell.tsx";
 
-render(<main>Holdfast</main>, document.getElementById("app") as HTMLElement);
+const PAGES: PageEntry[] = [
+  { page: "overview", title: "Overview", icon: "overview", key: "o", view: OverviewPage },
+  { page: "jobs", title: "Jobs", icon: "jobs", key: "j", view: () => (address.value.id === null ? <JobsPage /> : <JobPage />) },
+  { page: "enqueue", title: "Enqueue", icon: null, view: EnqueuePage },
+];
+
+follow();
+render(<Shell pages={PAGES} />, document.getElementById("app") as HTMLElement);

@@ -2,6 +2,7 @@ import * as z from "zod/mini";
 import { definedOnly } from "../../core/text/options.ts";
 import { alarmsOf } from "../../operator/overview.ts";
 import { examine } from "../../operator/doctor.ts";
+import { ROLES } from "../access.ts";
 import { queryList, queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
 import { changeStream, eventStream } from "../streams.ts";
@@ -43,17 +44,18 @@ const auditEntry = z.object({
 export const OPERATE_ROUTES = [
   route("get", "/overview", {
     id: "overview",
-    summary: "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them.",
+    summary: "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them; and what the caller may do.",
     role: "read",
     answer: z.looseObject({
       at: instant,
+      access: z.object({ role: z.enum(ROLES), user: z.optional(z.string()) }),
       counts: schemas.counts,
       processes: z.array(process),
       alarms: z.array(z.object({ code: z.string(), grave: z.boolean(), message: z.string(), hint: z.string() })),
     }),
-    run: async ({ operator }) => {
+    run: async ({ operator, access }) => {
       const { crashes, pending, ...overview } = await operator.overview();
-      return { ...overview, alarms: alarmsOf({ ...overview, crashes, pending }) };
+      return { ...overview, access, alarms: alarmsOf({ ...overview, crashes, pending }) };
     },
   }),
   route("get", "/workers", {

@@ -1,0 +1,237 @@
+import assert from "node:assert/strict";
+import { existsSync, readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { gzipSync } from "node:zlib";
+import { after, before, describe, test, type TestContext } from "node:test";
+import { type Browser, chromium, type Page } from "playwright-core";
+import { buildUi } from "../../scripts/ui.ts";
+import { dashboardFiles } from "../../src/server/dashboard-files.ts";
+import { fillDemo, mail } from "./demo.ts";
+import { type Site, site } from "./parts.ts";
+
+const CHROMIUM = "/usr/bin/chromium";
+const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+const MAX_BYTES = 90_000;
+const skip = existsSync(CHROMIUM) ? false : `No browser at ${CHROMIUM}: \`apt-get install chromium\` installs it.`;
+
+const heading = (page: Page, name: string | RegExp) => page.getByRole("heading", { level: 1, name }).waitFor();
+
+interface Opened {
+  one: Site;
+  page: Page;
+  ids: Awaited<ReturnType<typeof fillDemo>>;
+}
+
+describe("the dashboard in a browser", { skip }, () => {
+  let browser: Browser;
+  before(async () => {
+    // A bundle has the files in it; src/ reads them from the folder.
+    if (!import.meta.url.includes("/dist/") && Object.keys(dashboardFiles()).length === 0) await buildUi();
+    const args = ["--no-sandbox", "--disable-background-networking"];
+    browser = await chromium.launch({ executablePath: CHROMIUM, args });
+  });
+  after(() => browser?.close());
+
+  /** A page of a filled database. It fails on an error in the console, and on a request to another host. */
+  async function opened(t: TestContext, path = "", { expectsErrors = false, width = 1_280 } = {}): Promise<Opened> {
+    const one = await site(t);
+    const ids = await fillDemo(one.hf);
+    const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: "light" });
+    const page = await context.newPage();
+    const problems: string[] = [];
+    page.on("console", (message) => {
+      if (["error", "warning"].includes(message.type())) problems.push(message.text());
+    });
+    page.on("pageerror", (error) => problems.push(error.message));
+    page.on("request", (request) => {
+      if (!request.url().startsWith(one.address) && !request.url().startsWith("data:")) problems.push(request.url());
+    });
+    t.after(async () => {
+      await context.close();
+      if (!expectsErrors) assert.deepEqual(problems, []);
+    });
+    await page.goto(one.newLoginAddress() as string);
+    if (path !== "") await page.goto(`${one.address}${path}`);
+    await page.getByText("Live", { exact: true }).waitFor();
+    return { one, page, ids };
+  }
+
+  test("every page opens, and axe finds nothing in light and dark, wide and narrow", async (t) => {
+    const { page, one, ids } = await opened(t);
+    const pages: [path: string, name: string | RegExp][] = [
+      ["#/", "Overview"],
+      ["#/jobs", "Jobs"],
+      [`#/jobs/${ids.failed}`, /^send-mail/],
+      [`#/jobs/${ids.running}`, /^sync-crm/],
+      [`#/enqueue?from=${ids.failed}`, "Enqueue again"],
+      ["#/nowhere", "There is no such page"],
+    ];
+    await page.evaluate(AXE);
+    for (const [path, name] of pages) {
+      await page.goto(`${one.address}${path}`);
+      await heading(page, name);
+      await page.waitForFunction("document.querySelector('.loading') === null");
+      for (const [scheme, width] of [
+        ["light", 1_280],
+        ["dark", 360],
+      ] as const) {
+        await page.emulateMedia({ colorScheme: scheme, reducedMotion: "reduce" });
+        await page.setViewportSize({ width, height: 900 });
+        await page.waitForFunction(`document.documentElement.dataset.theme === "${scheme}"`);
+        assert.deepEqual(await violations(page), [], `${path} in ${scheme}`);
+        const isTooWide = await page.evaluate("document.documentElement.scrollWidth > innerWidth");
+        assert.equal(isTooWide, false, `${path} is wider than ${width} px`);
+      }
+    }
+  });
+
+  test("a filter changes the address and the list, and the address brings it back", async (t) => {
+    const { page, one } = await opened(t, "#/jobs");
+    await page.getByLabel("State", { exact: true }).selectOption("failed");
+    await page.waitForURL(/#\/jobs\?state=failed$/);
+    await page.getByText("3 jobs", { exact: true }).waitFor();
+    await page.getByLabel("Queue", { exact: true }).selectOption("mail");
+    await page.getByText("2 jobs", { exact: true }).waitFor();
+    await page.getByLabel("Name").fill("absent");
+    await page.getByText("No job matches these filters").waitFor();
+    await page.goto(`${one.address}#/jobs?queue=images`);
+    await page.getByText("25 jobs", { exact: true }).waitFor();
+    assert.equal(await page.getByLabel("Queue", { exact: true }).inputValue(), "images");
+  });
+
+  test("a failed job is retried after a confirmation that shows the command", async (t) => {
+    const { page, one, ids } = await opened(t);
+    await page.goto(`${one.address}#/jobs/${ids.failed}`);
+    await page.getByRole("button", { name: "Retry", exact: true }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByText(`holdfast jobs retry ${ids.failed}`).waitFor();
+    const ended = one.hf.jobs.get(ids.failed);
+    await dialog.getByRole("button", { name: "Retry" }).click();
+    await page.getByText("The job is pending again.").waitFor();
+    const first = (await ended)?.finishedAt as number;
+    const again = await one.hf.jobs.wait(ids.failed);
+    assert.ok((again.finishedAt as number) > first);
+  });
+
+  test("a job is enqueued again with edited input; a number that would change is refused", async (t) => {
+    const { page, one, ids } = await opened(t);
+    await page.goto(`${one.address}#/jobs/${ids.failed}`);
+    await page.getByRole("link", { name: "Enqueue again" }).click();
+    const input = page.getByLabel("Input, as JSON");
+    await input.fill('{"to":"ann@example.org","template":"again","n":12345678901234567890}');
+    await page.getByText("12345678901234567890 would become").waitFor();
+    assert.ok(await page.getByRole("button", { name: "Enqueue" }).isDisabled());
+    await input.fill('{"to":"ann@example.org","template":"again"}');
+    await page.getByRole("button", { name: "Enqueue" }).click();
+    await heading(page, /^send-mail/);
+    const id = decodeURIComponent(new URL(page.url()).hash.split("/").at(-1) as string);
+    assert.deepEqual((await one.hf.jobs.wait(id)).output, { messageId: "<again.ann@example.org>" });
+    await page.getByText('"<again.ann@example.org>"').waitFor();
+  });
+
+  test("a new job appears without a reload, and a script in its input stays text", async (t) => {
+    const { page, one } = await opened(t, "#/jobs?queue=attack");
+    await page.getByText("No job matches these filters").waitFor();
+    const script = "<img src=x onerror='document.title=1'><script>document.title = 'taken over'</script>";
+    const { id } = await one.call<{ id: string }>("jobs.enqueue", {
+      body: { name: "<b>bold</b>", queue: "attack", input: { script }, key: script },
+    });
+    await page.getByRole("link", { name: "<b>bold</b>" }).click();
+    await heading(page, /^<b>bold<\/b>/);
+    assert.ok((await page.locator("pre").first().innerText()).includes(JSON.stringify(script)));
+    assert.equal(await page.locator("main img, main script, main b").count(), 0);
+    assert.equal(await page.title(), `${id} · Holdfast`);
+  });
+
+  test("colours are chosen and remembered", async (t) => {
+    const { page } = await opened(t);
+    const background = () => page.evaluate("getComputedStyle(document.body).backgroundColor");
+    const light = await background();
+    await page.getByRole("button", { name: "Colours: dark" }).click();
+    const dark = await background();
+    assert.notEqual(dark, light);
+    await page.reload();
+    await heading(page, "Overview");
+    assert.equal(await background(), dark);
+  });
+
+  test("the keyboard is enough: to the jobs, along the rows, into one, and back", async (t) => {
+    const { page } = await opened(t);
+    await heading(page, "Overview");
+    await page.keyboard.press("?");
+    await page.getByRole("dialog", { name: "Keyboard shortcuts" }).waitFor();
+    await page.keyboard.press("Escape");
+    await page.getByRole("dialog").waitFor({ state: "detached" });
+    await page.keyboard.press("g");
+    await page.keyboard.press("j");
+    await heading(page, "Jobs");
+    await page.locator("a.row-link").first().waitFor();
+    await page.keyboard.press("j");
+    await page.keyboard.press("j");
+    const second = page.locator("a.row-link").nth(1);
+    assert.ok(await second.evaluate("(link) => link === document.activeElement"));
+    await page.keyboard.press("Enter");
+    await heading(page, /^send-mail/);
+    assert.equal(await page.evaluate("document.activeElement.tagName"), "H1");
+    await page.keyboard.press("g");
+    await page.keyboard.press("o");
+    await heading(page, "Overview");
+  });
+
+  test("thousands of rows are scrolled through with few of them in the page", async (t) => {
+    const { page, one } = await opened(t);
+    await one.hf.queues.pause("bulk");
+    const bulk = { ...mail, queue: "bulk" };
+    await one.hf.enqueueMany(
+      bulk,
+      Array.from({ length: 1_200 }, (_, i) => ({ to: `u${i}`, template: "x" })),
+    );
+    await page.goto(`${one.address}#/jobs?queue=bulk`);
+    const rows = page.locator(".rows-scroll");
+    await rows.waitFor();
+    while (!(await page.getByText(/^1,200 jobs/).isVisible())) {
+      const seen = JSON.stringify(await page.locator(".rows-foot").textContent());
+      await rows.evaluate("(element) => element.scrollTo(0, element.scrollHeight)");
+      await page.waitForFunction(`document.querySelector(".rows-foot").textContent !== ${seen}`);
+    }
+    assert.ok((await page.locator(".rows-space .row").count()) < 60);
+  });
+
+  test("a page whose server is gone says that it is disconnected", async (t) => {
+    const { page, one } = await opened(t, "", { expectsErrors: true });
+    await heading(page, "Overview");
+    await one.close();
+    await page.getByText("Disconnected", { exact: true }).waitFor();
+    await page.getByText(/This is what the server said/).waitFor();
+  });
+
+  test("a user who may only read sees no actions", async (t) => {
+    const one = await site(t, "sqlite", { authorize: () => ({ role: "read", user: "ann" }) });
+    const { failed } = await fillDemo(one.hf);
+    const page = await browser.newPage();
+    t.after(() => page.close());
+    await page.goto(`${one.address}#/jobs/${failed}`);
+    await heading(page, /^send-mail/);
+    await page.getByText("Live", { exact: true }).waitFor();
+    assert.equal(await page.getByRole("button", { name: "Retry" }).count(), 0);
+    assert.equal(await page.getByRole("link", { name: "Enqueue again" }).count(), 0);
+  });
+});
+
+test("the dashboard's files have at most 90 kB together, compressed", async () => {
+  if (Object.keys(dashboardFiles()).length === 0) await buildUi(join(import.meta.dirname, "../../ui/dist"));
+  const files = Object.entries(dashboardFiles());
+  assert.deepEqual(files.map(([name]) => name).sort(), ["app.css", "app.js", "index.html"]);
+  const bytes = files.reduce((sum, [, file]) => sum + gzipSync(file).length, 0);
+  assert.ok(bytes <= MAX_BYTES, `${bytes} bytes`);
+});
+
+interface Found {
+  violations: { id: string; nodes: { html: string }[] }[];
+}
+
+async function violations(page: Page): Promise<string[]> {
+  const { violations: found } = await page.evaluate<Found>("axe.run(document, { resultTypes: ['violations'] })");
+  return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(" | ")}`);
+}

@@ -1,0 +1,99 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { count } from "./format.ts";
+import { theme } from "./theme.ts";
+
+export interface Series {
+  label: string;
+  tone: string;
+}
+
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+
+/** Lines over time, and a legend with the value under the pointer, else the newest. */
+export function Chart({
+  series,
+  data,
+  label,
+  height = 168,
+}: {
+  series: Series[];
+  data: number[][];
+  label: string;
+  height?: number;
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const [pointed, setPointed] = useState<number | null>(null);
+  const drawn = theme.value;
+  useEffect(() => {
+    const element = box.current;
+    if (element === null) return;
+    const [grid, text] = [colourOf(element, "chart-grid"), colourOf(element, "chart-text")];
+    const font = `11px ${getComputedStyle(element).fontFamily}`;
+    const axis = { stroke: text, font, grid: { stroke: grid, width: 1 }, ticks: { show: false } };
+    const made = new uPlot(
+      {
+        width: element.clientWidth,
+        height,
+        padding: [8, 8, 0, 0],
+        cursor: { y: false, points: { size: 7 } },
+        legend: { show: false },
+        hooks: { setCursor: [({ cursor }) => setPointed(cursor.idx ?? null)] },
+        scales: { y: { range: (_, _low, high) => [0, Math.max(4, high * 1.15)] } },
+        axes: [
+          { ...axis, space: 90, values: (_, times) => times.map((time) => CLOCK.format(time * 1_000)) },
+          { ...axis, size: 44, space: 36 },
+        ],
+        series: [
+          { label: "time" },
+          ...series.map(({ label, tone }) => {
+            const stroke = colourOf(element, `tone-${tone}`);
+            return { label, stroke, width: 2, fill: faded(stroke), points: { show: false } };
+          }),
+        ],
+      },
+      data as uPlot.AlignedData,
+      element,
+    );
+    plot.current = made;
+    const observer = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
+    observer.observe(element);
+    return () => {
+      observer.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [drawn]);
+  useEffect(() => plot.current?.setData(data as uPlot.AlignedData), [data]);
+  const at = pointed ?? (data[0]?.length ?? 0) - 1;
+  return (
+    <>
+      <div class="chart" ref={box} role="img" aria-label={label} />
+      <ul class="legend">
+        {series.map(({ label: name, tone }, i) => (
+          <li class={`tone-${tone}`} key={name}>
+            <span class="dot" aria-hidden="true" />
+            <strong>{count(data[i + 1]?.[at] ?? 0)}</strong> {name}
+          </li>
+        ))}
+        <li class="muted">{pointed === null ? "now" : `at ${CLOCK.format((data[0]?.[at] ?? 0) * 1_000)}`}</li>
+      </ul>
+    </>
+  );
+}
+
+/** A canvas needs the colour itself, not the name that the style sheet has for it. */
+function colourOf(parent: HTMLElement, name: string): string {
+  const probe = document.createElement("span");
+  probe.className = `probe ${name}`;
+  parent.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
+
+function faded(colour: string): string {
+  return colour.replace(/^rgb\((.+)\)$/, "rgba($1, 0.12)");
+}

@@ -1,0 +1,180 @@
+import { JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
+import { type Action, ask, mayOperate } from "../action.tsx";
+import { apiPath, write } from "../api.ts";
+import { count, duration, plural, quoted } from "../format.ts";
+import { now, useRead } from "../live.ts";
+import type { Job, JobState } from "../model.ts";
+import { Badge, Bar, Command, CopyButton, Facts, Icon, Json, Loaded, PageHead, Panel, Time } from "../parts.tsx";
+import { address, hrefOf } from "../router.ts";
+
+export function JobPage() {
+  const id = address.value.id ?? "";
+  const reading = useRead<Job>(apiPath(`jobs/${encodeURIComponent(id)}`));
+  return (
+    <>
+      <a class="back" href={hrefOf("jobs")}>
+        <Icon name="back" /> Jobs
+      </a>
+      <Loaded of={reading} lines={10}>
+        {(job) => <Shown job={job} />}
+      </Loaded>
+    </>
+  );
+}
+
+function Shown({ job }: { job: Job }) {
+  const { id, name, queue, state, error, input, output } = job;
+  return (
+    <>
+      <PageHead
+        title={
+          <>
+            {name} <Badge state={state} />
+          </>
+        }
+        note={
+          <span class="id">
+            <span class="mono">{id}</span>
+            <CopyButton text={id} what="the id" />
+          </span>
+        }
+        actions={mayOperate.value ? <Actions job={job} /> : undefined}
+      />
+      <States state={state} />
+      {job.progress === undefined || state !== "running" ? null : (
+        <div class="budget">
+          <Bar share={job.progress.fraction} label="Progress" />
+          <span>
+            {Math.round(job.progress.fraction * 100)} % {job.progress.message}
+          </span>
+        </div>
+      )}
+      {error === undefined ? null : (
+        <Panel title="Error" note={<span class="mono">{error.code}</span>}>
+          <p class="error-message">
+            {error.name}: {error.message}
+          </p>
+          {error.stack === undefined || error.stack === "" ? null : (
+            <pre tabIndex={0} aria-label="Stack of the error">
+              {error.stack}
+            </pre>
+          )}
+        </Panel>
+      )}
+      <div class="columns">
+        <Panel title="Input">
+          <Json value={input} label="the input" />
+        </Panel>
+        <Panel title="Output">
+          {output === undefined ? (
+            <p class="muted">None{state === "succeeded" ? "" : ", as it has not succeeded"}.</p>
+          ) : (
+            <Json value={output} label="the output" />
+          )}
+        </Panel>
+      </div>
+      <Panel title="Details">
+        <Facts of={factsOf(job, queue)} />
+      </Panel>
+      <Command text={`holdfast jobs show ${quoted(id)}`} />
+    </>
+  );
+}
+
+function factsOf(job: Job, queue: string): [string, preact.ComponentChildren][] {
+  const { key, attempt, crashes, priority, createdAt, runAt, startedAt, finishedAt, worker, host, pid, leaseExpiresAt, state } =
+    job;
+  return [
+    ["Queue", <a href={hrefOf("jobs", { queue })}>{queue}</a>],
+    ...(key === undefined ? [] : ([["Key", <span class="mono">{key}</span>]] as [string, preact.ComponentChildren][])),
+    ["Attempts", `${plural(attempt, "attempt")}, ${plural(crashes, "crash", "crashes")}`],
+    ["Priority", count(priority)],
+    ["Created", <Time at={createdAt} />],
+    ["Due", <Time at={runAt} />],
+    ["Started", <Time at={startedAt} none="not yet" />],
+    ["Finished", <Time at={finishedAt} none="not yet" />],
+    [
+      "Waited",
+      startedAt === undefined
+        ? "–"
+        : duration(Math.max(0, startedAt - Math.max(createdAt, runAt > startedAt ? createdAt : runAt))),
+    ],
+    [
+      "Ran for",
+      startedAt === undefined || (finishedAt === undefined && state !== "running")
+        ? "–"
+        : duration(Math.max(0, (finishedAt ?? now.value) - startedAt)),
+    ],
+    ...(worker === undefined ? [] : ([["Worker", worker]] as [string, preact.ComponentChildren][])),
+    ...(host === undefined ? [] : ([["Process", `pid ${pid} on ${host}`]] as [string, preact.ComponentChildren][])),
+    ...(leaseExpiresAt === undefined
+      ? []
+      : ([["Lease ends", <Time at={leaseExpiresAt} />]] as [string, preact.ComponentChildren][])),
+  ];
+}
+
+const WAY: readonly JobState[] = ["waiting", "pending", "running"];
+
+/** Where the job is on its way, and how it may end. */
+function States({ state }: { state: JobState }) {
+  const ends = JOB_STATES.filter((one) => !WAY.includes(one));
+  return (
+    <div class="states" role="img" aria-label={`The job is ${state}.`}>
+      {WAY.map((one) => (
+        <>
+          <Step one={one} here={one === state} />
+          <span class="arrow">→</span>
+        </>
+      ))}
+      {ends.map((one) => (
+        <Step one={one} here={one === state} key={one} />
+      ))}
+    </div>
+  );
+}
+
+function Step({ one, here }: { one: JobState; here: boolean }) {
+  return (
+    <span class={here ? "step here" : "step"}>
+      <Badge state={one} />
+    </span>
+  );
+}
+
+function Actions({ job: { id, name, state } }: { job: Job }) {
+  const path = `jobs/${encodeURIComponent(id)}`;
+  const retry: Action = {
+    title: `Retry ${name}?`,
+    body: <p>The job becomes pending again, with its counts of attempts and crashes at zero.</p>,
+    verb: "Retry",
+    command: () => `holdfast jobs retry ${quoted(id)}`,
+    run: async () =>
+      (await write<{ changed: boolean }>(`${path}/retry`)).changed ? "The job is pending again." : "The job had moved on.",
+  };
+  const cancel: Action = {
+    title: `Cancel ${name}?`,
+    body: <p>The job ends as cancelled. A handler that runs gets the signal, and its result is discarded.</p>,
+    verb: "Cancel the job",
+    isDangerous: true,
+    command: () => `holdfast jobs cancel ${quoted(id)}`,
+    run: async () =>
+      (await write<{ changed: boolean }>(`${path}/cancel`)).changed ? "The job is cancelled." : "The job had ended.",
+  };
+  return (
+    <>
+      {mayMove("retry", state) ? (
+        <button type="button" class="button primary" onClick={() => ask(retry)}>
+          Retry
+        </button>
+      ) : null}
+      {mayMove("cancel", state) ? (
+        <button type="button" class="button danger" onClick={() => ask(cancel)}>
+          Cancel
+        </button>
+      ) : null}
+      <a class="button" href={hrefOf("enqueue", { from: id })}>
+        Enqueue again
+      </a>
+    </>
+  );
+}

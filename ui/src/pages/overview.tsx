@@ -1,0 +1,220 @@
+import { Bar, Badge, Command, Empty, Hint, Icon, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
+import { bytes, count, duration, plural } from "../format.ts";
+import { Chart } from "../chart.tsx";
+import { now } from "../live.ts";
+import type { Alarm, Overview, WorkerProcess } from "../model.ts";
+import { hrefOf } from "../router.ts";
+import { overview, samples } from "../samples.ts";
+import { JOB_STATES } from "../../../src/core/jobs/job.ts";
+import { BudgetBar } from "./budget.tsx";
+
+const SERIES = [
+  { label: "jobs succeeded in the last minute", tone: "green" },
+  { label: "jobs failed in the last minute", tone: "red" },
+  { label: "jobs running", tone: "teal" },
+];
+
+export function OverviewPage() {
+  return (
+    <Loaded of={overview.value} lines={10}>
+      {(data) => <Seen data={data} />}
+    </Loaded>
+  );
+}
+
+function Seen({ data }: { data: Overview }) {
+  const { counts, queues, processes, builds, alarms, database, wal, unreadable } = data;
+  return (
+    <>
+      <PageHead
+        title="Overview"
+        note={
+          <>
+            <span class="mono">{database.path}</span> · durable through a{" "}
+            {database.durability === "power" ? "power cut" : "crash"}
+            {wal === null ? null : ` · log ${bytes(wal.bytes)}`}
+          </>
+        }
+      />
+      {unreadable.length === 0 ? null : (
+        <div class="callout tone-red" role="alert">
+          <strong>Damaged.</strong> These parts cannot be read: {unreadable.join(", ")}.
+        </div>
+      )}
+      <Alarms alarms={alarms} />
+      <ul class="tiles" aria-label="Jobs by state">
+        {JOB_STATES.map((state) => (
+          <li key={state}>
+            <a class={`tile ${counts[state] === 0 ? "none" : ""}`} href={hrefOf("jobs", { state })}>
+              <Badge state={state} />
+              <span class="figure">{count(counts[state])}</span>
+              <span class="muted">{counts[state] === 1 ? "job" : "jobs"}</span>
+            </a>
+          </li>
+        ))}
+      </ul>
+      <Panel title="Activity" note="since this page was opened">
+        <Chart
+          series={SERIES}
+          data={samples.value}
+          label={`Jobs that ended in the last minute, and jobs that run: ${lastMinute(data)}`}
+        />
+      </Panel>
+      <Panel title="Queues" note={plural(queues.length, "queue")} flush>
+        {queues.length === 0 ? (
+          <Empty title="No jobs yet">
+            <Command text={`holdfast enqueue NAME '{"input":1}'`} />
+          </Empty>
+        ) : (
+          <Queues data={data} />
+        )}
+      </Panel>
+      <div class="columns">
+        <Panel title="Workers" note={plural(processes.length, "process", "processes")} flush>
+          {processes.length === 0 ? (
+            <Empty title="No process has this database open">
+              <Command text="holdfast work FILES…" />
+            </Empty>
+          ) : (
+            <ul class="list">
+              {processes.map((one) => (
+                <Process key={`${one.host} ${one.pid} ${one.startedAt}`} one={one} />
+              ))}
+            </ul>
+          )}
+        </Panel>
+        <Panel title="Open builds" note={plural(builds.length, "build")} flush>
+          {builds.length === 0 ? (
+            <Empty title="No build is open">
+              <Command text="holdfast run" />
+            </Empty>
+          ) : (
+            <ul class="list">
+              {builds.map((build) => (
+                <li key={build.id}>
+                  <div class="line">
+                    <a class="row-link strong" href={hrefOf("builds", {}, build.id)}>
+                      {build.pipeline}
+                    </a>
+                    <Badge state={build.state} />
+                  </div>
+                  <BudgetBar spent={build.spent} budget={build.budget} />
+                  <div class="line muted">
+                    <span>
+                      {plural(build.left, "item")} left{build.failed === 0 ? "" : `, ${count(build.failed)} failed`}
+                    </span>
+                    <span>
+                      started <Time at={build.createdAt} />
+                    </span>
+                  </div>
+                </li>
+              ))}
+            </ul>
+          )}
+        </Panel>
+      </div>
+    </>
+  );
+}
+
+function lastMinute({ queues }: Overview): string {
+  const sum = (state: "succeeded" | "failed") => queues.reduce((total, { lastMinute: of }) => total + of[state], 0);
+  return `${count(sum("succeeded"))} succeeded, ${count(sum("failed"))} failed`;
+}
+
+const LINKS: Record<string, string> = {
+  FAILED: hrefOf("jobs", { state: "failed" }),
+  QUARANTINED: hrefOf("jobs", { state: "quarantined" }),
+  WAITING_LONG: hrefOf("jobs", { state: "pending" }),
+  NOBODY_WORKS: hrefOf("jobs", { state: "pending" }), // ruled-out-word-ok
+  NAME_NOT_WORKED: hrefOf("jobs", { state: "pending" }),
+  BUILD_PAUSED: hrefOf("builds", { state: "BUDGET_PAUSE" }),
+  BUILD_CRASHED: hrefOf("builds"),
+};
+
+function Alarms({ alarms }: { alarms: Alarm[] }) {
+  if (alarms.length === 0) return null;
+  return (
+    <section class="panel" aria-label="Alarms">
+      <ul class="list alarms">
+        {alarms.map(({ code, grave, message, hint }) => (
+          <li key={message} class={grave ? "tone-red" : "tone-amber"}>
+            <Icon name="alert" />
+            <div class="alarm-text">
+              <span class="visually-hidden">{grave ? "Grave: " : "Warning: "}</span>
+              <a class="strong" href={LINKS[code] ?? hrefOf("recovery")}>
+                {message.slice(0, 1).toUpperCase() + message.slice(1)}
+              </a>
+            </div>
+            {hint.startsWith("holdfast ") ? (
+              <Command text={hint} />
+            ) : (
+              <span class="muted">
+                <Hint text={hint} />
+              </span>
+            )}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Queues({ data: { queues } }: { data: Overview }) {
+  const most = Math.max(1, ...queues.map(({ counts }) => counts.pending));
+  return (
+    <Table label="Queues" head={["Queue", "State", "Pending", "Oldest", "Running", "Last minute", "Failed"]}>
+      {queues.map(({ name, paused, counts, oldestAt, lastMinute: ended }) => (
+        <tr key={name}>
+          <th scope="row">
+            <a class="row-link" href={hrefOf("jobs", { queue: name })}>
+              {name}
+            </a>
+          </th>
+          <td>
+            <Badge state={paused ? "paused" : "active"} />
+          </td>
+          <td>
+            <div class="depth">
+              <span>{plural(counts.pending, "job")}</span>
+              <Bar share={counts.pending / most} label={`${count(counts.pending)} of at most ${count(most)}`} tone="blue" />
+            </div>
+          </td>
+          <td>{oldestAt === undefined ? <span class="muted">–</span> : duration(Math.max(0, now.value - oldestAt))}</td>
+          <td>{plural(counts.running, "job")}</td>
+          <td>{plural(ended.succeeded + ended.failed + ended.quarantined, "job")}</td>
+          <td>
+            {counts.failed === 0 ? (
+              <span class="muted">0 jobs</span>
+            ) : (
+              <a href={hrefOf("jobs", { queue: name, state: "failed" })}>{plural(counts.failed, "job")}</a>
+            )}
+          </td>
+        </tr>
+      ))}
+    </Table>
+  );
+}
+
+function Process({ one }: { one: WorkerProcess }) {
+  const names = [...new Set(one.works.map(({ name }) => name))];
+  return (
+    <li>
+      <div class="line">
+        <span class="strong mono clip" title={one.program}>
+          {one.program}
+        </span>
+        <Badge state={one.stopping ? "stopping" : one.life} />
+      </div>
+      <div class="line muted">
+        <span>
+          pid {one.pid} on {one.host}
+        </span>
+        <span>
+          {plural(one.running, "job")} running · started <Time at={one.startedAt} />
+        </span>
+      </div>
+      {names.length === 0 ? null : <div class="muted clip">works {names.join(", ")}</div>}
+    </li>
+  );
+}
