@@ -1,9 +1,11 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
+import { useEffect, useRef } from "preact/hooks";
 import type { JobState } from "./model.ts";
 import type { ApiError } from "./api.ts";
 import { absolute, json, relative } from "./format.ts";
 import { now, type Reading, refresh } from "./live.ts";
+import { takeHeadingFocus } from "./router.ts";
 
 /** A heading with what belongs to it. */
 export function Panel({
@@ -41,10 +43,16 @@ export function PageHead({
   note?: ComponentChildren;
   actions?: ComponentChildren;
 }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => {
+    if (takeHeadingFocus()) heading.current?.focus();
+  }, []);
   return (
     <header class="page-head">
       <div>
-        <h1 tabIndex={-1}>{title}</h1>
+        <h1 tabIndex={-1} ref={heading}>
+          {title}
+        </h1>
         {note === undefined ? null : <p class="muted">{note}</p>}
       </div>
       {actions === undefined ? null : <div class="actions">{actions}</div>}

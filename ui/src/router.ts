@@ -9,7 +9,18 @@ export interface Address {
 }
 
 const hash = signal(location.hash);
-window.addEventListener("hashchange", () => (hash.value = location.hash));
+let isHeadingDue = false;
+window.addEventListener("hashchange", () => {
+  hash.value = location.hash;
+  isHeadingDue = true;
+});
+
+/** True once after the page has changed: its heading takes the focus, so that a screen reader says it. */
+export function takeHeadingFocus(): boolean {
+  const isDue = isHeadingDue;
+  isHeadingDue = false;
+  return isDue;
+}
 
 /** The page and its filters, as they are in the address: `#/jobs?state=failed`. */
 export const address = computed<Address>(() => {

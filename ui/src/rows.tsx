@@ -52,37 +52,39 @@ export function Rows<T>({ items, keyOf, head, name, label, cells, onEnd, foot }:
     if (items.length > 0 && lastShown >= items.length - NEAR_END_ROWS) onEnd?.();
   }, [lastShown, items.length]);
   return (
-    <div class={`rows ${name}`} role="table" aria-label={label} aria-rowcount={items.length + 1}>
-      <div role="rowgroup" class="rows-head">
-        <div role="row" aria-rowindex={1} class="row">
-          {head.map((text) => (
-            <div role="columnheader" key={text}>
-              {text}
-            </div>
-          ))}
-        </div>
-      </div>
-      <div role="rowgroup" class="rows-scroll" ref={scroller} tabIndex={0} aria-label={`${label}, rows`}>
-        <div role="presentation" class="rows-space" style={{ height: `${virtualizer.getTotalSize()}px` }}>
-          {shown.map(({ index, start }) => {
-            const item = items[index];
-            if (item === undefined) return null;
-            return (
-              <div
-                role="row"
-                aria-rowindex={index + 2}
-                class="row"
-                key={keyOf(item)}
-                style={{ transform: `translateY(${start}px)`, height: `${rowPx}px` }}
-              >
-                {cells(item).map((cell, i) => (
-                  <div role="cell" key={i}>
-                    {cell}
-                  </div>
-                ))}
+    <div class={`rows ${name}`}>
+      <div role="table" aria-label={label} aria-rowcount={items.length + 1}>
+        <div role="rowgroup" class="rows-head">
+          <div role="row" aria-rowindex={1} class="row">
+            {head.map((text) => (
+              <div role="columnheader" key={text}>
+                {text}
               </div>
-            );
-          })}
+            ))}
+          </div>
+        </div>
+        <div role="rowgroup" class="rows-scroll" ref={scroller} tabIndex={0} aria-label={`${label}, rows`}>
+          <div role="presentation" class="rows-space" style={{ height: `${virtualizer.getTotalSize()}px` }}>
+            {shown.map(({ index, start }) => {
+              const item = items[index];
+              if (item === undefined) return null;
+              return (
+                <div
+                  role="row"
+                  aria-rowindex={index + 2}
+                  class="row"
+                  key={keyOf(item)}
+                  style={{ transform: `translateY(${start}px)`, height: `${rowPx}px` }}
+                >
+                  {cells(item).map((cell, i) => (
+                    <div role="cell" key={i}>
+                      {cell}
+                    </div>
+                  ))}
+                </div>
+              );
+            })}
+          </div>
         </div>
       </div>
       {foot}

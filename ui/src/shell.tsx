@@ -33,7 +33,6 @@ export function Shell({ pages }: { pages: PageEntry[] }) {
   const { page, id } = address.value;
   const entry = pages.find((one) => one.page === page);
   const title = entry?.title ?? "Not found";
-  const isFirst = useRef(true);
   const content = useRef<HTMLElement>(null);
   // Every page needs to know what its user may do, and shows the number of alarms.
   const reading = useRead<Overview>("api/v1/overview", page === "overview" ? 0 : OTHER_PAGE_MS);
@@ -46,9 +45,6 @@ export function Shell({ pages }: { pages: PageEntry[] }) {
   }, [reading]);
   useEffect(() => {
     document.title = `${id ?? title} · ${PRODUCT}`;
-    // A reader of the screen hears the new page; the first one is announced by the browser.
-    if (!isFirst.current) content.current?.querySelector<HTMLElement>("h1")?.focus();
-    isFirst.current = false;
     window.scrollTo(0, 0);
   }, [page, id]);
   useEffect(() => listenToKeys(pages), []);

@@ -1,0 +1,104 @@
+import { type Action, ask, mayOperate } from "../action.tsx";
+import { apiPath, write } from "../api.ts";
+import { count, duration, plural, quoted } from "../format.ts";
+import { now, useRead } from "../live.ts";
+import type { Queue } from "../model.ts";
+import { Badge, Command, Empty, Loaded, PageHead, Panel, Table } from "../parts.tsx";
+import { hrefOf } from "../router.ts";
+
+const HEAD = ["Queue", "State", "Waiting", "Pending", "Oldest", "Running", "Succeeded", "Failed", "Quarantined"];
+const SHOWN = ["running", "succeeded", "failed", "quarantined"] as const;
+
+export function QueuesPage() {
+  const reading = useRead<{ items: Queue[] }>(apiPath("queues"));
+  return (
+    <>
+      <PageHead title="Queues" note={<Command text="holdfast queues list" />} />
+      <Loaded of={reading} lines={6}>
+        {({ items }) => (
+          <Panel title="All queues" note={plural(items.length, "queue")} flush>
+            {items.length === 0 ? (
+              <Empty title="No queues yet">A queue exists once a job was put into it.</Empty>
+            ) : (
+              <Table label="Queues" head={mayOperate.value ? [...HEAD, <span class="visually-hidden">Actions</span>] : HEAD}>
+                {items.map((queue) => (
+                  <Row queue={queue} key={queue.name} />
+                ))}
+              </Table>
+            )}
+          </Panel>
+        )}
+      </Loaded>
+    </>
+  );
+}
+
+function Row({ queue: { name, paused, counts, oldestAt } }: { queue: Queue }) {
+  return (
+    <tr>
+      <th scope="row">
+        <a class="row-link" href={hrefOf("jobs", { queue: name })}>
+          {name}
+        </a>
+      </th>
+      <td>
+        <Badge state={paused ? "paused" : "active"} />
+      </td>
+      <Jobs queue={name} state="waiting" n={counts.waiting} />
+      <Jobs queue={name} state="pending" n={counts.pending} />
+      <td>{oldestAt === undefined ? <span class="muted">–</span> : duration(Math.max(0, now.value - oldestAt))}</td>
+      {SHOWN.map((state) => (
+        <Jobs queue={name} state={state} n={counts[state]} key={state} />
+      ))}
+      {mayOperate.value ? (
+        <td>
+          <button type="button" class="button" onClick={() => ask(paused ? resume(name) : pause(name))}>
+            {paused ? "Resume" : "Pause"}
+            <span class="visually-hidden"> {name}</span>
+          </button>
+        </td>
+      ) : null}
+    </tr>
+  );
+}
+
+function Jobs({ queue, state, n }: { queue: string; state: string; n: number }) {
+  return (
+    <td>
+      {n === 0 ? (
+        <span class="muted">0</span>
+      ) : (
+        <a href={hrefOf("jobs", { queue, state })} aria-label={`${plural(n, "job")} ${state} in ${queue}`}>
+          {count(n)}
+        </a>
+      )}{" "}
+      <span class="muted">{n === 1 ? "job" : "jobs"}</span>
+    </td>
+  );
+}
+
+function pause(name: string): Action {
+  return {
+    title: `Pause ${name}?`,
+    body: <p>Its jobs wait until the queue is resumed. Jobs that run finish.</p>,
+    verb: "Pause the queue",
+    command: () => `holdfast queues pause ${quoted(name)}`,
+    run: async () => {
+      await write(`queues/${encodeURIComponent(name)}/pause`);
+      return `${name} is paused.`;
+    },
+  };
+}
+
+function resume(name: string): Action {
+  return {
+    title: `Resume ${name}?`,
+    body: <p>Workers claim its jobs again.</p>,
+    verb: "Resume the queue",
+    command: () => `holdfast queues resume ${quoted(name)}`,
+    run: async () => {
+      await write(`queues/${encodeURIComponent(name)}/resume`);
+      return `${name} is active.`;
+    },
+  };
+}
