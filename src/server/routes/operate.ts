@@ -44,7 +44,8 @@ const auditEntry = z.object({
 export const OPERATE_ROUTES = [
   route("get", "/overview", {
     id: "overview",
-    summary: "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them; and what the caller may do.",
+    summary:
+      "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them; and what the caller may do.",
     role: "read",
     answer: z.looseObject({
       at: instant,

@@ -1,6 +1,6 @@
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { count, duration, plural, quoted } from "../format.ts";
+import { duration, plural, quoted } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Queue } from "../model.ts";
 import { Badge, Command, Empty, Loaded, PageHead, Panel, Table } from "../parts.tsx";
@@ -66,13 +66,12 @@ function Jobs({ queue, state, n }: { queue: string; state: string; n: number }) 
   return (
     <td>
       {n === 0 ? (
-        <span class="muted">0</span>
+        <span class="muted">0 jobs</span>
       ) : (
         <a href={hrefOf("jobs", { queue, state })} aria-label={`${plural(n, "job")} ${state} in ${queue}`}>
-          {count(n)}
+          {plural(n, "job")}
         </a>
-      )}{" "}
-      <span class="muted">{n === 1 ? "job" : "jobs"}</span>
+      )}
     </td>
   );
 }
