@@ -4,10 +4,10 @@ import { secureHeaders } from "hono/secure-headers";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
 import { rejectSurplus } from "../core/text/arguments.ts";
-import { checkFunction, checkText, refuseUnknown } from "../core/text/options.ts";
+import { checkFunction, checkText, describeValue, refuseUnknown } from "../core/text/options.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
-import { type Access, allows, refuseForeign } from "./access.ts";
+import { type Access, allows, refuseForeign, ROLES } from "./access.ts";
 import { dashboard } from "./assets.ts";
 import { metricsRoutes } from "./metrics.ts";
 import { openapi } from "./openapi.ts";
@@ -89,7 +89,12 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
   const app = new Hono<Env>();
   const operator = new Operator(hf);
   const limit = new RateLimit();
-  app.onError((error, c) => c.json(...answerOf(error)));
+  app.onError((error, c) => {
+    const [body, status] = answerOf(error);
+    // A person who opens an address reads the message; programs ask for anything.
+    const isRead = c.req.method === "GET" && (c.req.header("accept") ?? "").includes("text/html");
+    return isRead ? c.text(`${body.error.message}\n${body.error.hint}\n`, status) : c.json(body, status);
+  });
   app.notFound(() => {
     throw new HoldfastError("NO_SUCH_ROUTE", "There is nothing at this address.", "The API is described at api/v1/openapi.json.");
   });
@@ -146,6 +151,12 @@ async function accessOf(request: Request, { authorize }: ServerOptions): Promise
       "Give handler(hf, { authorize }) a function that returns { role, user } for a request, after checking the user's session.",
     );
   const access = await authorize(request);
+  if (!ROLES.includes(access?.role))
+    throw new HoldfastError(
+      "NO_ACCESS",
+      `\`authorize\` returned ${describeValue(access)}, which has no role.`,
+      `Return { role, user } with one of the roles ${ROLES.join(", ")}.`,
+    );
   if (!allows(access.role, "read")) throw noAccess(access.role, "read");
   return access;
 }
@@ -169,7 +180,7 @@ function rejectBody(): never {
 }
 
 /** Errors of ours say what to do; of any other error only that it happened, because it may hold anything. */
-function answerOf(error: Error): [body: object, status: 400] {
+function answerOf(error: Error): [body: { error: { code: string; message: string; hint: string } }, status: 400] {
   if (!(error instanceof HoldfastError)) {
     const body = { code: "INTERNAL", message: "The server failed to answer.", hint: "See the server's log." };
     return [{ error: body }, 500 as 400];

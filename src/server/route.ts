@@ -80,10 +80,17 @@ async function jsonOf(c: Context): Promise<unknown> {
   const text = await c.req.text();
   if (text === "") return {};
   try {
-    return JSON.parse(text);
+    return JSON.parse(text, rejectInexact as (key: string, value: unknown) => unknown);
   } catch (cause) {
+    if (cause instanceof HoldfastError) throw cause;
     throw invalid(`The body is not JSON: ${(cause as Error).message}`, "Send a JSON object.");
   }
+}
+
+/** Other languages write integers that JavaScript would round without a word. */
+function rejectInexact(key: string, value: unknown, { source }: { source?: string }): unknown {
+  if (typeof value !== "number" || Number.isSafeInteger(value) || source === undefined || !/^-?\d+$/.test(source)) return value;
+  throw invalid(`The number ${source} of \`${key}\` cannot be kept exactly.`, "Send it as a string.");
 }
 
 function check(fields: Fields, given: unknown, what: string): unknown {

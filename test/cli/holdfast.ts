@@ -47,6 +47,10 @@ export class Running {
     });
   }
 
+  get stdout(): string {
+    return this.#stdout;
+  }
+
   /** Resolves when the process has said this, on either stream. */
   async said(text: string | RegExp): Promise<void> {
     const isIn = (all: string) => (typeof text === "string" ? all.includes(text) : text.test(all));

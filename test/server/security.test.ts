@@ -119,6 +119,29 @@ test("redact decides what of a job is shown", async (t) => {
   for (const path of ["api/v1/jobs", `api/v1/jobs/${id}`]) assert.doesNotMatch(await (await one.fetch(path)).text(), /secret/);
 });
 
+test("an authorize without a role gives no access", async (t) => {
+  for (const access of [undefined, {}, { role: "admin" }]) {
+    const one = await site(t, "sqlite", { authorize: () => access as Access });
+    assert.deepEqual((await errorOf(await one.fetch("api/v1/jobs"))).code, "NO_ACCESS");
+  }
+});
+
+test("a person who opens an address without access reads a sentence", async (t) => {
+  const one = await site(t);
+  const page = await one.fetch("", { headers: { authorization: "", accept: "text/html" } });
+  assert.match(page.headers.get("content-type") ?? "", /^text\/plain/);
+  assert.match(await page.text(), /^The request has no access\.\nSend the token /);
+});
+
+test("an integer that JavaScript cannot hold is refused, not rounded", async (t) => {
+  const one = await site(t);
+  const send = (input: string) => one.fetch("api/v1/jobs", { method: "POST", body: `{ "name": "mail", "input": ${input} }` });
+  for (const input of ["12345678901234567890", '[1, { "id": -9007199254740993 }]'])
+    assert.equal((await errorOf(await send(input))).code, "REQUEST_INVALID", input);
+  for (const input of ["9007199254740991", "1.5", "1e300", '"12345678901234567890"'])
+    assert.equal((await send(input)).status, 200, input);
+});
+
 test("an error of a user's own function shows nothing of it", async (t) => {
   const one = await site(t, "sqlite", {
     authorize: () => {

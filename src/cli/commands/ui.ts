@@ -47,9 +47,15 @@ export function uiCommand(parent: Command): void {
           `Dashboard  ${paint("bold", String(login))}`,
           `API        ${address}api/v1/openapi.json`,
           ...(token === undefined ? [`Token      ${made}`] : []),
-          "Ctrl-C ends it.",
+          process.stdin.isTTY ? "Enter prints another address for a browser, Ctrl-C ends it." : "Ctrl-C ends it.",
         ].join("\n"),
       );
+      const again = () => {
+        const another = serving.newLoginAddress();
+        answer(command, { login: another }, () => `Dashboard  ${another}`);
+      };
+      if (process.stdin.isTTY) process.stdin.on("data", again);
       if (!over.aborted) await once(over, "abort");
+      process.stdin.off("data", again).pause();
     });
 }
