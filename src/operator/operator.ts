@@ -49,6 +49,7 @@ import type { ArtifactRef } from "../store/work.ts";
 import type { Life, ProcessView } from "../store/processes.ts";
 import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
+import { type GridPage, gridPage } from "./grid.ts";
 import { metricsSnapshot } from "./metrics.ts";
 import { type LockStatus, markDeadHolders, type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
@@ -249,6 +250,11 @@ export class Operator {
   /** The pipeline's build that is paused for its budget, or else the one that crashed. */
   unfinishedBuild(pipeline: string): Promise<BuildRow | null> {
     return unfinished(this.#engine.store.builds, pipeline);
+  }
+
+  /** Targets by stages of a build, a page of them. Throws `NO_SUCH_BUILD`. */
+  async grid(build: string, page: { segment: number; after?: string; limit: number }): Promise<GridPage> {
+    return gridPage(this.#engine.store.work, await this.build(build), page);
   }
 
   artifactsOf(build: string, where: { stage?: string; path?: string }): Promise<ArtifactRef[]> {

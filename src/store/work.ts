@@ -51,8 +51,8 @@ export type ResultQuery =
    * newest of an earlier build.
    */
   | { build: string; stage: string; path: string; before?: boolean }
-  /** All results of a build for a stage, without failures, by path. */
-  | { build: string; stage: string; after?: string; limit: number }
+  /** All results of a build for a stage, by path; failures only if asked for. */
+  | { build: string; stage: string; after?: string; limit: number; failures?: true }
   | { build: string; failed: true; limit: number }
   /** Failures from before a resume whose targets are still to be listed again, by key. */
   | { retried: BuildKey; after: ResultKey | 0; limit: number };

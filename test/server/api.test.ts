@@ -3,6 +3,7 @@ import { after, describe, test } from "node:test";
 import { type AttemptView, items, type Job, job, pipeline } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
+import type { GridPage, GridRow } from "../../src/operator/grid.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
 import { called, endServer, errorOf, type Site, site, skips, STORES } from "./parts.ts";
 
@@ -183,6 +184,39 @@ for (const store of STORES) {
       const second = await (await one.hf.builds.start(docs, { rerun: ["draft"] })).done();
       await one.call("builds.refuse", { path: { id: second.id }, body: { reason: "too expensive" } });
       assert.equal((await one.call<{ state: string }>("builds.get", { path: { id: second.id } })).state, "FAILED");
+    });
+
+    test("a grid shows what each stage did for each target, page by page", async (t) => {
+      const one = await site(t, store);
+      const ids = Array.from({ length: 7 }, (_, i) => `t${i}`);
+      const grids = (version: number) =>
+        pipeline("grids")
+          .source(items(() => ids, { id: (id) => id }))
+          .stage("read", { version: 1 }, ({ target }) => target.id)
+          .stage("draft", { version, retry: { attempts: 1 } }, ({ input, cost }) => {
+            if (input === "t5" && version === 2) throw new Error("no");
+            cost({ usd: 0.25 });
+            return input;
+          })
+          .gather("all", { version: 1 }, () => null);
+      await (await one.hf.builds.start(grids(1))).done();
+      const build = await (await one.hf.builds.start(grids(2))).done();
+      const rows: GridRow[] = [];
+      let after: string | undefined;
+      let pages = 0;
+      do {
+        const query: Record<string, string> = { limit: "3", ...(after === undefined ? {} : { after }) };
+        const page = await one.call<GridPage>("builds.grid", { path: { id: build.id }, query });
+        assert.deepEqual(page.segments, [["read", "draft"], ["all"]]);
+        rows.push(...page.rows);
+        after = page.next;
+        pages++;
+      } while (after !== undefined);
+      assert.ok(pages >= 3);
+      assert.deepEqual(
+        rows.map(({ target, cells }) => [target, cells["read"]?.state, cells["draft"]?.state, cells["draft"]?.cost.usd]),
+        ids.map((id) => (id === "t5" ? [id, "cached", "failed", 0] : [id, "cached", "ran", 0.25])),
+      );
     });
 
     test("what happened is shown: overview, workers, recovery, audit, doctor, events", async (t) => {

@@ -4,11 +4,12 @@ import * as z from "zod/mini";
 import type { Cost } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
-import { route } from "../route.ts";
+import { queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
 
 const { idInPath, text } = schemas;
 const artifact = z.object({ stage: z.string(), path: z.string(), name: z.string(), hash: z.string(), size: z.int() });
+const cell = z.object({ state: z.enum(["ran", "cached", "failed"]), cost: schemas.cost, at: schemas.instant });
 const reasonBody = { reason: text };
 
 export const BUILD_ROUTES = [
@@ -31,6 +32,25 @@ export const BUILD_ROUTES = [
       if (build !== null) return build;
       throw new HoldfastError("NO_SUCH_BUILD", `There is no build ${path.id}.`, "List builds at api/v1/builds.");
     },
+  }),
+  route("get", "/builds/:id/grid", {
+    id: "builds.grid",
+    summary: "Targets by stages of a build, a page of them: what each stage did for each target, and what it cost.",
+    role: "read",
+    path: idInPath,
+    query: {
+      segment: z._default(queryNumber(0, 1_000), 0),
+      after: z.optional(z.string()),
+      limit: z._default(queryNumber(1, 1_000), 200),
+    },
+    answer: z.object({
+      segments: z.array(z.array(z.string())),
+      segment: z.int(),
+      rows: z.array(z.object({ path: z.string(), target: z.string(), cells: z.record(z.string(), cell) })),
+      next: z.optional(z.string()),
+    }),
+    run: ({ operator, path, query: { segment, limit, after } }) =>
+      operator.grid(path.id, { segment, limit, ...definedOnly({ after }) }),
   }),
   route("get", "/builds/:id/why", {
     id: "builds.why",

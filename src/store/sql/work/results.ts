@@ -75,8 +75,9 @@ export class Results {
       const found = yield* this.#read(db, query.before ? sql.before : sql.of, { build, stage, path: query.path });
       return found.filter(({ state }) => (state as string) !== "GONE");
     }
-    const { after = null, limit } = query;
-    return yield* this.#read(db, after === null ? sql.ofStage.first : sql.ofStage.next, { build, stage, after, limit });
+    const { after = null, limit, failures = false } = query;
+    const { first, next } = failures ? sql.allOfStage : sql.ofStage;
+    return yield* this.#read(db, after === null ? first : next, { build, stage, after, limit });
   }
 
   *#read(db: Reads, sql: string, params: Params): Script<StoredResult[]> {
@@ -86,6 +87,8 @@ export class Results {
     });
   }
 }
+
+const ALL = "'SUCCESS', 'REUSED', 'FAILED'";
 
 function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuard) {
   const results = table("results");
@@ -104,7 +107,7 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
   const nextPath = (after: string) => `(
     select path from ${results} where pipeline = ${pipeline} and stage = :stage ${after} order by path limit 1)`;
   // From one path to the next, and of each path the build's own row, else the newest before it that is no failure.
-  const ofStage = (after: string) => `
+  const ofStage = (after: string, states = "'SUCCESS', 'REUSED'") => `
     with recursive paths (path) as (
       select ${nextPath(after)}
       union all
@@ -116,7 +119,7 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
         and one.build <= ${own} and one.build > 0 and (one.state <> 'FAILED' or one.build = ${own})
       order by one.build desc`,
     )} ${andBuild}
-    where result.state in ('SUCCESS', 'REUSED') limit :limit`;
+    where result.state in (${states}) limit :limit`;
   const lookUp = (isOne: string) => `
     select asked.place, result.key as result, ${guard.found}
     from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", path: "text", build: "bigint" })} as asked ${firstRow(
@@ -135,6 +138,7 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       union all select * from (${before("FAILED")}) as earlier limit 1`,
     before: before("GONE"),
     ofStage: { first: ofStage(""), next: ofStage("and path > :after") },
+    allOfStage: { first: ofStage("", ALL), next: ofStage("and path > :after", ALL) },
     failures: `${read} where result.build = ${own} and result.state = 'FAILED' order by result.key limit :limit`,
     retried: `${read} where result.build = :build and result.state = 'FAILED' and result.key > :after order by result.key limit :limit`,
   };
