@@ -14,6 +14,7 @@ import {
   checkFunction,
   checkInstant,
   checkName,
+  checkOneOf,
   describeValue,
   invalidOption,
   refuseUnknown,
@@ -225,7 +226,16 @@ function checkKey(key: unknown, name: string): string {
 }
 
 const NO_OPTIONS: EnqueueOptions = {};
-const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = ["id", "key", "priority", "delay", "runAt", "after", "tags"];
+const ENQUEUE_OPTIONS: readonly (keyof EnqueueOptions)[] = [
+  "id",
+  "key",
+  "priority",
+  "delay",
+  "runAt",
+  "after",
+  "tags",
+  "onDuplicate",
+];
 
 /** Checks all before anything is written. The given value is stored, so a schema that transforms runs again at the claim. */
 export function newJob(def: Definition, input: unknown, options: EnqueueOptions = NO_OPTIONS): NewJob | Promise<NewJob> {
@@ -262,6 +272,8 @@ function draftJob(def: Definition, input: unknown, options: EnqueueOptions): New
   if (options.runAt !== undefined) job.runAt = checkInstant(options.runAt, "runAt");
   if (options.after !== undefined) job.after = checkAfter(options.after);
   if (options.tags !== undefined) job.tags = checkTags(options.tags);
+  if (options.onDuplicate !== undefined) checkOneOf(options.onDuplicate, ["keep", "replace"], "onDuplicate");
+  if (options.onDuplicate === "replace") job.replaces = checkReplacing(job);
   if (options.delay !== undefined && options.runAt !== undefined) {
     throw invalidOption("Both delay and runAt were given.", "Give one of them.");
   }
@@ -293,6 +305,12 @@ function checkAfter(after: unknown): string[] {
     `\`after\` must be an array of ids, got ${describeValue(after)}.`,
     "Give the ids that enqueue returned, in an array.",
   );
+}
+
+function checkReplacing({ key, id, after }: NewJob): true {
+  if (key !== undefined && id === undefined && after === undefined) return true;
+  const what = key === undefined ? "without `key`" : `with \`${id === undefined ? "after" : "id"}\``;
+  throw invalidOption(`\`onDuplicate: "replace"\` was given ${what}.`, "Give `key`, and neither `id` nor `after`.");
 }
 
 const MAX_TAGS = 20;

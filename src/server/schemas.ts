@@ -88,6 +88,7 @@ export const enqueueBody = {
   runAt: z.optional(instant),
   after: z.optional(z.array(text)),
   tags: z.optional(z.array(text)),
+  onDuplicate: z.optional(z.enum(["keep", "replace"])),
 };
 const ofJob = {
   queue: z.optional(text),

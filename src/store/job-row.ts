@@ -21,8 +21,18 @@ export function slotOf(name: string, key: string): string {
   return `${name}\n${key}`;
 }
 
+/** The slot of the one job that waits to replace the running job with this slot; no name is empty. */
+export function slotBehind(slot: string): string {
+  return `\n${slot}`;
+}
+
+export function slotOfJob({ name, key, behind }: { name: string; key?: string; behind?: object }): string | null {
+  if (key === undefined) return null;
+  return behind === undefined ? slotOf(name, key) : slotBehind(slotOf(name, key));
+}
+
 function keyOfSlot(slot: string): string {
-  return slot.slice(slot.indexOf("\n") + 1);
+  return slot.slice(slot.indexOf("\n", 1) + 1);
 }
 
 /** What few jobs have, as one JSON text; null for a job that has nothing of it. */

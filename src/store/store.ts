@@ -116,6 +116,10 @@ export interface NewJob {
   followUpId?: string;
   /** One unfinished job of this name. */
   key?: string;
+  /** An unfinished job with the key gets this input; while it runs, this job waits behind it. */
+  replaces?: boolean;
+  /** Set by the store: the running job behind which it waits. */
+  behind?: { id: string; job: JobKey };
   scheduledFor?: number;
   after?: readonly string[];
   tags?: readonly string[];

@@ -46,6 +46,15 @@ test("enqueue --after makes a job that waits for all of them, and refuses one th
   assert.equal((await hf.jobs.get(last.id))?.error?.code, "UPSTREAM_ENDED", "the second counts, too");
 });
 
+test("enqueue --replace gives a pending job the new input, and --tag its tags", async () => {
+  const enqueue = ["enqueue", "debounced", "--key", "one", "--delay", "1h"];
+  const { id } = await place.json<{ id: string }>([...enqueue, "1"]);
+  assert.deepEqual(await place.json([...enqueue, "2", "--replace", "--tag", "a", "--tag", "b"]), { id, duplicate: true });
+  const { input, tags } = await place.json<{ input: unknown; tags: string[] }>(["jobs", "show", id]);
+  assert.deepEqual([input, tags], [2, ["a", "b"]]);
+  assert.equal((await place.run(["enqueue", "debounced", "3", "--replace"])).code, 2);
+});
+
 test("bad input is refused with exit 2 and changes nothing", async () => {
   const known: [string[], string, RegExp][] = [
     [["enqueue", "echo", "{text"], "USAGE", /not valid JSON/],

@@ -29,6 +29,7 @@ import { queueCases } from "./queues.cases.ts";
 import { recoveryCases } from "./recoveries.cases.ts";
 import { resultCases } from "./results.cases.ts";
 import { scheduleCases } from "./schedules.cases.ts";
+import { replaceCases } from "./replace.cases.ts";
 import { searchCases } from "./search.cases.ts";
 import { settleCases } from "./settle.cases.ts";
 import { targetCases } from "./targets.cases.ts";
@@ -78,6 +79,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   notes: noteCases,
   look: lookCases,
   search: searchCases,
+  replace: replaceCases,
   operate: operateCases,
   events: eventCases,
   "job events": jobEventCases,

@@ -27,6 +27,36 @@ suite("enqueue", () => {
     });
   });
 
+  test("tags are stored once each, and wrong ones are rejected", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { tags: ["a", "b", "a"] });
+    assert.deepEqual((await see(hf, id)).tags, ["a", "b"]);
+    const many = Array.from({ length: 21 }, (_, n) => `tag ${n}`);
+    for (const tags of [[""], ["x".repeat(201)], [1], "a", many, ["\ud800"], ["a\0b"], [undefined], null])
+      await assert.rejects(
+        hf.enqueue(send, 1, { tags: unchecked(tags) }),
+        code(tags?.[0] === "a\0b" ? "TEXT_INVALID" : "OPTION_INVALID"),
+      );
+    assert.equal((await hf.enqueue(send, 1, { tags: many.slice(1) })).duplicate, false);
+  });
+
+  test("a replacing job needs a key, and neither an id nor upstream jobs", async (t) => {
+    const { hf } = await memory(t);
+    const { id } = await hf.enqueue(send, 1, { key: "k" });
+    for (const options of [{}, { key: "k", id: "x" }, { key: "k", after: [id] }])
+      await assert.rejects(hf.enqueue(send, 2, { ...options, onDuplicate: "replace" }), code("OPTION_INVALID"));
+    await assert.rejects(hf.enqueue(send, 2, { key: "k", onDuplicate: unchecked("drop") }), code("OPTION_INVALID"));
+    assert.deepEqual(await hf.enqueue(send, 2, { key: "k", onDuplicate: "keep" }), { id, duplicate: true });
+    assert.equal((await see(hf, id)).input, 1);
+    assert.deepEqual(await hf.enqueue(send, 3, { key: "k", onDuplicate: "replace" }), { id, duplicate: true });
+    assert.equal((await see(hf, id)).input, 3);
+    await hf.enqueueMany(send, [4, 5], { key: "k", onDuplicate: "replace" });
+    assert.deepEqual(
+      (await seeAll(hf)).map(({ input }) => input),
+      [5],
+    );
+  });
+
   test("the queue is the job's name unless the definition says otherwise", async (t) => {
     const { hf } = await memory(t);
     const inObject = job({ name: "other", queue: { name: "lane" }, run: () => null });

@@ -63,6 +63,14 @@ for (const store of STORES) {
       assert.equal((await errorOf(await one.fetch("api/v1/jobs?input=user"))).code, "REQUEST_INVALID");
     });
 
+    test("a job is replaced by its key", async (t) => {
+      const one = await site(t, store);
+      const id = await enqueue(one, { name: "mail", input: 1, key: "k" });
+      const body = { name: "mail", input: 2, key: "k", onDuplicate: "replace" };
+      assert.deepEqual(await one.call("jobs.enqueue", { body }), { id, duplicate: true });
+      assert.equal((await one.call<Job>("jobs.get", { path: { id } })).input, 2);
+    });
+
     test("all jobs that match are counted, cancelled, retried and removed", async (t) => {
       const one = await site(t, store);
       for (let i = 0; i < 4; i++) await enqueue(one, { name: "mail", input: { i }, tags: i < 3 ? ["some"] : [] });

@@ -22,6 +22,7 @@ interface Options {
   runAt?: Date;
   after?: string[];
   tag?: string[];
+  replace?: boolean;
 }
 
 export function enqueueCommand(parent: Command): void {
@@ -43,6 +44,7 @@ export function enqueueCommand(parent: Command): void {
     .option("--delay <duration>", "not before this has passed, e.g. 30s, 10m, 2h")
     .option("--run-at <date>", "not before then, e.g. 2026-12-31T23:00:00Z", parseInstant)
     .option("--after <ids...>", "when these jobs have succeeded; cancelled when one of them ends otherwise")
+    .option("--replace", "with --key: an unfinished job with this key gets the new input, delay and priority")
     .option("--tag <tag>", "a word to find the job by; may be repeated", collect<string>)
     .action(async (name: string, json: string | undefined, options: Options, command: Command) => {
       const input = await readJson(json, "The input");
@@ -84,7 +86,16 @@ async function definedIn(files: readonly string[], name: string, missing: string
   );
 }
 
-function optionsOf({ id, key, priority, delay, runAt, after, tag: tags }: Options): EnqueueOptions {
+function optionsOf({ id, key, priority, delay, runAt, after, tag: tags, replace }: Options): EnqueueOptions {
   const delayMs = delay === undefined ? undefined : toMillis(delay as Duration, "--delay");
-  return definedOnly({ id, key, priority, delay: delayMs, runAt, after, tags });
+  return definedOnly({
+    id,
+    key,
+    priority,
+    delay: delayMs,
+    runAt,
+    after,
+    tags,
+    onDuplicate: replace ? ("replace" as const) : undefined,
+  });
 }

@@ -13,6 +13,8 @@ export interface NewJob {
   followUpId?: string;
   key?: string;
   after?: readonly string[];
+  /** Becomes pending when this running job, which has its key, has ended or would run again. */
+  behind?: { id: string; job: JobKey };
 }
 
 /** The existing jobs, including those of the batch that were admitted so far. */
@@ -41,11 +43,13 @@ export class Admission {
     return refused;
   }
 
-  initialState({ after }: NewJob): InitialState {
+  initialState({ after, behind }: NewJob): InitialState {
+    if (behind !== undefined) return { state: "waiting", for: [{ ...behind, state: "running" }] };
     return initialState((after ?? []).map((id) => this.#existing.upstream(this.#aliases.get(id) ?? id) as Upstream));
   }
 
-  #findDuplicate({ name, id, key }: NewJob): Enqueued | undefined {
+  #findDuplicate({ name, id, key, behind }: NewJob): Enqueued | undefined {
+    if (behind !== undefined) return undefined;
     const owner = id === undefined ? undefined : this.#existing.nameOf(id);
     if (id !== undefined && owner !== undefined) return owner === name ? { id, duplicate: true } : { id, taken: owner };
     const holder = key === undefined ? undefined : this.#existing.holderOf(name, key);
@@ -118,9 +122,19 @@ const ENDED_AS: Record<FinishedState, string> = {
   quarantined: "was quarantined",
 };
 
+/**
+ * The job that a replacing enqueue changes: the one that waits behind the job with the key, else that job unless it runs.
+ * Undefined: it adds a job.
+ */
+export function replacedJob<T extends { state: JobState }>(holder: T | undefined, behind: T | undefined): T | undefined {
+  return behind ?? (holder?.state === "running" ? undefined : holder);
+}
+
+/** `replaces`: the job waits to replace the other, and does so however that one ends. */
 export interface Wait {
   job: JobKey;
   upstream: JobKey;
+  replaces?: boolean;
 }
 
 interface Dependents {
@@ -130,7 +144,8 @@ interface Dependents {
 
 export function dependentsOf(waits: readonly Wait[], ended: ReadonlyMap<JobKey, FinishedState>): Dependents {
   const cancelled = new Map<JobKey, JobKey>();
-  for (const { job, upstream } of waits) if (ended.get(upstream) !== "succeeded") cancelled.set(job, upstream);
+  for (const { job, upstream, replaces = false } of waits)
+    if (!replaces && ended.get(upstream) !== "succeeded") cancelled.set(job, upstream);
   const freer = new Set<JobKey>();
   for (const { job } of waits) if (!cancelled.has(job)) freer.add(job);
   return { cancelled, unblocked: [...freer] };

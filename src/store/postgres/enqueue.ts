@@ -4,11 +4,12 @@ import {
   findRejected,
   type RejectedJob,
   rejectAll,
+  replacedJob,
   type InitialState,
   type Wait,
 } from "../../core/jobs/admission.ts";
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
-import { metaOf, publicId, slotOf } from "../job-row.ts";
+import { metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import { listOf, lists } from "./connection/driver.ts";
 import type { SingleCall, Tx } from "./transactions/transaction.ts";
@@ -47,7 +48,7 @@ type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "waits" |
 export class Enqueue {
   readonly #parts: EnqueueParts;
   readonly #lookUp: ExistingJobsLookUp;
-  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited", string>;
+  readonly #sql: Record<"plain" | "keys" | "insert" | "insertIds" | "awaited" | "replace" | "dropNotes", string>;
   readonly #one: SingleStatement;
   readonly #many: SingleStatement;
   readonly route: SingleRoute<readonly NewJob[], Enqueued[]> = {
@@ -80,6 +81,11 @@ export class Enqueue {
       insertIds: `
         insert into ${s}.ids (id, job, name, chosen)
         select * from unnest($1::text[], $2::bigint[], $3::text[], $4::boolean[]) order by 1`,
+      replace: `
+        update ${s}.jobs set lane = $2, priority = $3, policy = $4, gate = $5, limits = $6, run_at = $7, input = $8, meta = $9,
+          quiet = quiet and $6::text is null, errors = 0, crashes = 0, error = null
+        where key = $1`,
+      dropNotes: `delete from ${s}.notes where job = $1`,
       awaited: `update ${s}.jobs set quiet = false where key = any($1::bigint[]) and quiet`,
     };
     const enqueueSql = (inputs: string, from: string) => `
@@ -182,6 +188,7 @@ export class Enqueue {
   /** `batch`: the caller writes the totals of work items with it. */
   async run(tx: Tx, jobs: readonly NewJob[], batch?: WorkBatch): Promise<Enqueued[]> {
     if (jobs.length === 0) return [];
+    if (jobs.some(({ replaces, behind }) => replaces && behind === undefined)) return this.#replaceEach(tx, jobs, batch);
     await this.#parts.settings.at(tx);
     await this.#lock(tx, jobs);
     const limits = await this.#parts.settings.limitsOf(tx, jobs);
@@ -190,6 +197,52 @@ export class Enqueue {
       return this.plain(tx, jobs);
     }
     return this.#decided(tx, jobs, await this.#lookUp.of(tx, jobs), limits, batch);
+  }
+
+  /** One by one: a job may replace one of the same call. All rows are locked first, in one order, or two calls would deadlock. */
+  async #replaceEach(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch | undefined): Promise<Enqueued[]> {
+    const slots = jobs.filter(({ replaces }) => replaces).map(({ name, key }) => slotOf(name, key as string));
+    const all = [...slots, ...slots.map(slotBehind)];
+    await this.#parts.settings.at(tx);
+    const lanes = await this.#lookUp.limitedLanes(tx, all);
+    const held = lanes.map((lane) => this.#parts.catalog.lane(lane).queue);
+    await this.#parts.limits.lock(tx, new Set([...held, ...this.#parts.limits.queuesOf(jobs)]));
+    await this.#lookUp.lockSlots(tx, all);
+    const answers: Enqueued[] = [];
+    for (const job of jobs) {
+      const left = job.replaces ? await this.#replace(tx, job) : job;
+      answers.push(...(typeof left === "string" ? [{ id: left, duplicate: true }] : await this.run(tx, [left], batch)));
+    }
+    return answers;
+  }
+
+  /** The id of the job that now has the new input, or the job to add. */
+  async #replace(tx: Tx, given: NewJob): Promise<string | NewJob> {
+    const { replaces: _, ...job } = given;
+    const slot = slotOf(job.name, job.key as string);
+    const held = await this.#lookUp.lockSlots(tx, [slot, slotBehind(slot)]);
+    const holder = held.get(slot);
+    const row = replacedJob(holder, held.get(slotBehind(slot)));
+    if (holder === undefined) return job;
+    const { key, createdAt, id, state, gate: oldGate } = row ?? holder;
+    if (row === undefined) return { ...job, behind: { id: publicId(id, createdAt, key), job: key } };
+    if (state === "pending" && row.limits !== null)
+      await this.#parts.limits.withdraw(tx, [{ key, lane: row.lane, priority: row.priority, limits: row.limits, gate: oldGate }]);
+    const [now, limitTexts] = [await tx.now(), await this.#parts.settings.limitsOf(tx, [job])];
+    await this.#parts.catalog.know(tx, [job]);
+    const [lane, policy] = [this.#parts.catalog.laneOf(job), this.#parts.catalog.policyIdOf(job.policy)];
+    const { priority, input } = job;
+    const limits = limitTexts?.[0] ?? null;
+    const runAt = job.runAt ?? now + job.delay;
+    let gate: string | null = state === "pending" && isEarly(runAt, now, now) ? "time" : null;
+    if (state === "pending" && gate === null && limits !== null)
+      [gate = null] = await this.#parts.limits.admit(tx, [{ key, lane, priority, limits }]);
+    await tx.rows(this.#sql.replace, key, lane, priority, policy, gate, limits, runAt, input, metaOf(job));
+    // A checkpoint is of the input before.
+    await tx.rows(this.#sql.dropNotes, key);
+    tx.ready(job.queue);
+    tx.wrote();
+    return publicId(id, createdAt, key);
   }
 
   async whole(tx: Tx, jobs: readonly NewJob[]): Promise<Enqueued[]> {
@@ -263,7 +316,7 @@ export class Enqueue {
       lane: 0,
       job,
       id: job.id ?? job.followUpId ?? null,
-      slot: job.key === undefined ? null : slotOf(job.name, job.key),
+      slot: slotOfJob(job),
       runAt,
       limits,
     };

@@ -5,7 +5,20 @@ import { publicId, slotOf } from "../job-row.ts";
 import type { NewJob } from "../store.ts";
 import type { Catalog } from "./catalog.ts";
 import { listOf } from "./connection/driver.ts";
+import { named } from "./scripts.ts";
 import type { Tx } from "./transactions/transaction.ts";
+
+export interface SlotHolder {
+  slot: string;
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  priority: number;
+  gate: string | null;
+  limits: string | null;
+  createdAt: number;
+  id: string | null;
+}
 
 interface Found {
   name: string;
@@ -45,7 +58,7 @@ export class ExistingJobs implements JobLookup {
 
 export class ExistingJobsLookUp {
   readonly #catalog: Catalog;
-  readonly #sql: Record<"lock" | "generated" | "chosen" | "slots" | "lockSlots", string>;
+  readonly #sql: Record<"lock" | "generated" | "chosen" | "slots" | "lockSlots" | "replaced" | "limited", string>;
 
   constructor(s: string, catalog: Catalog) {
     this.#catalog = catalog;
@@ -64,7 +77,26 @@ export class ExistingJobsLookUp {
       // By jobs_slot. The statement that locks has its own name, because its plan differs.
       slots,
       lockSlots: `${slots} order by key for no key update`,
+      replaced: `
+        select slot, key, state, lane, priority, gate, limits, created_at as "createdAt", id from ${s}.jobs
+        where reserved = any($1::text[]) order by key for update`,
+      limited: `select distinct lane from ${s}.jobs where reserved = any($1::text[]) and limits is not null`,
     };
+  }
+
+  /** Locks the unfinished jobs with these slots, in the order of keys, so that none is claimed or ends. */
+  async lockSlots(tx: Tx, slots: readonly string[]): Promise<Map<string, SlotHolder>> {
+    const rows = named<SlotHolder>(await tx.rows(this.#sql.replaced, listOf([...slots])));
+    const lanes = rows.map(({ lane }) => lane);
+    await this.#catalog.knowLanes(tx.rows, lanes);
+    return new Map(rows.map((row) => [row.slot, row]));
+  }
+
+  /** The lanes of unfinished jobs with these slots and limits. */
+  async limitedLanes(tx: Tx, slots: readonly string[]): Promise<number[]> {
+    const lanes = (await tx.rows<[number]>(this.#sql.limited, listOf([...slots]))).map(([lane]) => lane);
+    await this.#catalog.knowLanes(tx.rows, lanes);
+    return lanes;
   }
 
   async of(tx: Tx, jobs: readonly NewJob[]): Promise<ExistingJobs> {

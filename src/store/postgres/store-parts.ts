@@ -63,10 +63,10 @@ export function storeParts(
   const recoveryLog = new RecoveryLog(dialect, outbox);
   const processes = new Processes(s, { ...opened, audit, time }, access);
   const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
-  const settle = new Settle(s, { ...jobParts, random });
+  const cancel = new Cancel(s, jobParts);
+  const settle = new Settle(s, { ...jobParts, random, cancel });
   const leases = new Leases(s, settle);
   const checkpoints = new Checkpoints(s, settle);
-  const cancel = new Cancel(s, jobParts);
   const numbers = new EventNumbering(s, reader, access);
   const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
   const hooks = workHooks(s, { jobParts, settle, cancel, notes: checkpoints, reader, access });

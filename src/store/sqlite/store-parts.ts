@@ -105,10 +105,10 @@ export class StoreParts {
     const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
-    this.settle = new Settle(db, { ...shared, notes: this.notes });
+    const cancel = new Cancel(db, shared);
+    this.settle = new Settle(db, { ...shared, notes: this.notes, cancel });
     this.leases = new Leases(db, this.settle);
     this.queries = new Queries(DIALECT, QUERY_DIALECT, { lanes: this.enqueueParts.catalog, attempts }, scripts);
-    const cancel = new Cancel(db, shared);
     this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), cancel });
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);

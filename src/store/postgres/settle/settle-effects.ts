@@ -33,7 +33,9 @@ export class SettleEffects {
         select key, lane, priority, run_at, created_at, limits from ${s}.jobs
         where key = any($1::bigint[]) and state = 'waiting' order by key`,
       unblock: `
-        update ${s}.jobs as job set state = 'pending', gate = asked.gate
+        update ${s}.jobs as job set state = 'pending', gate = asked.gate,
+          -- A job that waited to replace another has the slot of that one from now on.
+          slot = case when starts_with(job.slot, E'\\n') then substr(job.slot, 2) else job.slot end
         from unnest($1::bigint[], $2::text[]) as asked (key, gate) where job.key = asked.key and job.state = 'waiting'`,
       cancel: `
         update ${s}.jobs as job set state = 'cancelled', error = asked.error, finished_at = $1
@@ -129,7 +131,9 @@ export class Waits {
     this.#sql = {
       add: `insert into ${s}.waits (job, upstream) select * from unnest($1::bigint[], $2::bigint[]) on conflict do nothing`,
       areAny: `select exists (select 1 from ${s}.waits where upstream = any($1::bigint[]))`,
-      behind: `select job, upstream from ${s}.waits where upstream = any($1::bigint[]) order by job`,
+      behind: `
+        select job, upstream, coalesce((select starts_with(slot, E'\\n') from ${s}.jobs where key = job), false)
+        from ${s}.waits where upstream = any($1::bigint[]) order by job`,
       // A job that two upstreams free at once is freed by the second: it waits here for the first, and then sees its commit.
       lock: `select 1 from ${s}.jobs where key = any($1::bigint[]) order by key for update`,
       removeBehind: `delete from ${s}.waits where upstream = any($1::bigint[])`,
@@ -151,10 +155,10 @@ export class Waits {
   }
 
   async behind(tx: Tx, ended: readonly JobKey[]): Promise<Wait[]> {
-    const waits = await tx.rows<[JobKey, JobKey]>(this.#sql.behind, listOf(ended));
+    const waits = await tx.rows<[JobKey, JobKey, boolean]>(this.#sql.behind, listOf(ended));
     if (waits.length === 0) return [];
     await tx.rows(this.#sql.lock, listOf([...new Set(waits.map(([job]) => job))]));
-    return waits.map(([job, upstream]) => ({ job, upstream }));
+    return waits.map(([job, upstream, replaces]) => ({ job, upstream, replaces }));
   }
 
   async over(tx: Tx, upstreams: readonly JobKey[], jobs: readonly JobKey[]): Promise<void> {

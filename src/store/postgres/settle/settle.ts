@@ -10,6 +10,7 @@ import type { EndedAttempt } from "../../sql/attempts.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
+import type { Cancel } from "../operate.ts";
 import { named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
@@ -34,9 +35,10 @@ export class MoreFollows extends Error {}
 
 type SettleParts = Pick<
   JobParts,
-  "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts"
+  "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts" | "waits"
 > & {
   random: () => number;
+  cancel: Cancel;
 };
 
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
@@ -315,6 +317,19 @@ export class Settle {
       isFinished(state) ? [{ job, lane, state }] : [],
     );
     await this.#parts.effects.follow(tx, now, finished);
+    await this.#cancelReplaced(tx, moves);
+  }
+
+  /** A job that would run again, while another waits to replace it, is cancelled: the other one runs. */
+  async #cancelReplaced(tx: Tx, moves: readonly Move[]): Promise<void> {
+    const again = moves.filter(({ next }) => next.state === "pending").map(({ row }) => row.key);
+    if (again.length === 0 || !(await this.#parts.waits.areAny(tx, again))) return;
+    const replaced = (await this.#parts.waits.behind(tx, again)).filter(({ replaces }) => replaces);
+    if (replaced.length > 0)
+      await this.#parts.cancel.quietly(
+        tx,
+        replaced.map(({ upstream }) => upstream),
+      );
   }
 }
 

@@ -4,6 +4,7 @@ import {
   type RejectedJob,
   findRejected,
   rejectAll,
+  replacedJob,
   type JobLookup,
   type InitialState,
   type Upstream,
@@ -11,7 +12,7 @@ import {
 import type { JobState } from "../../../core/jobs/job.ts";
 import { limitsText } from "../../../core/limits/limit-gate.ts";
 import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
-import { ELSEWHERE, isLarge, metaOf, publicId, slotOf } from "../../job-row.ts";
+import { ELSEWHERE, isLarge, metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { ArtifactCheck } from "../../sql/work/work-batch.ts";
@@ -61,6 +62,17 @@ export class Enqueue {
       insertId: db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)"),
       byId: db.prepare("select name, job from holdfast_ids where id = ?"),
       byKey: db.prepare("select lane, key from holdfast_jobs where key = ? and created_at = ? and id is null"),
+      replaced: db.prepare(
+        `select key, state, lane, priority, gate, limits, created_at, id, slot, scheduled_for from holdfast_jobs
+         where slot = :slot and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
+      ),
+      replace: db.prepare(
+        `update holdfast_jobs set lane = ?, priority = ?, policy = ?, gate = ?, limits = ?, run_at = ?, input = ?, meta = ?,
+           checksum = ?, errors = 0, crashes = 0, error = null
+         where key = ?`,
+      ),
+      dropInput: db.prepare("delete from holdfast_inputs where job = ?"),
+      dropNotes: db.prepare("delete from holdfast_notes where job = ?"),
       bySlot: db.prepare(
         `select key, created_at, id from holdfast_jobs
          where slot = ? and slot is not null and (state = 'pending' or state = 'running' or state = 'waiting')`,
@@ -81,7 +93,17 @@ export class Enqueue {
       plain = [];
     };
     this.#parts.settings.at(tx.settings);
-    for (const job of jobs) {
+    for (const given of jobs) {
+      let job = given;
+      if (job.replaces) {
+        flush();
+        const replaced = this.#replace(tx, job);
+        if (typeof replaced === "string") {
+          answers.push({ id: replaced, duplicate: true });
+          continue;
+        }
+        job = replaced;
+      }
       // The job that it names may be in this very batch.
       if (job.key !== undefined || job.after !== undefined) flush();
       const isNamed = job.id !== undefined || job.key !== undefined || job.after !== undefined;
@@ -97,7 +119,7 @@ export class Enqueue {
       const lane = this.#parts.catalog.laneFor(tx, job);
       const policy = this.#parts.catalog.policyFor(tx, job.policy);
       const limits = this.#limitsOf(tx, job);
-      const slot = job.key === undefined ? null : slotOf(job.name, job.key);
+      const slot = slotOfJob(job);
       const input = large ? ELSEWHERE : job.input;
       const gate = isEarly(runAt, tx.now, tx.now) ? "time" : null;
       const { priority, scheduledFor = null } = job;
@@ -105,7 +127,13 @@ export class Enqueue {
       const checked = { key, lane, priority, policy, created_at: tx.now, id, slot, scheduled_for: scheduledFor, limits, meta };
       const checksum = jobChecksum({ ...checked, input: job.input });
       let broken = false;
-      if (limits === null && meta === null && job.after === undefined && job.scheduledFor === undefined) {
+      if (
+        limits === null &&
+        meta === null &&
+        job.behind === undefined &&
+        job.after === undefined &&
+        job.scheduledFor === undefined
+      ) {
         plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
@@ -130,6 +158,54 @@ export class Enqueue {
     this.#parts.effects.write(tx);
     if (answers.some((answer) => "duplicate" in answer && !answer.duplicate)) tx.wrote();
     return answers;
+  }
+
+  /** The id of the job that now has the new input, or the job to add. */
+  #replace(tx: Tx, job: NewJob): string | NewJob {
+    const slot = slotOf(job.name, job.key as string);
+    const holder = this.#sql.replaced.get<Replaced>({ slot });
+    const row = replacedJob(holder, this.#sql.replaced.get<Replaced>({ slot: slotBehind(slot) }));
+    if (row === undefined && holder === undefined) return job;
+    if (row === undefined) {
+      const { key, created_at, id } = holder as Replaced;
+      return { ...job, behind: { id: publicId(id, created_at, key), job: key } };
+    }
+    const { key, created_at, id, scheduled_for } = row;
+    if (row.limits !== null && row.state === "pending") {
+      this.#parts.limits.in(tx).withdraw({ ...row, limits: row.limits }, row.gate);
+      this.#parts.limits.write(tx);
+    }
+    const { priority, input } = job;
+    const lane = this.#parts.catalog.laneFor(tx, job);
+    const policy = this.#parts.catalog.policyFor(tx, job.policy);
+    const limits = this.#limitsOf(tx, job);
+    const meta = metaOf(job);
+    const runAt = job.runAt ?? tx.now + job.delay;
+    let gate: string | null = null;
+    if (row.state === "pending" && isEarly(runAt, tx.now, tx.now)) gate = "time";
+    else if (row.state === "pending" && limits !== null) gate = this.#parts.limits.in(tx).admit({ key, lane, priority, limits });
+    const checksum = jobChecksum({
+      key,
+      lane,
+      priority,
+      policy,
+      created_at,
+      id,
+      slot: row.slot,
+      input,
+      scheduled_for,
+      limits,
+      meta,
+    });
+    const large = isLarge(input);
+    this.#sql.replace.run(lane, priority, policy, gate, limits, runAt, large ? ELSEWHERE : input, meta, checksum, key);
+    this.#sql.dropInput.run(key);
+    if (large) this.#sql.insertInput.run(key, input);
+    // A checkpoint is of the input before.
+    this.#sql.dropNotes.run(key);
+    tx.ready(job.queue);
+    tx.wrote();
+    return publicId(id, created_at, key);
   }
 
   refused(jobs: readonly NewJob[]): RejectedJob | undefined {
@@ -190,6 +266,19 @@ export class Enqueue {
     const row = generated && (this.#sql.byKey.row(generated.key, generated.createdAt) as [number, JobKey] | undefined);
     return row ? { name: this.#parts.catalog.lane(row[0]).name, key: row[1] } : undefined;
   }
+}
+
+interface Replaced {
+  key: JobKey;
+  state: JobState;
+  lane: number;
+  priority: number;
+  gate: string | null;
+  limits: string | null;
+  created_at: number;
+  id: string | null;
+  slot: string;
+  scheduled_for: number | null;
 }
 
 interface NewItem {

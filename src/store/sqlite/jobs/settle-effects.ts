@@ -3,10 +3,10 @@ import type { FinishedState, JobState } from "../../../core/jobs/job.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { damagedRow } from "../../../core/text/errors.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { COUNTED, publicId, type Tallied } from "../../job-row.ts";
+import { COUNTED, ELSEWHERE, publicId, type Tallied } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";
 import type { ProgressReport } from "../../store.ts";
-import { isIntact, rowChecksum } from "../checksum.ts";
+import { type CheckedJob, isIntact, jobChecksum, rowChecksum } from "../checksum.ts";
 import type { Connection } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { JobParts } from "./enqueue.ts";
@@ -35,6 +35,12 @@ export class SettleEffects {
         `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
       ),
       unblock: db.prepare(`update holdfast_jobs set state = 'pending', gate = ? where ${these}`),
+      behind: db.prepare(
+        `select key, lane, priority, policy, created_at, id, slot, coalesce(body, input) as input, scheduled_for, limits, meta
+         from holdfast_jobs left join holdfast_inputs on job = key and input = '${ELSEWHERE}'
+         where key in (select value from json_each(:keys)) and slot >= char(10) and slot < char(11)`,
+      ),
+      setSlot: db.prepare("update holdfast_jobs set slot = ?, checksum = ? where key = ?"),
       cancel: db.prepare(`update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where ${these}`),
       idOf: db.prepare("select created_at, id from holdfast_jobs where key = ?"),
     };
@@ -83,8 +89,19 @@ export class SettleEffects {
     for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
       this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
     }
-    this.#unblocked(tx, this.#parts.waits.free(unblocked));
+    const free = this.#parts.waits.free(unblocked);
+    this.#takeSlots(free);
+    this.#unblocked(tx, free);
     tx.wrote();
+  }
+
+  /** A job that waited to replace another has the slot of that one from now on. */
+  #takeSlots(jobs: readonly JobKey[]): void {
+    if (jobs.length === 0) return;
+    for (const row of this.#sql.behind.all<CheckedJob & { slot: string }>({ keys: JSON.stringify(jobs) })) {
+      const slot = row.slot.slice(1);
+      this.#sql.setSlot.run(slot, jobChecksum({ ...row, slot }), row.key);
+    }
   }
 
   #unblocked(tx: Tx, jobs: readonly JobKey[]): void {
@@ -126,8 +143,9 @@ export class Waits {
       any: db.prepare("select 1 from holdfast_waits limit 1"),
       add: db.prepare("insert into holdfast_waits (job, upstream) values (?, ?) on conflict do nothing"),
       waiting: db.prepare(
-        `select wait.job, wait.upstream from json_each(?) as ended
-         cross join holdfast_waits as wait on wait.upstream = ended.value order by wait.job`,
+        `select wait.job, wait.upstream, coalesce(job.slot >= char(10) and job.slot < char(11), 0) from json_each(?) as ended
+         cross join holdfast_waits as wait on wait.upstream = ended.value
+         left join holdfast_jobs as job on job.key = wait.job order by wait.job`,
       ),
       removeBehind: db.prepare("delete from holdfast_waits where upstream in (select value from json_each(?))"),
       removeOf: db.prepare("delete from holdfast_waits where job in (select value from json_each(?))"),
@@ -155,8 +173,8 @@ export class Waits {
   }
 
   behind(ended: readonly JobKey[]): Wait[] {
-    return this.#sql.waiting.rows(JSON.stringify(ended)).map(([job, upstream]) => {
-      return { job: job as JobKey, upstream: upstream as JobKey };
+    return this.#sql.waiting.rows(JSON.stringify(ended)).map(([job, upstream, replaces]) => {
+      return { job: job as JobKey, upstream: upstream as JobKey, replaces: replaces === 1 };
     });
   }
 

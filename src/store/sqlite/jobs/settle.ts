@@ -13,6 +13,7 @@ import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { ClaimedLanes } from "./claim.ts";
+import type { Cancel } from "./operate.ts";
 import type { Notes } from "./settle-effects.ts";
 import type { JobParts } from "./enqueue.ts";
 
@@ -21,6 +22,7 @@ const MANY = 4;
 interface SettleParts extends JobParts {
   attempts: Attempts;
   notes: Notes;
+  cancel: Cancel;
   lanes: ClaimedLanes;
   random: () => number;
 }
@@ -34,6 +36,8 @@ export class Settle {
   #hasEvents = false;
   #work: WorkBatch | null = null;
   #next: NewJob[] = [];
+  /** Jobs that would run again, while another waits to replace them. */
+  #replaced: JobKey[] = [];
   readonly #sql;
 
   constructor(db: Connection, parts: SettleParts) {
@@ -77,6 +81,7 @@ export class Settle {
     this.#hasEvents = hasEvents;
     this.#work = built === 1 ? this.#load(tx, settlements) : null;
     this.#next = [];
+    this.#replaced = [];
     this.#parts.effects.begin(hasRetention || waited === 1);
     const fates: LeaseState[] = [];
     for (let i = 0; i < settlements.length;) {
@@ -103,6 +108,7 @@ export class Settle {
     const work = this.#work;
     if (work !== null) runSync(this.#parts.batches.write(tx, work));
     this.#parts.effects.write(tx);
+    if (this.#replaced.length > 0) this.#parts.cancel.quietly(tx, this.#replaced.splice(0));
     if (work === null) return;
     if (this.#next.length > 0) this.#parts.enqueue.run(tx, this.#next, work);
     runSync(this.#parts.batches.close(tx, work));
@@ -128,6 +134,7 @@ export class Settle {
     const [, , , built] = this.#sql.around.row() as [number, number, number, number];
     this.#work = built === 1 ? this.#load(tx, leases) : null;
     this.#next = [];
+    this.#replaced = [];
     this.#parts.settings.at(tx.settings);
     const nexts = leases.map((lease) => this.#end(tx, lease, { kind: lease.kind }, { ...lease, by: "reclaimer" }));
     this.#write(tx);
@@ -164,6 +171,7 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
+    else if (this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces)) this.#replaced.push(lease.job);
     this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
     this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, lease.job);
     this.#parts.lanes.forget(lease.job);
