@@ -187,10 +187,13 @@ export class Builds {
     return row === null ? null : this.#view(row);
   }
 
-  async list(options: { pipeline?: string; state?: BuildState; limit?: number; after?: string } = {}): Promise<Page<Build>> {
+  async list(
+    options: { pipeline?: string; state?: BuildState; order?: "newest" | "oldest"; limit?: number; after?: string } = {},
+  ): Promise<Page<Build>> {
     this.#parts.refuseClosed();
-    refuseUnknown(options, ["pipeline", "state", "limit", "after"], "builds.list");
-    const { pipeline, state, limit = 50, after } = options;
+    refuseUnknown(options, ["pipeline", "state", "order", "limit", "after"], "builds.list");
+    const { pipeline, state, order, limit = 50, after } = options;
+    if (order !== undefined) checkOneOf(order, ["newest", "oldest"], "order");
     if (pipeline !== undefined) checkText(pipeline, "pipeline");
     if (state !== undefined) checkOneOf(state, BUILD_STATES, "state");
     if (after !== undefined) checkText(after, "after");

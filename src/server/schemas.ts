@@ -74,6 +74,7 @@ export function pageOf<S extends z.ZodMiniType>(item: S) {
   return z.object({ items: z.array(item), next: z.optional(z.string()), incomplete: z.optional(z.string()) });
 }
 
+export const order = z.enum(["newest", "oldest"]);
 export const idInPath = { id: text };
 export const nameInPath = { name: text };
 export const pageQuery = { limit: z._default(queryNumber(1, 1_000), 100), after: z.optional(text) };
@@ -119,6 +120,6 @@ export const filterQuery = {
   createdBefore: queryInstant,
   finishedAfter: queryInstant,
   finishedBefore: queryInstant,
-  order: z.optional(z.enum(["newest", "oldest"])),
+  order: z.optional(order),
 };
 export { text };

@@ -169,7 +169,7 @@ export interface StageCounts {
 
 export type BuildFilter =
   | { id: string }
-  | { pipeline?: string; state?: BuildState; limit: number; after?: string }
+  | { pipeline?: string; state?: BuildState; order?: "newest" | "oldest"; limit: number; after?: string }
   /** The newest of a pipeline; `state`: in that state. */
   | { pipeline: string; state?: BuildState; newest: true }
   /** The newest of each pipeline, by name, and every build that has not ended. It costs what there are pipelines, not builds. */

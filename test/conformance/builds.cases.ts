@@ -387,6 +387,9 @@ export function buildCases(check: Check): void {
     assert.deepEqual(await list({ limit: 10 }), [[0, 1, 2, 3], undefined]);
     assert.deepEqual(await list({}), [[0, 1], ids[1]]);
     assert.deepEqual(await list({ after: ids[1] }), [[2, 3], undefined]);
+    assert.deepEqual(await list({ order: "newest" }), [[3, 2], ids[2]]);
+    assert.deepEqual(await list({ order: "newest", after: ids[2] }), [[1, 0], undefined]);
+    assert.deepEqual(await list({ order: "newest", pipeline: "docs" }), [[2, 0], undefined]);
     assert.deepEqual(await list({ pipeline: "docs" }), [[0, 2], undefined]);
     assert.deepEqual(await list({ pipeline: "docs", limit: 1 }), [[0], ids[0]]);
     assert.deepEqual(await list({ state: "ACTIVE" }), [[1, 3], undefined]);

@@ -69,6 +69,11 @@ describe("the dashboard in a browser", { skip }, () => {
       [`#/enqueue?from=${ids.failed}`, "Enqueue again"],
       ["#/queues", "Queues"],
       ["#/schedules", "Schedules"],
+      ["#/builds", "Builds"],
+      [`#/builds/${ids.paused}?stage=summarise&target=article-03`, /^summaries/],
+      ["#/recovery", "Recovery"],
+      ["#/events", "Events"],
+      ["#/audit", "Audit"],
       ["#/nowhere", "There is no such page"],
     ];
     const found: string[] = [];
@@ -151,6 +156,48 @@ describe("the dashboard in a browser", { skip }, () => {
     const said = await page.getByText(/^Job \S+ is enqueued\.$/).textContent();
     const job = await one.hf.jobs.wait(/^Job (\S+)/.exec(said as string)?.[1] as string);
     assert.deepEqual(job.input, { month: "last" });
+  });
+
+  test("a paused build is explained, approved with a new budget, and refused", async (t) => {
+    const { page, one, ids } = await opened(t);
+    await page.goto(`${one.address}#/builds/${ids.paused}?stage=summarise&target=article-03`);
+    await page.getByText("Ran: this target had no result before.").waitFor();
+    await page.getByText('"What article-03 says"').waitFor();
+    await page.getByRole("button", { name: "Approve more" }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel("Dollars in all").fill("3.5");
+    await dialog.getByText(`holdfast builds approve ${ids.paused} --token - --budget usd=3.5`).waitFor();
+    await dialog.getByRole("button", { name: "Approve" }).click();
+    await page.getByText("Approved: $3.50 in all.").waitFor();
+    assert.deepEqual((await one.hf.builds.get(ids.paused))?.budget, { usd: 3.5 });
+    await page.getByRole("button", { name: "Refuse" }).click();
+    await dialog.getByLabel("Reason").fill("too expensive");
+    await dialog.getByRole("button", { name: "Refuse" }).click();
+    await page.getByText("Refused. The build has failed.").waitFor();
+    assert.equal((await one.hf.builds.get(ids.paused))?.state, "FAILED");
+  });
+
+  test("events arrive as they are committed, and the audit is verified", async (t) => {
+    const { page, one } = await opened(t, "#/events?types=queue.*");
+    await page.getByText("1 event, the newest first").waitFor();
+    await one.hf.queues.resume("billing");
+    await page.getByText("2 events, the newest first").waitFor();
+    await page.getByText("queue.resumed").waitFor();
+    await page.goto(`${one.address}#/audit?subject=queue%3Abilling`);
+    await page.getByText("2 entries", { exact: true }).waitFor();
+    await page.getByText("true → false").waitFor();
+    await page.getByRole("button", { name: "Verify the chain" }).click();
+    await page.getByText(/^Verified: \d+ entries\.$/).waitFor();
+  });
+
+  test("a backup is made, and the doctor's finding goes", async (t) => {
+    const { page } = await opened(t, "#/recovery");
+    await page.getByText(/There is no backup in/).waitFor();
+    await page.getByRole("button", { name: "Back up now" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Back up" }).click();
+    await page.getByText(/^The backup is at /).waitFor();
+    await page.reload();
+    await page.getByText("Nothing found").waitFor();
   });
 
   test("a new job appears without a reload, and a script in its input stays text", async (t) => {

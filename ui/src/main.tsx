@@ -1,11 +1,16 @@
 import { render } from "preact";
 import "./app.css";
 import { follow } from "./live.ts";
+import { AuditPage } from "./pages/audit.tsx";
+import { BuildPage } from "./pages/build.tsx";
+import { BuildsPage } from "./pages/builds.tsx";
 import { EnqueuePage } from "./pages/enqueue.tsx";
+import { EventsPage } from "./pages/events.tsx";
 import { JobPage } from "./pages/job.tsx";
 import { JobsPage } from "./pages/jobs.tsx";
 import { OverviewPage } from "./pages/overview.tsx";
 import { QueuesPage } from "./pages/queues.tsx";
+import { RecoveryPage } from "./pages/recovery.tsx";
 import { SchedulesPage } from "./pages/schedules.tsx";
 import { address } from "./router.ts";
 import { type PageEntry, Shell } from "./shell.tsx";
@@ -15,6 +20,16 @@ const PAGES: PageEntry[] = [
   { page: "jobs", title: "Jobs", icon: "jobs", key: "j", view: () => (address.value.id === null ? <JobsPage /> : <JobPage />) },
   { page: "queues", title: "Queues", icon: "queues", key: "q", view: QueuesPage },
   { page: "schedules", title: "Schedules", icon: "schedules", key: "s", view: SchedulesPage },
+  {
+    page: "builds",
+    title: "Builds",
+    icon: "builds",
+    key: "b",
+    view: () => (address.value.id === null ? <BuildsPage /> : <BuildPage />),
+  },
+  { page: "recovery", title: "Recovery", icon: "recovery", key: "r", view: RecoveryPage },
+  { page: "events", title: "Events", icon: "events", key: "e", view: EventsPage },
+  { page: "audit", title: "Audit", icon: "audit", key: "a", view: AuditPage },
   { page: "enqueue", title: "Enqueue", icon: null, view: EnqueuePage },
 ];
 

@@ -356,3 +356,25 @@ export function Select({
     </select>
   );
 }
+
+const TYPING_MS = 250;
+
+/** A text that takes effect shortly after the last key. */
+export function FilterText({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
+  const timer = useRef(0);
+  return (
+    <input
+      type="search"
+      aria-label={label}
+      placeholder={label}
+      defaultValue={value}
+      key={value === "" ? "empty" : "given"}
+      autoComplete="off"
+      spellcheck={false}
+      onInput={({ currentTarget }) => {
+        clearTimeout(timer.current);
+        timer.current = window.setTimeout(() => onChange(currentTarget.value.trim()), TYPING_MS);
+      }}
+    />
+  );
+}

@@ -17,7 +17,12 @@ export const BUILD_ROUTES = [
     id: "builds.list",
     summary: "Builds, with a cursor for the next page.",
     role: "read",
-    query: { ...schemas.pageQuery, pipeline: z.optional(text), state: z.optional(schemas.buildState) },
+    query: {
+      ...schemas.pageQuery,
+      pipeline: z.optional(text),
+      state: z.optional(schemas.buildState),
+      order: z.optional(schemas.order),
+    },
     answer: schemas.pageOf(schemas.build),
     run: ({ hf, query }) => hf.builds.list(definedOnly(query)),
   }),

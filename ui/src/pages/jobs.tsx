@@ -5,7 +5,7 @@ import { ApiError, apiPath } from "../api.ts";
 import { count, duration, quoted } from "../format.ts";
 import { now, timedRead, useBeat } from "../live.ts";
 import type { Job, Page } from "../model.ts";
-import { Badge, Command, Empty, Failed, Icon, Loading, PageHead, Select, Time } from "../parts.tsx";
+import { Badge, Command, Empty, Failed, FilterText, Icon, Loading, PageHead, Select, Time } from "../parts.tsx";
 import { address, hrefOf, setQuery } from "../router.ts";
 import { Rows } from "../rows.tsx";
 import { overview } from "../samples.ts";
@@ -13,7 +13,6 @@ import { overview } from "../samples.ts";
 const PAGE = 100;
 /** More rows than this are not read again after each commit. */
 const MAX_LIVE = 500;
-const TYPING_MS = 250;
 const HEAD = ["State", "Job", "Queue", "Attempts", "Created", "Time"];
 
 interface Filters {
@@ -135,25 +134,6 @@ function timeOf({ state, startedAt, finishedAt, runAt }: Job) {
 function commandOf({ state, queue, name }: Filters): string {
   const flags = [...(state ? ["--state", state] : []), ...(queue ? ["--queue", queue] : []), ...(name ? ["--name", name] : [])];
   return ["holdfast jobs list", ...flags.map(quoted)].join(" ");
-}
-
-function FilterText({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
-  const timer = useRef(0);
-  return (
-    <input
-      type="search"
-      aria-label={label}
-      placeholder={label}
-      defaultValue={value}
-      key={value === "" ? "empty" : "given"}
-      autoComplete="off"
-      spellcheck={false}
-      onInput={({ currentTarget }) => {
-        clearTimeout(timer.current);
-        timer.current = window.setTimeout(() => onChange(currentTarget.value.trim()), TYPING_MS);
-      }}
-    />
-  );
 }
 
 interface JobList {

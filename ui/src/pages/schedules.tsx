@@ -7,7 +7,7 @@ import { Badge, Command, Empty, Loaded, PageHead, Panel, Table, Time } from "../
 import { hrefOf } from "../router.ts";
 import { cronInWords } from "../cron.ts";
 
-const HEAD = ["Schedule", "State", "Job", "When", "Time zone", "Last run", "Next run"];
+const HEAD = ["Schedule", "State", "When", "Last run", "Next run"];
 
 export function SchedulesPage() {
   const reading = useRead<{ items: Schedule[] }>(apiPath("schedules"));
@@ -40,20 +40,23 @@ function Row({ one }: { one: Schedule }) {
   const words = cronInWords(cron);
   return (
     <tr>
-      <th scope="row">{key}</th>
+      <th scope="row">
+        {key}
+        <div>
+          <a class="row-link" href={hrefOf("jobs", { name: job })}>
+            {job}
+          </a>
+        </div>
+      </th>
       <td>
         <Badge state={paused ? "paused" : "active"} />
       </td>
       <td>
-        <a class="row-link" href={hrefOf("jobs", { name: job })}>
-          {job}
-        </a>
-      </td>
-      <td>
         {words === null ? null : <div>{words}</div>}
-        <code class="muted">{cron}</code>
+        <span class="muted">
+          <code>{cron}</code> {timezone}
+        </span>
       </td>
-      <td>{timezone}</td>
       <td>
         <Time at={lastAt} none="never" />
       </td>

@@ -84,9 +84,11 @@ export class Runs {
       const { pipeline, state = null } = filter;
       return { items: yield* this.#all(db, this.#sql.newest, { pipeline, state }) };
     }
-    const { pipeline = null, state = null, limit } = filter;
-    const params = { after: keyOfBuildCursor(filter.after), pipeline, state, limit: limit + 1 };
-    return buildPage(yield* this.#all(db, this.#sql.list, params), limit);
+    const { pipeline = null, state = null, limit, order } = filter;
+    const isNewest = order === "newest";
+    const after = isNewest && filter.after === undefined ? Number.MAX_SAFE_INTEGER : keyOfBuildCursor(filter.after);
+    const params = { after, pipeline, state, limit: limit + 1 };
+    return buildPage(yield* this.#all(db, isNewest ? this.#sql.listNewest : this.#sql.list, params), limit);
   }
 
   *running(db: Reads, { key, open, listing }: BuildRow): Script<number> {
@@ -162,6 +164,8 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
     from ${builds} as run`;
   const lock = `select key from ${builds}`;
   const unended = "pipeline = :pipeline and state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
+  const isAsked = `(cast(:pipeline as text) is null or pipeline = :pipeline)
+    and (cast(:state as text) is null or state = :state)`;
   return {
     byId: `${read} where id = :id`,
     byKey: `${read} where key = :key`,
@@ -180,10 +184,8 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
       ${read} where key in (
         select (select max(key) from ${builds} where pipeline = known.name) from known where known.name is not null)
       order by pipeline`,
-    list: `
-      ${read} where key > :after and (cast(:pipeline as text) is null or pipeline = :pipeline)
-        and (cast(:state as text) is null or state = :state)
-      order by key limit :limit`,
+    list: `${read} where key > :after and ${isAsked} order by key limit :limit`,
+    listNewest: `${read} where key < :after and ${isAsked} order by key desc limit :limit`,
     // Few jobs run at once, but many work items may wait. The plus keeps databases from starting with those.
     running: `
       select count(*) as running from ${dialect.running} as job join ${dialect.table("work")} as work on work.job = job.key
