@@ -54,6 +54,9 @@ export function searchCases(check: Check): void {
     assert.deepEqual(await found(store, { key: "a", name: "work" }), ["1", "2"]);
     assert.deepEqual(await found(store, { key: "a", state: "pending" }), ["2", "3"]);
     assert.deepEqual(await found(store, { key: "a", state: ["running", "waiting"] }), []);
+    await add(store, { id: "6", key: "q", queue: "apart" });
+    assert.deepEqual(await found(store, { key: "q", queue: "apart", state: "pending" }), ["6"]);
+    assert.deepEqual(await found(store, { key: "q", queue: "work", state: "pending" }), []);
     assert.deepEqual(await found(store, { key: "c" }), []);
   });
 

@@ -161,8 +161,10 @@ export class Queries implements QueryStore {
     if (lanes?.length === 0) return null;
     const newest = order === "newest";
     const range = yield* this.#range(db, filter);
-    const { where, params } = this.#conditions(filter, states);
     const bySlot = filter.key !== undefined && states !== null && states.every((state) => UNFINISHED.has(state));
+    // Keys of pending jobs alone are those of the lanes.
+    const isByLane = !bySlot && states?.length === 1 && needsLanes(states);
+    const { where, params } = this.#conditions(filter, isByLane);
     const asked = { states, newest, bySlot, where };
     const search: Search = {
       filter,
@@ -226,7 +228,7 @@ export class Queries implements QueryStore {
     return range;
   }
 
-  #conditions(filter: ListFilter, states: readonly JobState[] | null): { where: string; params: Params } {
+  #conditions(filter: ListFilter, isByLane: boolean): { where: string; params: Params } {
     const { contains, lower, guard } = this.#dialect;
     const params: Record<string, string | number> = {};
     const bound = (value: string | number): string => {
@@ -236,8 +238,6 @@ export class Queries implements QueryStore {
     };
     const where: string[] = [];
     const hasLanes = filter.queue !== undefined || filter.name !== undefined;
-    // Keys of pending jobs alone are those of the lanes.
-    const isByLane = states?.length === 1 && this.#dialect.needsLanes(states);
     if (hasLanes && !isByLane) where.push(this.#in("job.lane", "bigint", ":lanes"));
     if (filter.key !== undefined) where.push(this.#in("job.slot", "text", ":slots"));
     const { createdAfter, createdBefore, finishedAfter, finishedBefore } = filter;

@@ -48,7 +48,7 @@ export const QUERY_DIALECT: QueryDialect = {
     return `${jobs} where job.key > :from and job.key < :to ${states} ${where} ${order}`;
   },
   walksAll: (states) => !isByIndex({ states, bySlot: false }),
-  needsLanes: () => false,
+  needsLanes: (states) => states?.includes("pending") ?? false,
   contains: (text, part) => `instr(${text}, ${part}) > 0`,
   lower: (text) => `lower(${text})`,
   guard: {
@@ -63,11 +63,9 @@ export const QUERY_DIALECT: QueryDialect = {
   },
 };
 
-/** States with an index that has all of their jobs; pending jobs are in several, none in the order of keys. */
-const INDEXED: ReadonlySet<JobState> = new Set(["running", "failed", "cancelled", "quarantined", "waiting"]);
-
+/** Indexes have the jobs of all states but this one, which is that of most jobs. */
 function isByIndex({ states, bySlot }: Pick<AskedJobs, "states" | "bySlot">): boolean {
-  return bySlot || (states !== null && states.every((state) => INDEXED.has(state)));
+  return bySlot || (states !== null && !states.includes("succeeded"));
 }
 
 /** The state is written out, not bound: only so can SQLite see which partial index has it. */
@@ -82,6 +80,7 @@ function keys(asked: AskedJobs): string {
   }
   if (states === null || !isByIndex(asked)) return "select key from holdfast_jobs where key > :from and key < :to";
   const of = (state: JobState): string => {
+    if (state === "pending") return `select key from (${pendingKeys(newest)})`;
     // Few jobs run at once: the plus makes SQLite find them by their own index, and not walk history by the key.
     const key = state === "running" ? "+key" : "key";
     return `
@@ -90,6 +89,34 @@ function keys(asked: AskedJobs): string {
         order by ${key} ${newest ? "desc" : ""} limit :slice)`;
   };
   return states.map(of).join(" union all ");
+}
+
+/**
+ * Pending jobs are in several indexes, none in the order of keys. So the first of each priority, found by seeks, are merged with
+ * delayed, parked and reclaimed jobs.
+ */
+function pendingKeys(newest: boolean): string {
+  const ofLanes = `+key > :from and +key < :to and ${DIALECT.in("lane", "bigint", ":lanes")}`;
+  return `
+    with recursive level (lane, priority) as (
+      select value, (select priority ${ready("value")} order by priority desc limit 1) from json_each(:lanes)
+      union all
+      select level.lane, (select priority ${ready("level.lane")} and priority < level.priority order by priority desc limit 1)
+      from level where level.priority is not null)
+    select head.key as key from level cross join holdfast_jobs as head on head.key in (
+      select key ${ready("level.lane")} and priority = level.priority and key > :from and key < :to
+      order by key ${newest ? "desc" : ""} limit :slice)
+    union all
+    select key from holdfast_jobs where ${SUSPECT} and ${ofLanes}
+    union all
+    select key from holdfast_jobs where gate = 'time' and ${ofLanes}
+    union all
+    select parked.job from holdfast_parked as parked join holdfast_counters as counter on counter.id = parked.counter
+    where parked.job > :from and parked.job < :to and ${DIALECT.in("counter.lane", "bigint", ":lanes")}`;
+}
+
+function ready(lane: string): string {
+  return `from holdfast_jobs where lane = ${lane} and ${READY}`;
 }
 
 /** Finds the keys of public ids. */
