@@ -1,3 +1,4 @@
+import type { LimitUsage } from "../store/queues.ts";
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
@@ -154,6 +155,11 @@ export class Operator {
   /** What ended in the last minutes, by minute and queue. */
   minutes(last: number, of: { queue?: string }): Promise<QueueMinute[]> {
     return this.#engine.store.minutes.read({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
+  }
+
+  /** Limits that are in use, those that most jobs wait for first. */
+  limits(limit: number): Promise<LimitUsage[]> {
+    return this.#engine.store.queues.limits(limit);
   }
 
   setPaused(queue: string, paused: boolean): Promise<boolean> {

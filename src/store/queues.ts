@@ -13,6 +13,25 @@ export interface QueueStore {
   declare(declarations: readonly Declaration[]): Promise<void>;
   /** A paused queue's running jobs continue. False: nothing changed. */
   setPaused(queue: string, paused: boolean): Promise<boolean>;
+  /** Limits that are in use, by key; those that most jobs wait for first. */
+  limits(limit: number): Promise<LimitUsage[]>;
+}
+
+export interface LimitUsage {
+  queue: string;
+  /** Empty: of the whole queue. */
+  job: string;
+  /** Empty for a limit without keys. */
+  key: string;
+  concurrency: number | null;
+  /** At most `starts` in `per` milliseconds. */
+  starts: number | null;
+  per: number | null;
+  running: number;
+  waiting: number;
+  /** Until when the starts that were made use up the rate, as far as it is full. */
+  usedUntil: number;
+  now: number;
 }
 
 export interface QueueRow {

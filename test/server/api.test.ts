@@ -4,6 +4,7 @@ import { type AttemptView, items, type Job, job, pipeline } from "../../src/inde
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
 import type { GridPage, GridRow } from "../../src/operator/grid.ts";
+import type { LimitUsage } from "../../src/store/queues.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
 import { called, endServer, errorOf, type Site, site, skips, STORES } from "./parts.ts";
 
@@ -192,6 +193,25 @@ for (const store of STORES) {
       const second = await (await one.hf.builds.start(docs, { rerun: ["draft"] })).done();
       await one.call("builds.refuse", { path: { id: second.id }, body: { reason: "too expensive" } });
       assert.equal((await one.call<{ state: string }>("builds.get", { path: { id: second.id } })).state, "FAILED");
+    });
+
+    test("limits in use are listed by key, with what runs and what waits", async (t) => {
+      const one = await site(t, store);
+      const call = job<{ customer: string }>({
+        name: "call",
+        limit: { concurrency: 1, key: ({ customer }) => customer },
+        run: () => null,
+      });
+      await one.hf.enqueueMany(call, [{ customer: "acme" }, { customer: "acme" }, { customer: "acme" }, { customer: "zed" }]);
+      await one.call("claims.claim", { body: { name: "call", worker: "w" } });
+      const { items: limits } = await one.call<{ items: LimitUsage[] }>("limits.list");
+      assert.deepEqual(
+        limits.map(({ queue, key, concurrency, running, waiting }) => [queue, key, concurrency, running, waiting]),
+        [
+          ["call", "acme", 1, 1, 2],
+          ["call", "zed", 1, 0, 1],
+        ],
+      );
     });
 
     test("a grid shows what each stage did for each target, page by page", async (t) => {

@@ -91,7 +91,7 @@ export class CheckedStore {
     return { overview: () => ask("overview", [], check) };
   }
 
-  get queues(): Store["queues"] {
+  get queues(): Pick<Store["queues"], "declare" | "setPaused"> {
     const ask = this.#asking("queues", this.#store.queues);
     return {
       declare: (declarations) => ask("declare", [declarations], () => this.#model.declare(this.#now, declarations)),

@@ -23,6 +23,18 @@ const minute = z.object({
   runMs: z.int(),
   runs: z.array(z.int()),
 });
+const limit = z.object({
+  queue: z.string(),
+  job: z.string(),
+  key: z.string(),
+  concurrency: z.nullable(z.int()),
+  starts: z.nullable(z.int()),
+  per: z.nullable(z.int()),
+  running: z.int(),
+  waiting: z.int(),
+  usedUntil: instant,
+  now: instant,
+});
 const MAX_MINUTES = 7 * 24 * 60;
 const schedule = z.object({
   key: z.string(),
@@ -76,6 +88,15 @@ export const QUEUE_ROUTES = [
       await hf.queues.resume(path.name);
       return { ok: true };
     },
+  }),
+  route("get", "/limits", {
+    id: "limits.list",
+    summary:
+      "Limits that are in use, by key: how many run, how many may, how many wait. Those that most jobs wait for come first.",
+    role: "read",
+    query: { limit: z._default(queryNumber(1, 1_000), 100) },
+    answer: z.object({ items: z.array(limit) }),
+    run: async ({ operator, query }) => ({ items: await operator.limits(query.limit) }),
   }),
   route("get", "/schedules", {
     id: "schedules.list",

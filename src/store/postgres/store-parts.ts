@@ -87,7 +87,7 @@ export function storeParts(
     outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
     schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
     queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
-    queues: new Queues({ settings, audit }, scripts),
+    queues: new Queues(dialect, { settings, audit }, scripts),
     events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId }, scripts),
     minutes: new Minutes(dialect, scripts),
     sinks: new Sinks(dialect, { audit, numbers }, scripts),

@@ -9,6 +9,7 @@ import {
   type DueSchedules,
   jobsOf,
   madeLast,
+  type LimitUsage,
   type QueueStore,
   type ScheduleDraft,
   type ScheduleRow,
@@ -35,10 +36,16 @@ import {
 export class Queues implements QueueStore {
   readonly #access: Access;
   readonly #parts: { settings: Settings; audit: Audit };
+  readonly #limits: string;
 
-  constructor(parts: { settings: Settings; audit: Audit }, access: Access) {
+  constructor(dialect: Dialect, parts: { settings: Settings; audit: Audit }, access: Access) {
     this.#access = access;
     this.#parts = parts;
+    this.#limits = limitsSql(dialect);
+  }
+
+  limits(limit: number): Promise<LimitUsage[]> {
+    return this.#access.read((db) => db.all<LimitUsage>(this.#limits, { limit }));
   }
 
   declare(declarations: readonly Declaration[]): Promise<void> {
@@ -61,6 +68,18 @@ export class Queues implements QueueStore {
     if (!paused) tx.ready(queue);
     return true;
   }
+}
+
+/** A counter has a row for each lane; its jobs that wait are those that it has parked, and those that it lets through next. */
+function limitsSql({ table }: Dialect): string {
+  return `
+    select rule.queue, rule.job, counter.key, rule.concurrency, rule.starts, rule.per,
+      cast(sum(counter.running) as bigint) as running,
+      cast(sum(counter.parked + counter.passed - counter.beyond) as bigint) as waiting,
+      cast(max(counter.bucket) as bigint) as "usedUntil", :now as now
+    from ${table("counters")} as counter join ${table("limits")} as rule on rule.id = counter.rule
+    group by rule.id, rule.queue, rule.job, counter.key, rule.concurrency, rule.starts, rule.per
+    order by waiting desc, running desc, rule.queue, rule.job, counter.key limit :limit`;
 }
 
 /** Writes settings of queues, and limits. Each database reads them, and counts their changes, in its own way. */

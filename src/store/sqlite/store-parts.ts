@@ -86,7 +86,7 @@ export class StoreParts {
     const statements = (this.statements = statementsOn(db));
     const scripts = scriptAccess(statements, access);
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
-    this.queues = new Queues({ settings, audit }, scripts);
+    this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
     this.notes = new Notes(db);
     this.minutes = new Minutes(DIALECT, scripts);
