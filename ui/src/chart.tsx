@@ -1,7 +1,6 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { count } from "./format.ts";
 import { theme } from "./theme.ts";
 
 export interface Series {
@@ -9,17 +8,20 @@ export interface Series {
   tone: string;
 }
 
-const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "short" });
 
 /** Lines over time, and a legend with the value under the pointer, else the newest. */
 export function Chart({
   series,
   data,
+  format,
   label,
   height = 168,
 }: {
   series: Series[];
-  data: number[][];
+  data: (number | null)[][];
+  /** A value with its unit. */
+  format: (n: number) => string;
   label: string;
   height?: number;
 }) {
@@ -43,8 +45,8 @@ export function Chart({
         hooks: { setCursor: [({ cursor }) => setPointed(cursor.idx ?? null)] },
         scales: { y: { range: (_, _low, high) => [0, Math.max(4, high * 1.15)] } },
         axes: [
-          { ...axis, space: 90, values: (_, times) => times.map((time) => CLOCK.format(time * 1_000)) },
-          { ...axis, size: 44, space: 36 },
+          { ...axis, size: 28, space: 90, values: (_, times) => times.map((time) => CLOCK.format(time * 1_000)) },
+          { ...axis, size: 58, space: 36, values: (_, values) => values.map(format) },
         ],
         series: [
           { label: "time" },
@@ -67,7 +69,9 @@ export function Chart({
     };
   }, [drawn]);
   useEffect(() => plot.current?.setData(data as uPlot.AlignedData), [data]);
-  const at = pointed ?? (data[0]?.length ?? 0) - 1;
+  const times = data[0] ?? [];
+  const at = pointed ?? times.length - 1;
+  const formatted = (n: number | null | undefined) => (n === null || n === undefined ? "–" : format(n));
   return (
     <>
       <div class="chart" ref={box} role="img" aria-label={label} />
@@ -75,10 +79,10 @@ export function Chart({
         {series.map(({ label: name, tone }, i) => (
           <li class={`tone-${tone}`} key={name}>
             <span class="dot" aria-hidden="true" />
-            <strong>{count(data[i + 1]?.[at] ?? 0)}</strong> {name}
+            <span class="muted">{name}</span> <strong>{formatted(data[i + 1]?.[at])}</strong>
           </li>
         ))}
-        <li class="muted">{pointed === null ? "now" : `at ${CLOCK.format((data[0]?.[at] ?? 0) * 1_000)}`}</li>
+        <li class="muted">{pointed === null ? "now" : `at ${CLOCK.format((times[at] ?? 0) * 1_000)}`}</li>
       </ul>
     </>
   );

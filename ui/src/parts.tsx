@@ -163,9 +163,13 @@ const TONES: Record<string, string> = {
   damage: "red",
 };
 
+export function toneOf(state: string): string {
+  return TONES[state] ?? "grey";
+}
+
 export function Badge({ state, text = state }: { state: JobState | string; text?: string }) {
   return (
-    <span class={`badge tone-${TONES[state] ?? "grey"}`}>
+    <span class={`badge tone-${toneOf(state)}`}>
       <span class="dot" aria-hidden="true" />
       {text}
     </span>

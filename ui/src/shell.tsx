@@ -5,7 +5,7 @@ import { ActionDialog, mayOperate, role } from "./action.tsx";
 import { duration } from "./format.ts";
 import { type Connection, connection, now, readAt, refresh, useRead } from "./live.ts";
 import type { Overview } from "./model.ts";
-import { addSample, overview } from "./samples.ts";
+import { overview } from "./stats.ts";
 import { Icon, type IconName, toasts } from "./parts.tsx";
 import { address, go, hrefOf } from "./router.ts";
 import { chooseTheme, chosenTheme, THEMES } from "./theme.ts";
@@ -41,7 +41,6 @@ export function Shell({ pages }: { pages: PageEntry[] }) {
     overview.value = reading;
     if (data === null) return;
     role.value = data.access.role;
-    addSample(data);
   }, [reading]);
   useEffect(() => {
     document.title = `${id ?? title} · ${PRODUCT}`;

@@ -3,6 +3,7 @@ import { type Duration, toMillis } from "../text/duration.ts";
 import type { Fence, JobKey } from "../text/ids.ts";
 import { didYouMean, invalidOption } from "../text/options.ts";
 import type { Lane } from "./claiming.ts";
+import { EVENT_TYPES, type EventType } from "./event-types.ts";
 import type { FinishedState, JobError } from "./job.ts";
 import type { Next } from "./retry.ts";
 
@@ -21,53 +22,7 @@ export interface Event {
   data: unknown;
 }
 
-export const EVENT_TYPES = [
-  "job.enqueued",
-  "job.started",
-  "job.succeeded",
-  "job.returned",
-  "job.failed",
-  "job.quarantined",
-  "job.cancelled",
-  "job.retried",
-  "jobs.removed",
-  "jobs.matched",
-  "queue.paused",
-  "queue.resumed",
-  "schedule.saved",
-  "schedule.paused",
-  "schedule.resumed",
-  "schedule.triggered",
-  "schedule.removed",
-  "lock.broken",
-  "sink.forgotten",
-  "process.stop_asked",
-  "damage.cleared",
-  "database.restored",
-  "database.salvaged",
-  "backup.made",
-  "backup.failed",
-  "journal.switched_on",
-  "journal.switched_off",
-  "build.started",
-  "build.paused",
-  "build.resumed",
-  "build.crashed",
-  "build.succeeded",
-  "build.failed",
-  "build.abandoned",
-  "build.approved",
-  "build.token_minted",
-  "build.token_refused",
-  "lead.broken",
-  "artifacts.swept",
-  "api.called",
-  "recovery.reclaimed",
-  "recovery.completed",
-  "recovery.failed",
-  "recovery.acknowledged",
-] as const;
-export type EventType = (typeof EVENT_TYPES)[number];
+export { EVENT_TYPES, type EventType };
 
 /**
  * Rejects types that no event has, which a subscriber would wait for without end; and "jobs.*", which would match only

@@ -1,5 +1,6 @@
 import { useEffect, useState } from "preact/hooks";
-import { EVENT_TYPES, type Event as StoredEvent } from "../../../src/core/jobs/event.ts";
+import { EVENT_TYPES } from "../../../src/core/jobs/event-types.ts";
+import type { Event as StoredEvent } from "../../../src/core/jobs/event.ts";
 import { ApiError, apiPath, read } from "../api.ts";
 import { count, plural, quoted } from "../format.ts";
 import { connection } from "../live.ts";

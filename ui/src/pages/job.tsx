@@ -1,10 +1,11 @@
 import { JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
+import type { AttemptView } from "../../../src/core/jobs/attempts.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
 import { count, duration, plural, quoted } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Job, JobState } from "../model.ts";
-import { Badge, Bar, Command, CopyButton, Facts, Icon, Json, Loaded, PageHead, Panel, Time } from "../parts.tsx";
+import { Badge, Bar, Command, CopyButton, Facts, Icon, Json, Loaded, PageHead, Panel, Table, Time, toneOf } from "../parts.tsx";
 import { address, hrefOf } from "../router.ts";
 
 export function JobPage() {
@@ -61,6 +62,7 @@ function Shown({ job }: { job: Job }) {
           )}
         </Panel>
       )}
+      <Attempts id={id} />
       <div class="columns">
         <Panel title="Input">
           <Json value={input} label="the input" />
@@ -111,6 +113,57 @@ function factsOf(job: Job, queue: string): [string, preact.ComponentChildren][] 
       ? []
       : ([["Lease ends", <Time at={leaseExpiresAt} />]] as [string, preact.ComponentChildren][])),
   ];
+}
+
+function endOf({ endedAt }: AttemptView): number {
+  return endedAt ?? now.value;
+}
+
+/** Each attempt that was kept, on one time line. */
+function Attempts({ id }: { id: string }) {
+  const items = useRead<{ items: AttemptView[] }>(apiPath(`jobs/${encodeURIComponent(id)}/attempts`)).data?.items ?? [];
+  if (items.length === 0) return null;
+  const from = Math.min(...items.map(({ startedAt }) => startedAt));
+  const span = Math.max(1, Math.max(...items.map(endOf)) - from);
+  return (
+    <Panel title="Attempts" note={`${plural(items.length, "attempt")} over ${duration(span)}`} flush>
+      <Table label="Attempts" head={["Attempt", "Outcome", "Time line", "Started", "Took", "Worker"]}>
+        {items.map((one) => (
+          <tr key={one.startedAt}>
+            <th scope="row">{count(one.attempt)}.</th>
+            <td>
+              <Badge state={one.outcome} />
+            </td>
+            <td class="stack-cell">
+              <div
+                class="line-track"
+                role="img"
+                aria-label={`${duration(one.startedAt - from)} after the first, for ${duration(endOf(one) - one.startedAt)}`}
+              >
+                <div
+                  class={`tone-${toneOf(one.outcome)}`}
+                  style={{
+                    left: `${((one.startedAt - from) / span) * 100}%`,
+                    width: `${(Math.max(0, endOf(one) - one.startedAt) / span) * 100}%`,
+                  }}
+                />
+              </div>
+              {one.error === undefined ? null : (
+                <div class="error-text clip" title={one.error.message}>
+                  {one.error.message}
+                </div>
+              )}
+            </td>
+            <td>
+              <Time at={one.startedAt} />
+            </td>
+            <td>{duration(Math.max(0, endOf(one) - one.startedAt))}</td>
+            <td class="muted">{one.worker ?? (one.pid === undefined ? "–" : `pid ${one.pid} on ${one.host}`)}</td>
+          </tr>
+        ))}
+      </Table>
+    </Panel>
+  );
 }
 
 const WAY: readonly JobState[] = ["waiting", "pending", "running"];

@@ -1,43 +1,53 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { JOB_STATES } from "../../../src/core/jobs/job.ts";
-import { mayOperate } from "../action.tsx";
-import { ApiError, apiPath } from "../api.ts";
-import { count, duration, quoted } from "../format.ts";
+import { isFinished, JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
+import { ask, mayOperate } from "../action.tsx";
+import { ApiError, apiPath, write } from "../api.ts";
+import { count, duration, plural, quoted } from "../format.ts";
 import { now, timedRead, useBeat } from "../live.ts";
-import type { Job, Page } from "../model.ts";
-import { Badge, Command, Empty, Failed, FilterText, Icon, Loading, PageHead, Select, Time } from "../parts.tsx";
+import type { Job, JobState, Page } from "../model.ts";
+import { Badge, Command, Empty, Failed, FilterText, Icon, Loading, notify, PageHead, Select, Time } from "../parts.tsx";
 import { address, hrefOf, setQuery } from "../router.ts";
 import { Rows } from "../rows.tsx";
-import { overview } from "../samples.ts";
+import { overview } from "../stats.ts";
 
 const PAGE = 100;
 /** More rows than this are not read again after each commit. */
 const MAX_LIVE = 500;
+/** A search reads this many slices before it asks whether to continue. */
+const MAX_SLICES = 20;
 const HEAD = ["State", "Job", "Queue", "Attempts", "Created", "Time"];
 
-interface Filters {
-  state?: string;
-  queue?: string;
-  name?: string;
-}
+const TEXTS = ["name", "key", "tag", "error"] as const;
+const NAMES = ["state", "queue", ...TEXTS] as const;
+export type Filters = Partial<Record<(typeof NAMES)[number], string>>;
 
 export function JobsPage() {
   const { query } = address.value;
-  const filters: Filters = { state: query["state"] ?? "", queue: query["queue"] ?? "", name: query["name"] ?? "" };
-  const list = useJobs(JSON.stringify(filters));
+  const filters: Filters = Object.fromEntries(NAMES.flatMap((name) => (query[name] ? [[name, query[name]]] : [])));
+  const order = query["order"] === "oldest" ? "oldest" : "newest";
+  // The database has no index for these: it reads all jobs, slice by slice.
+  const isScan = filters.tag !== undefined || filters.error !== undefined;
+  const list = useJobs(JSON.stringify({ ...filters, order }), !isScan);
   const queues = overview.value.data?.queues.map(({ name }) => name) ?? [];
-  const names = [...new Set([...queues, ...(filters.queue ? [filters.queue] : [])])];
-  const isFiltered = Object.values(filters).some((value) => value !== "");
+  const names = [...new Set([...queues, ...(filters.queue === undefined ? [] : [filters.queue])])];
+  const isFiltered = Object.keys(filters).length > 0;
   return (
     <div class="full">
       <PageHead
         title="Jobs"
-        note={<Command text={commandOf(filters)} />}
+        note={
+          <Command
+            text={["holdfast jobs list", ...flagsOf(filters), ...(order === "oldest" ? ["--order oldest"] : [])].join(" ")}
+          />
+        }
         actions={
           mayOperate.value ? (
-            <a class="button primary" href={hrefOf("enqueue", { name: filters.name, queue: filters.queue })}>
-              <Icon name="plus" /> Enqueue
-            </a>
+            <>
+              {isFiltered ? <AllMatching filters={filters} /> : null}
+              <a class="button primary" href={hrefOf("enqueue", { name: filters.name, queue: filters.queue })}>
+                <Icon name="plus" /> Enqueue
+              </a>
+            </>
           ) : undefined
         }
       />
@@ -54,7 +64,23 @@ export function JobsPage() {
           options={[["", "All queues"], ...names.map((name) => [name, name] as const)]}
           onChange={(queue) => setQuery({ queue })}
         />
-        <FilterText label="Name" value={filters.name ?? ""} onChange={(name) => setQuery({ name })} />
+        {TEXTS.map((name) => (
+          <FilterText
+            key={name}
+            label={name.slice(0, 1).toUpperCase() + name.slice(1)}
+            value={filters[name] ?? ""}
+            onChange={(text) => setQuery({ [name]: text })}
+          />
+        ))}
+        <Select
+          label="Order"
+          value={order}
+          options={[
+            ["newest", "Newest first"],
+            ["oldest", "Oldest first"],
+          ]}
+          onChange={(chosen) => setQuery({ order: chosen === "newest" ? "" : chosen })}
+        />
         {isFiltered ? (
           <a class="button quiet" href={hrefOf("jobs")}>
             <Icon name="close" /> Clear
@@ -68,9 +94,17 @@ export function JobsPage() {
           <Failed error={list.error} />
         )
       ) : list.items.length === 0 ? (
-        <Empty title={isFiltered ? "No job matches these filters" : "No jobs yet"}>
-          {isFiltered ? <a href={hrefOf("jobs")}>Show all jobs</a> : <Command text={`holdfast enqueue NAME '{"input":1}'`} />}
-        </Empty>
+        list.hasMore ? (
+          <Empty title="No match so far">
+            <button type="button" class="button" onClick={list.more}>
+              Search further
+            </button>
+          </Empty>
+        ) : (
+          <Empty title={isFiltered ? "No job matches these filters" : "No jobs yet"}>
+            {isFiltered ? <a href={hrefOf("jobs")}>Show all jobs</a> : <Command text={`holdfast enqueue NAME '{"input":1}'`} />}
+          </Empty>
+        )
       ) : (
         <Rows
           name="jobs"
@@ -82,9 +116,10 @@ export function JobsPage() {
           onEnd={list.more}
           foot={
             <div class="rows-foot muted" role="status">
-              {count(list.items.length)} {list.items.length === 1 ? "job" : "jobs"}
+              {plural(list.items.length, "job")}
               {list.hasMore ? " read so far, scroll for more" : ""}
-              {list.items.length > MAX_LIVE ? " · not live beyond " + count(MAX_LIVE) + " rows" : ""}
+              {isScan ? " · not live, as a search reads every job" : ""}
+              {!isScan && list.items.length > MAX_LIVE ? ` · not live beyond ${count(MAX_LIVE)} rows` : ""}
             </div>
           }
         />
@@ -92,10 +127,74 @@ export function JobsPage() {
     </div>
   );
 
-  function stateText(state: (typeof JOB_STATES)[number]): string {
-    const counted = filters.queue || filters.name ? undefined : overview.value.data?.counts[state];
+  function stateText(state: JobState): string {
+    const isCounted = Object.keys(filters).every((name) => name === "state");
+    const counted = isCounted ? overview.value.data?.counts[state] : undefined;
     return counted === undefined ? state : `${state} (${count(counted)})`;
   }
+}
+
+/** Changes every job that matches the filters, after counting them. */
+function AllMatching({ filters }: { filters: Filters }) {
+  const { state } = filters as { state?: JobState };
+  const isAllowed = {
+    retry: state === undefined || mayMove("retry", state),
+    cancel: state === undefined || mayMove("cancel", state),
+    remove: state === undefined || isFinished(state),
+  };
+  return (
+    <>
+      {ALL.map(({ verb, ...all }) =>
+        isAllowed[verb] ? (
+          <button
+            type="button"
+            class={verb === "retry" ? "button" : "button danger"}
+            key={verb}
+            onClick={() => void askForAll({ verb, ...all }, filters)}
+          >
+            {verb.slice(0, 1).toUpperCase() + verb.slice(1)} all
+          </button>
+        ) : null,
+      )}
+    </>
+  );
+}
+
+interface All {
+  verb: "retry" | "cancel" | "remove";
+  says: string;
+  done: string;
+}
+
+const ALL: readonly All[] = [
+  { verb: "retry", says: "Failed and quarantined ones become pending again, with their counts at zero.", done: "pending again" },
+  { verb: "cancel", says: "Unfinished ones end as cancelled; handlers that run get the signal.", done: "cancelled" },
+  { verb: "remove", says: "Finished ones are removed for good. Their ids stay taken.", done: "removed" },
+];
+
+async function askForAll({ verb, says, done }: All, filters: Filters): Promise<void> {
+  const path = `jobs/${verb}-all`;
+  try {
+    const { matched } = await write<{ matched: number }>(path, { ...filters, dryRun: true });
+    ask({
+      title: `${verb.slice(0, 1).toUpperCase() + verb.slice(1)} ${plural(matched, "job")}?`,
+      body: (
+        <p>
+          {plural(matched, "job matches", "jobs match")} these filters now. {says}
+        </p>
+      ),
+      verb: `${verb.slice(0, 1).toUpperCase() + verb.slice(1)} ${plural(matched, "job")}`,
+      isDangerous: verb !== "retry",
+      command: () => [`holdfast jobs ${verb}`, ...flagsOf(filters), "--yes"].join(" "),
+      run: async () => `${plural((await write<{ changed: number }>(path, filters)).changed, "job is", "jobs are")} ${done}.`,
+    });
+  } catch (error) {
+    notify((error as Error).message, "failed");
+  }
+}
+
+function flagsOf(filters: Filters): string[] {
+  return NAMES.flatMap((name) => (filters[name] === undefined ? [] : [`--${name} ${quoted(filters[name])}`]));
 }
 
 function cellsOf(job: Job) {
@@ -131,11 +230,6 @@ function timeOf({ state, startedAt, finishedAt, runAt }: Job) {
   return <span class="muted">–</span>;
 }
 
-function commandOf({ state, queue, name }: Filters): string {
-  const flags = [...(state ? ["--state", state] : []), ...(queue ? ["--queue", queue] : []), ...(name ? ["--name", name] : [])];
-  return ["holdfast jobs list", ...flags.map(quoted)].join(" ");
-}
-
 interface JobList {
   items: Job[] | null;
   error: ApiError | null;
@@ -144,7 +238,7 @@ interface JobList {
 }
 
 /** Pages of jobs, one behind the other. A commit makes it read as many rows again as it shows. */
-function useJobs(filters: string): JobList {
+function useJobs(query: string, isLive: boolean): JobList {
   const [list, setList] = useState<Omit<JobList, "more"> & { next?: string | undefined }>({
     items: null,
     error: null,
@@ -158,16 +252,24 @@ function useJobs(filters: string): JobList {
       const abort = new AbortController();
       reading.current = abort;
       try {
-        const query = { ...(JSON.parse(filters) as Filters), limit: String(limit), after };
-        const page = await timedRead<Page<Job>>(apiPath("jobs", query), abort.signal);
         const before = after === undefined ? [] : (current.current.items ?? []);
-        setList({ items: [...before, ...page.items], error: null, hasMore: page.next !== undefined, next: page.next });
+        const found: Job[] = [];
+        let next = after;
+        // A search may come back with few jobs or none, and a cursor from which it continues.
+        for (let slice = 0; slice < MAX_SLICES; slice++) {
+          const path = apiPath("jobs", { ...(JSON.parse(query) as Filters), limit: String(limit - found.length), after: next });
+          const page = await timedRead<Page<Job>>(path, abort.signal);
+          found.push(...page.items);
+          next = page.next;
+          if (next === undefined || found.length >= limit) break;
+        }
+        setList({ items: [...before, ...found], error: null, hasMore: next !== undefined, next });
       } catch (error) {
         if (error instanceof ApiError && !abort.signal.aborted) setList({ ...current.current, error });
       }
       if (reading.current === abort) reading.current = null;
     },
-    [filters],
+    [query],
   );
   useEffect(() => {
     setList({ items: null, error: null, hasMore: false });
@@ -177,8 +279,8 @@ function useJobs(filters: string): JobList {
   useBeat(
     useCallback(() => {
       const shown = current.current.items?.length ?? 0;
-      if (reading.current === null && shown <= MAX_LIVE) void load(undefined, Math.max(PAGE, shown));
-    }, [load]),
+      if (isLive && reading.current === null && shown <= MAX_LIVE) void load(undefined, Math.max(PAGE, shown));
+    }, [load, isLive]),
   );
   const more = () => {
     if (reading.current === null && list.next !== undefined) void load(list.next, PAGE);

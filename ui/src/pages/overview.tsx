@@ -1,18 +1,26 @@
 import { Bar, Badge, Command, Empty, Hint, Icon, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
 import { bytes, count, duration, plural } from "../format.ts";
 import { Chart } from "../chart.tsx";
-import { now } from "../live.ts";
+import { now, useRead } from "../live.ts";
+import { apiPath } from "../api.ts";
 import type { Alarm, Overview, WorkerProcess } from "../model.ts";
-import { hrefOf } from "../router.ts";
-import { overview, samples } from "../samples.ts";
+import { address, hrefOf, setQuery } from "../router.ts";
+import { type Charts, chartsOf, overview, type Range, RANGES, sparkline, type Stats } from "../stats.ts";
 import { JOB_STATES } from "../../../src/core/jobs/job.ts";
 import { BudgetBar } from "./budget.tsx";
 
-const SERIES = [
-  { label: "jobs succeeded in the last minute", tone: "green" },
-  { label: "jobs failed in the last minute", tone: "red" },
-  { label: "jobs running", tone: "teal" },
+const RATES = [
+  { label: "succeeded", tone: "green" },
+  { label: "failed", tone: "red" },
+  { label: "retried", tone: "amber" },
 ];
+const TIMES = [
+  { label: "half ran within", tone: "teal" },
+  { label: "95 % ran within", tone: "blue" },
+  { label: "95 % waited at most", tone: "violet" },
+];
+/** Workers add their counts once a minute. */
+const STATS_MS = 15_000;
 
 export function OverviewPage() {
   return (
@@ -24,14 +32,21 @@ export function OverviewPage() {
 
 function Seen({ data }: { data: Overview }) {
   const { counts, queues, processes, builds, alarms, database, wal, unreadable } = data;
+  const range: Range = address.value.query["range"] === "24h" ? "24h" : address.value.query["range"] === "6h" ? "6h" : "1h";
+  const { data: stats } = useRead<Stats>(
+    apiPath("stats", { minutes: String(RANGES[range].minutes + RANGES[range].step) }),
+    STATS_MS,
+  );
   return (
     <>
       <PageHead
         title="Overview"
         note={
           <>
-            <span class="mono">{database.path}</span> · durable through a{" "}
-            {database.durability === "power" ? "power cut" : "crash"}
+            <span class="mono" title={database.path}>
+              {database.path.split(/[/\\]/).at(-1)}
+            </span>{" "}
+            · durable through a {database.durability === "power" ? "power cut" : "crash"}
             {wal === null ? null : ` · log ${bytes(wal.bytes)}`}
           </>
         }
@@ -53,20 +68,14 @@ function Seen({ data }: { data: Overview }) {
           </li>
         ))}
       </ul>
-      <Panel title="Activity" note="since this page was opened">
-        <Chart
-          series={SERIES}
-          data={samples.value}
-          label={`Jobs that ended in the last minute, and jobs that run: ${lastMinute(data)}`}
-        />
-      </Panel>
+      {stats === null ? null : <Activity charts={chartsOf(stats, range, data.at)} range={range} />}
       <Panel title="Queues" note={plural(queues.length, "queue")} flush>
         {queues.length === 0 ? (
           <Empty title="No jobs yet">
             <Command text={`holdfast enqueue NAME '{"input":1}'`} />
           </Empty>
         ) : (
-          <Queues data={data} />
+          <Queues data={data} stats={stats} />
         )}
       </Panel>
       <div class="columns">
@@ -117,9 +126,37 @@ function Seen({ data }: { data: Overview }) {
   );
 }
 
-function lastMinute({ queues }: Overview): string {
-  const sum = (state: "succeeded" | "failed") => queues.reduce((total, { lastMinute: of }) => total + of[state], 0);
-  return `${count(sum("succeeded"))} succeeded, ${count(sum("failed"))} failed`;
+const RANGE_NAMES = Object.keys(RANGES) as Range[];
+
+function Activity({ charts, range }: { charts: Charts; range: Range }) {
+  return (
+    <div class="columns">
+      <Panel
+        title="Throughput"
+        note="jobs a minute"
+        actions={
+          <div class="segments" role="group" aria-label="How far back">
+            {RANGE_NAMES.map((one) => (
+              <button
+                type="button"
+                key={one}
+                aria-pressed={one === range}
+                onClick={() => setQuery({ range: one === "1h" ? "" : one })}
+              >
+                <span class="visually-hidden">The last </span>
+                {RANGES[one].text}
+              </button>
+            ))}
+          </div>
+        }
+      >
+        <Chart series={RATES} data={charts.rates} format={(n) => `${count(n)}/min`} label="Jobs that ended a minute" />
+      </Panel>
+      <Panel title="Latency" note="time to run, time to start">
+        <Chart series={TIMES} data={charts.times} format={duration} label="How long jobs ran and waited" />
+      </Panel>
+    </div>
+  );
 }
 
 const LINKS: Record<string, string> = {
@@ -160,10 +197,10 @@ function Alarms({ alarms }: { alarms: Alarm[] }) {
   );
 }
 
-function Queues({ data: { queues } }: { data: Overview }) {
+function Queues({ data: { queues, at }, stats }: { data: Overview; stats: Stats | null }) {
   const most = Math.max(1, ...queues.map(({ counts }) => counts.pending));
   return (
-    <Table label="Queues" head={["Queue", "State", "Pending", "Oldest", "Running", "Last minute", "Failed"]}>
+    <Table label="Queues" head={["Queue", "State", "Pending", "Oldest", "Running", "Last hour", "Last minute", "Failed"]}>
       {queues.map(({ name, paused, counts, oldestAt, lastMinute: ended }) => (
         <tr key={name}>
           <th scope="row">
@@ -182,6 +219,9 @@ function Queues({ data: { queues } }: { data: Overview }) {
           </td>
           <td>{oldestAt === undefined ? <span class="muted">–</span> : duration(Math.max(0, now.value - oldestAt))}</td>
           <td>{plural(counts.running, "job")}</td>
+          <td>
+            <Sparkline path={stats === null ? null : sparkline(stats, name, at)} />
+          </td>
           <td>{plural(ended.succeeded + ended.failed + ended.quarantined, "job")}</td>
           <td>
             {counts.failed === 0 ? (
@@ -193,6 +233,16 @@ function Queues({ data: { queues } }: { data: Overview }) {
         </tr>
       ))}
     </Table>
+  );
+}
+
+function Sparkline({ path }: { path: string | null }) {
+  if (path === null) return <span class="muted">–</span>;
+  return (
+    <svg class="sparkline" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label="Jobs that ended a minute">
+      <path d={`${path}L100 24L0 24Z`} />
+      <path d={path} />
+    </svg>
   );
 }
 
