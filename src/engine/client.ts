@@ -1,4 +1,5 @@
 import type { AttemptView } from "../core/jobs/attempts.ts";
+import type { Explanation } from "../core/jobs/explain.ts";
 import {
   type Finished,
   isFinished,
@@ -29,6 +30,7 @@ import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { changeMatching, type MatchingAction, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";
+import { explainJobs } from "./explain.ts";
 
 /** A list's part; `next` is an opaque cursor for `after`. */
 export interface Page<T> {
@@ -52,6 +54,7 @@ export class Jobs {
     limitArguments(this.prototype, "jobs", {
       get: 1,
       attempts: 1,
+      explain: 1,
       list: 1,
       counts: 1,
       cancel: 1,
@@ -80,6 +83,13 @@ export class Jobs {
     const { damaged } = this.#engine.store.damage;
     if (job === null && damaged !== null) throw notReadable(`Job ${id}`, damaged);
     return job;
+  }
+
+  /** Why the job does not run, in a sentence and in figures. Null: there is no such job. */
+  async explain(id: string): Promise<Explanation | null> {
+    this.#refuseClosed();
+    const [explained] = await explainJobs(this.#engine.store, [{ id: checkId(id) }]);
+    return explained?.explanation ?? null;
   }
 
   /**

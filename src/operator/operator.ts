@@ -2,6 +2,7 @@ import type { LimitUsage } from "../store/queues.ts";
 import { join, resolve } from "node:path";
 import type { Readable } from "node:stream";
 import type { Swept } from "../artifacts/sweep.ts";
+import type { Explanation } from "../core/jobs/explain.ts";
 import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { JobFilter } from "../core/jobs/filter.ts";
 import { FINISHED_STATES, type Job } from "../core/jobs/job.ts";
@@ -26,7 +27,8 @@ import type { OnEvent, Subscription } from "../engine/events/relays.ts";
 import { bootId } from "../engine/host.ts";
 import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts";
 import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
-import { incompleteOf } from "../engine/client.ts";
+import { ifReadable, incompleteOf } from "../engine/client.ts";
+import { explainJobs } from "../engine/explain.ts";
 import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
@@ -56,6 +58,12 @@ import { type LockStatus, markDeadHolders, type OpenBuild, openBuilds, type Over
 
 export interface OrchestratorLock extends OrchestratorLockRow {
   life: Life | "gone";
+}
+
+export interface OldestJob {
+  queue: string;
+  id: string;
+  explanation: Explanation;
 }
 
 export interface Checkpointed {
@@ -138,6 +146,13 @@ export class Operator {
 
   overview(): Promise<Overview> {
     return overviewOf(this.#hf);
+  }
+
+  /** Why the oldest pending job of each of these queues does not run. */
+  async explainOldest(queues: readonly string[]): Promise<OldestJob[]> {
+    const asked = queues.map((queue) => ({ queue }));
+    const found = (await ifReadable(() => explainJobs(this.#engine.store, asked))) ?? [];
+    return found.flatMap((oldest, i) => (oldest === null ? [] : [{ queue: queues[i] as string, ...oldest }]));
   }
 
   openBuilds(): Promise<OpenBuild[]> {

@@ -1,5 +1,6 @@
 import * as z from "zod/mini";
 import { ATTEMPT_OUTCOMES } from "../core/jobs/attempts.ts";
+import { WAIT_REASONS } from "../core/jobs/explain.ts";
 import { JOB_STATES } from "../core/jobs/job.ts";
 import { BUILD_STATES } from "../core/pipelines/build.ts";
 import { queryList, queryNumber } from "./route.ts";
@@ -51,6 +52,15 @@ export const attempt = z.object({
   host: z.optional(z.string()),
   pid: z.optional(z.int()),
   error: z.optional(jobError),
+});
+export const explanation = z.object({
+  state: jobState,
+  reason: z.enum(WAIT_REASONS),
+  message: z.string(),
+  until: z.optional(instant),
+  ahead: z.optional(z.int()),
+  limit: z.optional(z.object({ key: z.string(), used: z.int(), max: z.int() })),
+  jobs: z.optional(z.array(z.string())),
 });
 export const counts = z.record(jobState, z.int());
 

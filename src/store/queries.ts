@@ -1,5 +1,6 @@
 import type { AttemptView } from "../core/jobs/attempts.ts";
 import type { Lane } from "../core/jobs/claiming.ts";
+import type { JobFacts } from "../core/jobs/explain.ts";
 import type { JobSelection } from "../core/jobs/filter.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import type { JobKey } from "../core/text/ids.ts";
@@ -8,6 +9,8 @@ import type { Works } from "./processes.ts";
 
 export interface QueryStore {
   get(id: string): Promise<Job | null>;
+  /** What explains why a job, or the oldest pending job of a queue, does not run. Null: there is none. */
+  facts(of: { id: string } | { queue: string }): Promise<JobFacts | null>;
   /** Attempts that are kept, oldest first, and the running or succeeded one. None: there is no such job. */
   attempts(id: string): Promise<AttemptView[]>;
   /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */

@@ -63,7 +63,7 @@ function toQueue({ name, paused, events, keep, attempts }: QueueRow): SetQueue {
   return attempts === null ? queue : { ...queue, attempts };
 }
 
-function toRule({ id, queue, job, position, keyed, concurrency, starts, per }: RuleRow): SetRule {
+export function toRule({ id, queue, job, position, keyed, concurrency, starts, per }: RuleRow): SetRule {
   const rate = starts === null || per === null ? null : { starts, per };
   return { id, queue, job, rule: { of: job === "" ? "queue" : "job", position, keyed: isYes(keyed), concurrency, rate } };
 }

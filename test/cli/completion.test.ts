@@ -26,7 +26,7 @@ const LINES: [line: string[], offered: string[]][] = [
   [["st"], ["status", "stop"]],
   [
     ["jobs", ""],
-    ["list", "show", "retry", "cancel", "remove"],
+    ["list", "show", "why", "retry", "cancel", "remove"],
   ],
   [["jobs", "list", "--st"], ["--state"]],
   [["jobs", "list", "--state", "qua"], ["quarantined"]],

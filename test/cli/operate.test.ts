@@ -1,7 +1,16 @@
 import assert from "node:assert/strict";
 import { hostname } from "node:os";
 import { after, before, test } from "node:test";
-import { type AttemptView, type Holdfast, type Job, job, open, type Page, type StandardSchema } from "../../src/index.ts";
+import {
+  type AttemptView,
+  type Explanation,
+  type Holdfast,
+  type Job,
+  job,
+  open,
+  type Page,
+  type StandardSchema,
+} from "../../src/index.ts";
 import { type JsonError, Place } from "./holdfast.ts";
 
 let place: Place;
@@ -206,6 +215,24 @@ test("jobs show tells everything about one job, and lets no escape codes through
     [["failed", hostname(), process.pid]],
   );
   const { error } = await place.json<JsonError>(["jobs", "show", "nope"], 1);
+  assert.equal(error.code, "NO_SUCH_JOB");
+});
+
+test("jobs why says why a job does not run, in a sentence and as JSON", async () => {
+  const { stdout } = await place.run(["jobs", "why", ids.waiting]);
+  assert.equal(stdout, "delayed: Is delayed; it can start in 2 h.\n");
+  const explanation = await place.json<Explanation>(["jobs", "why", ids.waiting]);
+  assert.deepEqual(explanation, {
+    state: "pending",
+    reason: "delayed",
+    message: "Is delayed; it can start in 2 h.",
+    until: (await hf.jobs.get(ids.waiting))?.runAt,
+  });
+  assert.match(
+    (await place.run(["jobs", "why", ids.failed])).stdout,
+    /^finished: The job failed \d+ s ago, after 1 attempt\.\n$/,
+  );
+  const { error } = await place.json<JsonError>(["jobs", "why", "nope"], 1);
   assert.equal(error.code, "NO_SUCH_JOB");
 });
 

@@ -4,6 +4,7 @@ import { open as openFile } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
+import type { OldestJob } from "../../src/operator/operator.ts";
 import type { Overview } from "../../src/operator/overview.ts";
 import { job, open } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
@@ -13,7 +14,7 @@ let place: Place;
 before(async () => (place = await Place.make()));
 after(() => place.remove());
 
-type Status = Overview & { alarms: { code: string; grave: boolean; message: string; hint: string }[] };
+type Status = Overview & { oldest: OldestJob[] } & { alarms: { code: string; grave: boolean; message: string; hint: string }[] };
 interface Health {
   ok: boolean;
   reasons: { code: string; message: string; hint: string }[];
@@ -66,10 +67,16 @@ test("status shows queues, workers, locks, recoveries and alarms; health says wh
     ],
   );
 
+  assert.deepEqual(
+    status.oldest.map(({ queue, explanation }) => [queue, explanation.reason]),
+    [["orphan", "no-worker"]],
+  );
+
   const page = await place.run(["status"]);
+  assert.match(page.stdout, /\norphan +1 +0 +0 +0 +0 +\d+s {2}No live process runs version 1 of job "orphan"\.\n/);
   assert.match(page.stdout, /work\.db {2}1 pending · 1 running · 1 done\/min · 1 worker\n/);
   assert.match(page.stdout, /\n! 1 job failed +holdfast jobs list --state failed\n/);
-  assert.match(page.stdout, /\nQUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST\nhang +0 +1 +0 +0 +0 +–\n/);
+  assert.match(page.stdout, /\nQUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST +WHY\nhang +0 +1 +0 +0 +0 +–\n/);
   assert.match(page.stdout, /\nLOCK +HOLDER +SINCE +EXPIRES\nnightly +anna +\d+s +in \d+m\n/);
   assert.ok(!page.stdout.includes(ESCAPE), "a pipe gets no colours");
 

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { after, before, test } from "node:test";
+import { stripVTControlCharacters } from "node:util";
 import { fileURLToPath } from "node:url";
 import type { Overview } from "../../src/operator/overview.ts";
 import { type Holdfast, job, open } from "../../src/index.ts";
@@ -140,6 +141,10 @@ test("in a terminal status --watch draws in place, and Ctrl-C gives it back and 
   const escape = "\u001b[";
   assert.ok(seen.startsWith(`${escape}?1049h${escape}?25l${escape}?7l${escape}H`), JSON.stringify(seen.slice(0, 80)));
   assert.match(seen, /Ctrl-C ends/);
+  const explained = stripVTControlCharacters(seen)
+    .split(/\r*\n/)
+    .filter((line) => line.includes("No live"));
+  assert.ok(explained.length > 0 && explained.every((line) => line.length <= 80), explained.join("\n"));
   assert.equal(code, 0, seen.slice(-200));
   assert.ok(seen.includes(`${escape}?7h${escape}?25h${escape}?1049l`), "the cursor and the screen are back");
 });

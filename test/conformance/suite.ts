@@ -13,6 +13,7 @@ import { commitRowsCases } from "./commit-rows.cases.ts";
 import { dependencyCases } from "./dependencies.cases.ts";
 import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
+import { factCases } from "./facts.cases.ts";
 import { groupCases } from "./group.cases.ts";
 import { healingCases } from "./healing.cases.ts";
 import { jobEventCases } from "./job-events.cases.ts";
@@ -80,6 +81,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   look: lookCases,
   search: searchCases,
   replace: replaceCases,
+  "facts about one job": factCases,
   operate: operateCases,
   events: eventCases,
   "job events": jobEventCases,

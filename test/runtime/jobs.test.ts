@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { suite } from "node:test";
 import { type Enqueued, type Holdfast, job, type Job, type JobContext, type JobState } from "../../src/index.ts";
-import { code, collect, file, memory, see, stage, test, unchecked } from "./parts.ts";
+import { DEFINITIONS } from "./children/tasks.ts";
+import { code, collect, file, interruptedChild, memory, see, stage, test, unchecked } from "./parts.ts";
 
 type C = JobContext<unknown>;
 const plain = job({ name: "plain", run: (c: C) => c.input });
@@ -40,6 +41,67 @@ suite("get, list and counts", () => {
     const [failed, timedOut] = await hf.jobs.attempts(id);
     assert.deepEqual([failed?.error?.message, timedOut?.error?.code, failed?.pid], ["no", "TIMEOUT", process.pid]);
     assert.deepEqual(await hf.jobs.attempts("absent"), []);
+  });
+
+  test("explain says which jobs come first while a worker runs, and that there is none when it has stopped", async (t) => {
+    const { hf, clock } = await memory(t);
+    const at = stage<C>();
+    const slow = job({ name: "slow", concurrency: 1, run: at.run });
+    const ids = (await hf.enqueueMany(slow, [1, 2, 3])).map(({ id }) => id);
+    const reasons = () => Promise.all(ids.map(async (id) => (await hf.jobs.explain(id))?.reason));
+    assert.deepEqual(await reasons(), ["no-worker", "no-worker", "no-worker"]);
+    const worker = hf.work([slow]);
+    await at.called(1);
+    assert.deepEqual(await reasons(), ["running", "behind", "behind"]);
+    assert.deepEqual(await hf.jobs.explain(ids[2] as string), {
+      state: "pending",
+      reason: "behind",
+      message: '1 job of queue "slow" comes first.',
+      ahead: 1,
+    });
+    at.calls[0]?.end();
+    await at.called(2);
+    assert.deepEqual(await reasons(), ["finished", "running", "behind"]);
+    at.calls[1]?.end();
+    await at.called(3);
+    at.calls[2]?.end();
+    await hf.jobs.wait(ids[2] as string);
+    await Promise.all([worker.stop(), clock.advance(0)]);
+    const { id } = await hf.enqueue(slow, 4);
+    assert.equal((await hf.jobs.explain(id))?.reason, "no-worker");
+    assert.equal(await hf.jobs.explain("absent"), null);
+  });
+
+  test("explain names the limit and its next free slot, and the lock of a queue", async (t) => {
+    const { hf, clock } = await memory(t);
+    const limit = { key: (input: { account: string }) => input.account, rate: "5/m" } as const;
+    const call = job<{ account: string }>({ name: "call", limit, run: () => {} });
+    const ids = (
+      await hf.enqueueMany(
+        call,
+        Array.from({ length: 6 }, () => ({ account: "acme" })),
+      )
+    ).map(({ id }) => id);
+    for (let i = 0; i < 5; i++) await (await hf.claim(call, { worker: "anna" }))?.succeed();
+    assert.deepEqual(await hf.jobs.explain(ids[5] as string), {
+      state: "pending",
+      reason: "limit",
+      message: 'Waits for limit "acme" (5/m); the next slot is free in 12 s.',
+      until: clock.now() + 12_000,
+      limit: { key: "acme", used: 5, max: 5 },
+    });
+    await hf.lock("call").acquire("anna", "4m");
+    assert.equal((await hf.jobs.explain(ids[5] as string))?.reason, "locked");
+  });
+
+  test("explain knows that a process that was killed runs nothing", async (t) => {
+    const { hf, kill } = await interruptedChild(t);
+    const [def] = DEFINITIONS;
+    const reason = async () =>
+      (await hf.jobs.explain((await hf.enqueue(def as (typeof DEFINITIONS)[number], "more")).id))?.reason;
+    assert.match(String(await reason()), /^(behind|running)$/);
+    await kill();
+    assert.equal(await reason(), "no-worker");
   });
 
   test("a queue's `attempts` must be a count", () => {

@@ -67,6 +67,7 @@ const PARTS: Record<string, Part> = {
     calls: {
       get: takes("x"),
       attempts: takes("x"),
+      explain: takes("x"),
       list: takesOptions({}),
       counts: takesOptions({}),
       cancel: takes("x"),

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, describe, test } from "node:test";
-import { type AttemptView, items, type Job, job, pipeline } from "../../src/index.ts";
+import { type AttemptView, type Explanation, items, type Job, job, pipeline } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
 import type { GridPage, GridRow } from "../../src/operator/grid.ts";
@@ -117,6 +117,21 @@ for (const store of STORES) {
         ],
       );
       assert.equal((await errorOf(await one.fetch("api/v1/jobs/absent/attempts"))).code, "NO_SUCH_JOB");
+    });
+
+    test("a job that does not run is explained", async (t) => {
+      const one = await site(t, store);
+      const reason = async (id: string) => (await one.call<Explanation>("jobs.explain", { path: { id } })).reason;
+      const id = await enqueue(one, { name: "mail", input: 1 });
+      const delayed = await enqueue(one, { name: "mail", input: 1, delay: "1h" });
+      const last = await enqueue(one, { name: "mail", input: 1, after: [id] });
+      assert.deepEqual(
+        [await reason(id), await reason(delayed), await reason(last)],
+        ["no-worker", "delayed", "waiting-for-job"],
+      );
+      await one.call("queues.pause", { path: { name: "mail" } });
+      assert.equal(await reason(id), "queue-paused");
+      assert.equal((await errorOf(await one.fetch("api/v1/jobs/absent/explain"))).code, "NO_SUCH_JOB");
     });
 
     test("what `redact` removes from a job's error, it removes from its attempts", async (t) => {

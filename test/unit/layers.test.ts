@@ -99,7 +99,7 @@ test("src/cli uses the public API and the Operator, and never the engine", () =>
 });
 
 /** What a third store would have to implement: another method has to earn its place. */
-const SEAM_METHODS = 99;
+const SEAM_METHODS = 100;
 
 test("the Store seam does not grow", () => {
   const seam = files.filter(({ file }) => /^store\/[^/]+\.ts$/.test(file));

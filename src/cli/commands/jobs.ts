@@ -23,6 +23,7 @@ export function jobsCommand(parent: Command): void {
   });
   addList(jobs);
   addShow(jobs);
+  addWhy(jobs);
   addRetry(jobs);
   addCancel(jobs);
   addRemove(jobs);
@@ -101,6 +102,24 @@ function addShow(jobs: Command): void {
         if (job === null) throw noSuchJob(id);
         const attempts = await hf.jobs.attempts(id);
         return [{ ...job, attempts }, () => `${jobPage(job, operator.now())}${attemptTable(attempts, operator.now())}`];
+      }),
+    );
+}
+
+function addWhy(jobs: Command): void {
+  addCommand(jobs, "why", {
+    summary: "say why a job does not run",
+    description:
+      "Say why a job does not run: a paused queue or build, a delay, a lock, a limit and its next free slot, the jobs that it " +
+      "waits for, no worker for its name and version, or the jobs before it.",
+    examples: ["holdfast jobs why 1p0k9r3zq00000007"],
+  })
+    .argument("<id>", "the job's id")
+    .action(
+      onDatabase(async ({ hf }, id: string, _options: object) => {
+        const explanation = await hf.jobs.explain(id);
+        if (explanation === null) throw noSuchJob(id);
+        return [explanation, () => `${explanation.reason}: ${oneLine(explanation.message)}`];
       }),
     );
 }

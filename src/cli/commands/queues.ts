@@ -5,6 +5,7 @@ import { didYouMean } from "../../core/text/options.ts";
 import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
 import { numberText } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
+import type { OldestJob } from "../../operator/operator.ts";
 import type { QueueOverview } from "../../store/queries.ts";
 import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
@@ -67,7 +68,13 @@ const WIDE_COLUMNS = 96;
 
 export type Rates = ReadonlyMap<string, number>;
 
-export function queueTable(queues: readonly QueueOverview[], now: number, rates?: Rates): string {
+/** `oldest`: why the oldest pending jobs of queues do not run. */
+export function queueTable(
+  queues: readonly QueueOverview[],
+  now: number,
+  { rates, oldest = [] }: { rates?: Rates | undefined; oldest?: readonly OldestJob[] } = {},
+): string {
+  const why = new Map(oldest.map(({ queue, explanation }) => [queue, explanation.message]));
   const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
   const isWide = terminalWidth() >= WIDE_COLUMNS;
   const isIdle = (queue: QueueOverview) => (rateOf(queue, rates) === "0" ? "dim" : "green");
@@ -83,6 +90,7 @@ export function queueTable(queues: readonly QueueOverview[], now: number, rates?
     isWide && any("cancelled") && countOf("cancelled"),
     any("quarantined") && countOf("quarantined"),
     { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : ageText(now - oldestAt)) },
+    why.size > 0 && { title: "WHY", value: ({ name }) => why.get(name) ?? "", least: 12, style: () => "dim" },
   ];
   return tableOr(
     "No jobs yet.",

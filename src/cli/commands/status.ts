@@ -6,7 +6,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
 import { numberText, plural } from "../../core/text/text.ts";
-import type { Operator } from "../../operator/operator.ts";
+import type { OldestJob, Operator } from "../../operator/operator.ts";
 import {
   type Alarm,
   alarmsOf,
@@ -57,7 +57,8 @@ export function statusCommand(parent: Command): void {
         if (interval !== null) return await watch(operator, command, interval);
         const overview = await operator.overview();
         const alarms = withAdvice(alarmsOf(overview), command);
-        return [{ ...overview, alarms }, () => statusPage(pathOf(command), overview, alarms)];
+        const oldest = await oldestOf(operator, overview);
+        return [{ ...overview, alarms, oldest }, () => statusPage(pathOf(command), { overview, alarms, oldest })];
       }),
     );
 }
@@ -69,9 +70,18 @@ function intervalOf(given: string | true | undefined): number | null {
   throw new HoldfastError("DURATION_INVALID", `--watch is ${String(given)}.`, `Give at least ${MIN_INTERVAL_MS}ms, e.g. 2s.`);
 }
 
+/** Each costs a few reads. */
+const MAX_EXPLAINED_QUEUES = 20;
+
+function oldestOf(operator: Operator, { queues }: Overview): Promise<OldestJob[]> {
+  const waiting = queues.filter(({ counts }) => counts.pending > 0).map(({ name }) => name);
+  return operator.explainOldest(waiting.slice(0, MAX_EXPLAINED_QUEUES));
+}
+
 interface Reading {
   overview: Overview;
   alarms: Alarm[];
+  oldest: OldestJob[];
   rates?: Rates;
 }
 
@@ -80,23 +90,17 @@ async function watch(operator: Operator, command: Command, interval: number): Pr
   const path = pathOf(command);
   if (isJson(command)) return await writeEach(operator, command, interval, over, jsonLine);
   if (!Screen.fits(process.stdout)) {
-    return await writeEach(
-      operator,
-      command,
-      interval,
-      over,
-      ({ overview, alarms, rates }) => `${statusPage(path, overview, alarms, rates)}\n`,
-    );
+    return await writeEach(operator, command, interval, over, (reading) => `${statusPage(path, reading)}\n`);
   }
   using screen = Screen.take(process.stdout);
   const foot = paint("dim", `every ${durationText(interval)} · Ctrl-C ends`);
-  for await (const { overview, alarms, rates } of readings(operator, command, interval, over)) {
-    screen.draw(() => `${statusPage(path, overview, alarms, rates)}\n\n${foot}`);
+  for await (const reading of readings(operator, command, interval, over)) {
+    screen.draw(() => `${statusPage(path, reading)}\n\n${foot}`);
   }
 }
 
-function jsonLine({ overview, alarms, rates }: Reading): string {
-  return JSON.stringify({ ...overview, alarms, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
+function jsonLine({ overview, alarms, oldest, rates }: Reading): string {
+  return JSON.stringify({ ...overview, alarms, oldest, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
 }
 
 async function writeEach(
@@ -117,6 +121,7 @@ async function* readings(operator: Operator, command: Command, interval: number,
     yield {
       overview,
       alarms: withAdvice(alarmsOf(overview), command),
+      oldest: await oldestOf(operator, overview),
       ...(before === null ? {} : { rates: ratesBetween(before, now) }),
     };
     before = now;
@@ -155,12 +160,12 @@ function adviceOf(hint: string, hasModules: boolean, same: string): string {
 
 const SCHEDULES_SHOWN = 5;
 
-function statusPage(path: string, overview: Overview, alarms: readonly Alarm[], rates?: Rates): string {
+function statusPage(path: string, { overview, alarms, oldest, rates }: Reading): string {
   return [
     headline(path, overview, rates),
     alarmsText(alarms),
     overview.unreadable.length === 0 ? "" : paint("red", `Not to be read any more: ${overview.unreadable.join(", ")}.`),
-    queueTable(overview.queues, overview.at, rates),
+    queueTable(overview.queues, overview.at, { rates, oldest }),
     openBuildTable(overview.builds, overview.at),
     processes(overview),
     schedules(overview),

@@ -85,7 +85,7 @@ export function refillMs(rate: Rate): number {
   return rate.starts * msPerStart(rate);
 }
 
-function freeTokens(rate: Rate, bucket: number, now: number): number {
+export function freeTokens(rate: Rate, bucket: number, now: number): number {
   return Math.floor((now + refillMs(rate) - clampBucket(rate, bucket, now)) / msPerStart(rate));
 }
 

@@ -70,6 +70,14 @@ export const JOB_ROUTES = [
       return { items: (await hf.jobs.attempts(path.id)).map((attempt) => shownAttempt(attempt, job, options)) };
     },
   }),
+  route("get", "/jobs/:id/explain", {
+    id: "jobs.explain",
+    summary: "Why a job does not run, in a sentence and in figures.",
+    role: "read",
+    path: idInPath,
+    answer: schemas.explanation,
+    run: async ({ hf, path }) => (await hf.jobs.explain(path.id)) ?? missing(path.id),
+  }),
   route("post", "/jobs/:id/retry", {
     id: "jobs.retry",
     summary: "Starts a failed or quarantined job again, with fresh counts.",

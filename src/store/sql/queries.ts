@@ -1,5 +1,6 @@
 import { type AttemptView, currentAttempt } from "../../core/jobs/attempts.ts";
 import type { Lane } from "../../core/jobs/claiming.ts";
+import type { JobFacts } from "../../core/jobs/explain.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
@@ -7,6 +8,7 @@ import { type Fence, type JobKey, parseGeneratedId } from "../../core/text/ids.t
 import { type Flag, isYes, type JobRow, readMeta, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
+import { JobFactsReader } from "./job-facts.ts";
 import { type Access, type Answer, type Dialect, type Params, type Reads, type Script, together, wait } from "./script.ts";
 
 const COLUMNS = `
@@ -90,6 +92,7 @@ export class Queries implements QueryStore {
   readonly #access: Access;
   readonly #lanes: Lanes;
   readonly #attempts: Attempts;
+  readonly #facts: JobFactsReader;
   readonly #dialect: QueryDialect;
   readonly #sql: ReturnType<typeof statements>;
   readonly #in: Dialect["in"];
@@ -99,6 +102,7 @@ export class Queries implements QueryStore {
     this.#access = access;
     this.#lanes = parts.lanes;
     this.#attempts = parts.attempts;
+    this.#facts = new JobFactsReader(dialect, own);
     this.#dialect = own;
     this.#sql = statements(dialect, own);
   }
@@ -118,6 +122,20 @@ export class Queries implements QueryStore {
     if (this.#dialect.guard.isDamaged(row)) throw damagedRow(`Job ${id}`);
     yield* wait(this.#lanes.know?.([row.lane]));
     return row;
+  }
+
+  facts(of: { id: string } | { queue: string }): Promise<JobFacts | null> {
+    return this.#access.read((db) => this.#factsOf(db, of));
+  }
+
+  *#factsOf(db: Reads, of: { id: string } | { queue: string }): Script<JobFacts | null> {
+    const known = yield* this.#allLanes();
+    const idsOf = (queue: string) => known.filter((lane) => lane.queue === queue).map(({ id }) => id);
+    const oldest = "id" in of ? null : yield* this.#facts.oldest(db, idsOf(of.queue));
+    const row = "id" in of ? yield* this.#row(db, of.id) : yield* db.get<JobRow>(this.#sql.byKey, { oldest });
+    if (row === undefined || this.#dialect.guard.isDamaged(row)) return null;
+    const lane = this.#lanes.lane(row.lane);
+    return yield* this.#facts.read(db, row, lane, idsOf(lane.queue));
   }
 
   attempts(id: string): Promise<AttemptView[]> {
@@ -346,6 +364,7 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
         from step where low < high)
       select low as key from step where low = high`,
     byId: `${jobs} where job.key = ${keyOf(dialect)}`,
+    byKey: `${jobs} where job.key = cast(:oldest as bigint)`,
     counted: `
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
       union all
