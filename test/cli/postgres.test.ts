@@ -60,7 +60,7 @@ describe("each command, with --db postgres://…", { skip: noServer }, () => {
     const families = parseExposition(await run(["metrics"]));
     assert.equal(families.get("holdfast_database_info")?.samples[0]?.labels["store"], "postgres");
     const pending = families.get("holdfast_jobs")?.samples.find(({ labels }) => labels["state"] === "pending");
-    assert.deepEqual(pending, { labels: { queue: "gone", state: "pending" }, value: 1 });
+    assert.deepEqual(pending, { labels: { queue: "gone", state: "pending" }, value: 1, suffix: "" });
     assert.equal(families.has("holdfast_wal_size_bytes"), false, "that is the server's");
   });
 

@@ -48,7 +48,7 @@ test("whatever a name or a value is, it is read back as it was", () => {
       };
       const parsed = parseExposition(exposition([family]));
       // Zero has one sign there.
-      const unsigned = family.samples.map(({ labels, value }) => ({ labels, value: value === 0 ? 0 : value }));
+      const unsigned = family.samples.map(({ labels, value }) => ({ labels, value: value === 0 ? 0 : value, suffix: "" }));
       assert.deepEqual(parsed.get("one"), { help, type: "gauge", samples: unsigned });
     }),
   );
