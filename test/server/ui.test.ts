@@ -180,6 +180,8 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.goto(`${one.address}#/builds/${ids.paused}?stage=summarise&target=article-03`);
     await page.getByText("Ran: this target had no result before.").waitFor();
     await page.getByText('"What article-03 says"').waitFor();
+    await page.getByRole("link", { name: "article-02: translate ran $0.02" }).click();
+    await page.getByText('"language": "de"').waitFor();
     await page.getByRole("button", { name: "Approve more" }).click();
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Dollars in all").fill("3.5");

@@ -17,15 +17,18 @@ interface Props<T> {
   cells: (item: T) => ComponentChildren[];
   /** Called when the end comes into view. */
   onEnd?: () => void;
+  /** Widths of the columns, where their number differs. */
+  columns?: string;
   foot?: ComponentChildren;
 }
 
 /** A table whose rows exist only while they are in view, so that any number of them can be scrolled through. */
-export function Rows<T>({ items, keyOf, head, name, label, cells, onEnd, foot }: Props<T>) {
+export function Rows<T>({ items, keyOf, head, name, label, cells, onEnd, columns, foot }: Props<T>) {
   const scroller = useRef<HTMLDivElement>(null);
   const [, redraw] = useReducer((n: number) => n + 1, 0);
   const [isNarrow, setNarrow] = useState(NARROW.matches);
-  const rowPx = isNarrow ? NARROW_ROW_PX : ROW_PX;
+  const columnStyle = columns === undefined ? {} : { gridTemplateColumns: columns };
+  const rowPx = isNarrow && columns === undefined ? NARROW_ROW_PX : ROW_PX;
   const options = {
     count: items.length,
     getScrollElement: () => scroller.current,
@@ -55,7 +58,7 @@ export function Rows<T>({ items, keyOf, head, name, label, cells, onEnd, foot }:
     <div class={`rows ${name}`}>
       <div role="table" aria-label={label} aria-rowcount={items.length + 1}>
         <div role="rowgroup" class="rows-head">
-          <div role="row" aria-rowindex={1} class="row">
+          <div role="row" aria-rowindex={1} class="row" style={columnStyle}>
             {head.map((text) => (
               <div role="columnheader" key={text}>
                 {text}
@@ -74,7 +77,7 @@ export function Rows<T>({ items, keyOf, head, name, label, cells, onEnd, foot }:
                   aria-rowindex={index + 2}
                   class="row"
                   key={keyOf(item)}
-                  style={{ transform: `translateY(${start}px)`, height: `${rowPx}px` }}
+                  style={{ ...columnStyle, transform: `translateY(${start}px)`, height: `${rowPx}px` }}
                 >
                   {cells(item).map((cell, i) => (
                     <div role="cell" key={i}>

@@ -22,6 +22,7 @@ import {
   Time,
 } from "../parts.tsx";
 import { address, hrefOf, setQuery } from "../router.ts";
+import { Grid } from "./grid.tsx";
 import { BudgetBar } from "./budget.tsx";
 
 export function BuildPage() {
@@ -101,7 +102,8 @@ function Shown({ build }: { build: Build }) {
           </Table>
         </Panel>
       )}
-      <Target build={build} />
+      <Target build={build} key={address.value.query["target"]} />
+      <Grid id={id} />
       <Command text={`holdfast builds show ${quoted(id)}`} />
     </>
   );
@@ -169,23 +171,20 @@ interface Artifact {
 
 /** Why a stage ran for a target, what it returned, and its files; stage and target are in the address. */
 function Target({ build: { id, stages } }: { build: Build }) {
-  const { stage = "", target = "" } = address.value.query;
+  const { stage = "", target = "", path = target } = address.value.query;
   const [typed, setTyped] = useState(target);
   const isAsked = stage !== "" && target !== "";
   const base = `builds/${encodeURIComponent(id)}`;
   const why = useRead<Why>(isAsked ? apiPath(`${base}/why`, { stage, target }) : null, ONCE_MS);
   const output = useRead<{ output: unknown }>(isAsked ? apiPath(`${base}/output`, { stage, target }) : null, ONCE_MS);
-  const artifacts = useRead<{ items: Artifact[] }>(
-    isAsked ? apiPath(`${base}/artifacts`, { stage, path: target }) : null,
-    ONCE_MS,
-  );
+  const artifacts = useRead<{ items: Artifact[] }>(isAsked ? apiPath(`${base}/artifacts`, { stage, path }) : null, ONCE_MS);
   return (
     <Panel title="One target" note="why a stage ran for it, and its output">
       <form
         class="filters"
         onSubmit={(event) => {
           event.preventDefault();
-          setQuery({ target: typed.trim(), stage: stage === "" ? Object.keys(stages)[0] : stage });
+          setQuery({ target: typed.trim(), path: "", stage: stage === "" ? Object.keys(stages)[0] : stage });
         }}
       >
         <Field label="Stage">
