@@ -26,6 +26,7 @@ export const invoice = job<{ order: number }, null>({ name: "invoice", queue: "b
 export const sync = job<{ account: string }>({
   name: "sync-crm",
   queue: "sync",
+  limit: { concurrency: 2, key: ({ account }) => account },
   run: async ({ signal, progress }) => {
     progress(0.42, "1,260 of 3,000 contacts");
     await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));

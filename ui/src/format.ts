@@ -55,7 +55,8 @@ export interface Money {
 }
 
 export function usd(n: number): string {
-  return `$${n.toFixed(n !== 0 && Math.abs(n) < 0.1 ? 4 : 2)}`;
+  const small = n !== 0 && Math.abs(n) < 0.1;
+  return `$${small ? n.toFixed(4).replace(/0{1,2}$/, "") : n.toFixed(2)}`;
 }
 
 /** `$1.20, 3,000 tokens`; nothing spent is `$0.00`. */

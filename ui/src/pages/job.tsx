@@ -42,6 +42,7 @@ function Shown({ job }: { job: Job }) {
         actions={mayOperate.value ? <Actions job={job} /> : undefined}
       />
       <States state={state} />
+      {state === "waiting" || state === "pending" ? <WhyNot id={id} /> : null}
       {job.progress === undefined || state !== "running" ? null : (
         <div class="budget">
           <Bar share={job.progress.fraction} label="Progress" />
@@ -113,6 +114,44 @@ function factsOf(job: Job, queue: string): [string, preact.ComponentChildren][] 
       ? []
       : ([["Lease ends", <Time at={leaseExpiresAt} />]] as [string, preact.ComponentChildren][])),
   ];
+}
+
+interface Explanation {
+  message: string;
+  until?: number;
+  jobs?: string[];
+}
+
+/** Why the job does not run, and what it waits for. */
+function WhyNot({ id }: { id: string }) {
+  const { data } = useRead<Explanation>(apiPath(`jobs/${encodeURIComponent(id)}/explain`));
+  if (data === null) return null;
+  return (
+    <section class="banner tone-blue" aria-label="Why it is not running">
+      <div>
+        <strong>Why is it not running?</strong>
+        <p>
+          {data.message}
+          {data.until === undefined ? null : (
+            <>
+              {" "}
+              (<Time at={data.until} />)
+            </>
+          )}
+        </p>
+        {data.jobs === undefined ? null : (
+          <p>
+            {data.jobs.map((one) => (
+              <a class="mono" href={hrefOf("jobs", {}, one)} key={one}>
+                {one}{" "}
+              </a>
+            ))}
+          </p>
+        )}
+      </div>
+      <Command text={`holdfast jobs why ${quoted(id)}`} />
+    </section>
+  );
 }
 
 function endOf({ endedAt }: AttemptView): number {

@@ -1,9 +1,9 @@
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { duration, plural, quoted } from "../format.ts";
+import { count, duration, plural, quoted } from "../format.ts";
 import { now, useRead } from "../live.ts";
 import type { Queue } from "../model.ts";
-import { Badge, Command, Empty, Loaded, PageHead, Panel, Table } from "../parts.tsx";
+import { Badge, Bar, Command, Empty, Loaded, PageHead, Panel, Table } from "../parts.tsx";
 import { hrefOf } from "../router.ts";
 
 const HEAD = ["Queue", "State", "Waiting", "Pending", "Oldest", "Running", "Succeeded", "Failed", "Quarantined"];
@@ -29,7 +29,58 @@ export function QueuesPage() {
           </Panel>
         )}
       </Loaded>
+      <Limits />
     </>
+  );
+}
+
+interface Limit {
+  queue: string;
+  job: string;
+  key: string;
+  concurrency: number | null;
+  starts: number | null;
+  per: number | null;
+  running: number;
+  waiting: number;
+}
+
+/** Only those that are in use: most databases have none. */
+function Limits() {
+  const items = useRead<{ items: Limit[] }>(apiPath("limits")).data?.items ?? [];
+  if (items.length === 0) return null;
+  return (
+    <Panel title="Limits in use" note="those that most jobs wait for first" flush>
+      <Table label="Limits" head={["Key", "Job", "Queue", "At once", "Rate", "Waiting"]}>
+        {items.map(({ queue, job, key, concurrency, starts, per, running, waiting }) => (
+          <tr key={`${queue} ${job} ${key}`}>
+            <th scope="row">{key === "" ? "all" : key}</th>
+            <td>{job}</td>
+            <td>{queue}</td>
+            <td>
+              {concurrency === null ? (
+                plural(running, "job")
+              ) : (
+                <div class="depth">
+                  <span>
+                    {count(running)} of {plural(concurrency, "job")}
+                  </span>
+                  <Bar
+                    share={running / concurrency}
+                    label={`${count(running)} of ${plural(concurrency, "job")} run`}
+                    tone={running >= concurrency ? "amber" : "teal"}
+                  />
+                </div>
+              )}
+            </td>
+            <td>
+              {starts === null || per === null ? <span class="muted">–</span> : `${plural(starts, "start")} in ${duration(per)}`}
+            </td>
+            <td>{plural(waiting, "job")}</td>
+          </tr>
+        ))}
+      </Table>
+    </Panel>
   );
 }
 
