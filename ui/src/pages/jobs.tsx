@@ -237,22 +237,25 @@ interface JobList {
   more: () => void;
 }
 
+type Listed = Omit<JobList, "more"> & { next?: string | undefined };
+const NOT_READ: Listed = { items: null, error: null, hasMore: false };
+
 /** Pages of jobs, one behind the other. A commit makes it read as many rows again as it shows. */
 function useJobs(query: string, isLive: boolean): JobList {
-  const [list, setList] = useState<Omit<JobList, "more"> & { next?: string | undefined }>({
-    items: null,
-    error: null,
-    hasMore: false,
-  });
-  const current = useRef(list);
-  current.current = list;
+  const [list, setList] = useState<Listed>(NOT_READ);
+  // What `list` will be at the next drawing: reads end in between.
+  const newest = useRef(list);
   const reading = useRef<AbortController | null>(null);
+  const isMoreDue = useRef(false);
+  const put = (read: Listed) => {
+    newest.current = read;
+    setList(read);
+  };
   const load = useCallback(
-    async (after: string | undefined, limit: number) => {
+    async (after: string | undefined, limit: number): Promise<void> => {
       const abort = new AbortController();
       reading.current = abort;
       try {
-        const before = after === undefined ? [] : (current.current.items ?? []);
         const found: Job[] = [];
         let next = after;
         // A search may come back with few jobs or none, and a cursor from which it continues.
@@ -263,27 +266,33 @@ function useJobs(query: string, isLive: boolean): JobList {
           next = page.next;
           if (next === undefined || found.length >= limit) break;
         }
-        setList({ items: [...before, ...found], error: null, hasMore: next !== undefined, next });
+        if (abort.signal.aborted) return;
+        const before = after === undefined ? [] : (newest.current.items ?? []);
+        put({ items: [...before, ...found], error: null, hasMore: next !== undefined, next });
       } catch (error) {
-        if (error instanceof ApiError && !abort.signal.aborted) setList({ ...current.current, error });
+        if (abort.signal.aborted) return;
+        if (error instanceof ApiError) put({ ...newest.current, error });
       }
-      if (reading.current === abort) reading.current = null;
+      reading.current = null;
+      if (isMoreDue.current) more();
     },
     [query],
   );
+  const more = () => {
+    isMoreDue.current = reading.current !== null;
+    const { next } = newest.current;
+    if (!isMoreDue.current && next !== undefined) void load(next, PAGE);
+  };
   useEffect(() => {
-    setList({ items: null, error: null, hasMore: false });
+    put(NOT_READ);
     void load(undefined, PAGE);
     return () => reading.current?.abort();
   }, [load]);
   useBeat(
     useCallback(() => {
-      const shown = current.current.items?.length ?? 0;
+      const shown = newest.current.items?.length ?? 0;
       if (isLive && reading.current === null && shown <= MAX_LIVE) void load(undefined, Math.max(PAGE, shown));
     }, [load, isLive]),
   );
-  const more = () => {
-    if (reading.current === null && list.next !== undefined) void load(list.next, PAGE);
-  };
   return { ...list, more };
 }
