@@ -1,7 +1,7 @@
 import { type Command, Option } from "commander";
 import { ageText, clockText, instantText } from "../../core/text/duration.ts";
 import type { Build, Why } from "../../core/pipelines/build-view.ts";
-import { BUILD_STATES } from "../../core/pipelines/build.ts";
+import { buildReasonText, BUILD_STATES } from "../../core/pipelines/build.ts";
 import { type Cost, costText, spentText } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { numberText } from "../../core/text/text.ts";
@@ -14,17 +14,7 @@ import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../argume
 import { openExisting } from "../database.ts";
 import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
-import {
-  buildReasonText,
-  buildStateText,
-  buildStyle,
-  type Column,
-  count,
-  oneLine,
-  paint,
-  table,
-  terminalWidth,
-} from "../render/table.ts";
+import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
 import { addCommand, addPageOptions, onDatabase } from "../verb.ts";
 import { nextCommandsText, pausedText } from "./run-budget.ts";
 import { resumeCommand } from "./run.ts";

@@ -3,24 +3,13 @@ import { stripVTControlCharacters } from "node:util";
 import type { Command } from "commander";
 import { ageText, untilText } from "../../core/text/duration.ts";
 import type { Build } from "../../core/pipelines/build-view.ts";
-import type { BuildState } from "../../core/pipelines/build.ts";
+import { buildReasonText, type BuildState } from "../../core/pipelines/build.ts";
 import { spentText } from "../../core/pipelines/cost.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { rateText } from "../commands/queues.ts";
 import { isJson, writtenLog } from "./output.ts";
-import {
-  buildReasonText,
-  buildStateText,
-  buildStyle,
-  type Column,
-  count,
-  oneLine,
-  paint,
-  table,
-  terminalWidth,
-  widthOf,
-} from "./table.ts";
+import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth, widthOf } from "./table.ts";
 import { LiveBlock, Screen } from "./terminal.ts";
 
 interface BuildSnapshot {

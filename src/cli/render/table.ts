@@ -1,5 +1,5 @@
 import { stripVTControlCharacters, styleText } from "node:util";
-import type { BuildReason, BuildState } from "../../core/pipelines/build.ts";
+import type { BuildState } from "../../core/pipelines/build.ts";
 import type { JobState } from "../../core/jobs/job.ts";
 import { numberText } from "../../core/text/text.ts";
 
@@ -173,27 +173,6 @@ const BUILD_STYLES: Record<BuildState, Style | null> = {
 /** A build that an operator stopped has the state CRASHED; people read "stopped". */
 export function buildStateText({ state, reason }: { state: BuildState; reason: string }): string {
   return state === "CRASHED" && reason === "stopped" ? "stopped" : state;
-}
-
-const REASON_TEXTS: Record<BuildReason, string> = {
-  started: "started",
-  all_targets_done: "all targets are done",
-  targets_failed: "targets failed",
-  source_failed: "the source could not be listed",
-  budget_refused: "more budget was refused",
-  orphaned_at_startup: "its orchestrator had died",
-  orchestrator_lost: "its orchestrator died",
-  stopped: "stopped",
-  budget_precheck_block: "the next attempt would exceed the budget",
-  budget_exceeded: "the budget is exceeded",
-  resumed: "resumed",
-  budget_approved: "a new budget was approved",
-  abandoned: "abandoned",
-};
-
-/** A build's reason in words; an operator's own words stay as they are. */
-export function buildReasonText(reason: string): string {
-  return reason.replace(/^[a-z_]+(?=$|: )/, (code) => (REASON_TEXTS as Record<string, string | undefined>)[code] ?? code);
 }
 
 export function buildStyle(state: BuildState): Style | null {

@@ -246,3 +246,24 @@ export function nextPausedMove(progress: BuildProgress): WantedMove | null {
   const over = startsNothingNew(progress) || (listing === "done" && left === 0);
   return over ? { move: "fail", reason: "targets_failed" } : null;
 }
+
+const REASON_TEXTS: Record<BuildReason, string> = {
+  started: "started",
+  all_targets_done: "all targets are done",
+  targets_failed: "targets failed",
+  source_failed: "the source could not be listed",
+  budget_refused: "more budget was refused",
+  orphaned_at_startup: "its orchestrator had died",
+  orchestrator_lost: "its orchestrator died",
+  stopped: "stopped",
+  budget_precheck_block: "the next attempt would exceed the budget",
+  budget_exceeded: "the budget is exceeded",
+  resumed: "resumed",
+  budget_approved: "a new budget was approved",
+  abandoned: "abandoned",
+};
+
+/** A build's reason in words; an operator's own words stay as they are. */
+export function buildReasonText(reason: string): string {
+  return reason.replace(/^[a-z_]+(?=$|: )/, (code) => (REASON_TEXTS as Record<string, string | undefined>)[code] ?? code);
+}

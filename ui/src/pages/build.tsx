@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { hasEnded } from "../../../src/core/pipelines/build.ts";
+import { buildReasonText, hasEnded } from "../../../src/core/pipelines/build.ts";
 import { type Action, ask, mayApprove, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
 import { bytes, cost, count, duration, type Money, plural, quoted } from "../format.ts";
@@ -78,7 +78,7 @@ function Shown({ build }: { build: Build }) {
         <Panel title="Details">
           <Facts
             of={[
-              ["Reason", reason],
+              ["Reason", buildReasonText(reason)],
               ["Started", <Time at={createdAt} />],
               ["Finished", <Time at={finishedAt} none="not yet" />],
               [finishedAt === undefined ? "Open for" : "Took", duration(Math.max(0, (finishedAt ?? now.value) - createdAt))],
