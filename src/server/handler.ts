@@ -5,6 +5,7 @@ import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
 import { rejectSurplus } from "../core/text/arguments.ts";
 import { checkFunction, checkText, describeValue, refuseUnknown } from "../core/text/options.ts";
+import { definitionOf, type JobDef } from "../engine/definition.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
 import { type Access, allows, refuseForeign, ROLES } from "./access.ts";
@@ -22,6 +23,8 @@ export interface ServerOptions {
   authorize?: (request: Request) => Access | Promise<Access>;
   /** Changes a job before it is shown, for example to hide parts of its input. Default: jobs are shown as they are. */
   redact?: (job: Job) => Job;
+  /** Definitions of jobs that are enqueued over HTTP: their queue, retries, limits and schema apply. Default: none, so defaults apply. */
+  jobs?: JobDef[];
   /** Title of the dashboard. Default: "Holdfast". */
   title?: string;
 }
@@ -61,7 +64,8 @@ const STATUS: Record<string, number> = {
  */
 export function handler(hf: Holdfast, options: ServerOptions = {}): (request: Request) => Promise<Response> {
   rejectSurplus(arguments, 2, "handler");
-  refuseUnknown(options, ["basePath", "authorize", "redact", "title"], "handler");
+  refuseUnknown(options, ["basePath", "authorize", "redact", "jobs", "title"], "handler");
+  for (const def of options.jobs ?? []) definitionOf(def);
   if (options.authorize !== undefined) checkFunction(options.authorize, "authorize");
   if (options.redact !== undefined) checkFunction(options.redact, "redact");
   if (options.title !== undefined) checkText(options.title, "The title");

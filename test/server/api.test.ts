@@ -306,6 +306,25 @@ for (const store of STORES) {
   });
 }
 
+test("a job that the handler knows is enqueued by its definition", async (t) => {
+  const call = job<{ customer: string }>({
+    name: "call",
+    queue: "out",
+    retry: { attempts: 7 },
+    limit: { concurrency: 1, key: ({ customer }) => customer },
+    run: () => null,
+  });
+  const one = await site(t, "sqlite", { jobs: [call] });
+  const id = await enqueue(one, { name: "call", input: { customer: "acme" } });
+  assert.equal((await one.call<Job>("jobs.get", { path: { id } })).queue, "out");
+  const { items: limits } = await one.call<{ items: LimitUsage[] }>("limits.list");
+  assert.deepEqual(
+    limits.map(({ key, waiting }) => [key, waiting]),
+    [["acme", 1]],
+  );
+  assert.equal((await one.call<Job>("jobs.get", { path: { id: await enqueue(one, { name: "other" }) } })).queue, "other");
+});
+
 test("a backup of a SQLite database is made by the API", async (t) => {
   const one = await site(t);
   assert.match((await one.call<{ path: string }>("backups.make")).path, /work\.db-backups/);

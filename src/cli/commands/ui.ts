@@ -3,7 +3,9 @@ import type { Command } from "commander";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import { readToken, atLeastZero } from "../arguments.ts";
+import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
+import { definitionsIn } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
@@ -38,8 +40,10 @@ export function uiCommand(parent: Command): void {
         );
       using over = untilInterrupted();
       await using hf = await openExisting(command);
+      const config = configOf(command);
+      const jobs = config === null ? [] : await definitionsIn(modulesOf(config));
       const { serve } = await import("../../server/serve.ts");
-      await using serving = await serve(hf, { host: options.host, port: options.port, ...definedOnly({ token }) });
+      await using serving = await serve(hf, { host: options.host, port: options.port, jobs, ...definedOnly({ token }) });
       const { address, token: made } = serving;
       const login = serving.newLoginAddress();
       answer(command, { address, login, ...definedOnly({ token: token === undefined ? made : undefined }) }, () =>

@@ -5,7 +5,7 @@ import type { Job } from "../../core/jobs/job.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
-import { job as defineJob } from "../../engine/definition.ts";
+import { type Definition, definitionOf, job as defineJob, type JobDef } from "../../engine/definition.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
 import type { ServerOptions } from "../handler.ts";
 import { route } from "../route.ts";
@@ -36,14 +36,13 @@ export const JOB_ROUTES = [
   }),
   route("post", "/jobs", {
     id: "jobs.enqueue",
-    summary: "Enqueues a job. Answers when the job is durable.",
+    summary: "Enqueues a job by its definition among `jobs` of the handler, else with defaults. Answers when the job is durable.",
     role: "operate",
     body: schemas.enqueueBody,
     answer: z.object({ id: z.string(), duplicate: z.boolean() }),
-    run: async ({ hf, body }) => {
+    run: async ({ hf, body, options: { jobs = [] } }) => {
       const { name, queue, input, ...options } = body;
-      // With the defaults of a job; the worker validates the input with its own definition.
-      const definition = defineJob({ name, run: () => undefined, ...definedOnly({ queue }) });
+      const definition = definitionFor(jobs, name, queue);
       const { id, duplicate } = await hf.enqueue(definition, input ?? null, definedOnly(options) as EnqueueOptions);
       return { id, duplicate };
     },
@@ -124,4 +123,12 @@ function shownAttempt({ error, ...attempt }: AttemptView, job: Job, options: Ser
 
 function missing(id: string): never {
   throw new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been removed; check the id and the database.");
+}
+
+/** The newest version of a definition; without one, a job with defaults, whose input the worker validates. */
+function definitionFor(jobs: readonly JobDef[], name: string, queue: string | undefined): Definition {
+  const known = jobs.map(definitionOf).filter((one) => one.name === name);
+  const newest = known.toSorted((a, b) => b.version - a.version)[0];
+  const definition = newest ?? definitionOf(defineJob({ name, run: () => undefined }));
+  return queue === undefined ? definition : { ...definition, queue };
 }
