@@ -374,7 +374,7 @@ function paused(pipeline: string, id: string): HoldfastError {
   return new HoldfastError(
     "BUDGET_PAUSED",
     `Pipeline "${pipeline}" has a build that is paused at its budget: ${id}.`,
-    `Resume the build with a token and a new budget, or abandon it. builds.mintToken("${id}") creates a token.`,
+    `Call builds.resume with a token and a new budget, or without them once builds.approve was called, or abandon it. builds.mintToken("${id}") creates a token.`,
   );
 }
 

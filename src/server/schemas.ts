@@ -73,6 +73,7 @@ export const build = z.object({
   reason: z.string(),
   budget: cost,
   spent: cost,
+  approved: z.optional(z.literal(true)),
   token: z.optional(z.string()),
   createdAt: instant,
   finishedAt: z.optional(instant),

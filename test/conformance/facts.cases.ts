@@ -126,10 +126,10 @@ export function factCases(check: Check): void {
       const [enqueued] = await store.enqueue([item({ build })]);
       assert.ok(enqueued !== undefined && "id" in enqueued);
       const { id } = enqueued;
-      assert.deepEqual((await factsOf(store, id)).build, { id: build.id, pipeline, state: "ACTIVE" });
+      assert.deepEqual((await factsOf(store, id)).build, { id: build.id, pipeline, state: "ACTIVE", approved: false });
       assert.equal(await reasonOf(store, id), "behind");
       made(await store.builds.move(build.id, move, lock, ...(move === PAUSED ? [{ bytes: bytes(1) }] : [])));
-      assert.deepEqual((await factsOf(store, id)).build, { id: build.id, pipeline, state });
+      assert.deepEqual((await factsOf(store, id)).build, { id: build.id, pipeline, state, approved: false });
       assert.equal(await reasonOf(store, id), "build-paused");
     }
   });

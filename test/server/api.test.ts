@@ -204,6 +204,10 @@ for (const store of STORES) {
       assert.deepEqual(await one.call("builds.output", { path, query: ran }), { output: { text: "a" } });
       const { token } = await one.call<{ token: string }>("builds.token", { path });
       await one.call("builds.approve", { path, body: { token, budget: { usd: 2 } } });
+      assert.equal((await one.call<{ approved?: true }>("builds.get", { path })).approved, true);
+      const { items: held } = await one.call<Listed>("jobs.list", { query: { state: "pending" } });
+      const why = await one.call<{ message: string }>("jobs.explain", { path: { id: held[0]?.id as string } });
+      assert.match(why.message, /has a new budget, and waits for its next run\.$/);
       await one.call("builds.abandon", { path, body: { reason: "not needed" } });
       const second = await (await one.hf.builds.start(docs, { rerun: ["draft"] })).done();
       await one.call("builds.refuse", { path: { id: second.id }, body: { reason: "too expensive" } });

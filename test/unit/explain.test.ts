@@ -166,7 +166,7 @@ const CASES: Case[] = [
   },
   {
     name: "a job of a build at its budget",
-    facts: { isPaused: true, build: { id: "b1", pipeline: "docs", state: "BUDGET_PAUSE" } },
+    facts: { isPaused: true, build: { id: "b1", pipeline: "docs", state: "BUDGET_PAUSE", approved: false } },
     is: {
       reason: "build-paused",
       message: 'Build b1 of pipeline "docs" is paused at its budget and waits for approval.',
@@ -187,7 +187,7 @@ suite("an explanation", () => {
   });
 
   test("of a job of an active build is that of any other job", () => {
-    const facts: JobFacts = { job: JOB, ...NOTHING, build: { id: "b1", pipeline: "docs", state: "ACTIVE" } };
+    const facts: JobFacts = { job: JOB, ...NOTHING, build: { id: "b1", pipeline: "docs", state: "ACTIVE", approved: false } };
     assert.equal(explain(facts, [2]).reason, "behind");
   });
 });

@@ -56,7 +56,7 @@ export interface JobFacts {
   upstream: readonly string[];
   limits: readonly LimitFacts[];
   ahead: number;
-  build: { id: string; pipeline: string; state: BuildState } | null;
+  build: { id: string; pipeline: string; state: BuildState; approved: boolean } | null;
 }
 
 /** `worked`: the versions of the job that live processes announce. */
@@ -103,7 +103,9 @@ function ofBuild({ build, isPaused }: JobFacts): Held {
     PENDING: "has not started",
     ACTIVE: "is about to pause",
     CRASHED: "was interrupted and waits for its next run",
-    BUDGET_PAUSE: "is paused at its budget and waits for approval",
+    BUDGET_PAUSE: build.approved
+      ? "has a new budget, and waits for its next run"
+      : "is paused at its budget and waits for approval",
     SUCCESS: "has ended, and this job is about to be cancelled",
     FAILED: "has failed, and this job is about to be cancelled",
     ABANDONED: "was abandoned, and this job is about to be cancelled",

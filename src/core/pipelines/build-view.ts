@@ -15,6 +15,8 @@ export interface Build {
   reason: string;
   budget: Cost;
   spent: Required<Cost>;
+  /** Of a paused build whose new budget was approved: its next run continues it. */
+  approved?: true;
   /** Of a build that has just paused: resumes it, once. It is not stored. */
   token?: string;
   createdAt: number;
@@ -38,6 +40,7 @@ interface ViewedBuild {
   id: string;
   pipeline: string;
   state: BuildState;
+  approved: boolean;
   reason: BuildReason;
   note: string | null;
   budget: Budget;
@@ -57,6 +60,7 @@ export function viewOf(build: ViewedBuild, stages: readonly CountedStage[], erro
     reason: reasonText(build),
     budget: fromBudget(budget),
     spent: toCost(spent),
+    ...(state === "BUDGET_PAUSE" && build.approved ? { approved: true as const } : {}),
     ...(token === undefined ? {} : { token }),
     createdAt,
     ...(finishedAt === null ? {} : { finishedAt }),

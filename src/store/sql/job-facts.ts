@@ -21,6 +21,7 @@ interface Surroundings {
   build: string | null;
   pipeline: string | null;
   buildState: BuildState | null;
+  approved: Flag | null;
 }
 
 type LimitRow = RuleRow & { limitKey: string; running: number; bucket: number; here: number };
@@ -49,7 +50,7 @@ export class JobFactsReader {
     const { key: job, priority, state } = row;
     const around = yield* db.get<Surroundings>(this.#sql.around, { job, queue: lane.queue });
     if (around === undefined) return null;
-    const { gate, limits, now, paused, holder, lockedUntil, build, pipeline, buildState } = around;
+    const { gate, limits, now, paused, holder, lockedUntil, build, pipeline, buildState, approved } = around;
     const isPending = state === "pending";
     return {
       job: toJob(row, lane),
@@ -61,7 +62,10 @@ export class JobFactsReader {
       upstream: state === "waiting" ? yield* this.#upstream(db, job) : [],
       limits: isPending && limits !== null ? yield* this.#limits(db, row, limits) : [],
       ahead: isPending ? yield* this.#ahead(db, { job, priority, lanes }) : 0,
-      build: build === null || pipeline === null || buildState === null ? null : { id: build, pipeline, state: buildState },
+      build:
+        build === null || pipeline === null || buildState === null
+          ? null
+          : { id: build, pipeline, state: buildState, approved: isYes(approved ?? false) },
     };
   }
 
@@ -98,7 +102,7 @@ function statements(dialect: Dialect, { ready, suspect }: Claimable) {
   return {
     around: `
       select job.gate, job.limits, :now as now, queue.paused, lock.holder, lock.expires_at as "lockedUntil",
-        build.id as build, build.pipeline, build.state as "buildState"
+        build.id as build, build.pipeline, build.state as "buildState", build.approved
       from ${jobs} as job
       left join ${table("queues")} as queue on queue.name = :queue
       left join ${table("locks")} as lock on lock.name = :queue and ${isHeld(dialect)}

@@ -247,6 +247,15 @@ function WhyShown({ why: { reason, parts } }: { why: Why }) {
 
 function PauseBanner({ build }: { build: Build }) {
   const { budget, spent } = build;
+  if (build.approved)
+    return (
+      <section class="banner tone-amber" aria-label="Approved">
+        <div>
+          <strong>A new budget is approved.</strong>
+          <p>{spentOf(spent, budget)} is spent. The next run of the pipeline continues the build.</p>
+        </div>
+      </section>
+    );
   return (
     <section class="banner tone-amber" aria-label="Paused at its budget">
       <div>
