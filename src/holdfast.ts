@@ -262,7 +262,7 @@ export class Holdfast implements AsyncDisposable {
   work(
     defs: (JobDef | Pipeline)[],
     options: WorkOptions & {
-      /** True: SIGINT and SIGTERM close this handle, and the process exits. Default: false. */
+      /** True: SIGINT, SIGTERM and SIGHUP close this handle, and the process exits. Default: false. */
       signals?: boolean;
     } = {},
   ): Worker {
