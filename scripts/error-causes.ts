@@ -92,6 +92,7 @@ export const CAUSES: Readonly<Record<string, string>> = {
   NOT_ENDED: "`simulateCrash`: the program did not end within `timeout`.",
   NOT_JSON: "A value cannot be represented exactly in JSON.",
   NOT_ON_WINDOWS: "The simulation of power cuts needs Linux or macOS.",
+  NOT_SERVED: "`holdfast ui` cannot listen on its host and port.",
   NO_ACCESS: "A request to the HTTP API has no role, or a lower one than the operation needs.",
   NO_BACKUP: "The backup does not exist.",
   NO_DATABASE: "The database does not exist, and the call does not create one.",

@@ -49,7 +49,12 @@ class Renewal:
 
     def run(self, url, secret, token):
         while not self.over.wait(LEASE_SECONDS / 3):
-            Holdfast(url, secret).post("/claims/renew", {"token": token, "lease": f"{LEASE_SECONDS}s"})
+            try:
+                Holdfast(url, secret).post("/claims/renew", {"token": token, "lease": f"{LEASE_SECONDS}s"})
+            except LeaseLost:
+                return
+            except Exception as error:  # The server may be back before the lease ends.
+                print(error, file=sys.stderr)
 
     def __enter__(self):
         self.thread.start()

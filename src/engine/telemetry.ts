@@ -182,8 +182,9 @@ function operation(name: string, type: string): Attributes {
   return { "messaging.operation.name": name, "messaging.operation.type": type };
 }
 
-function traceOf({ traceId, spanId, traceFlags }: SpanContext): string {
-  return `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, "0")}`;
+/** Undefined without an SDK: its spans have no ids. */
+function traceOf({ traceId, spanId, traceFlags }: SpanContext): string | undefined {
+  return /^0+$/.test(traceId) ? undefined : `00-${traceId}-${spanId}-${traceFlags.toString(16).padStart(2, "0")}`;
 }
 
 function contextOf(trace: string): SpanContext | null {

@@ -44,7 +44,6 @@ function hostOf(origin: string): string | null {
   return URL.canParse(origin) ? new URL(origin).host : null;
 }
 
-const COOKIE = "holdfast-session";
 const CODE_TTL_MS = 5 * 60_000;
 /** Wrong tokens in this time, after which all of them are refused for a while. */
 const MAX_FAILURES = 20;
@@ -88,11 +87,13 @@ export class TokenAccess {
     const validUntil = this.#codes.get(code) ?? 0;
     this.#codes.delete(code);
     url.searchParams.delete("code");
-    const headers = new Headers({ location: `${url.pathname}${url.search}`, "cache-control": "no-store" });
+    // One slash: two begin the address of another host.
+    const path = `/${url.pathname.replace(/^\/+/, "")}`;
+    const headers = new Headers({ location: `${path}${url.search}`, "cache-control": "no-store" });
     if (this.#now() < validUntil) {
       const session = randomBytes(32).toString("base64url");
       this.#sessions.add(session);
-      headers.set("set-cookie", `${COOKIE}=${session}; Path=/; HttpOnly; SameSite=Strict`);
+      headers.set("set-cookie", `${cookieName(request)}=${session}; Path=/; HttpOnly; SameSite=Strict`);
     }
     return new Response(null, { status: 303, headers });
   }
@@ -100,14 +101,14 @@ export class TokenAccess {
   #isToken(given: string): boolean {
     const now = this.#now();
     this.#failures = this.#failures.filter((at) => at > now - FAILURE_WINDOW_MS);
+    // Hashes have one length, which the comparison needs. The right token is never refused: strangers could lock it out.
+    if (timingSafeEqual(digest(given), digest(this.#token))) return true;
     if (this.#failures.length >= MAX_FAILURES)
       throw new HoldfastError(
         "TOO_MANY_REQUESTS",
         `${MAX_FAILURES} wrong tokens were sent within a minute.`,
         "Wait a minute, then send the token that the server printed.",
       );
-    // Hashes have one length, which the comparison needs.
-    if (timingSafeEqual(digest(given), digest(this.#token))) return true;
     this.#failures.push(now);
     return false;
   }
@@ -119,5 +120,10 @@ function digest(text: string): Buffer {
 
 function cookieOf(request: Request): string | null {
   const all = request.headers.get("cookie") ?? "";
-  return all.match(new RegExp(`(?:^|; )${COOKIE}=([\\w-]+)`))?.[1] ?? null;
+  return all.match(new RegExp(`(?:^|; )${cookieName(request)}=([\\w-]+)`))?.[1] ?? null;
+}
+
+/** Browsers share cookies over all ports of a host. */
+function cookieName(request: Request): string {
+  return `holdfast-session-${new URL(request.url).port || "default"}`;
 }

@@ -46,11 +46,16 @@ export async function serve(hf: Holdfast, options: ServeOptions = {}): Promise<S
     hostname: host,
     port,
   }) as Server;
-  await new Promise<void>((resolve, reject) => server.once("listening", resolve).once("error", reject));
+  await new Promise<void>((resolve, reject) =>
+    server.once("listening", resolve).once("error", (error) => reject(notServed(error))),
+  );
   const { port: bound } = server.address() as AddressInfo;
   const name = isIP(host) === 6 ? `[${host}]` : host;
   // A page of another site whose name resolves to this machine sends its own name.
-  if (LOOPBACK.has(host)) hosts = new Set([name, "localhost", "127.0.0.1", "[::1]"].map((one) => `${one}:${bound}`));
+  if (LOOPBACK.has(host))
+    hosts = new Set(
+      [name, "localhost", "127.0.0.1", "[::1]"].flatMap((one) => (bound === 80 ? [one, `${one}:80`] : [`${one}:${bound}`])),
+    );
   const address = `http://${name}:${bound}/`;
   const close = () => closeServer(server);
   return {
@@ -60,6 +65,12 @@ export async function serve(hf: Holdfast, options: ServeOptions = {}): Promise<S
     close,
     [Symbol.asyncDispose]: close,
   };
+}
+
+function notServed(cause: Error): HoldfastError {
+  return new HoldfastError("NOT_SERVED", `The server could not start: ${cause.message}.`, "Give another host or port.", {
+    cause,
+  });
 }
 
 function wrongHost(): Response {

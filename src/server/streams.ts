@@ -11,6 +11,11 @@ const MAX_BUFFERED_EVENTS = 1_000;
 let open = 0;
 const NOTHING = () => {};
 
+/** The answer to HEAD: a body that is neither read nor cancelled would stay open. */
+export function streamHead(): Response {
+  return new Response(null, { headers: HEADERS });
+}
+
 /** Stored events. A client that reconnects continues where it was. */
 export async function eventStream(
   operator: Operator,
@@ -48,6 +53,8 @@ export function changeStream(operator: Operator, signal: AbortSignal): Response 
   });
 }
 
+const HEADERS = { "content-type": "text/event-stream", "cache-control": "no-store" };
+
 function stream(signal: AbortSignal, start: (send: (text: string) => void) => () => void): Response {
   if (open >= MAX_STREAMS)
     throw new HoldfastError("TOO_MANY_STREAMS", `${MAX_STREAMS} event streams are open.`, "Close one, or read api/v1/events.");
@@ -83,5 +90,5 @@ function stream(signal: AbortSignal, start: (send: (text: string) => void) => ()
   );
   const end = () => close();
   signal.addEventListener("abort", end, { once: true });
-  return new Response(body, { headers: { "content-type": "text/event-stream", "cache-control": "no-store" } });
+  return new Response(body, { headers: HEADERS });
 }

@@ -68,6 +68,17 @@ export function replaceCases(check: Check): void {
     assert.deepEqual([claimed.id, claimed.input, claimed.version], [first.id, '{"n":3}', 1]);
   });
 
+  check("a key finds the job that has it, and the one that waits to replace it", async ({ store }) => {
+    const { id } = await replace(store, 1);
+    await claimOne(store);
+    const behind = await replace(store, 2);
+    const { items } = await store.queries.list({ key: "k", limit: 10 });
+    assert.deepEqual(
+      items.map((job) => job.id),
+      [id, behind.id],
+    );
+  });
+
   check("a replaced job forgets errors, checkpoint and backoff of the input before", async ({ store }) => {
     const { id } = await replace(store, 1);
     const claimed = await claimOne(store);

@@ -150,7 +150,9 @@ for (const store of STORES) {
 
     test("queues are paused and resumed, schedules too", async (t) => {
       const one = await site(t, store);
-      await one.call("queues.pause", { path: { name: "mail" } });
+      const refused = await one.fetch("api/v1/queues/mial/pause", { method: "POST" });
+      assert.equal((await errorOf(refused)).code, "NO_SUCH_QUEUE");
+      await one.call("queues.pause", { path: { name: "mail" }, body: { ahead: true } });
       const { items: queues } = await one.call<{ items: { name: string; paused: boolean }[] }>("queues.list");
       assert.deepEqual(
         queues.map(({ name, paused }) => [name, paused]),
@@ -268,7 +270,7 @@ for (const store of STORES) {
 
     test("what happened is shown: overview, workers, recovery, audit, doctor, events", async (t) => {
       const one = await site(t, store);
-      await one.call("queues.pause", { path: { name: "mail" } });
+      await one.call("queues.pause", { path: { name: "mail" }, body: { ahead: true } });
       await one.call("overview");
       await one.call("workers.list");
       await one.call("recovery.get");

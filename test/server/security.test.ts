@@ -26,6 +26,7 @@ test("a wrong token and no token have no access, and guessing is cut off", async
   for (let i = 0; i < 25; i++)
     statuses.add((await one.fetch("api/v1/jobs", { headers: { authorization: `Bearer ${i}` } })).status);
   assert.deepEqual([...statuses], [403, 429]);
+  assert.equal((await one.fetch("api/v1/jobs")).status, 200, "the right token is never locked out");
   assert.equal((await one.fetch("health/live", { headers: { authorization: "" } })).status, 200);
 });
 
@@ -160,6 +161,24 @@ test("a thousand open streams are served, one more is refused, and jobs are stil
   assert.equal((await one.fetch("api/v1/changes")).status, 429);
   assert.equal((await one.fetch("api/v1/jobs")).status, 200);
   await Promise.all(streams.map(({ body }) => body?.cancel()));
+});
+
+test("HEAD of a stream opens none", async (t) => {
+  const one = await site(t);
+  for (const path of ["api/v1/changes", "api/v1/events/stream"])
+    for (let i = 0; i < 600; i++) assert.equal((await one.fetch(path, { method: "HEAD" })).status, 200);
+  const stream = await one.fetch("api/v1/changes");
+  assert.equal(stream.status, 200);
+  await stream.body?.cancel();
+});
+
+test("a login leads to this server alone, and its cookie is that of its port", async (t) => {
+  const one = await site(t);
+  const { port } = new URL(one.address);
+  const answer = await fetch(`${one.address}/evil.example/?code=x`, { redirect: "manual" });
+  assert.equal(answer.headers.get("location"), "/evil.example/");
+  const login = await fetch(one.newLoginAddress() as string, { redirect: "manual" });
+  assert.match(login.headers.get("set-cookie") ?? "", new RegExp(`^holdfast-session-${port}=`));
 });
 
 test("the handler works below any path", async (t) => {

@@ -62,8 +62,9 @@ export function checkJobFilter(filter: JobFilter, what: string): JobSelection {
 
 function checkInput(input: unknown): NonNullable<JobFilter["input"]> {
   const isObject = typeof input === "object" && input !== null && !Array.isArray(input);
-  const wrong = isObject ? Object.values(input).find((value) => !isScalar(value)) : input;
-  if (isObject && wrong === undefined) return input as NonNullable<JobFilter["input"]>;
+  const values = isObject ? Object.values(input) : [];
+  if (isObject && values.every(isScalar)) return input as NonNullable<JobFilter["input"]>;
+  const wrong: unknown = isObject ? values.find((value) => !isScalar(value)) : input;
   throw invalidOption(
     `\`input\` must be an object of paths with strings, numbers, booleans or null, got ${describeValue(wrong)}.`,
     'Give paths and values, e.g. { "user.id": 7 }.',

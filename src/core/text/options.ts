@@ -14,13 +14,14 @@ export function checkName(name: unknown, what: string): string {
 
 /** A misspelled option would be ignored silently. */
 export function refuseUnknown(options: unknown, known: readonly string[], what: string): void {
-  if (typeof options !== "object" || options === null || Array.isArray(options)) {
+  // A Date or a Map has no keys, and would pass for an object without options.
+  if (Object.prototype.toString.call(options) !== "[object Object]") {
     throw invalidOption(
       `${what} must be an object, got ${describeValue(options)}.`,
       `Give an object. Options: ${known.join(", ")}.`,
     );
   }
-  for (const name of Object.keys(options)) {
+  for (const name of Object.keys(options as object)) {
     if (known.includes(name)) continue;
     throw invalidOption(
       `${what} has no option "${name}".`,

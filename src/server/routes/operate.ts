@@ -1,14 +1,16 @@
 import * as z from "zod/mini";
 import { definedOnly } from "../../core/text/options.ts";
+import type { AuditEntry } from "../../store/audit.ts";
 import { alarmsOf } from "../../operator/overview.ts";
 import { examine } from "../../operator/doctor.ts";
 import { ROLES } from "../access.ts";
 import { queryList, queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
-import { changeStream, eventStream } from "../streams.ts";
+import { changeStream, eventStream, streamHead } from "../streams.ts";
 
 const { instant, text } = schemas;
 const MAX_AUDIT_ENTRIES = 1_000;
+const AUDIT_WINDOW = 1_000;
 const LAST = Number.MAX_SAFE_INTEGER;
 
 const process = z.object({
@@ -96,13 +98,17 @@ export const OPERATE_ROUTES = [
     answer: z.object({ items: z.array(auditEntry) }),
     run: async ({ operator, query }) => {
       const { limit, before, subject } = query;
-      const after = before === undefined ? 0 : Math.max(0, before - 1 - limit);
-      const entries = await operator.auditEntries({
-        after,
-        limit: before === undefined ? limit : before - 1 - after,
-        ...definedOnly({ subject, last: before === undefined ? true : undefined }),
-      });
-      return { items: entries.toReversed() };
+      const of = definedOnly({ subject });
+      if (before === undefined)
+        return { items: (await operator.auditEntries({ after: 0, limit, last: true, ...of })).toReversed() };
+      // From `before` backwards, window by window: entries of one subject may be far apart.
+      const items: AuditEntry[] = [];
+      for (let end = before - 1; end > 0 && items.length < limit; end -= AUDIT_WINDOW) {
+        const after = Math.max(0, end - AUDIT_WINDOW);
+        const entries = await operator.auditEntries({ after, limit: end - after, ...of });
+        items.push(...entries.filter(({ seq }) => seq <= end).toReversed());
+      }
+      return { items: items.slice(0, limit) };
     },
   }),
   route("post", "/audit/verify", {
@@ -159,7 +165,8 @@ export const OPERATE_ROUTES = [
     role: "read",
     query: { types: z.optional(queryList), after: z.optional(queryNumber(0, LAST)) },
     answer: schemas.anyJson,
-    run: ({ operator, query, request }) => {
+    run: async ({ operator, query, request }) => {
+      if (request.method === "HEAD") return streamHead();
       const last = request.headers.get("last-event-id");
       const after = last !== null && /^\d{1,15}$/.test(last) ? Number(last) : query.after;
       return eventStream(operator, definedOnly({ types: query.types, after }), request.signal);
@@ -170,6 +177,6 @@ export const OPERATE_ROUTES = [
     summary: "A server-sent event after commits of any process, at most twice a second.",
     role: "read",
     answer: schemas.anyJson,
-    run: async ({ operator, request }) => changeStream(operator, request.signal),
+    run: async ({ operator, request }) => (request.method === "HEAD" ? streamHead() : changeStream(operator, request.signal)),
   }),
 ];

@@ -1,5 +1,6 @@
 import * as z from "zod/mini";
 import { BUCKET_BOUNDS_MS } from "../../core/jobs/minutes.ts";
+import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import { queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
@@ -69,11 +70,19 @@ export const QUEUE_ROUTES = [
   }),
   route("post", "/queues/:name/pause", {
     id: "queues.pause",
-    summary: "Nothing more is claimed from the queue until it is resumed.",
+    summary: "Nothing more is claimed from the queue until it is resumed. With `ahead` also one that has had no job yet.",
     role: "operate",
     path: schemas.nameInPath,
+    body: { ahead: z._default(z.boolean(), false) },
     answer: schemas.done,
-    run: async ({ hf, path }) => {
+    run: async ({ hf, path, body }) => {
+      const isKnown = (await hf.queues.list({ incomplete: true })).some(({ name }) => name === path.name);
+      if (!isKnown && !body.ahead)
+        throw new HoldfastError(
+          "NO_SUCH_QUEUE",
+          `There is no queue "${path.name}".`,
+          "Send { ahead: true } to pause it before its first job.",
+        );
       await hf.queues.pause(path.name);
       return { ok: true };
     },

@@ -5,7 +5,7 @@ import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { type Fence, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
-import { type Flag, isYes, type JobRow, readMeta, slotOf, type Tallied, toJob } from "../job-row.ts";
+import { type Flag, isYes, type JobRow, readMeta, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
 import { JobFactsReader } from "./job-facts.ts";
@@ -315,7 +315,9 @@ function statesOf(state: ListFilter["state"]): readonly JobState[] | null {
 
 function slotsOf(lanes: readonly Lane[], { name, key }: ListFilter): string[] {
   if (key === undefined) return [];
-  return [...new Set(lanes.map((lane) => lane.name))].filter((one) => (name ?? one) === one).map((one) => slotOf(one, key));
+  const names = [...new Set(lanes.map((lane) => lane.name))].filter((one) => (name ?? one) === one);
+  // The one that has the key, and the one that waits to replace it.
+  return names.map((one) => slotOf(one, key)).flatMap((slot) => [slot, slotBehind(slot)]);
 }
 
 /** Selects the key of a public id; `idParams` has the values. A chosen id may outlive its job. */

@@ -254,6 +254,11 @@ function PauseBanner({ build }: { build: Build }) {
           <strong>A new budget is approved.</strong>
           <p>{spentOf(spent, budget)} is spent. The next run of the pipeline continues the build.</p>
         </div>
+        {mayApprove.value ? (
+          <button type="button" class="button danger" onClick={() => ask(refuse(build))}>
+            Refuse
+          </button>
+        ) : null}
       </section>
     );
   return (
