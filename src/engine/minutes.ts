@@ -7,7 +7,7 @@ import {
   type QueueMinute,
 } from "../core/jobs/minutes.ts";
 import type { Clock } from "../core/text/duration.ts";
-import type { Store } from "../store/store.ts";
+import type { Claimed, Store } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import { describeError, type Log } from "./log.ts";
 
@@ -27,7 +27,15 @@ export class MinuteRecorder {
   /** An attempt whose end is written. Those that were given back are not counted. */
   count({ claimed, outcome, decided, runMs }: Pick<Attempt, "claimed" | "outcome" | "decided" | "runMs">): void {
     if (outcome.kind === "released" || outcome.kind === "interrupted") return;
-    const end = outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed";
+    this.#add(claimed, outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed", runMs);
+  }
+
+  /** The keeper has ended it, by the same policy. */
+  countTimeout(claimed: Claimed): void {
+    this.#add(claimed, claimed.attempt < claimed.policy.attempts ? "retried" : "failed", claimed.policy.timeout);
+  }
+
+  #add(claimed: Claimed, end: EndedAttempt["end"], runMs: number): void {
     const readyAt = Math.max(claimed.createdAt, claimed.scheduledFor ?? 0);
     const waitMs = claimed.attempt === 1 ? claimed.expiresAt - claimed.lease - readyAt : null;
     this.#record(claimed.queue, { end, waitMs, runMs });

@@ -175,8 +175,12 @@ for (const store of STORES) {
       const one = await site(t, store);
       const mail = job({ name: "mail", retry: { attempts: 1 }, run: ({ input }) => assert.ok(input) });
       await one.hf.enqueueMany(mail, [1, 1, 0]);
-      await drain(one.hf, [mail]);
+      const slow = job({ name: "slow", timeout: "20ms", retry: { attempts: 1 }, run: () => new Promise(() => {}) });
+      await one.hf.enqueue(slow, 1);
+      await drain(one.hf, [mail, slow]);
       await one.hf.engine.minutes.flush();
+      const { items: timedOut } = await one.call<{ items: QueueMinute[] }>("stats.get", { query: { queue: "slow" } });
+      assert.equal(timedOut[0]?.failed, 1);
       const { items: minutes } = await one.call<{ items: QueueMinute[] }>("stats.get", { query: { queue: "mail" } });
       const sum = noMinute();
       for (const counted of minutes) addMinutes(sum, counted);
