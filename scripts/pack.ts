@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { ROOT } from "./bundle.ts";
@@ -11,6 +11,7 @@ import { ROOT } from "./bundle.ts";
 const target = resolve(process.argv[2] ?? ROOT);
 const folder = mkdtempSync(join(tmpdir(), "holdfast-pack-"));
 try {
+  mkdirSync(target, { recursive: true });
   execFileSync(process.execPath, [join(ROOT, "scripts/build.ts"), join(folder, "dist")], { stdio: "inherit" });
   for (const name of ["LICENSE", "bin"]) cpSync(join(ROOT, name), join(folder, name), { recursive: true });
   cpSync(join(ROOT, "scripts/package-readme.md"), join(folder, "README.md"));

@@ -2,7 +2,7 @@ import type { TransactionHandle } from "./core/jobs/job.ts";
 import { type Duration, toMillis } from "./core/text/duration.ts";
 import { limitArguments } from "./core/text/arguments.ts";
 import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
-import { invalidOption, checkBoolean, checkFunction, checkText, refuseUnknown } from "./core/text/options.ts";
+import { invalidOption, checkBoolean, checkFunction, checkText, describeValue, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
 import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
@@ -203,14 +203,14 @@ export class Holdfast implements AsyncDisposable {
     { tx, ...options }: EnqueueOptions & { tx?: unknown },
   ): Enqueued<Out> | Promise<Enqueued<Out>> {
     this.#refuseClosed();
-    const definition = definitionOf(def);
+    const definition = definitionOf(def, "hf.enqueue");
     const answer = enqueueWithin(this.#engine.store, tx, newJob(definition, input, options));
     return answer instanceof Promise ? answer.then((one) => toEnqueued(one, definition)) : toEnqueued(answer, definition);
   }
 
   async #enqueue<Out>(def: JobDef<never, Out>, input: unknown, options?: EnqueueOptions): Promise<Enqueued<Out>> {
     this.#refuseClosed();
-    const drafted = newJob(definitionOf(def), input, options);
+    const drafted = newJob(definitionOf(def, "hf.enqueue"), input, options);
     const job = drafted instanceof Promise ? await drafted : drafted;
     this.#refuseClosed();
     const [answer] = await this.#send([job]);
@@ -230,8 +230,8 @@ export class Holdfast implements AsyncDisposable {
     options?: EnqueueOptions | ((input: In, index: number) => EnqueueOptions),
   ): Promise<Enqueued<Out>[]> {
     this.#refuseClosed();
-    const definition = definitionOf(def);
-    if (!Array.isArray(inputs)) throw notAList("enqueueMany needs an array of inputs.");
+    const definition = definitionOf(def, "hf.enqueueMany");
+    if (!Array.isArray(inputs)) throw notAList("enqueueMany needs an array of inputs.", "Give an array.");
     const jobs: NewJob[] = [];
     for (const [i, input] of inputs.entries()) {
       const drafted = newJob(definition, input, withoutTx(typeof options === "function" ? options(input, i) : options));
@@ -267,11 +267,16 @@ export class Holdfast implements AsyncDisposable {
     } = {},
   ): Worker {
     this.#refuseClosing();
+    if (typeof options !== "object" || options === null || Array.isArray(options))
+      throw invalidOption(
+        `The second argument of hf.work must be an options object, got ${describeValue(options)}.`,
+        "Give { concurrency, drain, signals }, or leave it out. The handler is `run` of job({ name, run }).",
+      );
     refuseUnknown(options, ["concurrency", "drain", "signals"], "work");
     if (options.signals !== undefined) checkBoolean(options.signals, "signals");
-    if (!Array.isArray(defs)) throw notAList("work needs an array of jobs and pipelines.");
+    if (!Array.isArray(defs)) throw notAList("work needs an array of jobs and pipelines.", "Call hf.work([resize]).");
     if (this.#engine.isReadOnly) throw recoveryPending(this.#engine.location.name);
-    const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def)]));
+    const all = defs.flatMap((def) => (isPipeline(def) ? this.builds.definitions(def) : [definitionOf(def, "hf.work")]));
     const worker = this.#work(all, options);
     if (options.signals) this.#ignoreSignals ??= onSignals(() => this.close());
     return worker;
@@ -382,8 +387,8 @@ function withoutTx(options: (EnqueueOptions & { tx?: unknown }) | undefined): En
   return rest;
 }
 
-function notAList(message: string): HoldfastError {
-  return invalidOption(message, "Give an array.");
+function notAList(message: string, hint: string): HoldfastError {
+  return invalidOption(message, hint);
 }
 
 function damagedBackup(path: string, findings: readonly string[]): HoldfastError {

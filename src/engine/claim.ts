@@ -64,7 +64,7 @@ export async function claimByHand<In>(
   given: ClaimOptions,
   handle: ClaimHandle,
 ): Promise<Claim<In> | null> {
-  const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from);
+  const def = typeof from === "string" || isAnyVersion(from) ? null : definitionOf(from, "hf.claim");
   // Programs without types may leave the options out.
   const options: Partial<ClaimOptions> = given === undefined ? {} : given;
   refuseUnknown(options, ["worker", "lease", "renew", "exclusive", "wait"], "claim");

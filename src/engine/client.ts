@@ -148,7 +148,7 @@ export class Jobs {
     if (retried !== "key-taken") return retried;
     throw new HoldfastError(
       "KEY_TAKEN",
-      `Another unfinished job now has the key of job ${id} by now.`,
+      `Another unfinished job has the key of job ${id}.`,
       "Wait for that job, or cancel it first.",
     );
   }

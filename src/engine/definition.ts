@@ -100,7 +100,8 @@ export function job(
   return definition as unknown as JobDef<never, unknown, never>;
 }
 
-export function definitionOf(def: unknown): Definition {
+/** `call` names the caller's function in the error. */
+export function definitionOf(def: unknown, call?: string): Definition {
   const candidate = def as Partial<Definition> | null;
   if (
     typeof candidate !== "object" ||
@@ -108,9 +109,21 @@ export function definitionOf(def: unknown): Definition {
     typeof candidate.policy !== "object" ||
     typeof candidate.name !== "string"
   ) {
-    throw new HoldfastError("NOT_A_JOB", "This is not a job definition.", "Create one with job({ name, run }).");
+    const what = call === undefined ? "Expected" : `${call} needs`;
+    throw new HoldfastError(
+      "NOT_A_JOB",
+      `${what} a job definition, got ${describeValue(def)}.`,
+      // Other libraries enqueue by name.
+      isVariableName(def)
+        ? `Define it with const ${def} = job({ name: "${def}", run }), and pass ${def} instead of "${def}".`
+        : "Create one with job({ name, run }).",
+    );
   }
   return candidate as Definition;
+}
+
+function isVariableName(value: unknown): value is string {
+  return typeof value === "string" && /^[A-Za-z_$][\w$]{0,99}$/.test(value);
 }
 
 function checkQueue(name: unknown, where: string): string {
@@ -205,7 +218,7 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
   } catch (cause) {
     throw new HoldfastError(
       "LIMIT_KEY_INVALID",
-      `The key of a limit of job "${name}" threw for this input: ${toJobError(cause).message}`,
+      `\`limit.key\` of job "${name}" threw for this input: ${toJobError(cause).message}`,
       "Make `key` return a string for every input of the job.",
       { cause },
     );
@@ -214,13 +227,18 @@ function keyOf(key: (input: unknown) => unknown, input: unknown, name: string): 
 
 function checkKey(key: unknown, name: string): string {
   if (typeof key === "string" && key.length <= 1_000 && key.isWellFormed())
-    return checkStorable(key, `The key of a limit of job "${name}"`);
+    return checkStorable(key, `\`limit.key\` of job "${name}"`);
   // No caller awaits it.
   if (key instanceof Promise) key.catch(() => {});
-  const found = typeof key === "string" ? `a text of ${key.length} characters that cannot be kept` : `no text but ${typeof key}`;
+  const got =
+    typeof key === "string"
+      ? `a string of ${key.length} characters that cannot be stored`
+      : key instanceof Promise
+        ? "a promise"
+        : describeValue(key);
   throw new HoldfastError(
     "LIMIT_KEY_INVALID",
-    `The key of a limit of job "${name}" is ${found} for this input.`,
+    `\`limit.key\` of job "${name}" must return a string, got ${got}.`,
     "Make `key` return a well-formed string of at most 1,000 characters, synchronously.",
   );
 }

@@ -120,7 +120,7 @@ export function noSuchSchedule(key: string, schedules: readonly Schedule[]): Hol
 }
 
 async function draftOf(def: unknown, options: ScheduleOptions, now: number): Promise<ScheduleDraft> {
-  const definition = definitionOf(def);
+  const definition = definitionOf(def, "hf.schedule");
   refuseUnknown(options, SCHEDULE_OPTIONS, "schedule");
   const { cron, timezone = "UTC", missed = "once", within, overlap = true } = options;
   checkOneOf(missed, ["skip", "once", "all"], "missed");

@@ -170,9 +170,7 @@ function noAccess(role: string, needed: string): HoldfastError {
   return new HoldfastError(
     "NO_ACCESS",
     role === "none" ? "The request has no access." : `The request has the role "${role}", and this needs "${needed}".`,
-    role === "none"
-      ? "Send the token as `Authorization: Bearer TOKEN`, or open the address that `holdfast ui` printed."
-      : `Have \`authorize\` return the role "${needed}".`,
+    `Have \`authorize\` return the role "${needed}".`,
   );
 }
 

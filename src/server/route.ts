@@ -97,22 +97,33 @@ function check(fields: Fields, given: unknown, what: string): unknown {
   const parsed = z.strictObject(fields).safeParse(given);
   if (parsed.success) return parsed.data;
   const [issue] = parsed.error.issues;
-  const where = issue?.path.join(".") ?? "";
-  throw invalid(
-    `${what}${where === "" ? "" : `'s \`${where}\``} is not valid: ${issue?.message ?? ""}.`,
-    `Allowed: ${Object.keys(fields).join(", ") || "nothing"}. The schema is at api/v1/openapi.json.`,
-  );
+  const hint = `Allowed: ${Object.keys(fields).join(", ") || "nothing"}. The schema is at api/v1/openapi.json.`;
+  if (issue === undefined || issue.path.length === 0) throw invalid(`${what} is not valid: ${issue?.message ?? ""}.`, hint);
+  const isMissing = issue.code === "invalid_type" && valueAt(given, issue.path) === undefined;
+  // One value of a list in a query has no index.
+  const path = what === "The query" ? issue.path.slice(0, 1) : issue.path;
+  const where = `\`${path.join(".")}\``;
+  if (isMissing) throw invalid(`${where} is required.`, hint);
+  if (issue.code === "invalid_format" && "pattern" in issue && issue.pattern === String(WHOLE_NUMBER))
+    throw invalid(`${where} must be a whole number.`, hint);
+  throw invalid(`${what}'s ${where} is not valid: ${issue.message}.`, hint);
+}
+
+function valueAt(given: unknown, path: readonly PropertyKey[]): unknown {
+  return path.reduce<unknown>((value, name) => (value as Record<PropertyKey, unknown> | null | undefined)?.[name], given);
 }
 
 function invalid(message: string, hint: string): HoldfastError {
   return new HoldfastError("REQUEST_INVALID", message, hint);
 }
 
+const WHOLE_NUMBER = /^\d{1,15}$/;
+
 /** Numbers and flags of a query are texts. */
 export const queryNumber = (least: number, most: number) =>
   z.pipe(
     z.pipe(
-      z.string().check(z.regex(/^\d{1,15}$/)),
+      z.string().check(z.regex(WHOLE_NUMBER)),
       z.transform((text: string) => Number(text)),
     ),
     z.int().check(z.gte(least), z.lte(most)),

@@ -4,7 +4,7 @@ import { isIP } from "node:net";
 import { serve as listen } from "@hono/node-server";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Holdfast } from "../holdfast.ts";
-import { TokenAccess } from "./access.ts";
+import { type Access, TokenAccess } from "./access.ts";
 import { handler, type ServerOptions } from "./handler.ts";
 
 export interface ServeOptions extends Omit<ServerOptions, "basePath"> {
@@ -36,7 +36,10 @@ export async function serve(hf: Holdfast, options: ServeOptions = {}): Promise<S
     );
   const secret = token ?? randomBytes(32).toString("base64url");
   const tokens = rest.authorize === undefined ? new TokenAccess(secret) : null;
-  const answer = handler(hf, tokens === null ? rest : { ...rest, authorize: tokens.authorize });
+  const answer = handler(
+    hf,
+    tokens === null ? rest : { ...rest, authorize: (request) => requireToken(tokens.authorize(request)) },
+  );
   let hosts: Set<string> | null = null;
   const server = listen({
     fetch: async (request: Request) => {
@@ -71,6 +74,15 @@ function notServed(cause: Error): HoldfastError {
   return new HoldfastError("NOT_SERVED", `The server could not start: ${cause.message}.`, "Give another host or port.", {
     cause,
   });
+}
+
+function requireToken(access: Access): Access {
+  if (access.role !== "none") return access;
+  throw new HoldfastError(
+    "NO_ACCESS",
+    "The token is missing or wrong.",
+    "Send the token as `Authorization: Bearer TOKEN`, or open the address that `holdfast ui` printed.",
+  );
 }
 
 function wrongHost(): Response {

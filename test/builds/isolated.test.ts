@@ -38,7 +38,7 @@ describe("a stage in a process of its own", () => {
 
   test("takes no other process with it when it dies, and has failed when it dies again and again", () => {
     assert.deepEqual(build.errors.map(({ target, message }) => [target, message]).toSorted(), [
-      ["b.txt/b.txt#0", "It took its worker down, or was left behind by it, 2 times."],
+      ["b.txt/b.txt#0", "The worker crashed or its lease expired (crash 2 of 2)."],
       ["b.txt/b.txt#1", "it threw"],
     ]);
     assert.deepEqual([build.state, build.reason], ["FAILED", "targets_failed"]);
@@ -62,7 +62,7 @@ describe("a stage in a process of its own", () => {
     assert.equal((await handle.done()).state, "SUCCESS");
     assert.deepEqual(await handle.output("save"), {
       loaded: { zero: -0 },
-      refused: "The checkpoint.points[0] is a Point, which JSON cannot represent exactly.",
+      refused: "`checkpoint.points[0]` is a Point, which JSON cannot represent exactly.",
     });
   });
 

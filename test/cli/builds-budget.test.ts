@@ -27,7 +27,10 @@ test("a build that would cost more than its budget pauses: exit code 3, and what
     stdout,
     /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. All that is left is estimated to bring it to \$0\.40\./,
   );
-  assert.match(stdout, /give it a new total of at least \$0\.30:\n {2}holdfast run \S+ --token hft_\S+ --budget …\n/);
+  assert.match(
+    stdout,
+    /To continue, approve a new total of at least \$0\.30:\n {2}holdfast run \S+ --token hft_\S+ --budget …\n/,
+  );
   token = /--token (hft_\S+)/.exec(stdout)?.[1] ?? "";
 });
 
@@ -87,7 +90,7 @@ test("another token can be made, an approval is kept, and the next run resumes w
   assert.deepEqual([approved.state, approved.budget], ["BUDGET_PAUSE", { usd: 2 }]);
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);
-  assert.match(stdout, new RegExp(`^Going on with build ${id}\\.`));
+  assert.match(stdout, new RegExp(`^Resuming build ${id}\\.`));
   const { stdout: audit } = await place.run(["audit", "--subject", id, "--json"]);
   assert.deepEqual(
     audit
@@ -114,7 +117,7 @@ test("a token can come from standard input or from the environment", async () =>
   const env = { HOLDFAST_TOKEN: await mint() };
   const { code, stdout } = await place.start(["run", DOCS, "--budget", "5"], { env }).ended;
   assert.equal(code, 0);
-  assert.match(stdout, new RegExp(`^Going on with build ${id}\\.`));
+  assert.match(stdout, new RegExp(`^Resuming build ${id}\\.`));
   assert.equal(
     (await place.start(["run", DOCS], { env }).ended).code,
     0,

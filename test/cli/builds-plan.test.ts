@@ -33,7 +33,7 @@ test("plan says what would run, what is cached and what it costs, and leaves the
   assert.equal((await place.run(["run", DOCS])).code, 0);
   const before = await readFile(place.db);
   const nothing = await place.run(["plan", DOCS]);
-  assert.match(nothing.stdout, /^STAGE[^]*\ntotal +0 +7 +0 +–\nNothing would run: all is as it was\.\n$/);
+  assert.match(nothing.stdout, /^STAGE[^]*\ntotal +0 +7 +0 +–\nNothing would run: all results are up to date\.\n$/);
 
   await writeDoc(place, "a", "other");
   await writeDoc(place, "b", "others");
@@ -55,7 +55,7 @@ test("plan says what would run, what is cached and what it costs, and leaves the
       "summarise    0       1        3   ≤ $0.30",
       "index        0       0        1     $0.00",
       "total        3       2        4   ≤ $0.30",
-      "unknown: steps whose input depends on a step that has not run yet.\n",
+      "unknown: work items whose input depends on a work item that has not run yet.\n",
     ].join("\n"),
   );
   assert.deepEqual(await readFile(place.db), before);

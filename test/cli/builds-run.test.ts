@@ -87,7 +87,7 @@ test("after Ctrl-C the next run resumes the build to its end, and nothing is pai
 
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);
-  assert.match(stdout, new RegExp(`^Going on with build ${left.id}\\.\n`));
+  assert.match(stdout, new RegExp(`^Resuming build ${left.id}\\.\n`));
   const done = await newest(place);
   assert.deepEqual([done.id, done.state, done.spent.usd], [left.id, "SUCCESS", 0.2]);
 });
@@ -104,7 +104,7 @@ test("a second Ctrl-C exits at once, and the next run resumes that build, too", 
   await openGate(place);
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);
-  assert.match(stdout, /^Going on with build/);
+  assert.match(stdout, /^Resuming build/);
 });
 
 test("a pipeline that was changed under an interrupted build is refused with the differences; --fresh starts anew", async () => {

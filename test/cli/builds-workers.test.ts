@@ -62,7 +62,7 @@ test("workers end with a run that is killed, too, and what they did counts", asy
   await gone(worker);
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 0);
-  assert.match(stdout, /^Going on with build/);
+  assert.match(stdout, /^Resuming build/);
 });
 
 test("work runs a pipeline's stages from elsewhere, and builds nothing by itself", async () => {

@@ -379,7 +379,7 @@ suite("bad input changes nothing", () => {
 
   test("the message says where in the input it is", async (t) => {
     const { hf } = await memory(t);
-    await assert.rejects(hf.enqueue(send, { a: [{ when: new Date() }] }), /\.a\[0\]\.when is a Date/);
+    await assert.rejects(hf.enqueue(send, { a: [{ when: new Date() }] }), /`input\.a\[0\]\.when` is a Date/);
   });
 
   test("the same object twice is no cycle", async (t) => {

@@ -5,6 +5,7 @@ import { crashAt, drain, everyJob, simulateCrash, validateRecovery } from "../..
 import { memory, unchecked } from "./parts.ts";
 
 const send = job({ name: "send", run: () => null });
+const withoutKey = job({ name: "lk", limit: { key: unchecked<() => string>(() => undefined), concurrency: 1 }, run: () => null });
 const docs = pipeline("docs")
   .source(items(() => ["a"], { id: (item) => item }))
   .stage("parse", {}, () => 1);
@@ -104,6 +105,10 @@ test("an option of BullMQ is answered with its name here", async (t) => {
     [enqueue("removeOnComplete"), /keep: \{ succeeded/],
     [enqueue("removeOnFail"), /keep: \{ failed/],
     [enqueue("lifo"), /`priority` of hf\.enqueue/],
+    [
+      define({ limit: { max: 10, duration: 1_000 } }),
+      /^BullMQ's `max` and `duration` are `rate` here: .* is \{ rate: "10\/s" \}\. /,
+    ],
   ];
   for (const [run, hint] of here) await assert.rejects(async () => run(), { code: "OPTION_INVALID", hint });
 });
@@ -119,6 +124,40 @@ suite("a hint fits the call", () => {
       [() => hf.builds.approve("x", unchecked("token")), /^Give an object\. Options: token, budget\.$/],
     ];
     for (const [run, hint] of calls) await assert.rejects(async () => run(), { code: "OPTION_INVALID", hint });
+  });
+
+  test("an argument that is not what the call needs is named", async (t) => {
+    const { hf } = await memory(t);
+    const calls: [() => unknown, string, string | RegExp][] = [
+      [
+        () =>
+          hf.work(
+            [send],
+            unchecked(() => null),
+          ),
+        "The second argument of hf.work must be an options object, got a function.",
+        /`run` of job/,
+      ],
+      [() => hf.work(unchecked("x")), "work needs an array of jobs and pipelines.", "Call hf.work([resize])."],
+      [
+        () => hf.enqueue(unchecked<typeof send>("mail"), 1),
+        'hf.enqueue needs a job definition, got "mail".',
+        'Define it with const mail = job({ name: "mail", run }), and pass mail instead of "mail".',
+      ],
+      [() => hf.work([unchecked(5)]), "hf.work needs a job definition, got 5.", "Create one with job({ name, run })."],
+      [() => hf.enqueue(withoutKey, null), '`limit.key` of job "lk" must return a string, got undefined.', /synchronously/],
+      [
+        () => job({ name: "q", limit: { rate: unchecked("2/min") }, run: () => null }),
+        '`limit.rate` of job "q" must look like "10/s" or "50/m", got "2/min".',
+        /50\/m/,
+      ],
+      [
+        () => hf.enqueue(send, unchecked({ a: new Date() })),
+        "`input.a` is a Date, which JSON cannot represent exactly.",
+        /plain/,
+      ],
+    ];
+    for (const [run, message, hint] of calls) await assert.rejects(async () => run(), { message, hint });
   });
 });
 

@@ -15,6 +15,7 @@ interface Listed {
   next?: string;
 }
 const enqueue = async (one: Site, body: object) => (await one.call<{ id: string }>("jobs.enqueue", { body })).id;
+const messageOf = async (response: Response) => ((await response.json()) as { error: { message: string } }).error.message;
 const stateOf = async (one: Site, id: string) => (await one.call<Job>("jobs.get", { path: { id } })).state;
 
 for (const store of STORES) {
@@ -62,6 +63,16 @@ for (const store of STORES) {
       const states = await (await one.fetch("api/v1/jobs?state=cancelled&state=pending&limit=2")).json();
       assert.equal((states as Listed).items.length, 2);
       assert.equal((await errorOf(await one.fetch("api/v1/jobs?input=user"))).code, "REQUEST_INVALID");
+    });
+
+    test("the error of an invalid request names the field", async (t) => {
+      const one = await site(t, store);
+      assert.equal(await messageOf(await one.fetch("api/v1/jobs?limit=many")), "`limit` must be a whole number.");
+      assert.match(await messageOf(await one.fetch("api/v1/jobs?state=lost")), /^The query's `state` is not valid: /);
+      assert.equal(
+        await messageOf(await one.fetch("api/v1/claims", { method: "POST", body: '{"queue":"mail"}' })),
+        "`worker` is required.",
+      );
     });
 
     test("a job is replaced by its key", async (t) => {

@@ -131,7 +131,7 @@ test("a person who opens an address without access reads a sentence", async (t) 
   const one = await site(t);
   const page = await one.fetch("", { headers: { authorization: "", accept: "text/html" } });
   assert.match(page.headers.get("content-type") ?? "", /^text\/plain/);
-  assert.match(await page.text(), /^The request has no access\.\nSend the token /);
+  assert.match(await page.text(), /^The token is missing or wrong\.\nSend the token /);
 });
 
 test("an integer that JavaScript cannot hold is refused, not rounded", async (t) => {

@@ -85,7 +85,12 @@ describe("a confirmation token", () => {
       assert.equal(verdict.code, code);
       const error = refusedToken(verdict, presented.build);
       assert.equal(error.code, code);
-      assert.ok(error.hint !== "" && error.message.includes(presented.build.id));
+      assert.ok(error.hint !== "");
+      assert.equal(
+        error.message.includes(presented.build.id),
+        code === "BUILD_NOT_PAUSED",
+        "the state of the build is the reason",
+      );
       assert.ok(!`${error.message}${error.hint}`.includes(token.slice(4, -1)));
     });
   }

@@ -48,7 +48,7 @@ for (const given of BAD) {
         error instanceof HoldfastError &&
         error.code === "DURATION_INVALID" &&
         error.message.startsWith("lease must be a duration, got ") &&
-        error.hint !== "",
+        error.hint.includes("milliseconds") === (typeof given !== "string"),
     );
   });
 }

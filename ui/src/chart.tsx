@@ -16,6 +16,7 @@ export function Chart({
   data,
   format,
   label,
+  lastText,
   height = 168,
 }: {
   series: Series[];
@@ -23,6 +24,8 @@ export function Chart({
   /** A value with its unit. */
   format: (n: number) => string;
   label: string;
+  /** What the newest values are of. */
+  lastText: string;
   height?: number;
 }) {
   const box = useRef<HTMLDivElement>(null);
@@ -82,7 +85,7 @@ export function Chart({
             <span class="muted">{name}</span> <strong>{formatted(data[i + 1]?.[at])}</strong>
           </li>
         ))}
-        <li class="muted">{pointed === null ? "now" : `at ${CLOCK.format((times[at] ?? 0) * 1_000)}`}</li>
+        <li class="muted">{pointed === null ? lastText : `at ${CLOCK.format((times[at] ?? 0) * 1_000)}`}</li>
       </ul>
     </>
   );

@@ -11,13 +11,14 @@ import { isOrphaned, type OpenBuild } from "../../operator/overview.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import type { BuildRow, OrchestratorLockRow } from "../../store/builds.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
-import { openExisting } from "../database.ts";
+import { openExisting, sameDatabase } from "../database.ts";
 import { answer } from "../render/output.ts";
 import { buildSummary } from "../render/progress.ts";
 import { buildStateText, buildStyle, type Column, count, oneLine, paint, table, terminalWidth } from "../render/table.ts";
 import { addCommand, addPageOptions, onDatabase } from "../verb.ts";
 import { nextCommandsText, pausedText } from "./run-budget.ts";
 import { resumeCommand } from "./run.ts";
+import { adviceOf } from "./status.ts";
 
 export function buildsCommand(parent: Command): void {
   const builds = addCommand(parent, "builds", {
@@ -113,7 +114,7 @@ function addShow(builds: Command): void {
   })
     .argument("<id>", "the build's id")
     .action(
-      onDatabase(async ({ hf, operator }, id: string, _options: object) => {
+      onDatabase(async ({ hf, operator, command }, id: string, _options: object) => {
         const build = (await hf.builds.get(id)) as Build;
         const row = await operator.build(id);
         const history = await operator.auditEntries({ after: 0, limit: HISTORY_LIMIT, subject: id });
@@ -121,7 +122,7 @@ function addShow(builds: Command): void {
         const isDead = (await operator.openBuilds()).some((open) => open.id === id && isOrphaned(open));
         return [
           { ...build, ...(isDead ? { orchestrator: "dead" } : {}), lead, history },
-          () => buildPage(build, row, { lead, isDead }, history, operator.now()),
+          () => buildPage(build, row, { lead, isDead, command }, history, operator.now()),
         ];
       }),
     );
@@ -130,7 +131,7 @@ function addShow(builds: Command): void {
 function buildPage(
   build: Build,
   row: BuildRow,
-  { lead, isDead }: { lead: OrchestratorLockRow | null; isDead: boolean },
+  { lead, isDead, command }: { lead: OrchestratorLockRow | null; isDead: boolean; command: Command },
   history: AuditEntry[],
   now: number,
 ): string {
@@ -144,7 +145,11 @@ function buildPage(
     parts.push(
       row.approved
         ? "It is approved: the next run continues it."
-        : nextCommandsText(row, `holdfast builds resume ${row.id}`, undefined),
+        : nextCommandsText(
+            row,
+            { again: adviceOf(`holdfast builds resume ${row.id}`, command), same: sameDatabase(command) },
+            undefined,
+          ),
     );
   }
   if (history.length > 0) parts.push(table(HISTORY_COLUMNS, history));

@@ -3,14 +3,14 @@ import { hostname } from "node:os";
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { untilText, type Duration, toMillis } from "../../core/text/duration.ts";
-import { HoldfastError } from "../../core/text/errors.ts";
+import { HoldfastError, LeaseLostError } from "../../core/text/errors.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { renewalInterval } from "../../core/jobs/lease.ts";
 import { type Claim, type HeldClaim, leaseOf } from "../../engine/claim.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { Operator } from "../../operator/operator.ts";
 import { readJson } from "../arguments.ts";
-import { openExisting } from "../database.ts";
+import { openExisting, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer, isJson, workerLog, writeLine } from "../render/output.ts";
 import { labelled, oneLine } from "../render/table.ts";
@@ -158,8 +158,8 @@ export function renewCommand(parent: Command): void {
           { id: claim.id, leaseExpiresAt },
           () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`,
         );
-      if (end === null) return onRenewed(await claim.renew(lease));
-      await keepRenewing(claim, lease, end.over, onRenewed);
+      if (end === null) return onRenewed(await explainLost(claim.renew(lease), claim, command));
+      await explainLost(keepRenewing(claim, lease, end.over, onRenewed), claim, command);
       if (end.signalled.aborted) process.exitCode = EXIT.interrupted;
     });
 }
@@ -204,6 +204,19 @@ function isLeaseLost(error: unknown): boolean {
   return error instanceof HoldfastError && error.code === "LEASE_LOST";
 }
 
+/** The hint of a lost lease names a command: the library's is about handlers. */
+async function explainLost<T>(done: Promise<T>, { id }: HeldClaim, command: Command): Promise<T> {
+  try {
+    return await done;
+  } catch (error) {
+    if (!(error instanceof LeaseLostError)) throw error;
+    const show = `holdfast jobs show ${id}${sameDatabase(command)}`;
+    throw new HoldfastError("LEASE_LOST", error.message, `Stop working on the job. \`${show}\` shows who has it.`, {
+      cause: error,
+    });
+  }
+}
+
 interface SettleOptions {
   succeed?: string | true;
   fail?: string;
@@ -240,7 +253,7 @@ export function settleCommand(parent: Command): void {
       await using hf = await openExisting(command);
       const operator = new Operator(hf);
       const claim = operator.claimOf(token);
-      await settle(claim, end, output, options);
+      await explainLost(settle(claim, end, output, options), claim, command);
       const job = await hf.jobs.get(claim.id);
       answer(command, { id: claim.id, settled: end, ...(job === null ? {} : { state: job.state, runAt: job.runAt }) }, () => {
         return `Job ${oneLine(claim.id)} ${end === "released" ? "was released" : end}.${nextAttempt(end, job, operator.now())}`;

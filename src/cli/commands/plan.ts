@@ -47,9 +47,11 @@ function page(plan: Plan): string {
     ...plan.warnings.map((warning) => paint("yellow", `warning: ${warning}`)),
     table(columns(total), [...rows, total]),
     ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
-    ...(total.unknown === 0 ? [] : [paint("dim", "unknown: steps whose input depends on a step that has not run yet.")]),
+    ...(total.unknown === 0
+      ? []
+      : [paint("dim", "unknown: work items whose input depends on a work item that has not run yet.")]),
     ...(incomplete ? [paint("dim", "The total is incomplete: a cost is unknown (–) until its stage has run once.")] : []),
-    ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all is as it was.")] : []),
+    ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all results are up to date.")] : []),
   ].join("\n");
 }
 

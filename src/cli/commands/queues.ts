@@ -12,7 +12,7 @@ import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.
 
 export function queuesCommand(parent: Command): void {
   const queues = addCommand(parent, "queues", {
-    description: "How each queue stands. Workers claim nothing from a paused queue until it is resumed.",
+    description: "List, pause and resume queues. Workers claim nothing from a paused queue until it is resumed.",
     examples: ["holdfast queues", "holdfast queues pause mail"],
   });
   addCommand(queues, "list", {

@@ -21,8 +21,8 @@ export function recoverCommand(parent: Command): void {
   addCommand(parent, "recover", {
     description:
       "Reclaim now what dead processes left behind: jobs, builds, locks, expired leases. Workers do the same by themselves " +
-      'within a second; this is for when none is there. With `recovery: "manual"` in the config, it only shows what would ' +
-      "be done, and --apply does it. Every crash has a report; one with errors stands open until it is acknowledged.",
+      'within a second; use this command if no worker runs. With `recovery: "manual"` in the config, it only shows what would ' +
+      "be done, and --apply does it. Every crash has a report; one with errors stays open until acknowledged.",
     examples: ["holdfast recover", "holdfast recover --last", "holdfast recover --apply", "holdfast recover --expired-for 5m"],
   })
     .option(
@@ -33,7 +33,7 @@ export function recoverCommand(parent: Command): void {
     .option("--apply", 'do it, also where the config says `recovery: "manual"`')
     .option("--last", "show the report of the last crash, and recover nothing")
     .option("--history", "list the reports of all crashes, the newest first, and recover nothing")
-    .option("--acknowledge", "say that you have seen the reports with errors: they stand open until then")
+    .option("--acknowledge", "say that you have seen the reports with errors: they stay open until then")
     .action(async (options: RecoverOptions, command: Command) => {
       refuseCombined(options);
       const since = options.expiredFor === undefined ? null : toMillis(options.expiredFor as Duration, "--expired-for");
@@ -102,9 +102,7 @@ const showReports = onDatabase(async ({ hf, operator, command }, { last = false 
 const acknowledge = onDatabase(async ({ hf }) => {
   const acknowledged = await hf.recovery.acknowledge();
   const isNone = acknowledged.length === 0;
-  const text = isNone
-    ? paint("dim", "No report stands open.")
-    : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`;
+  const text = isNone ? paint("dim", "No report is open.") : `Acknowledged ${plural(acknowledged.length, "report")} with errors.`;
   return [{ acknowledged }, () => text];
 });
 

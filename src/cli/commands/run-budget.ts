@@ -40,15 +40,20 @@ export function pausedText(row: BuildRow, build: Build, toFinish: Amount | null 
   return paint("yellow", `${what}${next}.${finish}`);
 }
 
-export function nextCommandsText(row: BuildRow, again: string, token: string | undefined): string {
+/** `same` names the database for the other commands, as `again` does. */
+export function nextCommandsText(
+  row: BuildRow,
+  { again, same }: { again: string; same: string },
+  token: string | undefined,
+): string {
   const given = token ?? "TOKEN";
   const lines = [
-    `To go on, give it a new total of at least ${leastOf(row)}:`,
+    `To continue, approve a new total of at least ${leastOf(row)}:`,
     `  ${again} --token ${given} --budget ${row.budget.micros === null ? "tokens=…" : "…"}`,
     token === undefined
-      ? `  holdfast builds token ${row.id} creates a token, which works once, within an hour.`
+      ? `  holdfast builds token ${row.id}${same} creates a token, which works once, within an hour.`
       : "  The token can be used once, within an hour.",
-    `To leave it at that: holdfast builds abandon ${row.id} --reason "…"`,
+    `To end the build: holdfast builds abandon ${row.id}${same} --reason "…"`,
   ];
   return lines.join("\n");
 }
@@ -66,7 +71,7 @@ export async function askBudget(
     asked.question(question, { signal: AbortSignal.any([signal, over.signal]) }).catch(() => null);
   try {
     if (offered !== undefined) {
-      const yes = await ask(`Go on with a budget of ${costText(offered)}? [y/N] `);
+      const yes = await ask(`Continue with a budget of ${costText(offered)}? [y/N] `);
       return /^y(es)?$/i.test(yes?.trim() ?? "") ? offered : null;
     }
     const finish = toFinish === null ? "" : `, about ${limitedOf(row, toFinish)} to finish`;

@@ -22,7 +22,7 @@ import {
   type RunOptions,
 } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
-import { openExisting, openOrCreate } from "../database.ts";
+import { openExisting, openOrCreate, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { findPipeline, type FoundPipeline, pipelineNamed } from "../modules.ts";
 import { isJson } from "../render/output.ts";
@@ -74,8 +74,8 @@ export function runCommand(parent: Command): void {
         options: chosen,
         token: await readToken(options.token),
         fresh: options.fresh,
-        again: `holdfast run ${given}`,
-        anew: `holdfast run ${given} --fresh`,
+        again: `holdfast run ${given}${sameDatabase(command)}`,
+        anew: `holdfast run ${given} --fresh${sameDatabase(command)}`,
         signal: interrupts.signal,
       };
       const parts = { hf, command, wanted, display, workers, interrupts };
@@ -134,7 +134,7 @@ export function resumeCommand(parent: Command): void {
       model,
       options: buildOptions(options),
       token: await readToken(options.token),
-      again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}`,
+      again: `holdfast builds resume ${id}${options.file === undefined ? "" : ` --file ${options.file}`}${sameDatabase(command)}`,
       signal: interrupts.signal,
     };
     const warnings = warningsOf(model, row);
@@ -212,7 +212,9 @@ async function orchestrate(parts: RunParts, begin: (wanted: WantedBuild) => Prom
     display.end(build, () => {
       const paused = pausedText(row, build, toFinish);
       const text = "paused" in begun ? paused : `${buildSummary(build, operator.now())}\n${paused}`;
-      return canAsk ? text : `${text}\n${nextCommandsText(row, wanted.again, build.token)}`;
+      return canAsk
+        ? text
+        : `${text}\n${nextCommandsText(row, { again: wanted.again, same: sameDatabase(command) }, build.token)}`;
     });
     const paid = canAsk ? await askForBudget(parts, row, build, wanted, toFinish) : null;
     if (paid === null) return EXIT.paused;
@@ -221,7 +223,7 @@ async function orchestrate(parts: RunParts, begin: (wanted: WantedBuild) => Prom
 }
 
 async function askForBudget(
-  { hf, display, interrupts }: RunParts,
+  { hf, command, display, interrupts }: RunParts,
   row: BuildRow,
   build: Build,
   { options, again }: WantedBuild,
@@ -231,7 +233,7 @@ async function askForBudget(
   const isNew = !isDeepStrictEqual(options.budget, fromBudget(row.budget));
   const budget = await askBudget(row, toFinish, isNew ? options.budget : undefined, interrupts.signal);
   if (budget !== null) return { token: await tokenFor(hf, build), budget };
-  display.say(nextCommandsText(row, again, build.token));
+  display.say(nextCommandsText(row, { again, same: sameDatabase(command) }, build.token));
   return null;
 }
 
@@ -240,7 +242,7 @@ async function followBuild(
   begun: Exclude<BegunBuild, { paused: Build }>,
 ): Promise<Build> {
   const { handle, how, warnings } = begun;
-  if (how === "resumed") display.say(paint("dim", `Going on with build ${handle.id}.`));
+  if (how === "resumed") display.say(paint("dim", `Resuming build ${handle.id}.`));
   for (const warning of warnings) display.say(paint("yellow", `warning: ${warning}`));
   workers.start();
   const stopping = (): void => {

@@ -14,7 +14,7 @@ const ACTIONS = {
 
 export function schedulesCommand(parent: Command): void {
   const schedules = addCommand(parent, "schedules", {
-    description: "What is enqueued when: list the schedules; pause, resume, trigger or remove one of them.",
+    description: "List, pause, resume, trigger and remove schedules.",
     examples: ["holdfast schedules", "holdfast schedules pause nightly-report"],
   });
   addCommand(schedules, "list", {

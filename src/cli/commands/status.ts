@@ -45,11 +45,11 @@ const MIN_INTERVAL_MS = 100;
 export function statusCommand(parent: Command): void {
   addCommand(parent, "status", {
     description:
-      "Show the queues, builds that have not ended, who works on them, locks, schedules, what was reclaimed, and what needs attention, such as jobs " +
-      "without a worker. With --watch it is shown again and again until Ctrl-C, which exits 0; with --json that is a line each time.",
+      "Show the queues, builds that have not ended, their workers, locks, schedules, what was reclaimed, and what needs attention, such as jobs " +
+      "without a worker. With --watch it is refreshed every 2 s until Ctrl-C, which exits 0; with --json that is a line each time.",
     examples: ["holdfast status", "holdfast status --watch 5s", "holdfast status --db work.db --json"],
   })
-    .option("--watch [interval]", "show it again and again (default: every 2s)")
+    .option("--watch [interval]", "refresh it at this interval (default: 2s)")
     .hook("preAction", (command) => void intervalOf(command.opts<{ watch?: string | true }>().watch))
     .action(
       onDatabase(async ({ operator, command }, options: { watch?: string | true }) => {
@@ -140,15 +140,16 @@ function ratesBetween(before: { overview: Overview; at: number }, now: { overvie
 
 /** The alarms, with hints to paste into this shell: they name the same database and config as the command. */
 export function withAdvice(alarms: readonly Alarm[], command: Command): Alarm[] {
-  const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
-  const same = sameDatabase(command);
   return alarms.map((alarm) => {
-    const hint = alarm.hint === RECOVER_COMMAND ? recoverAdvice(command) : adviceOf(alarm.hint, hasModules, same);
+    const hint = alarm.hint === RECOVER_COMMAND ? recoverAdvice(command) : adviceOf(alarm.hint, command);
     return { ...alarm, hint };
   });
 }
 
-function adviceOf(hint: string, hasModules: boolean, same: string): string {
+/** The commands of a hint, with the options that name the database of this command. */
+export function adviceOf(hint: string, command: Command): string {
+  const hasModules = (configOf(command)?.modules.length ?? 0) > 0;
+  const same = sameDatabase(command);
   const commands = hint.split(" && ").map((text) => {
     if (!text.startsWith("holdfast ")) return text;
     // Without modules in a config, the operator must name the files.
@@ -291,7 +292,7 @@ function openBuildColumns(now: number): Column<OpenBuild>[] {
     { title: "SPENT", value: ({ spent, budget }) => spentText(spent, budget), least: 8 },
     { title: "LEFT", right: true, value: ({ left }) => numberText(left) },
     { title: "AGE", right: true, value: ({ createdAt }) => ageText(now - createdAt) },
-    { title: "LED BY", value: orchestratorText, least: 8, style: (build) => (isOrphaned(build) ? "red" : null) },
+    { title: "ORCHESTRATOR", value: orchestratorText, least: 8, style: (build) => (isOrphaned(build) ? "red" : null) },
   ];
 }
 

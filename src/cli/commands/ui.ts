@@ -24,7 +24,7 @@ export function uiCommand(parent: Command): void {
     description:
       "Serve the dashboard and the HTTP API of this database until a signal. Programs send the token as a Bearer header; a " +
       "browser opens the printed address, whose code is valid once, for five minutes. Without a token one is made for this " +
-      "process; another host than loopback needs one.",
+      "process. A token is required to listen on any address other than loopback.",
     examples: ["holdfast ui", "holdfast ui --port 8080", "HOLDFAST_UI_TOKEN=… holdfast ui --host 0.0.0.0"],
   })
     .option("--host <name>", "address to listen on", "127.0.0.1")

@@ -1,4 +1,3 @@
-import { plural } from "../text/text.ts";
 import type { JobError, JobState } from "./job.ts";
 
 /** A job's settings for failures. Stored with the job: the process that reclaims it may not have its definition. */
@@ -88,11 +87,11 @@ export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
   return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
 }
 
-export function crashError(crashes: number): JobError {
+export function crashError(crashes: number, limit?: number): JobError {
   return {
     name: "CrashError",
     code: "CRASHED",
-    message: `It took its worker down, or was left behind by it, ${plural(crashes, "time")}.`,
+    message: `The worker crashed or its lease expired (crash ${crashes}${limit === undefined ? "" : ` of ${limit}`}).`,
   };
 }
 
@@ -106,13 +105,13 @@ export function stallError(crashes: number): JobError {
 
 interface Quarantine {
   limit: number;
-  error: (crashes: number) => JobError;
+  error: (crashes: number, limit: number) => JobError;
   random: number;
 }
 
 function afterCrash(history: History, policy: Policy, { limit, error, random }: Quarantine): Next {
   const crashes = history.crashes + 1;
-  if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes) });
+  if (crashes >= limit) return next(history, "quarantined", { crashes, error: error(crashes, limit) });
   // The first crash may be a neighbour's fault, so it costs no time; from the second on the job waits.
   return interrupted({ ...history, crashes }, policy, crashes === 1 ? 0 : backoff(policy, crashes - 1, random));
 }

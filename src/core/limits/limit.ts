@@ -35,7 +35,7 @@ export function parseRate(text: unknown, what: string): Rate {
   if (match === null || !(number > 0) || number > 1e9) {
     throw new HoldfastError(
       "RATE_INVALID",
-      `${what} must be a rate, got ${describeValue(text)}.`,
+      `${what} must look like "10/s" or "50/m", got ${describeValue(text)}.`,
       'Give a number and a period: "10/s", "50/m", "1000/h", "5/d".',
     );
   }
@@ -118,10 +118,20 @@ export interface CheckedLimit {
 }
 
 export function checkLimits(given: unknown, of: LimitRule["of"], where: string): CheckedLimit[] {
-  return toArray(given).map((one, i) => checkLimit(one, of, i, `limit ${i + 1} of ${where}`));
+  return toArray(given).map((one, i) =>
+    checkLimit(one, of, i, {
+      what: `limit ${i + 1} of ${where}`,
+      rateText: `\`limit${Array.isArray(given) ? `[${i}]` : ""}.rate\` of ${where}`,
+    }),
+  );
 }
 
-function checkLimit(given: unknown, of: LimitRule["of"], position: number, what: string): CheckedLimit {
+function checkLimit(
+  given: unknown,
+  of: LimitRule["of"],
+  position: number,
+  { what, rateText }: { what: string; rateText: string },
+): CheckedLimit {
   refuseUnknown(given, ["key", "concurrency", "rate"], what);
   const { key, concurrency, rate } = given as Limit;
   if (key !== undefined && typeof key !== "function") {
@@ -138,7 +148,7 @@ function checkLimit(given: unknown, of: LimitRule["of"], position: number, what:
     position,
     keyed: key !== undefined,
     concurrency: concurrency === undefined ? null : checkCount(concurrency, `The concurrency of ${what}`, 1),
-    rate: rate === undefined ? null : parseRate(rate, `The rate of ${what}`),
+    rate: rate === undefined ? null : parseRate(rate, rateText),
   };
   return { rule, key };
 }

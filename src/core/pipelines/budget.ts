@@ -230,7 +230,9 @@ function refuse(code: TokenRefusal): TokenVerdict {
 
 export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
   const [, message, hint] = explainRefusal(code, build);
-  return new HoldfastError(code, `${message} Build ${build.id} is ${build.state}.`, hint);
+  // The other refusals are of a build that is paused at its budget.
+  const state = code === "BUILD_NOT_PAUSED" ? ` Build ${build.id} is ${build.state}.` : "";
+  return new HoldfastError(code, `${message}${state}`, hint);
 }
 
 export function isRefusedUse(code: string): boolean {

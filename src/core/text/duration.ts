@@ -12,7 +12,10 @@ export function toMillis(duration: Duration, what: string): number {
     throw new HoldfastError(
       "DURATION_INVALID",
       `${what} must be a duration, got ${describeValue(duration)}.`,
-      'Give milliseconds, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
+      // Options of the commands are strings, where milliseconds need their unit too.
+      typeof duration === "string"
+        ? 'Give a number with its unit: "500ms", "30s", "10m", "2h", "7d".'
+        : 'Give milliseconds, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
     );
   }
   return Math.round(millis);

@@ -13,7 +13,7 @@ export function toJson(value: unknown, what: string): string | null {
   if (bent !== null) {
     throw new HoldfastError(
       "NOT_JSON",
-      `${what}${bent.path} is ${bent.is}, which JSON cannot represent exactly.`,
+      `${placeText(what, bent.path)} is ${bent.is}, which JSON cannot represent exactly.`,
       "Give plain objects, arrays, strings, finite numbers, booleans and null; convert others to strings first.",
     );
   }
@@ -28,6 +28,12 @@ export function toJson(value: unknown, what: string): string | null {
       { cause },
     );
   }
+}
+
+/** "The input" and ".a" are `input.a`. */
+function placeText(what: string, path: string): string {
+  const name = path === "" ? undefined : /^The (\w+)$/.exec(what)?.[1];
+  return name === undefined ? `${what}${path}` : `\`${name}${path}\``;
 }
 
 export function fromJson(text: string | null): unknown {

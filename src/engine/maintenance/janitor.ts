@@ -153,7 +153,7 @@ export class Janitor {
       const dead = this.#running ? [] : await this.#findDead();
       if (dead.length > 0) await this.#recoverFirst(dead);
       const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit: MAX_LEASES_BEFORE_CLAIM });
-      const { entries } = await this.#reclaim(stale, "found before a claim");
+      const { entries } = await this.#reclaim(stale, "lease expired, found by the next claim");
       if (stale.length === 0) this.#reclaimedAt = now;
       return entries > 0 || dead.length > 0;
     } catch (error) {

@@ -127,7 +127,7 @@ function missing(id: string): never {
 
 /** The newest version of a definition; without one, a job with defaults, whose input the worker validates. */
 function definitionFor(jobs: readonly JobDef[], name: string, queue: string | undefined): Definition {
-  const known = jobs.map(definitionOf).filter((one) => one.name === name);
+  const known = jobs.map((one) => definitionOf(one)).filter((one) => one.name === name);
   const newest = known.toSorted((a, b) => b.version - a.version)[0];
   const definition = newest ?? definitionOf(defineJob({ name, run: () => undefined }));
   return queue === undefined ? definition : { ...definition, queue };

@@ -143,7 +143,7 @@ function Stages({ build: { id, stages } }: { build: Build }) {
                 <td key={part} class={counts[part] === 0 ? "muted" : ""}>
                   <span class={`badge tone-${tone}`}>
                     <span class="dot" aria-hidden="true" />
-                    {plural(counts[part], "item")}
+                    {plural(counts[part], "work item")}
                   </span>
                 </td>
               ))}

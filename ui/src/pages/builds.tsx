@@ -90,7 +90,7 @@ function Row({ build: { id, pipeline, state, reason, spent, budget, createdAt, f
         <div class="depth">
           <Bar share={done / all} label={`${count(done)} of ${count(all)} done`} tone={failed > 0 ? "amber" : "teal"} />
           <span>
-            {count(done)} of {count(done + failed + left)} items{failed === 0 ? "" : `, ${count(failed)} failed`}
+            {count(done)} of {count(done + failed + left)} work items{failed === 0 ? "" : `, ${count(failed)} failed`}
           </span>
         </div>
       </td>

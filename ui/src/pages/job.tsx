@@ -70,7 +70,7 @@ function Shown({ job }: { job: Job }) {
         </Panel>
         <Panel title="Output">
           {output === undefined ? (
-            <p class="muted">None{state === "succeeded" ? "" : ", as it has not succeeded"}.</p>
+            <p class="muted">{state === "succeeded" ? "No output." : "No output: the job has not succeeded."}</p>
           ) : (
             <Json value={output} label="the output" />
           )}

@@ -15,9 +15,9 @@ const RATES = [
   { label: "retried", tone: "amber" },
 ];
 const TIMES = [
-  { label: "half ran within", tone: "teal" },
-  { label: "95 % ran within", tone: "blue" },
-  { label: "95 % waited at most", tone: "violet" },
+  { label: "run time p50", tone: "teal" },
+  { label: "run time p95", tone: "blue" },
+  { label: "wait time p95", tone: "violet" },
 ];
 /** Workers add their counts once a minute. */
 const STATS_MS = 15_000;
@@ -110,7 +110,7 @@ function Seen({ data }: { data: Overview }) {
                   <BudgetBar spent={build.spent} budget={build.budget} />
                   <div class="line muted">
                     <span>
-                      {plural(build.left, "item")} left{build.failed === 0 ? "" : `, ${count(build.failed)} failed`}
+                      {plural(build.left, "work item")} left{build.failed === 0 ? "" : `, ${count(build.failed)} failed`}
                     </span>
                     <span>
                       started <Time at={build.createdAt} />
@@ -129,6 +129,8 @@ function Seen({ data }: { data: Overview }) {
 const RANGE_NAMES = Object.keys(RANGES) as Range[];
 
 function Activity({ charts, range }: { charts: Charts; range: Range }) {
+  const { step } = RANGES[range];
+  const lastText = step === 1 ? "last full minute" : `last full ${step} minutes`;
   return (
     <div class="columns">
       <Panel
@@ -150,10 +152,16 @@ function Activity({ charts, range }: { charts: Charts; range: Range }) {
           </div>
         }
       >
-        <Chart series={RATES} data={charts.rates} format={(n) => `${count(n)}/min`} label="Jobs that ended a minute" />
+        <Chart
+          series={RATES}
+          data={charts.rates}
+          format={(n) => `${count(n)}/min`}
+          label="Jobs that ended a minute"
+          lastText={lastText}
+        />
       </Panel>
       <Panel title="Latency" note="time to run, time to start">
-        <Chart series={TIMES} data={charts.times} format={duration} label="How long jobs ran and waited" />
+        <Chart series={TIMES} data={charts.times} format={duration} label="How long jobs ran and waited" lastText={lastText} />
       </Panel>
     </div>
   );
