@@ -1,5 +1,5 @@
 import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
-import { type AttemptEnding, attemptEnding, type Unsuccessful } from "../../../core/jobs/attempts.ts";
+import { attemptEnding, type Unsuccessful } from "../../../core/jobs/attempts.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { isFinished, type JobState } from "../../../core/jobs/job.ts";
@@ -30,9 +30,10 @@ interface SettleParts extends JobParts {
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
   readonly #parts: SettleParts;
-  /** Whether there are any locks and any notes, looked up once a batch. */
+  /** Whether there are any locks, notes and waiting jobs, looked up once a batch. */
   #hasLocks = false;
   #hasNotes = false;
+  #hasWaits = false;
   #hasEvents = false;
   #work: WorkBatch | null = null;
   #next: NewJob[] = [];
@@ -74,15 +75,7 @@ export class Settle {
   }
 
   run(tx: Tx, settlements: readonly Settlement[]): LeaseState[] {
-    const [locked, noted, waited, built] = this.#sql.around.row() as [number, number, number, number];
-    const { hasEvents, hasRetention } = this.#parts.settings.at(tx.settings);
-    this.#hasLocks = locked === 1;
-    this.#hasNotes = noted === 1;
-    this.#hasEvents = hasEvents;
-    this.#work = built === 1 ? this.#load(tx, settlements) : null;
-    this.#next = [];
-    this.#replaced = [];
-    this.#parts.effects.begin(hasRetention || waited === 1);
+    this.#begin(tx, settlements);
     const fates: LeaseState[] = [];
     for (let i = 0; i < settlements.length;) {
       const silent = this.#silentRun(settlements, i);
@@ -94,6 +87,19 @@ export class Settle {
     }
     this.#write(tx);
     return fates;
+  }
+
+  #begin(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): void {
+    const [locked, noted, waited, built] = this.#sql.around.row() as [number, number, number, number];
+    const { hasEvents, hasRetention } = this.#parts.settings.at(tx.settings);
+    this.#hasLocks = locked === 1;
+    this.#hasNotes = noted === 1;
+    this.#hasWaits = waited === 1;
+    this.#hasEvents = hasEvents;
+    this.#work = built === 1 ? this.#load(tx, ends) : null;
+    this.#next = [];
+    this.#replaced = [];
+    this.#parts.effects.begin(hasRetention || this.#hasWaits);
   }
 
   #load(tx: Tx, ends: readonly (LeaseRef & { work?: WorkEnd | undefined })[]): WorkBatch | null {
@@ -131,22 +137,42 @@ export class Settle {
   }
 
   reclaim(tx: Tx, leases: readonly ReclaimedLease[]): (Next | null)[] {
-    const [, , , built] = this.#sql.around.row() as [number, number, number, number];
-    this.#work = built === 1 ? this.#load(tx, leases) : null;
-    this.#next = [];
-    this.#replaced = [];
-    this.#parts.settings.at(tx.settings);
-    const nexts = leases.map((lease) => this.#end(tx, lease, { kind: lease.kind }, { ...lease, by: "reclaimer" }));
+    this.#begin(tx, leases);
+    const decided = new Set<JobKey>();
+    const endings = leases.map((lease) => {
+      const ending = decided.has(lease.job) ? null : this.#decide(lease, { kind: lease.kind }, { ...lease, by: "reclaimer" });
+      if (ending !== null) decided.add(lease.job);
+      return ending;
+    });
+    this.#end(
+      tx,
+      endings.filter((ending) => ending !== null),
+    );
     this.#write(tx);
-    return nexts;
+    return endings.map((ending) => ending && ending.next);
   }
 
-  /** Decides by the row, and writes; null: the lease is gone, or no longer expires at `expiresAt`. */
-  #end(tx: Tx, lease: LeaseRef, outcome: Unsuccessful, { by, expiresAt, isOwn = false, work }: Ended): Next | null {
+  /** Null: the lease is gone, or no longer expires at `expiresAt`. */
+  #decide(lease: LeaseRef, outcome: Unsuccessful, { by, expiresAt, isOwn = false, work }: Ended): Ending | null {
     const row = this.#sql.history.row(lease.job, lease.fence) as HistoryRow | undefined;
     if (row === undefined || (expiresAt ?? row[5]) !== row[5]) return null;
-    const [attempt, errors, crashes, policy, lane, , priority, limits] = row;
+    const [attempt, errors, crashes, policy] = row;
     const next = decide({ attempt, errors, crashes }, this.#parts.catalog.policy(policy), outcome, this.#parts.random());
+    return { lease, row, outcome, next, by, isDead: by === "reclaimer" && !isOwn, work };
+  }
+
+  #end(tx: Tx, endings: readonly Ending[]): void {
+    const { attempts, settings, catalog } = this.#parts;
+    const ended = endings.map(({ lease: { job }, row: [, , , , lane], outcome, next, isDead }) => {
+      const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
+      return { job, keep, ...attemptEnding(outcome, next, isDead) };
+    });
+    runSync(attempts.record(tx, tx.now, ended));
+    for (const ending of endings) this.#move(tx, ending);
+  }
+
+  #move(tx: Tx, { lease, row, outcome, next, by, work }: Ending): void {
+    const [, , , , lane, , priority, limits] = row;
     const finished = isFinished(next.state);
     const delayed = isDelayed(next);
     let gate: string | null = delayed ? "time" : null;
@@ -154,7 +180,6 @@ export class Settle {
       this.#parts.limits.in(tx).finish(lane, limits, hasBegun(outcome));
       if (!finished && !delayed) gate = this.#parts.limits.in(tx).admit({ key: lease.job, lane, priority, limits });
     }
-    this.#record(tx, lease.job, lane, attemptEnding(outcome, next, by === "reclaimer" && !isOwn));
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
     this.#sql.move.run(
@@ -171,19 +196,13 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
-    else if (this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces)) this.#replaced.push(lease.job);
+    else if (this.#hasWaits && this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces))
+      this.#replaced.push(lease.job);
     this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
     this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, lease.job);
     this.#parts.lanes.forget(lease.job);
     tx.ready(this.#parts.catalog.lane(lane).queue);
-    if (next.dropCheckpoint) this.#parts.notes.dropCheckpoint(lease.job);
-    return next;
-  }
-
-  #record(tx: Tx, job: JobKey, lane: number, ending: AttemptEnding): void {
-    const { attempts, settings, catalog } = this.#parts;
-    const keep = settings.view.attemptsKept(catalog.lane(lane).queue);
-    runSync(attempts.record(tx, tx.now, [{ job, keep, ...ending }]));
+    if (next.dropCheckpoint && this.#hasNotes) this.#parts.notes.dropCheckpoint(lease.job);
   }
 
   #one(tx: Tx, settlement: Settlement): LeaseState {
@@ -194,15 +213,17 @@ export class Settle {
       if (this.#sql.succeed.run(outcome.output, tx.now, job, fence) === 0) return this.fate(settlement);
       this.#wellEnded(tx, settlement);
     } else {
-      const next = this.#end(tx, settlement, outcome, { by: "holder", work });
-      if (next === null) return this.fate(settlement);
-      settlement.decided = next;
+      const ending = this.#decide(settlement, outcome, { by: "holder", work });
+      if (ending === null) return this.fate(settlement);
+      this.#end(tx, [ending]);
+      settlement.decided = ending.next;
     }
     if (outcome !== settlement.outcome || settlement.followUps === undefined || settlement.followUps.length === 0) return "held";
     // First the jobs that are cancelled by what ended so far: a follow-up may use the key of one.
     if (this.#work !== null) runSync(this.#parts.batches.write(tx, this.#work));
     this.#parts.effects.write(tx);
     this.#parts.enqueue.run(tx, settlement.followUps);
+    this.#hasWaits = true;
     return "held";
   }
 
@@ -261,6 +282,14 @@ interface Ended {
   expiresAt?: number;
   isOwn?: boolean;
   work?: WorkEnd | undefined;
+}
+
+interface Ending extends Pick<Ended, "by" | "work"> {
+  lease: LeaseRef;
+  row: HistoryRow;
+  outcome: Unsuccessful;
+  next: Next;
+  isDead: boolean;
 }
 
 type HistoryRow = [
