@@ -8,7 +8,7 @@ import {
   type ReportState,
   wasSuccessful,
 } from "../core/recovery/recovery-report.ts";
-import type { HeldByDead } from "../core/recovery/recovery-plan.ts";
+import type { HeldByDead, JobEnds } from "../core/recovery/recovery-plan.ts";
 import type { HeldLease, LeaseRef, StaleLease } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
@@ -38,7 +38,11 @@ export interface RecoveryStore {
   /** The newest first. "open": under way, or with errors and not acknowledged. */
   reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
   totals(): Promise<RecoveryTotals>;
-  preview(known: KnownProcesses, expired: readonly LeaseRef[]): Promise<RecoveryPreview>;
+  /** What a recovery would change. `expired`: leases that it would end. `rebooted`: those of the dead whose host restarted. */
+  preview(
+    known: KnownProcesses & { rebooted?: readonly ProcessId[] },
+    expired: readonly ExpiredLease[],
+  ): Promise<RecoveryPreview>;
   /** Leases to judge: expired, expiring later than possible (`skewed`), or held by one of the `dead`. */
   stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
   /** Ends or cuts leases, each only if it is still exactly as it was judged. `by`: an operator, for the audit. */
@@ -47,6 +51,10 @@ export interface RecoveryStore {
 
 export interface Judgement extends HeldLease {
   verdict: "cut" | "crashed" | "interrupted" | "stalled";
+}
+
+export interface ExpiredLease extends LeaseRef {
+  verdict: Exclude<Judgement["verdict"], "cut">;
 }
 
 export const REPORTS_KEPT = 1_000;
@@ -133,10 +141,11 @@ export function reportOf(stored: StoredReport): CrashRecoveryReport {
 
 export interface RecoveryPreview extends HeldByDead {
   jobs: number;
+  ends: JobEnds;
   /** Of locks that are stale, or would be once the expired leases are reclaimed. */
   staleLocks: string[];
   overlongLocks: string[];
-  /** Idle work items of ended builds, or idle once the dead processes' and the expired leases are reclaimed. */
+  /** Idle work items of ended builds, or pending once the dead processes' and the expired leases are reclaimed. */
   leftoverJobs: number;
 }
 

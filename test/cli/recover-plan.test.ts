@@ -73,6 +73,19 @@ const CRASHES: Record<string, Crash> = {
     ],
     counts: { jobs: 1, locks: 2 },
   },
+  "a process was killed with jobs that may not run again": {
+    leave: ({ db }) => killedHolder(db, "ending"),
+    lines: [
+      /^ {2}unregister pid \d+ on .*, /,
+      /^ {2}reclaim 4 jobs of dead processes$/,
+      /^ {2}quarantine 1 of these, crashed too often$/,
+      /^ {2}fail 1 of these, with onInterrupt "fail"$/,
+      /^ {2}cancel 1 of these, replaced by a newer job$/,
+      /^ {2}release the lock alone$/,
+      /^ {2}release the lock nightly$/,
+    ],
+    counts: { jobs: 4, locks: 2 },
+  },
   "the orchestrator of a build was killed": {
     leave: (scene) => killedRun(scene),
     lines: [
@@ -297,6 +310,8 @@ function linesUnder(heading: string, text: string): string[] {
 const PRESENT: Record<string, string> = {
   unregistered: "unregister",
   reclaimed: "reclaim",
+  quarantined: "quarantine",
+  failed: "fail",
   marked: "mark",
   released: "release",
   removed: "remove",

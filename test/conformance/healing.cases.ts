@@ -22,7 +22,7 @@ import type { ReclaimTotals } from "../../src/store/recoveries.ts";
 import type { Store } from "../../src/store/store.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
-const NOTHING = { entries: 0, quarantined: 0, failed: 0, shortened: 0 };
+const NOTHING = { entries: 0, quarantined: 0, failed: 0, replaced: 0, shortened: 0 };
 
 export function healingCases(check: Check): void {
   // ── what is stale ──

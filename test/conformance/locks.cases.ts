@@ -140,7 +140,10 @@ export function lockCases(check: Check): void {
       const claimed = await claimOne(store, { from, exclusive: "exclusive" });
       pass(clock, 1_000);
       assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).staleLocks, ["old"]);
-      assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [claimed])).staleLocks, ["claimed", "old"]);
+      assert.deepEqual(
+        (await store.recoveries.preview({ dead: [], alive: [] }, [{ ...claimed, verdict: "crashed" }])).staleLocks,
+        ["claimed", "old"],
+      );
       assert.equal((await store.locks.list()).length, 3);
       await takeBack(store, "stalled", claimed);
       assert.deepEqual((await store.recoveries.preview({ dead: [], alive: [] }, [])).staleLocks, ["claimed", "old"]);

@@ -6,7 +6,7 @@ import type { DeadProcess, Recovering, StoredReport } from "../../src/store/reco
 import { type Life, registeredProcesses } from "../../src/store/processes.ts";
 import type { Store } from "../../src/store/store.ts";
 import { seeBuild, started } from "./build-parts.ts";
-import { add, claim, claimOne, LEASE, lockOf, pass, register, see, seeAll, settle } from "./parts.ts";
+import { add, claim, claimOne, LEASE, lockOf, pass, POLICY, register, see, seeAll, settle } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { abandonment } from "../../src/store/builds.ts";
 import { countJobs } from "../../src/store/queries.ts";
@@ -16,6 +16,7 @@ const NOTHING = {
   entries: 0,
   quarantined: 0,
   failed: 0,
+  replaced: 0,
   builds: [],
   locks: [],
   orchestratorLocks: [],
@@ -27,6 +28,35 @@ const GONE = { ...NOTHING, isUnregistered: false };
 const FOUND = { errors: [], commitsMissing: null, walFramesReplayed: 0 };
 
 export function recoveryCases(check: Check): void {
+  for (const [life, quarantined] of [
+    ["dead", 1],
+    ["rebooted", 0],
+  ] as const) {
+    const what = `of a process that is ${life}, a preview counts what reclaiming then counts: quarantined, failed, replaced`;
+    check(what, async ({ store }) => {
+      const [by, dead] = [await register(store), await register(store)];
+      await add(
+        store,
+        {},
+        { policy: { ...POLICY, crashes: 1 } },
+        { policy: { ...POLICY, onInterrupt: "fail" } },
+        { key: "k" },
+        { key: "l", policy: { ...POLICY, onInterrupt: "fail" } },
+      );
+      await claim(store, { holder: dead, max: 5 });
+      await add(store, { key: "k", replaces: true }, { key: "l", replaces: true });
+      const rebooted = life === "rebooted" ? [dead] : [];
+      const { jobs, ends } = await store.recoveries.preview({ dead: [dead], rebooted, alive: [by] }, []);
+      assert.deepEqual({ jobs, ends }, { jobs: 5, ends: { quarantined, failed: 2, replaced: 1 } });
+      const recovering = await begun(store, by, [dead], life);
+      const as = life === "dead" ? "crashed" : "interrupted";
+      const { entries, ...rest } = await reclaimFrom(store, recovering, dead, { as });
+      assert.deepEqual([entries, rest.quarantined, rest.failed, rest.replaced], [5, quarantined, 2, 1]);
+      const report = await closed(store, recovering, by);
+      assert.deepEqual([report.jobsResetToPending, report.jobsQuarantined], [2 - quarantined, quarantined]);
+    });
+  }
+
   check("a recovery without dead processes does not begin and writes no report", async ({ store }) => {
     const by = await register(store);
     assert.equal(await begin(store, by, []), null);
@@ -174,6 +204,7 @@ export function recoveryCases(check: Check): void {
     pass(clock, 10);
     assert.deepEqual(await store.recoveries.preview({ dead: [dead], alive: [by] }, []), {
       jobs: 1,
+      ends: { quarantined: 0, failed: 0, replaced: 0 },
       builds: [build.id],
       locks: ["nightly", "alone"].sort(),
       orchestratorLocks: [build.pipeline],

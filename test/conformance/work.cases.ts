@@ -303,12 +303,31 @@ export function workCases(check: Check): void {
     assert.equal((await countJobs(store.queries, { queue })).cancelled, 4);
   });
 
+  check("a preview does not count a job of an ended build as left over if reclaiming quarantines it", async ({ store }) => {
+    const at = await site(store);
+    const lease = await parsingOne(store, at, "a", { crashes: 1 });
+    await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
+    const { ends, leftoverJobs } = await store.recoveries.preview(NO_PROCESS, [{ ...lease, verdict: "crashed" }]);
+    assert.deepEqual([ends.quarantined, leftoverJobs], [1, 1], "its listing is left over");
+    await takeBack(store, "crashed", lease);
+    assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1);
+  });
+
   check("what runs when its build ends may end, is kept, and nothing follows from it", async ({ store }) => {
     const at = await site(store);
     const [first, second, third] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
     await store.builds.move(at.build.id, abandonment("enough"), { by: "operator" });
     assert.equal((await store.recoveries.preview(NO_PROCESS, [])).leftoverJobs, 1, "its listing");
-    assert.equal((await store.recoveries.preview(NO_PROCESS, [second, third])).leftoverJobs, 3, "and what is reclaimed");
+    assert.equal(
+      (
+        await store.recoveries.preview(
+          NO_PROCESS,
+          [second, third].map((lease) => ({ ...lease, verdict: "crashed" })),
+        )
+      ).leftoverJobs,
+      3,
+      "and what is reclaimed",
+    );
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 1, "its listing");
     await parsed(store, at, first, "a");
     assert.deepEqual(await counts(store, at.build), [2, 0, { parse: [1, 0, 0, 0, 2], index: [0, 0, 0, 0, 0] }]);

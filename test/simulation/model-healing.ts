@@ -36,7 +36,7 @@ export class ModelHealing {
   }
 
   reclaim(at: number, judgements: readonly Judgement[], answer: Reclaimed & { shortened: number }): void {
-    const expected = { entries: 0, quarantined: 0, failed: 0, shortened: 0 };
+    const expected = { entries: 0, quarantined: 0, failed: 0, replaced: 0, shortened: 0 };
     for (const judgement of judgements) {
       const job = this.#model.judged(judgement);
       if (job === undefined) continue;

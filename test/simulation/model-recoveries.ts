@@ -69,7 +69,7 @@ export class ModelRecoveries {
     const { report, process, as: kind, limit, spent } = dead;
     const locks: string[] = [];
     const held = { builds: [], locks, orchestratorLocks: [] };
-    const expected = { entries: 0, quarantined: 0, failed: 0, ...held, isDone: true, isUnregistered: false };
+    const expected = { entries: 0, quarantined: 0, failed: 0, replaced: 0, ...held, isDone: true, isUnregistered: false };
     if (!this.#isOpen(report, process)) return mustEqual(answer, expected, "reclaiming what another process has reclaimed");
     expected.isUnregistered = true;
     const taken = this.taken(dead);

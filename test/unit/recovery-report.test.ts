@@ -19,9 +19,9 @@ import { sql } from "../../src/store/sqlite/schema/recoveries.ts";
 import { sql as serverSql } from "../../src/store/postgres/schema/recoveries.ts";
 
 const some = fc.nat(1_000);
-const reclaimed = fc
-  .tuple(some, some, some)
-  .map(([pending, quarantined, failed]) => ({ entries: pending + quarantined + failed, quarantined, failed }));
+const reclaimed = fc.tuple(some, some, some, some).map(([pending, quarantined, failed, replaced]) => {
+  return { entries: pending + quarantined + failed + replaced, quarantined, failed, replaced };
+});
 
 suite("what a report counts", () => {
   test("is the same in one transaction as in many", () => {
@@ -29,7 +29,12 @@ suite("what a report counts", () => {
       fc.property(fc.array(reclaimed), (steps) => {
         const added = steps.map(jobCounts).reduce(addCounts, NO_COUNTS);
         const sum = (of: (step: (typeof steps)[number]) => number) => steps.reduce((total, step) => total + of(step), 0);
-        const whole = { entries: sum((s) => s.entries), quarantined: sum((s) => s.quarantined), failed: sum((s) => s.failed) };
+        const whole = {
+          entries: sum((s) => s.entries),
+          quarantined: sum((s) => s.quarantined),
+          failed: sum((s) => s.failed),
+          replaced: sum((s) => s.replaced),
+        };
         assert.deepEqual(added, addCounts(NO_COUNTS, jobCounts(whole)));
       }),
     );
@@ -38,9 +43,9 @@ suite("what a report counts", () => {
   test("tells jobs that are tried again from those that are over", () => {
     const { jobsRecovered, jobsResetToPending, jobsQuarantined } = addCounts(
       NO_COUNTS,
-      jobCounts({ entries: 10, quarantined: 2, failed: 3 }),
+      jobCounts({ entries: 10, quarantined: 2, failed: 3, replaced: 1 }),
     );
-    assert.deepEqual([jobsRecovered, jobsResetToPending, jobsQuarantined], [10, 5, 2]);
+    assert.deepEqual([jobsRecovered, jobsResetToPending, jobsQuarantined], [10, 4, 2]);
   });
 });
 

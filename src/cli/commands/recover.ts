@@ -177,7 +177,7 @@ function jobsText(report: CrashRecoveryReport): string {
   const { jobsRunningBeforeCrash, jobsRecovered, jobsResetToPending, jobsQuarantined } = report;
   const others = jobsRecovered - jobsResetToPending - jobsQuarantined;
   const parts = [`${numberText(jobsResetToPending)} pending again`, `${numberText(jobsQuarantined)} quarantined`];
-  if (others > 0) parts.push(`${numberText(others)} failed`);
+  if (others > 0) parts.push(`${numberText(others)} failed or replaced by a newer job`);
   return `${numberText(jobsRecovered)} of ${numberText(jobsRunningBeforeCrash)} reclaimed: ${parts.join(", ")}`;
 }
 
@@ -214,6 +214,8 @@ const PAST_TENSE = {
   continue: "continued",
   unregister: "unregistered",
   reclaim: "reclaimed",
+  quarantine: "quarantined",
+  fail: "failed",
   mark: "marked",
   release: "released",
   remove: "removed",
@@ -222,11 +224,14 @@ const PAST_TENSE = {
 };
 
 function actionsOf(plan: RecoveryPlan, now: number): [verb: keyof typeof PAST_TENSE, what: string][] {
-  const { crashed, jobs, builds, locks, orchestratorLocks, continues, expired, overlong, leftoverJobs } = plan;
+  const { crashed, jobs, ends, builds, locks, orchestratorLocks, continues, expired, overlong, leftoverJobs } = plan;
   const actions: ReturnType<typeof actionsOf> = crashed.map((one) => ["unregister", processText(one, now)]);
   if (continues) actions.unshift(["continue", "a recovery that was not ended"]);
   if (jobs > 0) actions.push(["reclaim", `${plural(jobs, "job")} of dead processes`]);
   if (expired.jobs > 0) actions.push(["reclaim", `${plural(expired.jobs, "job")} whose lease has expired`]);
+  if (ends.quarantined > 0) actions.push(["quarantine", `${numberText(ends.quarantined)} of these, crashed too often`]);
+  if (ends.failed > 0) actions.push(["fail", `${numberText(ends.failed)} of these, with onInterrupt "fail"`]);
+  if (ends.replaced > 0) actions.push(["cancel", `${numberText(ends.replaced)} of these, replaced by a newer job`]);
   for (const id of builds) actions.push(["mark", `build ${id} as CRASHED, ready to resume`]);
   for (const name of orchestratorLocks) actions.push(["release", `the orchestrator lock ${oneLine(name)}`]);
   for (const name of locks) actions.push(["release", `the lock ${oneLine(name)}`]);

@@ -40,6 +40,8 @@ export interface Next {
   crashes: number;
   error: JobError | null;
   dropCheckpoint: boolean;
+  /** Set by the store: it is cancelled instead, because a newer job with its key takes its place. */
+  replaced?: boolean;
 }
 
 export function decide(history: History, policy: Policy, outcome: Outcome, random: number): Next {
@@ -76,15 +78,20 @@ export function hasBegun({ kind }: Outcome): boolean {
   return kind !== "released";
 }
 
+/** How many jobs were reclaimed, and how many of them are not pending again. */
 export interface Reclaimed {
   entries: number;
   quarantined: number;
   failed: number;
+  replaced: number;
 }
 
-export function reclaimedOf(nexts: readonly Next[]): Reclaimed {
+export const NOTHING_RECLAIMED: Reclaimed = { entries: 0, quarantined: 0, failed: 0, replaced: 0 };
+
+export function reclaimedOf(nexts: readonly Pick<Next, "state" | "replaced">[]): Reclaimed {
   const count = (state: Next["state"]) => nexts.filter((next) => next.state === state).length;
-  return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed") };
+  const replaced = nexts.filter((next) => next.replaced).length;
+  return { entries: nexts.length, quarantined: count("quarantined"), failed: count("failed"), replaced };
 }
 
 export function crashError(crashes: number, limit?: number): JobError {

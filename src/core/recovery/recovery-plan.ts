@@ -1,3 +1,4 @@
+import type { Reclaimed } from "../jobs/retry.ts";
 import type { CrashedProcess } from "./recovery-report.ts";
 
 /** With `recovery: "manual"` in the config, the command line adds `--apply`. */
@@ -14,6 +15,20 @@ export interface CrashRecovery extends HeldByDead {
   continues: boolean;
   crashed: CrashedProcess[];
   jobs: number;
+  /** Of the reclaimed jobs: how many are not pending again. */
+  ends: JobEnds;
+}
+
+export type JobEnds = Omit<Reclaimed, "entries">;
+
+export function noEnds(): JobEnds {
+  return { quarantined: 0, failed: 0, replaced: 0 };
+}
+
+export function addEnds(ends: JobEnds, { quarantined, failed, replaced }: JobEnds): void {
+  ends.quarantined += quarantined;
+  ends.failed += failed;
+  ends.replaced += replaced;
 }
 
 export interface RecoveryPlan extends CrashRecovery {
@@ -26,7 +41,7 @@ export interface RecoveryPlan extends CrashRecovery {
 }
 
 export function noCrashRecovery(): CrashRecovery {
-  return { continues: false, crashed: [], jobs: 0, builds: [], locks: [], orchestratorLocks: [] };
+  return { continues: false, crashed: [], jobs: 0, ends: noEnds(), builds: [], locks: [], orchestratorLocks: [] };
 }
 
 export function planOf(crash: CrashRecovery, more: Partial<RecoveryPlan> = {}): RecoveryPlan {

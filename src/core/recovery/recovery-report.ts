@@ -67,8 +67,9 @@ export function addCounts(counts: RecoveryCounts, more: Partial<RecoveryCounts>)
   return sum;
 }
 
-export function jobCounts({ entries, quarantined, failed }: Reclaimed): Partial<RecoveryCounts> {
-  return { jobsRecovered: entries, jobsQuarantined: quarantined, jobsResetToPending: entries - quarantined - failed };
+export function jobCounts({ entries, quarantined, failed, replaced }: Reclaimed): Partial<RecoveryCounts> {
+  const jobsResetToPending = entries - quarantined - failed - replaced;
+  return { jobsRecovered: entries, jobsQuarantined: quarantined, jobsResetToPending };
 }
 
 export interface Findings {

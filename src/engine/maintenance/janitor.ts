@@ -8,9 +8,18 @@ import {
   type StaleLease,
   type LeaseVerdict,
 } from "../../core/jobs/lease.ts";
-import { countPlan, noCrashRecovery, orderPlan, planOf, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
+import { NOTHING_RECLAIMED, type Reclaimed } from "../../core/jobs/retry.ts";
+import {
+  addEnds,
+  countPlan,
+  noCrashRecovery,
+  noEnds,
+  orderPlan,
+  planOf,
+  type RecoveryPlan,
+} from "../../core/recovery/recovery-plan.ts";
 import { type DeadProcess, findCrash, Recovery } from "./recovery.ts";
-import type { Judgement } from "../../store/recoveries.ts";
+import type { ExpiredLease, Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";
 import type { Store } from "../../store/store.ts";
 import { type Log, describeError, RepeatedFailure } from "../log.ts";
@@ -58,12 +67,8 @@ export interface StaleStats extends RecoveryStats {
   staleEntries: number;
 }
 
-interface ReclaimedLeases {
-  entries: number;
-  shortened: number;
-}
-
-const NO_LEASES: ReclaimedLeases = { entries: 0, shortened: 0 };
+type ReclaimedLeases = Reclaimed & { shortened: number };
+const NO_LEASES: ReclaimedLeases = { ...NOTHING_RECLAIMED, shortened: 0 };
 
 /** Safe from many processes at once: it judges what it read, and the store changes only what is still exactly that. */
 export class Janitor {
@@ -205,6 +210,7 @@ export class Janitor {
     const leases = await this.#reclaimAll({ dead: [], skewed: true }, "lease expired");
     const locks = await this.#store.locks.clean();
     const orphans = await this.crashOrphans("orchestrator_lost");
+    addEnds(crash.ends, leases);
     return orderPlan({
       ...crash,
       builds: [...crash.builds, ...orphans.builds],
@@ -220,15 +226,16 @@ export class Janitor {
     const { recoveries } = this.#store;
     if (expiredFor !== undefined) {
       const leases = await this.#findExpiredFor(expiredFor, MAX_EXPIRED);
-      const { staleLocks, overlongLocks } = await recoveries.preview({ dead: [], alive: [] }, leases);
+      const { staleLocks, overlongLocks, ends } = await recoveries.preview({ dead: [], alive: [] }, leases);
       const expired = { jobs: leases.length, locks: staleLocks };
-      return orderPlan(planOf(noCrashRecovery(), { expired, overlong: { leases: 0, locks: overlongLocks } }));
+      return orderPlan(planOf(noCrashRecovery(), { ends, expired, overlong: { leases: 0, locks: overlongLocks } }));
     }
     const { probed, ...crash } = await findCrash(this.#store);
     const lives = new Map(probed.map(({ process, life }) => [process.id, life]));
     const idsOf = (isWanted: (life: Life) => boolean) => [...lives].filter(([, life]) => isWanted(life)).map(([id]) => id);
     const { expired, overlong } = await this.#findReclaimable(lives);
-    const known = { dead: idsOf(isProvenDead), alive: [this.#self, ...idsOf((life) => life === "alive")] };
+    const [dead, rebooted] = [idsOf(isProvenDead), idsOf((life) => life === "rebooted")];
+    const known = { dead, rebooted, alive: [this.#self, ...idsOf((life) => life === "alive")] };
     const { staleLocks, overlongLocks, ...held } = await recoveries.preview(known, expired);
     return orderPlan({
       ...crash,
@@ -240,24 +247,25 @@ export class Janitor {
 
   async reclaimStale(expiredFor: number, by: string): Promise<RecoveryPlan | null> {
     let jobs = 0;
+    const ends = noEnds();
     for (;;) {
-      const stale = await this.#findExpiredFor(expiredFor, MAX_LEASES);
-      const judged = stale.map((lease): Judgement =>
-        Object.assign(lease, { verdict: lease.holder === null ? "crashed" : "stalled" } as const),
-      );
-      const cause = "reclaimed by an operator";
-      const { entries } = judged.length === 0 ? { entries: 0 } : await this.#store.recoveries.reclaim(judged, cause, by);
-      jobs += entries;
-      if (entries === 0) break;
+      const judged = await this.#findExpiredFor(expiredFor, MAX_LEASES);
+      if (judged.length === 0) break;
+      const reclaimed = await this.#store.recoveries.reclaim(judged, "reclaimed by an operator", by);
+      if (reclaimed.entries === 0) break;
+      jobs += reclaimed.entries;
+      addEnds(ends, reclaimed);
     }
     const { removed, shortened } = await this.#store.locks.clean();
     const overlong = { leases: 0, locks: shortened };
-    return orderPlan(planOf(noCrashRecovery(), { expired: { jobs, locks: removed }, overlong }));
+    return orderPlan(planOf(noCrashRecovery(), { ends, expired: { jobs, locks: removed }, overlong }));
   }
 
-  async #findExpiredFor(expiredFor: number, limit: number): Promise<StaleLease[]> {
+  async #findExpiredFor(expiredFor: number, limit: number): Promise<(StaleLease & ExpiredLease)[]> {
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: false, limit });
-    return stale.filter(({ left }) => left <= -expiredFor);
+    return stale
+      .filter(({ left }) => left <= -expiredFor)
+      .map((lease) => Object.assign(lease, { verdict: lease.holder === null ? ("crashed" as const) : ("stalled" as const) }));
   }
 
   #onChange(): void {
@@ -375,9 +383,11 @@ export class Janitor {
     const all = { ...NO_LEASES };
     for (;;) {
       const stale = await this.#store.recoveries.stale({ ...query, limit: MAX_LEASES });
-      const { entries, shortened } = await this.#reclaim(stale, cause);
+      const reclaimed = await this.#reclaim(stale, cause);
+      const { entries, shortened } = reclaimed;
       all.entries += entries;
       all.shortened += shortened;
+      addEnds(all, reclaimed);
       if (entries + shortened === 0 || stale.length < MAX_LEASES) return all;
     }
   }
@@ -393,10 +403,10 @@ export class Janitor {
     return judged.length === 0 ? NO_LEASES : this.#store.recoveries.reclaim(judged, cause);
   }
 
-  async #findReclaimable(lives: Map<ProcessId, Life>): Promise<{ expired: StaleLease[]; overlong: number }> {
+  async #findReclaimable(lives: Map<ProcessId, Life>): Promise<{ expired: ExpiredLease[]; overlong: number }> {
     const now = this.#clock.monotonic();
     const stale = await this.#store.recoveries.stale({ dead: [], skewed: true, limit: MAX_EXPIRED });
-    const expired: StaleLease[] = [];
+    const expired: ExpiredLease[] = [];
     let overlong = 0;
     for (const lease of stale) {
       const holder = this.#holderOf(lease, lives);
@@ -405,7 +415,7 @@ export class Janitor {
       const isSame = seen?.fence === lease.fence && seen.expiresAt === lease.expiresAt;
       const verdict = judgeLease(lease, holder, isSame ? now - seen.since : 0);
       if (verdict === "cut") overlong++;
-      else if (verdict !== "keep") expired.push(lease);
+      else if (verdict !== "keep") expired.push(Object.assign(lease, { verdict }));
     }
     return { expired, overlong };
   }

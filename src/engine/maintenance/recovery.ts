@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import { endedBy, isProvenDead } from "../../core/jobs/lease.ts";
 import type { BuildReason } from "../../core/pipelines/build.ts";
-import { type CrashRecovery, countPlan, isOfCrash, noCrashRecovery, planOf } from "../../core/recovery/recovery-plan.ts";
+import { addEnds, type CrashRecovery, countPlan, isOfCrash, noCrashRecovery, planOf } from "../../core/recovery/recovery-plan.ts";
 import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -161,17 +161,11 @@ export class Recovery {
     const as = isProvenDead(life) ? endedBy(life) : "crashed";
     const all = noCrashRecovery();
     for (let limit = quick ?? MAX_JOBS; ; limit = MAX_JOBS) {
-      const { entries, builds, locks, orchestratorLocks, isDone, isUnregistered } = await recoveries.reclaimFrom({
-        report,
-        process: id,
-        as,
-        reason,
-        limit,
-        spent: spent(),
-        cause,
-      });
+      const reclaimed = await recoveries.reclaimFrom({ report, process: id, as, reason, limit, spent: spent(), cause });
+      const { entries, builds, locks, orchestratorLocks, isDone, isUnregistered } = reclaimed;
       for (const sum of [all, recovered]) {
         sum.jobs += entries;
+        addEnds(sum.ends, reclaimed);
         sum.builds.push(...builds);
         sum.locks.push(...locks);
         sum.orchestratorLocks.push(...orchestratorLocks);

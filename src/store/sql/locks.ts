@@ -1,3 +1,4 @@
+import { NOTHING_RECLAIMED } from "../../core/jobs/retry.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import { type BrokenLock, type CleanedLocks, type LockRow, type LockStore, type LockView, toLocks } from "../queues.ts";
@@ -89,8 +90,7 @@ export class Locks implements LockStore {
     const removed = freed(tx, yield* tx.returning<Named>(this.#sql.clean));
     const shortened = namesOf(yield* tx.returning<Named>(this.#sql.shorten));
     if (removed.length > 0) {
-      const reclaimed = { entries: 0, quarantined: 0, failed: 0, locks: removed.length };
-      yield* this.#parts.recoveryLog.record(tx, "locks expired", reclaimed);
+      yield* this.#parts.recoveryLog.record(tx, "locks expired", { ...NOTHING_RECLAIMED, locks: removed.length });
     }
     return { removed, shortened };
   }

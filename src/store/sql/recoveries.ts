@@ -1,6 +1,6 @@
 import type { EventType } from "../../core/jobs/event.ts";
 import type { LeaseRef, StaleLease } from "../../core/jobs/lease.ts";
-import { type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
+import { decide, NOTHING_RECLAIMED, type Policy, type Reclaimed, reclaimedOf } from "../../core/jobs/retry.ts";
 import { RECOVERY_ACTOR, UNKNOWN_ACTOR } from "../../core/recovery/audit.ts";
 import {
   addFindings,
@@ -13,6 +13,7 @@ import {
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import {
   type DeadProcess,
+  type ExpiredLease,
   type SettleAs,
   type Found,
   type Judgement,
@@ -27,7 +28,6 @@ import {
   type StoredReport,
 } from "../recoveries.ts";
 import type { BuildRow } from "../builds.ts";
-import type { KnownProcesses } from "../processes.ts";
 import type { Audit } from "./audit.ts";
 import { endedWithWork } from "./builds/build-rows.ts";
 import type { Builds } from "./builds/builds.ts";
@@ -223,26 +223,53 @@ export class Recoveries implements RecoveryStore {
     return { ...reclaimed, reports };
   }
 
-  preview(known: KnownProcesses, expired: readonly LeaseRef[]): Promise<RecoveryPreview> {
+  preview(known: Known, expired: readonly ExpiredLease[]): Promise<RecoveryPreview> {
     return this.#access.read((db) => this.#preview(db, known, expired));
   }
 
-  *#preview(db: Reads, known: KnownProcesses, expired: readonly LeaseRef[]): Script<RecoveryPreview> {
+  *#preview(db: Reads, known: Known, expired: readonly ExpiredLease[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
-    const [jobs, held, left, staleLocks, overlongLocks, leftoverJobs] = yield* together(
-      this.#heldBy(db, known.dead),
-      locks.ofProcesses(db, known.dead),
+    const { dead } = known;
+    const [jobs, held, left, staleLocks, overlongLocks, idle, ending] = yield* together(
+      this.#heldBy(db, dead),
+      locks.ofProcesses(db, dead),
       builds.withoutOrchestrator(db, known),
       locks.stale(db, expired),
-      locks.overlong(db, known.dead),
-      this.#countLeftover(db, known.dead, expired),
+      locks.overlong(db, dead),
+      this.#countIdle(db, dead, expired),
+      this.#decideAll(db, known, expired),
     );
-    return { jobs, ...left, locks: held, staleLocks, overlongLocks, leftoverJobs };
+    const { leftover, entries: _, ...ends } = ending;
+    return { jobs, ends, ...left, locks: held, staleLocks, overlongLocks, leftoverJobs: idle + leftover };
   }
 
-  *#countLeftover(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<number> {
+  *#countIdle(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<number> {
     const params = { dead, jobs: expired.map(({ job }) => job) };
-    return ((yield* db.get<{ jobs: number }>(this.#sql.leftover, params)) as { jobs: number }).jobs;
+    return ((yield* db.get<{ jobs: number }>(this.#sql.idle, params)) as { jobs: number }).jobs;
+  }
+
+  /** What becomes of the running jobs of these processes and leases. `leftover`: pending again, of a build that has ended. */
+  *#decideAll(
+    db: Reads,
+    { dead, rebooted = [] }: Known,
+    expired: readonly ExpiredLease[],
+  ): Script<Reclaimed & { leftover: number }> {
+    const processes = { crashed: dead.filter((id) => !rebooted.includes(id)), interrupted: rebooted, stalled: [] };
+    const all = { ...NOTHING_RECLAIMED, leftover: 0 };
+    for (const kind of ["crashed", "interrupted", "stalled"] as const) {
+      const jobs = expired.filter(({ verdict }) => verdict === kind).map(({ job }) => job);
+      const params = { processes: processes[kind], jobs, newline: "\n" };
+      if (params.processes.length + jobs.length === 0) continue;
+      for (const group of yield* db.all<RunningGroup>(this.#sql.running, params)) {
+        const policy = JSON.parse(group.policy) as Policy;
+        const { state } = decide({ attempt: 1, errors: 0, crashes: group.crashes }, policy, { kind }, 0);
+        all.entries += group.jobs;
+        if (state === "quarantined" || state === "failed") all[state] += group.jobs;
+        else if (group.replaced) all.replaced += group.jobs;
+        else if (group.leftover) all.leftover += group.jobs;
+      }
+    }
+    return all;
   }
 
   async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
@@ -306,7 +333,23 @@ function goneBefore(): RecoveredProcess {
   return { ...reclaimedOf([]), builds: [], locks: [], orchestratorLocks: [], isDone: true, isUnregistered: false };
 }
 
+interface RunningGroup {
+  policy: string;
+  crashes: number;
+  replaced: boolean;
+  leftover: boolean;
+  jobs: number;
+}
+
+type Known = Parameters<RecoveryStore["preview"]>[0];
+
 function statements(dialect: Dialect) {
+  const ended = `select key from (${endedWithWork(dialect)}) as ended`;
+  const isLeftover = `exists (
+    select 1 from ${dialect.table("work")} as work where work.job = job.key and work.build in (${ended}))`;
+  const isReplaced = `exists (
+    select 1 from ${dialect.table("waits")} as wait join ${dialect.table("jobs")} as newer on newer.key = wait.job
+    where wait.upstream = job.key and substr(newer.slot, 1, 1) = :newline)`;
   const lease = `
     select key as job, fence, holder, expires_at as "expiresAt", lease, expires_at - :now as "left" from ${dialect.running} as running`;
   return {
@@ -317,11 +360,16 @@ function statements(dialect: Dialect) {
       order by expires_at, key limit :limit`,
     registered: `select id from ${dialect.table("processes")} where ${dialect.in("id", "bigint", ":ids")}`,
     heldBy: `select ${dialect.heldBy(":processes")} as jobs`,
-    leftover: `
+    idle: `
       select count(*) as jobs from ${dialect.table("work")} as work join ${dialect.table("jobs")} as job on job.key = work.job
-      where work.build in (select key from (${endedWithWork(dialect)}) as ended) and (
-        job.state <> 'running' or work.kind = 'listing' or ${dialect.in("job.holder", "bigint", ":dead")}
-        or ${dialect.in("job.key", "bigint", ":jobs")})`,
+      where work.build in (${ended}) and (job.state <> 'running' or (work.kind = 'listing' and
+        not coalesce(${dialect.in("job.holder", "bigint", ":dead")}, false) and not ${dialect.in("job.key", "bigint", ":jobs")}))`,
+    running: `
+      select policy.body as policy, job.crashes, ${isReplaced} as replaced, ${isLeftover} as leftover, count(*) as jobs
+      from ${dialect.running} as running join ${dialect.table("jobs")} as job on job.key = running.key
+        join ${dialect.table("policies")} as policy on policy.id = job.policy
+      where ${dialect.in("running.holder", "bigint", ":processes")} or ${dialect.in("running.key", "bigint", ":jobs")}
+      group by 1, 2, 3, 4`,
     crashes: `select after from ${dialect.table("audit")} where subject = :build and action = 'build.crashed'`,
     leases: `
       select key as job, fence, expires_at as "expiresAt" from ${dialect.running} as running

@@ -322,14 +322,12 @@ export class Settle {
 
   /** A job that would run again, while another waits to replace it, is cancelled: the other one runs. */
   async #cancelReplaced(tx: Tx, moves: readonly Move[]): Promise<void> {
-    const again = moves.filter(({ next }) => next.state === "pending").map(({ row }) => row.key);
-    if (again.length === 0 || !(await this.#parts.waits.areAny(tx, again))) return;
-    const replaced = (await this.#parts.waits.behind(tx, again)).filter(({ replaces }) => replaces);
-    if (replaced.length > 0)
-      await this.#parts.cancel.quietly(
-        tx,
-        replaced.map(({ upstream }) => upstream),
-      );
+    const again = new Map(moves.filter(({ next }) => next.state === "pending").map(({ row, next }) => [row.key, next]));
+    if (again.size === 0 || !(await this.#parts.waits.areAny(tx, [...again.keys()]))) return;
+    const waits = await this.#parts.waits.behind(tx, [...again.keys()]);
+    const replaced = waits.filter(({ replaces }) => replaces).map(({ upstream }) => upstream);
+    for (const job of replaced) (again.get(job) as Next).replaced = true;
+    if (replaced.length > 0) await this.#parts.cancel.quietly(tx, replaced);
   }
 }
 

@@ -1,3 +1,4 @@
+import { NOTHING_RECLAIMED } from "../../../core/jobs/retry.ts";
 import type { Budget } from "../../../core/pipelines/budget.ts";
 import { type BuildConditions, type BuildReason, hasEnded, moveBuild, type WantedMove } from "../../../core/pipelines/build.ts";
 import { buildActionEvent, type BuildEventType, buildMoveEvent, EVENT_OF_MOVE } from "../../../core/pipelines/build-view.ts";
@@ -216,7 +217,7 @@ export class Builds implements BuildStore {
     const locks = left.flatMap(({ lock }) => lock ?? []);
     if (locks.length === 0) return crashed;
     const cause = `no orchestrator was heard of: ${locks.join(", ")}`;
-    yield* this.#parts.recoveryLog.record(tx, cause, { entries: 0, quarantined: 0, failed: 0, locks: locks.length });
+    yield* this.#parts.recoveryLog.record(tx, cause, { ...NOTHING_RECLAIMED, locks: locks.length });
     return crashed;
   }
 

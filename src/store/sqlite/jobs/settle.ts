@@ -196,8 +196,10 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
-    else if (this.#hasWaits && this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces))
+    else if (this.#hasWaits && this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces)) {
+      next.replaced = true;
       this.#replaced.push(lease.job);
+    }
     this.#work?.ended(tx.now, lease.job, { outcome, next, by, work });
     this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, lease.job);
     this.#parts.lanes.forget(lease.job);
