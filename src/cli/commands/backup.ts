@@ -10,7 +10,7 @@ import { Operator } from "../../operator/operator.ts";
 import { databaseAt, type RestoredDatabase, restoreWhole, salvageWhole } from "../../operator/restore.ts";
 import { backupsFolder, backupsIn, type Manifest } from "../../store/backups.ts";
 import { isAddress } from "../../store/open-store.ts";
-import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/task.ts";
+import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/rebuild.ts";
 import type { SalvagedDatabase } from "../../store/sqlite/maintenance/salvage/salvage.ts";
 import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
@@ -227,54 +227,36 @@ export function salvageCommand(parent: Command): void {
 function salvagedText({ path, kept, reportFile, running, report, findings }: SalvagedDatabase): string {
   const { jobs, backup } = report;
   const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
-  if (backup !== null && totalRows(report, "restored") > 0) {
+  const restored = report.tables.reduce((total, table) => total + table.restored, 0);
+  if (backup !== null && restored > 0) {
     const since = backup.reached ?? backup.takenAt;
     const taken = since === null ? "" : `, as they were ${clockText(since)}${backup.reached === null ? "" : " by the journal"}`;
     lines.push(
-      `From the backup ${backup.path}${taken}: ${plural(totalRows(report, "restored"), "row")}, ${plural(jobs.restored.length, "job")} among them.`,
+      `From the backup ${backup.path}${taken}: ${plural(restored, "row")}, ${plural(jobs.restored.length, "job")} among them.`,
     );
   }
   if (running > 0) lines.push(`${plural(running, "job")} ran, and will run again.`);
   for (const [ids, what] of [
-    [jobs.bereft, "waited for others that are lost, and are in quarantine"],
+    [jobs.quarantined, "waited for others that are lost, and are in quarantine"],
     [report.abandonedBuilds, "had not ended, and were abandoned: the next build reuses what they have finished"],
   ] as const) {
     if (ids.length > 0) lines.push(paint("yellow", `${firstNames(ids)}: ${what}.`));
   }
-  lines.push(...lostLines(report));
-  lines.push(...report.notes, ...findings.map((finding) => paint("red", finding)));
+  lines.push(...lostLines(report), ...report.notes, ...findings.map((finding) => paint("red", finding)));
   lines.push(`The damaged file is kept: ${kept}`, `All of this, to the row: ${reportFile}`);
   return lines.join("\n");
 }
 
-function lostLines({ jobs, tables, undefined: unmade, notes }: SalvageReport): string[] {
-  const lost = tables.filter((table) => table.lost.length > 0);
-  const lines = lost.map(({ table, lost: ranges }) => `  ${table}: ${firstNames(ranges.map(rangeText))}`);
+function lostLines({ jobs, tables, notes }: SalvageReport): string[] {
+  const lines = tables.flatMap(({ table, lost }) => (lost.length === 0 ? [] : [`  ${table}: ${firstNames(lost)}`]));
   if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${firstNames(jobs.lostIds)}`);
-  if (jobs.nameless.length > 0) lines.push(`  jobs whose names are lost: ${firstNames(jobs.nameless.map(String))}`);
-  if (unmade.length > 0) lines.push(`  not made again: ${firstNames(unmade)}`);
-  const none = notes.length === 0 ? "Nothing is lost." : "Nothing else is known to be lost.";
-  return lines.length === 0 ? [none] : [paint("red", "Lost, as far as there was anything:"), ...lines];
-}
-
-function rangeText(range: SalvageReport["tables"][number]["lost"][number]): string {
-  if ("from" in range) return range.to === range.from ? String(range.from) : `${range.from} to ${range.to ?? "its end"}`;
-  const { after, before } = range;
-  const [from, to] = [keyText(after, "its beginning"), keyText(before, "its end")];
-  return from === to ? from : `after ${from}, before ${to}`;
-}
-
-function keyText(key: unknown[] | null, without: string): string {
-  return key === null ? without : key.map(String).join("/");
+  if (lines.length > 0) return [paint("red", "Lost, as far as there was anything, by key:"), ...lines];
+  return [notes.length === 0 ? "Nothing is lost." : "Nothing else is known to be lost."];
 }
 
 function firstNames(what: readonly string[]): string {
   const more = what.length > NAMES_SHOWN ? ` and ${numberText(what.length - NAMES_SHOWN)} more` : "";
-  return what.slice(0, NAMES_SHOWN).join(", ") + more;
-}
-
-function totalRows({ tables }: SalvageReport, what: "saved" | "restored"): number {
-  return tables.reduce((total, table) => total + table[what], 0);
+  return what.slice(0, NAMES_SHOWN).join("; ") + more;
 }
 
 function salvageByServer(): HoldfastError {

@@ -33,10 +33,7 @@ export function hasPlan(path: string): boolean {
   return existsSync(planPath(path));
 }
 
-/**
- * The right to replace the files of a database: one process's at a time, freed by the kernel when it dies. Its file stays, and
- * stores the highest epoch that was given out here, whatever becomes of the database.
- */
+/** The right to replace the files of a database: one process's at a time, freed by the kernel when it dies. */
 export class RestoreLock implements Disposable {
   readonly #path: string;
   readonly #db: Connection;
@@ -62,16 +59,17 @@ export class RestoreLock implements Disposable {
     this.#db = db;
   }
 
+  /** The highest epoch that was given out here, whatever becomes of the database. */
   get epoch(): number {
-    return (this.#db.prepare("pragma user_version").row() as [number])[0];
+    return existsSync(this.#epochPath) ? Number(readFileSync(this.#epochPath, "utf8")) : 0;
   }
 
-  /** Called before anything is staged: the lock is free for an instant, in which another process may discard what is staged. */
   remember(epoch: number): void {
-    this.#db.exec(`pragma user_version = ${epoch}`);
-    this.#db.exec("commit");
-    this.#db.exec("pragma busy_timeout = 2000");
-    this.#db.exec("begin immediate");
+    writeSynced(this.#epochPath, String(epoch), modeLike(this.#path));
+  }
+
+  get #epochPath(): string {
+    return join(aliveFolder(this.#path), "restore-epoch");
   }
 
   plan(): Plan | null {

@@ -15,10 +15,10 @@ import {
   stagedPath,
 } from "./restore-lock.ts";
 import { runTask } from "./tasks.ts";
-import { type Prepared, verifyBackup } from "./prepare.ts";
-import { isCovered, stateOf } from "../changes/journal.ts";
+import { type Prepared, type VerifiedBackup, verifyBackup } from "./prepare.ts";
+import { isCovered, stateOf, unwrittenChanges } from "../changes/journal.ts";
 import type { Replay, TailChange } from "../changes/replay.ts";
-import { type Change, changesFolder, lastEpochIn } from "../changes/segments.ts";
+import { changesFolder, lastEpochIn } from "../changes/segments.ts";
 import { clearFindings } from "../damage/findings.ts";
 import { connect, type Connection, type DriverName, scalar } from "../../driver.ts";
 import { explain, faultOf, fileSize, modeLike } from "../../faults.ts";
@@ -56,20 +56,26 @@ const CLOSING_MS = 2_000;
 
 /**
  * Replaces a database that no process has open by a backup. The backup is checked, copied and prepared before any file of the
- * database is renamed. Killed before `decide`, everything is as before; killed after it, the next process that opens the
- * database completes the restore. An error of `before`, called when all is prepared, cancels the restore.
+ * database is renamed. An error of `before`, called when all is prepared, cancels the restore.
  */
 export async function restore(request: RestoreRequest, before: (found: Restored) => Promise<void>): Promise<Restored> {
   const path = canonicalPath(request.path);
+  const { driver } = request;
   refuseNetwork(dirname(path));
-  const { driver, onProgress } = request;
   refuseInUse(path, openProcesses(path, driver));
   if (resolve(request.backup) === path)
     throw new HoldfastError("USAGE", `${path} cannot be restored from itself.`, "Give the path of a backup.");
-  const { manifest, facts, path: backup, sha256, ...verified } = await verifyBackup(request.backup, driver, onProgress);
-  using lock = RestoreLock.take(path, driver);
-  if (lock === null) throw underWay(path);
-  finishPlan(lock, path);
+  const verified = await verifyBackup(request.backup, driver, request.onProgress);
+  return await replaceDatabase(path, driver, "restore", async (lock) => {
+    const restored = await stageRestored(lock, { ...request, path }, verified);
+    await before(restored);
+    return restored;
+  });
+}
+
+async function stageRestored(lock: RestoreLock, request: RestoreRequest, verified: VerifiedBackup): Promise<Restored> {
+  const { path, driver, now, by, at, onProgress } = request;
+  const { manifest, facts, path: backup, sha256 } = verified;
   const there = readIdentity(path, driver);
   if (!request.force && there.databaseId !== null && there.databaseId !== facts.databaseId)
     throw new HoldfastError(
@@ -78,52 +84,63 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
       "Check both paths. To replace the database anyway, add --force; the old one is kept under another name.",
     );
   const isThere = ["", "-wal", "-journal"].some((end) => existsSync(path + end));
-  const kept = isThere ? nameForKept(path, request.now, "replaced") : null;
+  const kept = isThere ? nameForKept(path, now, "replaced") : null;
   const seen = knownOutside(path);
-  const epoch = Math.max(there.known.epoch, seen.epoch, facts.epoch, lock.epoch) + 1;
   // Unlike `lock.epoch`, which a failed restore has raised too.
   const lived = Math.max(there.known.epoch, seen.epoch);
-  lock.remember(epoch);
+  const lastEpoch = Math.max(lived, facts.epoch, lock.epoch);
+  lock.remember(lastEpoch + 1);
+  const known: Known = {
+    epoch: lastEpoch,
+    commits: Math.max(there.known.commits, seen.commits),
+    key: Math.max(there.known.key, seen.key),
+  };
+  const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
+  const audit = { action: "database.restored", name: basename(backup), after } as const;
+  const replay = at === undefined ? {} : { replay: replayOf(path, driver, facts, at, manifest, lived) };
+  const preparation = { driver, path: stagedPath(path), now, known, by, audit, ...replay };
+  const task = { ...preparation, from: backup, sha256, mode: modeOf(path, backup) };
+  const { survey, ...prepared } = await runTask("restore", task, onProgress);
+  const findings = survey?.facts.findings ?? [];
+  if (findings.length > 0)
+    throw new HoldfastError(
+      "JOURNAL_GAP",
+      `The journal and the backup do not make a whole database: ${findings.join("; ")}. Nothing was changed.`,
+      "Give another instant or an earlier backup, or restore the backup alone, without --at. Please report this.",
+    );
+  const { counts } = survey?.facts ?? facts;
+  const { hashes } = survey ?? verified;
+  return { ...prepared, path, backup, facts, counts, hashes, manifest, kept };
+}
+
+/**
+ * Puts the database that `stage` makes in the place of another one. Killed before `decide`, everything is as before; killed after
+ * it, the next process that opens the database completes it.
+ */
+export async function replaceDatabase<T extends { kept: string | null }>(
+  path: string,
+  driver: DriverName,
+  act: Plan["act"],
+  stage: (lock: RestoreLock) => Promise<T>,
+): Promise<T> {
+  refuseInUse(path, openProcesses(path, driver));
+  using lock = RestoreLock.take(path, driver);
+  if (lock === null)
+    throw new HoldfastError(
+      "IN_USE",
+      `${path} is being restored or salvaged by another process.`,
+      "Try again when that process has ended.",
+    );
+  finishPlan(lock, path);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
-    const to = stagedPath(path);
-    const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
-    const audit = { action: "database.restored", name: basename(backup), after } as const;
-    const known: Known = {
-      epoch: epoch - 1,
-      commits: Math.max(there.known.commits, seen.commits),
-      key: Math.max(there.known.key, seen.key),
-    };
-    const task = {
-      ...(request.at === undefined ? {} : { replay: replayOf(path, driver, facts, request.at, manifest, lived) }),
-      driver,
-      from: backup,
-      sha256,
-      mode: modeOf(path, backup),
-      path: to,
-      known,
-      now: request.now,
-      by: request.by,
-      audit,
-    };
-    const { survey, ...prepared } = await runTask("restore", task, onProgress);
-    const findings = survey?.facts.findings ?? [];
-    if (findings.length > 0)
-      throw new HoldfastError(
-        "JOURNAL_GAP",
-        `The journal and the backup do not make a whole database: ${findings.join("; ")}. Nothing was changed.`,
-        "Give another instant or an earlier backup, or restore the backup alone, without --at. Please report this.",
-      );
-    const { counts } = survey?.facts ?? facts;
-    const { hashes } = survey ?? verified;
-    const restored: Restored = { ...prepared, path, backup, facts, counts, hashes, manifest, kept };
-    await before(restored);
-    const plan = { kept: kept ?? path, act: "restore" } as const;
+    const staged = await stage(lock);
+    const plan = { kept: staged.kept ?? path, act };
     await decide(lock, path, driver, plan);
     replaceFiles(path, plan);
     lock.clear();
-    passStep("restore:kept");
-    return restored;
+    passStep(`${act}:kept`);
+    return staged;
   } catch (error) {
     // A decided plan is not undone: the next process completes it.
     if (lock.plan()?.phase !== "switching") lock.clear();
@@ -135,12 +152,7 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
  * A process that opens the database takes its lock, then looks for a plan; a restore writes the plan, then looks for locks. So
  * at least one of the two sees the other.
  */
-export async function decide(
-  lock: RestoreLock,
-  path: string,
-  driver: DriverName,
-  plan: Pick<Plan, "kept" | "act">,
-): Promise<void> {
+async function decide(lock: RestoreLock, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
   lock.write({ ...plan, phase: "ready" });
   passStep(`${plan.act}:planned`);
   const until = performance.now() + CLOSING_MS;
@@ -183,10 +195,8 @@ function leftIn(path: string, driver: DriverName, databaseId: string, epoch: num
   return reading<Pick<Replay, "tail" | "newest">>(path, driver, nothing, (db) => {
     const id = scalar<string>(db, "select database_id from holdfast_database where id = 1");
     if (id !== databaseId || knownIn(db).epoch !== epoch || stateOf(db) === null) return nothing;
-    const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
-    const plain = rows.map(({ seq, kind, name, key, row, at }) => ({ seq, kind, name, key, row, at }));
     const newest = scalar<number | undefined>(db, "select seq from sqlite_sequence where name = 'holdfast_changes'") ?? null;
-    return { tail: [...plain, endOf(newest ?? 0, isCovered(db))], newest };
+    return { tail: [...unwrittenChanges(db), endOf(newest ?? 0, isCovered(db))], newest };
   });
 }
 
@@ -234,7 +244,7 @@ function modeOf(path: string, backup: string): number {
   return (statSync(path, { throwIfNoEntry: false }) ?? statSync(backup)).mode & 0o777;
 }
 
-export function refuseInUse(path: string, open: readonly OpenProcess[]): void {
+function refuseInUse(path: string, open: readonly OpenProcess[]): void {
   if (open.length === 0) return;
   const names = open.map(({ pid, program }) =>
     pid === null ? "a process" : `pid ${pid}${program === null ? "" : ` (${program})`}`,
@@ -246,20 +256,12 @@ export function refuseInUse(path: string, open: readonly OpenProcess[]): void {
   );
 }
 
-export function underWay(path: string): HoldfastError {
-  return new HoldfastError(
-    "IN_USE",
-    `${path} is being restored or salvaged by another process.`,
-    "Try again when that process has ended.",
-  );
-}
-
 /**
  * Puts the staged database in the place of the existing one, which is kept with its log. Every step can be repeated, by the next
  * process that finds the plan. The old log is renamed before the new database gets its name: SQLite would write a log that lies
  * beside another database into it. A database that was being switched to a write-ahead log has a rollback journal, too.
  */
-export function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
+function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
   const folder = dirname(path);
   if (existsSync(stagedPath(path))) {
     if (fileSize(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
@@ -276,7 +278,7 @@ export function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "a
   passStep(`${act}:installed`);
 }
 
-export function finishPlan(lock: RestoreLock, path: string): void {
+function finishPlan(lock: RestoreLock, path: string): void {
   const plan = lock.plan();
   if (plan?.phase === "switching") replaceFiles(path, plan);
   lock.clear();

@@ -8,8 +8,7 @@ import { passStep } from "../../../points.ts";
 import { checkFile } from "../damage/check.ts";
 import { connect, type DriverName } from "../../driver.ts";
 import { explain } from "../../faults.ts";
-import { identify } from "../salvage/salvage.ts";
-import { salvageInto } from "../salvage/task.ts";
+import { identify, salvageInto } from "../salvage/rebuild.ts";
 import { copyDatabase, copyFileSynced, digestFile, survey, type Survey, syncFile, syncFolder } from "./copy.ts";
 import { type Preparation, prepare, type Prepared } from "./prepare.ts";
 

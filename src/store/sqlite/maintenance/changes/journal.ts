@@ -75,6 +75,16 @@ export function stateOf(db: Connection): { active: boolean; signature: string } 
   return row === undefined ? null : { active: row[0] === 1, signature: row[1] };
 }
 
+/** Changes that are in no file of the journal yet. */
+export function unwrittenChanges(db: Connection): Change[] {
+  const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").rows() as Row[];
+  return rows.map(toChange);
+}
+
+function toChange([seq, kind, name, key, row, at]: Row): Change {
+  return { seq, kind, name, key, row, at };
+}
+
 function coverTables(db: Connection, by: Switching): void {
   const { tables, uncovered } = journaled(db);
   if (uncovered.length > 0) throw unsuitable(uncovered);
@@ -224,8 +234,7 @@ export class Drain {
         const rows = this.#sql.page.rows(writer.last, PAGE_ROWS) as Row[];
         const first = rows[0]?.[0];
         if (first === undefined) break;
-        const changes: Change[] = rows.map(([seq, kind, name, key, row, at]) => ({ seq, kind, name, key, row, at }));
-        this.#onDisk(() => writer.append(changes, first - 1));
+        this.#onDisk(() => writer.append(rows.map(toChange), first - 1));
       }
       const [version] = this.#sql.version.row() as [number];
       if (version !== this.#schema.version) this.#schema = { version, covered: isCovered(this.#db) };

@@ -44,20 +44,27 @@ export function replay(db: Connection, replay: Replay, onProgress: (done: number
   const { seq, at, broken, whole } = endOf(replay);
   if (broken !== null && !replay.partly) throw gap(broken, whole);
   const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
-  const triggers = db.prepare("select name, sql from sqlite_schema where type = 'trigger'").rows() as [string, string][];
-  // The changes that triggers made are in the journal, too.
-  for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
   let done = 0;
-  for (const change of changesAfter(replay)) {
-    if (change === "damaged" || change.kind === "unseen") continue;
-    if (change.seq > seq) break;
-    const sql = statementOf(change, tables);
-    if (sql === null) continue;
-    db.exec(sql);
-    if (++done % 1_000 === 0) onProgress(change.seq - replay.after, seq - replay.after);
-  }
-  for (const [, sql] of triggers) db.exec(sql);
+  // The changes that triggers made are in the journal, too.
+  withoutTriggers(db, () => {
+    for (const change of changesAfter(replay)) {
+      if (change === "damaged" || change.kind === "unseen") continue;
+      if (change.seq > seq) break;
+      const sql = statementOf(change, tables);
+      if (sql === null) continue;
+      db.exec(sql);
+      if (++done % 1_000 === 0) onProgress(change.seq - replay.after, seq - replay.after);
+    }
+  });
   return { reached: at, changes: done };
+}
+
+export function withoutTriggers<T>(db: Connection, run: () => T): T {
+  const triggers = db.prepare("select name, sql from sqlite_schema where type = 'trigger'").rows() as [string, string][];
+  for (const [name] of triggers) db.exec(`drop trigger ${quoted(name)}`);
+  const result = run();
+  for (const [, sql] of triggers) db.exec(sql);
+  return result;
 }
 
 /** The change to stop at: the end of the last commit that is not later than the given instant. What is later may be broken. */
@@ -114,7 +121,7 @@ const VALUES = new RegExp(`^${VALUE}(?:,${VALUE})*$`);
 const SETTINGS = new RegExp(`^"[^"]*(?:""[^"]*)*"=${VALUE}(?:,"[^"]*(?:""[^"]*)*"=${VALUE})*$`);
 
 /** Null: the change has no statement. Only values are taken from the journal's files. */
-function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<string, Journaled>): string | null {
+function statementOf({ kind, name, key, row }: Change, tables: ReadonlyMap<string, TableShape>): string | null {
   if (kind === "commit" || kind === "drained" || kind === "gap") return null;
   const table = tables.get(name ?? "");
   if (table === undefined) throw gap(`there is no table ${String(name)} in the backup`, null);
@@ -145,9 +152,12 @@ function gap(why: string, whole: number | null): HoldfastError {
   );
 }
 
-interface Journaled {
+/** A table as its rows are written and found again. */
+export interface TableShape {
   name: string;
+  type: "table" | "virtual" | "shadow";
   sql: string;
+  hasRowids: boolean;
   /** Columns, or the rowid if no column is it. */
   key: string[];
   columns: string[];
@@ -159,23 +169,27 @@ const OWN = new Set(["holdfast_changes", "holdfast_journal"]);
 const PREFIX = "holdfast_change_";
 
 /** Every table, also the user's; `uncovered`: virtual tables, whose rows no trigger sees. */
-export function journaled(db: Connection): { tables: Journaled[]; uncovered: string[] } {
+export function journaled(db: Connection): { tables: TableShape[]; uncovered: string[] } {
+  const all = tableShapes(db).filter(({ name }) => !OWN.has(name));
+  return {
+    tables: all.filter(({ type }) => type === "table"),
+    uncovered: all.filter(({ type }) => type === "virtual").map(({ name }) => name),
+  };
+}
+
+export function tableShapes(db: Connection): TableShape[] {
   const rows = db
     .prepare(
       `select list.name, list.type, list.wr, entry.sql from pragma_table_list as list
          join sqlite_schema as entry on entry.name = list.name and entry.type = 'table'
        where list.schema = 'main' and list.name not like 'sqlite\\_%' escape '\\' order by list.name`,
     )
-    .rows() as [string, string, number, string][];
-  const ours = rows.filter(([name]) => !OWN.has(name));
-  return {
-    tables: ours.filter(([, type]) => type === "table").map(([name, , wr, sql]) => describe(db, name, sql, wr === 1)),
-    uncovered: ours.filter(([, type]) => type === "virtual").map(([name]) => name),
-  };
+    .rows() as [string, TableShape["type"], number, string][];
+  return rows.map(([name, type, wr, sql]) => shapeOf(db, { name, type, sql, hasRowids: wr === 0 }));
 }
 
-function describe(db: Connection, name: string, sql: string, withoutRowid: boolean): Journaled {
-  const info = db.prepare("select name, type, pk from pragma_table_xinfo(?) where hidden = 0 order by cid").rows(name) as [
+function shapeOf(db: Connection, table: Pick<TableShape, "name" | "type" | "sql" | "hasRowids">): TableShape {
+  const info = db.prepare("select name, type, pk from pragma_table_xinfo(?) where hidden = 0 order by cid").rows(table.name) as [
     string,
     string,
     number,
@@ -185,14 +199,14 @@ function describe(db: Connection, name: string, sql: string, withoutRowid: boole
   const isAlias = primary.length === 1 && primary[0]?.[1].toUpperCase() === "INTEGER";
   const key = primary.map(([column]) => column);
   // A column that a user declares as an integer may hold anything.
-  const declared = isOwn(name) ? info.filter(([, type]) => type.toUpperCase() === "INTEGER").map(([column]) => column) : [];
-  if (withoutRowid) return { name, sql, columns, key, integers: new Set(declared) };
-  if (isAlias) return { name, sql, columns, key, integers: new Set([...declared, ...key]) };
+  const declared = isOwn(table.name) ? info.filter(([, type]) => type.toUpperCase() === "INTEGER").map(([column]) => column) : [];
+  if (!table.hasRowids) return { ...table, columns, key, integers: new Set(declared) };
+  if (isAlias) return { ...table, columns, key, integers: new Set([...declared, ...key]) };
   const taken = new Set(columns.map((column) => column.toLowerCase()));
   const free = ["rowid", "oid", "_rowid_"].find((one) => !taken.has(one));
   const rowid = free ?? "rowid";
   const integers = new Set(free === undefined ? declared : [...declared, free]);
-  return { name, sql, columns: [rowid, ...columns], key: [rowid], integers };
+  return { ...table, columns: [rowid, ...columns], key: [rowid], integers };
 }
 
 function isOwn(table: string): boolean {
@@ -200,7 +214,7 @@ function isOwn(table: string): boolean {
 }
 
 /** The same as long as no table changed its shape, and no trigger of the user was added, changed or removed. */
-export function signatureOf(tables: readonly Journaled[], triggers: readonly string[]): string {
+export function signatureOf(tables: readonly TableShape[], triggers: readonly string[]): string {
   return hash("sha256", JSON.stringify([tables.map(({ name, sql }) => [name, sql]), triggers]));
 }
 
@@ -215,7 +229,7 @@ export function triggersIn(db: Connection): { ours: string[]; others: string[] }
 }
 
 /** Each change of a row becomes a row of the journal in the same commit, its values as SQL literals. */
-export function triggersOf({ name, key, columns, integers }: Journaled): string[] {
+export function triggersOf({ name, key, columns, integers }: TableShape): string[] {
   const [table, text] = [quoted(name), literal(name)];
   const write = isOwn(name) ? (one: string) => `quote(${one})` : quoteExactly;
   const value = (row: string, column: string) => {

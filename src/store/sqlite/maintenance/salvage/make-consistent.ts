@@ -1,24 +1,13 @@
 import { randomUUID } from "node:crypto";
 import { NO_ENTRY } from "../../../../core/recovery/audit.ts";
-import type { Policy } from "../../../../core/jobs/retry.ts";
+import { checkRunOptions } from "../../../../core/jobs/run-options.ts";
 import { column, type Connection } from "../../driver.ts";
 import { fillChecksums } from "../damage/check.ts";
 
-const DEFAULT_POLICY: Policy = {
-  attempts: 3,
-  backoff: "exponential",
-  delay: 1_000,
-  maxDelay: 3_600_000,
-  crashes: 3,
-  onInterrupt: "retry",
-  timeout: 3_600_000,
-};
-
-export interface Adjustments {
-  /** Keys of jobs whose names are lost, so that no worker could run them. They are removed. */
-  nameless: number[];
-  bereft: number[];
-  abandoned: string[];
+interface Adjustments {
+  /** Keys of jobs that wait for lost ones. They are quarantined. */
+  quarantined: number[];
+  abandonedBuilds: string[];
   notes: string[];
 }
 
@@ -30,80 +19,84 @@ interface Options {
 
 /** Makes the tables agree where rows are lost, or older than others: it derives what it can, and leaves the rest to an operator. */
 export function makeConsistent(db: Connection, { now, databaseId, waitsLost }: Options): Adjustments {
-  const run = (sql: string) => db.prepare(sql).run();
-  const notes: string[] = [];
-  restoreSingleRows(db, now, databaseId, notes);
-  const nameless = column<number>(db, "select key from holdfast_jobs where lane not in (select id from holdfast_lanes)");
-  run("delete from holdfast_jobs where lane not in (select id from holdfast_lanes)");
-  replaceLostPolicies(db, notes);
-  run(
-    "insert or ignore into holdfast_ids (id, job, name, chosen) select job.id, job.key, lane.name, 1 from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane where job.id is not null",
+  const notes = [...restoreSingleRows(db, now, databaseId), ...removeNameless(db), ...replaceLostPolicies(db)];
+  db.exec(
+    `insert or ignore into holdfast_ids (id, job, name, chosen)
+       select job.id, job.key, lane.name, 1 from holdfast_jobs as job join holdfast_lanes as lane on lane.id = job.lane
+       where job.id is not null;
+     -- An id belongs to one job; a row that disagrees with the list of ids is older.
+     delete from holdfast_jobs
+       where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id);
+     delete from holdfast_ids
+       where exists (select 1 from holdfast_jobs as job where job.key = holdfast_ids.job and job.id is not holdfast_ids.id)`,
   );
-  // An id belongs to one job; a row that disagrees with the list of ids is older.
-  run(
-    "delete from holdfast_jobs where id is not null and key <> (select job from holdfast_ids where holdfast_ids.id = holdfast_jobs.id)",
-  );
-  run(
-    "delete from holdfast_ids where exists (select 1 from holdfast_jobs as job where job.key = holdfast_ids.job and job.id is not holdfast_ids.id)",
-  );
-  for (const table of ["holdfast_inputs", "holdfast_notes", "holdfast_attempts", "holdfast_waits"]) {
-    const gone = run(`delete from ${table} where job not in (select key from holdfast_jobs)`);
-    if (gone > 0) notes.push(`${gone} rows of ${table} were of jobs that are not there, and went with them.`);
-  }
-  const abandoned = abandonBuilds(db, now);
+  for (const table of ["holdfast_inputs", "holdfast_notes", "holdfast_attempts", "holdfast_waits"])
+    db.exec(`delete from ${table} where job not in (select key from holdfast_jobs)`);
+  const abandonedBuilds = abandonBuilds(db, now);
   resetLimits(db, now);
-  const bereft = releaseWaiting(db, now, waitsLost);
-  run("delete from holdfast_expiring");
-  run("update holdfast_queues set backfill = 0 where keep is not null");
-  recount(db);
+  const quarantined = releaseWaiting(db, now, waitsLost);
+  db.exec(
+    `delete from holdfast_expiring;
+     update holdfast_queues set backfill = 0 where keep is not null;
+     update holdfast_tally set n = 0;
+     insert into holdfast_tally (lane, state, n, ended)
+       select lane, state, count(*), count(*) from holdfast_jobs
+       where state in ('succeeded', 'failed', 'cancelled', 'quarantined') group by lane, state
+       on conflict (lane, state) do update set n = excluded.n, ended = max(ended, excluded.n)`,
+  );
   resetAuditHead(db);
   fillChecksums(db);
-  return { nameless, bereft, abandoned, notes };
+  return { quarantined, abandonedBuilds, notes };
 }
 
-function restoreSingleRows(db: Connection, now: number, databaseId: string | null, notes: string[]): void {
-  if (db.prepare("select 1 from holdfast_database where id = 1").row() === undefined) {
-    db.prepare("insert into holdfast_database (id, database_id, durability, created_at, epoch) values (1, ?, 'power', ?, 0)").run(
-      databaseId ?? randomUUID(),
-      now,
-    );
-    const id = databaseId === null ? "Which database it was is lost: it has a new id" : "Its first row is lost: it has its id";
-    notes.push(`${id}, and durability "power".`);
-  }
-  db.exec("insert or ignore into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0)");
-  // Higher than every number in a row that was read.
-  db.exec(`update holdfast_counter set lanes = (select count(*) from holdfast_lanes), settings = settings + 1,
-    commits = max(commits, coalesce((select max(fence) from holdfast_jobs), 0)),
-    jobs = max(jobs, coalesce((select max(job) from holdfast_ids), 0))`);
-  db.exec("insert or ignore into holdfast_recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0)");
-}
-
-function replaceLostPolicies(db: Connection, notes: string[]): void {
-  const missing = column<number>(
-    db,
-    "select distinct policy from holdfast_jobs where policy not in (select id from holdfast_policies)",
+function restoreSingleRows(db: Connection, now: number, databaseId: string | null): string[] {
+  const added = db
+    .prepare("insert or ignore into holdfast_database (id, database_id, durability, created_at) values (1, ?, 'power', ?)")
+    .run(databaseId ?? randomUUID(), now);
+  db.exec(
+    `insert or ignore into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0);
+     insert or ignore into holdfast_recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0);
+     -- Higher than every number in a row that was read.
+     update holdfast_counter set lanes = (select count(*) from holdfast_lanes), settings = settings + 1,
+       commits = max(commits, coalesce((select max(fence) from holdfast_jobs), 0)),
+       jobs = max(jobs, coalesce((select max(job) from holdfast_ids), 0))`,
   );
-  for (const [i, id] of missing.entries()) {
-    const body = JSON.stringify(DEFAULT_POLICY) + " ".repeat(i + 1);
-    db.prepare("insert into holdfast_policies (id, body) values (?, ?)").run(id, body);
-  }
-  if (missing.length > 0) notes.push("How often some jobs are tried again is lost: they have the defaults (3 attempts, 1 h).");
+  return added === 0
+    ? []
+    : [`The database has ${databaseId === null ? "a new id" : "its id"} and durability "power": its first row is lost.`];
+}
+
+/** No worker could run them. */
+function removeNameless(db: Connection): string[] {
+  const keys = column<number>(db, "delete from holdfast_jobs where lane not in (select id from holdfast_lanes) returning key");
+  return keys.length === 0 ? [] : [`Jobs whose names are lost were removed. Their keys: ${keys.join(", ")}.`];
+}
+
+function replaceLostPolicies(db: Connection): string[] {
+  const { policy } = checkRunOptions({}, "a salvaged job");
+  const replaced = db
+    .prepare(
+      `insert into holdfast_policies (id, body) select distinct policy, json_set(?, '$.salvaged', policy) from holdfast_jobs
+       where policy not in (select id from holdfast_policies)`,
+    )
+    .run(JSON.stringify(policy));
+  return replaced === 0 ? [] : ["How often some jobs are tried again is lost: they have the defaults (3 attempts, 1 h)."];
 }
 
 /** Targets and work items may be from different times; results are found by context, so the next build reuses them. */
 function abandonBuilds(db: Connection, now: number): string[] {
-  const open = "state not in ('SUCCESS', 'FAILED', 'ABANDONED')";
-  const builds = column<string>(db, `select id from holdfast_builds where ${open}`);
   db.prepare(
     `update holdfast_jobs set state = 'cancelled', gate = null, holder = null, worker = null, lease = null, expires_at = null, finished_at = ?
      where state in ('waiting', 'pending', 'running') and key in (select job from holdfast_work)`,
   ).run(now);
   db.exec("delete from holdfast_work; delete from holdfast_leads; update holdfast_build_stages set open = 0");
-  db.prepare(
+  return column(
+    db,
     `update holdfast_builds set state = 'ABANDONED', reason = 'abandoned', note = 'salvaged', seq = seq + 1, open = 0,
-       reserved_micros = 0, reserved_tokens = 0, blocked = null, finished_at = ? where ${open}`,
-  ).run(now);
-  return builds;
+       reserved_micros = 0, reserved_tokens = 0, blocked = null, finished_at = ?
+     where state not in ('SUCCESS', 'FAILED', 'ABANDONED') returning id`,
+    now,
+  );
 }
 
 /** Jobs pass their limits again when they are claimed next, which makes the counters anew. */
@@ -118,40 +111,33 @@ function resetLimits(db: Connection, now: number): void {
 
 /** Starts jobs all of whose upstream jobs have succeeded; quarantines jobs of which an upstream job may be lost. */
 function releaseWaiting(db: Connection, now: number, waitsLost: boolean): number[] {
-  const unblocked = "select key from holdfast_jobs where state = 'waiting' and key not in (select job from holdfast_waits)";
-  const bereft = new Set(column<number>(db, unblocked));
-  db.exec(`delete from holdfast_waits where job not in (select key from holdfast_jobs where state = 'waiting');
-    delete from holdfast_waits where upstream in (select key from holdfast_jobs where state = 'succeeded');
-    delete from holdfast_waits where upstream in (select job from holdfast_ids where ended = 'succeeded')`);
-  const start = db.prepare("update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where key = ?");
-  for (const key of column<number>(db, unblocked)) {
-    if (bereft.has(key)) continue;
-    if (waitsLost) bereft.add(key);
-    else start.run(now, key);
-  }
-  const gone = `select distinct job from holdfast_waits
-    where upstream not in (select key from holdfast_jobs where state in ('waiting', 'pending', 'running'))`;
-  for (const key of column<number>(db, gone)) bereft.add(key);
+  const unblocked = "state = 'waiting' and key not in (select job from holdfast_waits)";
+  const bereft = `state = 'waiting' and key in (select job from holdfast_waits
+    where upstream not in (select key from holdfast_jobs where state in ('waiting', 'pending', 'running')))`;
   const error = JSON.stringify({
     name: "SalvagedError",
     code: "UPSTREAM_LOST",
     message: "What it waited for was lost when the database was salvaged, or ended meanwhile. Retry it if it may run.",
   });
-  const quarantine = db.prepare("update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ? where key = ?");
-  const unwait = db.prepare("delete from holdfast_waits where job = ?");
-  for (const key of bereft) {
-    quarantine.run(error, now, key);
-    unwait.run(key);
-  }
-  return [...bereft];
-}
-
-function recount(db: Connection): void {
-  db.exec(`update holdfast_tally set n = 0`);
-  db.exec(`insert into holdfast_tally (lane, state, n, ended)
-    select lane, state, count(*), count(*) from holdfast_jobs
-    where state in ('succeeded', 'failed', 'cancelled', 'quarantined') group by lane, state
-    on conflict (lane, state) do update set n = excluded.n, ended = max(ended, excluded.n)`);
+  const quarantine = (which: string) =>
+    column<number>(
+      db,
+      `update holdfast_jobs set state = 'quarantined', error = ?, finished_at = ? where ${which} returning key`,
+      error,
+      now,
+    );
+  const quarantined = quarantine(unblocked);
+  db.exec(
+    `delete from holdfast_waits where upstream in (select key from holdfast_jobs where state = 'succeeded')
+       or upstream in (select job from holdfast_ids where ended = 'succeeded')`,
+  );
+  if (waitsLost) quarantined.push(...quarantine(unblocked));
+  else
+    db.prepare(`update holdfast_jobs set state = 'pending', gate = 'time', run_at = min(run_at, ?) where ${unblocked}`).run(now);
+  // A job in quarantine leaves those that wait for it bereft, too.
+  for (let more = quarantine(bereft); more.length > 0; more = quarantine(bereft)) quarantined.push(...more);
+  db.exec("delete from holdfast_waits where job not in (select key from holdfast_jobs where state = 'waiting')");
+  return quarantined;
 }
 
 /** The next entry is chained to the last one that was read; a gap before it stays visible. */
