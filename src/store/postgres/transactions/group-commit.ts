@@ -14,10 +14,9 @@ import { Stalled } from "./mutexes.ts";
 import { type Outcome, Receipts } from "./receipts.ts";
 import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import {
-  type Call,
   callsOf,
   type CallHints,
-  inputsOf,
+  halvesOf,
   isClaimOrSettle,
   type Item,
   type SingleRoute,
@@ -118,9 +117,8 @@ export class GroupCommit {
   }
 
   async #run(items: Item[]): Promise<void> {
-    let inSavepoints = false;
     for (let tries = 0, losses = 0, stalls = 0; ;) {
-      const outcome = await this.#transact(items, inSavepoints, tries < MAX_TRIES);
+      const outcome = await this.#transact(items);
       this.#lostSince = outcome !== "done" && outcome.lost ? (this.#lostSince ?? performance.now()) : null;
       if (outcome === "done") return;
       if (outcome.lost) {
@@ -129,17 +127,14 @@ export class GroupCommit {
         await this.#pause(losses++);
       } else if (outcome.error instanceof Stalled) {
         // Only the item that has to wait does, and it holds no lock that another item needs.
-        if (items.length > 1) {
-          for (const item of items) await this.#run([item]);
-          return;
-        }
+        if (items.length > 1) return this.#runEach(items.map((item) => [item]));
         this.#options.onStall();
         await this.#pause(stalls++);
       } else if (mayRunAgain(outcome.error) && ++tries < MAX_TRIES) {
         if (!(outcome.error instanceof RerunTransaction && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
-      } else if (!inSavepoints && callsOf(items) > 1 && !outcome.unknown) {
-        inSavepoints = true;
-        items = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
+      } else if (callsOf(items) > 1 && !outcome.unknown) {
+        // Only the call that fails is rejected: halving finds it.
+        return this.#runEach(halvesOf(items));
       } else {
         for (const { calls } of items) for (const call of calls) call.reject(explain(outcome.error, this.#writer.address));
         return;
@@ -147,8 +142,11 @@ export class GroupCommit {
     }
   }
 
-  /** One try. The first goes without savepoints, which only separate a bad item from the others. */
-  async #transact(items: Item[], inSavepoints: boolean, again: boolean): Promise<"done" | Failed> {
+  async #runEach(parts: readonly Item[][]): Promise<void> {
+    for (const part of parts) await this.#run(part);
+  }
+
+  async #transact(items: Item[]): Promise<"done" | Failed> {
     let session: Session;
     try {
       session = this.#writer.current ?? (await this.#writer.session());
@@ -164,16 +162,16 @@ export class GroupCommit {
     let receipt: number | null;
     let answer: () => void;
     try {
-      const atOnce = !inSavepoints && items.every(({ quick }) => quick);
+      const atOnce = items.every(({ quick }) => quick);
       const begin = this.#begin;
       // A single item takes its locks along with its first reads.
       const first = this.#options.first(state, items.length > 1 ? wantedBy(items) : []);
       first?.catch(() => {});
-      const done = first === null && !inSavepoints ? await this.#runSingle(session, state, items) : null;
+      const done = first === null ? await this.#runSingle(session, state, items) : null;
       if (done !== null) return done;
       if (!atOnce || first !== null) await state.begin(begin);
       await first;
-      const run = inSavepoints ? this.#eachInSavepoint(items, state, session, again) : together(items, state);
+      const run = together(items, state);
       run.catch(() => {});
       // If all is sent at once, the end goes with it, and so does the begin.
       if (atOnce) void state.end(this.#receipts).catch(() => {});
@@ -272,31 +270,6 @@ export class GroupCommit {
     // The next transaction is sent before the callers continue, so that the server does not wait for them.
     if (this.#waiting.isEmpty) answer();
     else process.nextTick(answer);
-  }
-
-  async #eachInSavepoint(items: Item[], state: Transaction, session: Session, again: boolean): Promise<() => void> {
-    const answers: (() => void)[] = [];
-    for (const item of items) {
-      const call = item.calls[0] as Call;
-      passPoint(item.operation, "begun");
-      await session.command("savepoint item");
-      const part = state.part();
-      try {
-        const [value] = await item.run(part, inputsOf(item));
-        await session.command("release item");
-        part.join(state);
-        answers.push(() => call.resolve(value));
-      } catch (error) {
-        const cause = part.cause(error);
-        part.stop(cause);
-        part.undo();
-        // An item that is overtaken again and again must not block the others.
-        if (session.isLost || isLost(cause) || (again && mayRunAgain(cause))) throw cause;
-        await session.command("rollback to item");
-        answers.push(() => call.reject(explain(cause, this.#writer.address)));
-      }
-    }
-    return () => answers.forEach((answer) => answer());
   }
 
   async #commit(session: Session, receipt: number | null): Promise<"yes" | Failed> {

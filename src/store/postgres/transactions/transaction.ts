@@ -65,7 +65,7 @@ export class Transaction extends ScriptTx implements Tx {
   queues: readonly string[] = [];
   readonly #session: Session;
   readonly #options: TransactionOptions;
-  #pipelined: PipelinedBegin | null;
+  #pipelined: PipelinedBegin | null = new PipelinedBegin();
   #begun: Promise<void> = Promise.resolve();
   readonly #undo: (() => void)[] = [];
   readonly #keep: (() => void)[] = [];
@@ -79,14 +79,13 @@ export class Transaction extends ScriptTx implements Tx {
   readonly #epoch: number;
   readonly #assumed: Partial<Record<Counted, number>> = {};
 
-  constructor(session: Session, options: TransactionOptions, within: Transaction | null = null) {
+  constructor(session: Session, options: TransactionOptions) {
     super(options.statements);
     this.#session = session;
     this.#options = options;
     this.#epoch = options.epoch.known;
     this.tallyShare = options.tallyShare();
-    this.at = within === null ? (options.injected ? options.clock.now() : null) : within.at;
-    this.#pipelined = within === null ? new PipelinedBegin() : null;
+    this.at = options.injected ? options.clock.now() : null;
   }
 
   now(): Promise<number> {
@@ -228,26 +227,6 @@ export class Transaction extends ScriptTx implements Tx {
 
   keep(): void {
     for (const keep of this.#keep) keep();
-  }
-
-  /** One item's part: its notifications are held back until it has succeeded. */
-  part(): Transaction {
-    const part = new Transaction(this.#session, this.#options, this);
-    part.isLate = this.isLate;
-    part.queues = this.queues;
-    return part;
-  }
-
-  join(whole: Transaction): void {
-    if (this.hasWritten) whole.hasWritten = true;
-    whole.entries.push(...this.entries);
-    whole.isLate = this.isLate;
-    whole.queues = this.queues;
-    for (const queue of this.committed.ready) whole.committed.ready.add(queue);
-    whole.committed.ended.push(...this.committed.ended);
-    whole.#undo.push(...this.#undo);
-    whole.#keep.push(...this.#keep);
-    Object.assign(whole.#assumed, this.#assumed);
   }
 }
 

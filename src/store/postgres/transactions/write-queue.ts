@@ -29,7 +29,7 @@ export interface SingleRoute<Input, T> {
   recall: (rows: Rows, outcome: Outcome, inputs: Input[]) => Promise<T[]>;
 }
 
-export interface Call {
+interface Call {
   input: unknown;
   resolve: (value: unknown) => void;
   reject: (reason: unknown) => void;
@@ -126,12 +126,18 @@ export async function together(items: Item[], state: Transaction): Promise<() =>
   return () => items.forEach(({ calls }, i) => calls.forEach((call, n) => call.resolve(results[i]?.[n])));
 }
 
-export function inputsOf({ calls }: Item): unknown[] {
+function inputsOf({ calls }: Item): unknown[] {
   return calls.map(({ input }) => input);
 }
 
 export function callsOf(items: readonly Item[]): number {
   return items.reduce((sum, { calls }) => sum + calls.length, 0);
+}
+
+export function halvesOf(items: readonly Item[]): Item[][] {
+  const single = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
+  const half = Math.ceil(single.length / 2);
+  return [single.slice(0, half), single.slice(half)];
 }
 
 export function splitAnswers<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
