@@ -22,7 +22,7 @@ export interface Excess {
 
 export interface Kept {
   set: ReadonlyMap<string, Pick<QueueSettings, "keep">>;
-  lanes: Iterable<Lane>;
+  lanes: Iterable<Pick<Lane, "id" | "queue">>;
   finished: Iterable<{ lane: number; state: FinishedState; n: number }>;
   /** Queues whose older jobs may be missing from the list of finished jobs. */
   unlisted: ReadonlySet<string>;

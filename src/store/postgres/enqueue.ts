@@ -37,7 +37,7 @@ interface Row {
   limits: string | null;
 }
 
-type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "waits" | "effects" | "events" | "batches"> & {
+type EnqueueParts = Pick<JobParts, "catalog" | "settings" | "limits" | "dependents" | "effects" | "events" | "batches"> & {
   /**
    * In a user's transaction, which may stay open for long. A job with limits waits for the next claim to admit it; if it took
    * its limits here, all claims of the queue would wait for that transaction.
@@ -294,7 +294,7 @@ export class Enqueue {
     await this.#admit(tx, rows);
     await Promise.all([this.#write(tx, now, rows), this.#addItems(tx, rows, batch)]);
     if (awaited.size > 0) await tx.rows(this.#sql.awaited, listOf([...awaited]));
-    await this.#parts.waits.add(tx, waits);
+    await runAsync(this.#parts.dependents.add(tx, waits));
     await this.#recordEvents(tx, rows);
     const cancelled = rows.filter(({ standing }) => standing.state === "cancelled");
     const ended = cancelled.map(({ key, lane }) => ({ job: key, lane, was: "waiting" }) as const);

@@ -63,8 +63,6 @@ export interface PostgresStoreOptions {
 
 const PATIENCE_MS = 10_000;
 
-const BACKFILL_WAIT_MS = 250;
-
 export class PostgresStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
@@ -301,27 +299,19 @@ export class PostgresStore implements Store {
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#parts.operate.cancel(tx, id));
+    return this.#parts.operate.cancel(id);
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#parts.operate.retry(tx, id));
+    return this.#parts.operate.retry(id);
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#parts.operate.prune(tx, filter));
+    return this.#parts.operate.prune(filter);
   }
 
-  async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { due, soon, unlisted } = await this.#parts.jobParts.retention.outstanding(
-      this.#opened.reader.rows,
-      this.#at(),
-      leastAge,
-    );
-    if (due) return this.#write("expire", (tx) => this.#parts.operate.expire(tx, { limit, leastAge, unlisted }));
-    // Other transactions have to commit first, without a notification: wait in real time, whatever clock is injected.
-    if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
-    return { removed: 0, more: soon };
+  expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
+    return this.#parts.operate.expire(limit, leastAge);
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {

@@ -1,8 +1,11 @@
 import { Attempts } from "../sql/attempts.ts";
 import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
+import { Dependents } from "../sql/dependents.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
+import { Cancel, Operate } from "../sql/operate.ts";
+import { Retention } from "../sql/retention.ts";
 import { Minutes } from "../sql/minutes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
@@ -24,12 +27,11 @@ import { LimitCache, Limits } from "./limits/limits.ts";
 import { queryDialect } from "./queries.ts";
 import { Queries } from "../sql/queries.ts";
 import { Events, JobEvents, EventNumbering } from "./events.ts";
-import { Cancel, Operate } from "./operate.ts";
+import { cancelDatabase, dependentsDatabase, operateDatabase, retentionDatabase } from "./operate.ts";
 import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
 import { Settings } from "./settings.ts";
-import { SettleEffects, Tally, Waits } from "./settle/settle-effects.ts";
-import { Retention } from "./settle/retention.ts";
+import { SettleEffects, Tally } from "./settle/settle-effects.ts";
 import { Checkpoints } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
@@ -63,13 +65,13 @@ export function storeParts(
   const recoveryLog = new RecoveryLog(dialect, outbox);
   const processes = new Processes(s, { ...opened, audit, time }, access);
   const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
-  const cancel = new Cancel(s, jobParts);
-  const settle = new Settle(s, { ...jobParts, random, cancel });
+  const { cancel, retention } = jobParts;
+  const settle = new Settle(s, { ...jobParts, random });
   const leases = new Leases(s, settle);
   const checkpoints = new Checkpoints(s, settle);
   const numbers = new EventNumbering(s, reader, access);
   const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
-  const hooks = workHooks(s, { jobParts, settle, cancel, notes: checkpoints, reader, access });
+  const hooks = workHooks(s, { jobParts, settle, notes: checkpoints, reader, access });
   const guards = { builds: UNGUARDED, targets: UNGUARDED, results: UNGUARDED };
   const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
   return {
@@ -83,7 +85,7 @@ export function storeParts(
     audit,
     builds,
     claim: new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows }),
-    operate: new Operate(s, { ...jobParts, cancel, audit }),
+    operate: new Operate(dialect, { cancel, retention, audit, batches, database: operateDatabase(s, jobParts) }, scripts),
     outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
     schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
     queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
@@ -132,12 +134,13 @@ export class JobParts {
   readonly settings: Settings;
   readonly tally: Tally;
   readonly outbox: Events;
-  readonly waits: Waits;
+  readonly dependents: Dependents;
   readonly events: JobEvents;
   readonly limits: Limits;
   readonly retention: Retention;
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
+  readonly cancel: Cancel;
   readonly buildsLock: OrderedLock;
   readonly batches: WorkBatches;
   readonly attempts: Attempts;
@@ -152,16 +155,18 @@ export class JobParts {
     const settings = (this.settings = new Settings(s, { ...options, locks, limitCache, counter }));
     const tally = (this.tally = new Tally(s));
     const outbox = (this.outbox = new Events(s));
-    const waits = (this.waits = new Waits(s));
     const events = (this.events = new JobEvents(s, { catalog, settings, outbox }));
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, limitCache }));
-    const retention = (this.retention = new Retention(s, { catalog, settings, tally }));
+    const retention = (this.retention = new Retention(dialectOf(s), retentionDatabase(s, { catalog, settings })));
     const database = workDatabase(s, { catalog, limits });
     const guards = { targets: UNGUARDED, results: UNGUARDED };
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
     this.attempts = new Attempts(dialectOf(s), UNGUARDED);
-    const effects = (this.effects = new SettleEffects(s, { catalog, tally, waits, limits, retention, events, batches }));
-    const parts = { catalog, settings, limits, waits, effects, events, batches };
+    const waiting = dependentsDatabase({ catalog, limits, events });
+    const dependents = (this.dependents = new Dependents(dialectOf(s), { batches, database: waiting }));
+    const effects = (this.effects = new SettleEffects({ tally, retention, dependents }));
+    const parts = { catalog, settings, limits, dependents, effects, events, batches };
+    this.cancel = new Cancel(dialectOf(s), { attempts: this.attempts, database: cancelDatabase(s, parts) });
     this.enqueue = new Enqueue(s, { ...parts, defersLimits: !options.canDeclare });
   }
 

@@ -5,7 +5,6 @@ import type { Catalog } from "./catalog.ts";
 import { RerunTransaction } from "./connection/faults.ts";
 import { listOf } from "./connection/driver.ts";
 import type { Limits } from "./limits/limits.ts";
-import type { Cancel } from "./operate.ts";
 import type { Checkpoints } from "./settle/checkpoints.ts";
 import type { Settle } from "./settle/settle.ts";
 import type { JobParts } from "./store-parts.ts";
@@ -33,10 +32,10 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
 
 export function workHooks(
   s: string,
-  parts: { jobParts: JobParts; settle: Settle; cancel: Cancel; notes: Checkpoints; reader: Reader; access: Access },
+  parts: { jobParts: JobParts; settle: Settle; notes: Checkpoints; reader: Reader; access: Access },
 ): WorkHooks {
-  const { jobParts, settle, cancel, notes, reader, access } = parts;
-  const { settings, limits, enqueue, catalog } = jobParts;
+  const { jobParts, settle, notes, reader, access } = parts;
+  const { settings, limits, enqueue, catalog, cancel } = jobParts;
   return {
     settings,
     cancel,

@@ -1,10 +1,8 @@
 import { ELSEWHERE, type JobRow, publicId } from "../job-row.ts";
 import { endedWithWork } from "../sql/builds/build-rows.ts";
-import { type AskedJobs, idParams, keyOf, type QueryDialect } from "../sql/queries.ts";
+import type { AskedJobs, QueryDialect } from "../sql/queries.ts";
 import type { JobState } from "../../core/jobs/job.ts";
-import type { JobKey } from "../../core/text/ids.ts";
 import { jobChecksum } from "./checksum.ts";
-import type { Connection, Statement } from "./driver.ts";
 import { damagedError } from "./jobs/damaged-jobs.ts";
 import { DIALECT } from "./scripts.ts";
 
@@ -117,18 +115,4 @@ function pendingKeys(newest: boolean): string {
 
 function ready(lane: string): string {
   return `from holdfast_jobs where lane = ${lane} and ${READY}`;
-}
-
-/** Finds the keys of public ids. */
-export class JobIds {
-  readonly #key: Statement;
-
-  constructor(db: Connection) {
-    this.#key = db.prepare(`select ${keyOf(DIALECT)} as key`);
-  }
-
-  /** A chosen id may outlive its job. */
-  keyOf(id: string): JobKey | null {
-    return (this.#key.get<{ key: JobKey | null }>(idParams(id)) as { key: JobKey | null }).key;
-  }
 }

@@ -275,22 +275,19 @@ export class SqliteStore implements Store {
   }
 
   cancel(id: string): Promise<boolean> {
-    return this.#write("cancel", (tx) => this.#parts.operate.cancel(tx, id));
+    return this.#parts.operate.cancel(id);
   }
 
   retry(id: string): Promise<boolean | "key-taken"> {
-    return this.#write("retry", (tx) => this.#parts.operate.retry(tx, id));
+    return this.#parts.operate.retry(id);
   }
 
-  async expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    const { settings, expiring } = this.#parts.enqueueParts;
-    const due = await this.#read(() => settings.now().hasRetention && expiring.isDue(this.clock.now(), leastAge));
-    if (!due) return { removed: 0, more: false };
-    return this.#write("expire", (tx) => this.#parts.operate.expire(tx, limit, leastAge));
+  expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
+    return this.#parts.operate.expire(limit, leastAge);
   }
 
   prune(filter: PruneFilter): Promise<number> {
-    return this.#write("prune", (tx) => this.#parts.operate.prune(tx, filter));
+    return this.#parts.operate.prune(filter);
   }
 
   #beWitness(token: string): void {

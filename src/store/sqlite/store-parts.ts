@@ -4,6 +4,7 @@ import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
+import { Cancel, Operate } from "../sql/operate.ts";
 import { Minutes } from "../sql/minutes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
@@ -17,7 +18,7 @@ import { DamagedJobs } from "./jobs/damaged-jobs.ts";
 import { EnqueueParts } from "./jobs/enqueue.ts";
 import { EVENT_GUARD, eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
-import { Cancel, Operate } from "./jobs/operate.ts";
+import { operateDatabase } from "./jobs/operate.ts";
 import { Notes } from "./jobs/settle-effects.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
 import type { Damage } from "./maintenance/damage/damage.ts";
@@ -25,7 +26,7 @@ import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
-import { JobIds, QUERY_DIALECT } from "./queries.ts";
+import { QUERY_DIALECT } from "./queries.ts";
 import {
   ATTEMPT_GUARD,
   AUDIT_GUARDS,
@@ -105,11 +106,12 @@ export class StoreParts {
     const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
-    const cancel = new Cancel(db, shared);
+    const database = operateDatabase(db, this.enqueueParts);
+    const cancel = new Cancel(DIALECT, { attempts, database });
     this.settle = new Settle(db, { ...shared, notes: this.notes, cancel });
     this.leases = new Leases(db, this.settle);
     this.queries = new Queries(DIALECT, QUERY_DIALECT, { lanes: this.enqueueParts.catalog, attempts }, scripts);
-    this.operate = new Operate(db, { ...shared, audit, ids: new JobIds(db), cancel });
+    this.operate = new Operate(DIALECT, { ...this.enqueueParts, cancel, audit, database }, scripts);
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);

@@ -8,7 +8,7 @@ import type { StoreAccess } from "./scripts.ts";
 import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import type { Cancel } from "./jobs/operate.ts";
+import type { Cancel } from "../sql/operate.ts";
 import type { Catalog } from "./jobs/catalog.ts";
 import type { EnqueueParts } from "./jobs/enqueue.ts";
 import type { Notes } from "./jobs/settle-effects.ts";

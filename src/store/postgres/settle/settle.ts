@@ -10,7 +10,6 @@ import type { EndedAttempt } from "../../sql/attempts.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
-import type { Cancel } from "../operate.ts";
 import { named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists, type Rows } from "../connection/driver.ts";
@@ -35,11 +34,8 @@ export class MoreFollows extends Error {}
 
 type SettleParts = Pick<
   JobParts,
-  "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts" | "waits"
-> & {
-  random: () => number;
-  cancel: Cancel;
-};
+  "catalog" | "settings" | "limits" | "events" | "effects" | "enqueue" | "batches" | "attempts" | "dependents" | "cancel"
+> & { random: () => number };
 
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
@@ -128,10 +124,11 @@ export class Settle {
     const jobs = limited.map(({ job }) => job);
     const ending = this.#successes.settle(tx, limited, "limited");
     // Another job may have begun to wait for one of them after that statement's snapshot.
-    const [ended, areAwaited] = await Promise.all([ending, this.#parts.effects.areAwaited(tx, jobs), locked, tx.now()]);
+    const [ended, areAwaited] = await Promise.all([ending, runAsync(this.#parts.dependents.areAny(tx, jobs)), locked, tx.now()]);
     for (const queue of this.#parts.limits.claimedIn([...ended])) tx.ready(queue);
     await this.#parts.limits.free(tx, ended);
-    if (areAwaited) await this.#parts.effects.succeeded(tx, [...ended]);
+    const succeeded = Array.from(ended, (job) => ({ job, state: "succeeded" }) as const);
+    if (areAwaited) await runAsync(this.#parts.dependents.follow(tx, await tx.now(), succeeded));
     return ended;
   }
 
@@ -323,11 +320,10 @@ export class Settle {
   /** A job that would run again, while another waits to replace it, is cancelled: the other one runs. */
   async #cancelReplaced(tx: Tx, moves: readonly Move[]): Promise<void> {
     const again = new Map(moves.filter(({ next }) => next.state === "pending").map(({ row, next }) => [row.key, next]));
-    if (again.size === 0 || !(await this.#parts.waits.areAny(tx, [...again.keys()]))) return;
-    const waits = await this.#parts.waits.behind(tx, [...again.keys()]);
-    const replaced = waits.filter(({ replaces }) => replaces).map(({ upstream }) => upstream);
+    if (again.size === 0) return;
+    const replaced = await runAsync(this.#parts.dependents.replaced(tx, [...again.keys()]));
     for (const job of replaced) (again.get(job) as Next).replaced = true;
-    if (replaced.length > 0) await this.#parts.cancel.quietly(tx, replaced);
+    if (replaced.length > 0) await runAsync(this.#parts.cancel.quietly(tx, replaced));
   }
 }
 

@@ -9,7 +9,6 @@ import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
 import type { Writer } from "../connection/connections.ts";
 import { JobParts } from "../store-parts.ts";
 import { longShare } from "../settle/settle-effects.ts";
-import { Cancel } from "../operate.ts";
 import { Settle } from "../settle/settle.ts";
 import { GroupCommit, type GroupCommitOptions } from "./group-commit.ts";
 import type { Transaction } from "./transaction.ts";
@@ -98,7 +97,7 @@ export class RowCommits {
 
   async #settle(tx: Transaction, jobParts: JobParts, settlement: Settlement, until: number): Promise<LeaseState> {
     const { s, random } = this.#parts;
-    const settle = new Settle(s, { ...jobParts, random, cancel: new Cancel(s, jobParts) });
+    const settle = new Settle(s, { ...jobParts, random });
     const [before] = await settle.fates(tx.rows, [settlement]);
     if (before !== "held") return before as LeaseState;
     await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));

@@ -1,4 +1,3 @@
-import type { JobState } from "../../../core/jobs/job.ts";
 import type { LeaseState, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { CostHistory } from "../../../core/pipelines/budget.ts";
 import type { Amount } from "../../../core/pipelines/cost.ts";
@@ -24,6 +23,7 @@ import type {
   WorkView,
 } from "../../work.ts";
 import { type BuildGuard, endedWithWork, Runs } from "../builds/build-rows.ts";
+import type { Cancel } from "../operate.ts";
 import {
   type Access,
   type Answer,
@@ -132,7 +132,7 @@ export class Work implements WorkStore {
     const batch = yield* this.#batches.ending(tx, items);
     if (batch === null) return 0;
     const jobs = items.map(({ job }) => job);
-    const dropped = yield* wait(this.#hooks.cancel.quietly(tx, jobs));
+    const dropped = yield* this.#hooks.cancel.quietly(tx, jobs);
     for (const [job, was] of dropped) batch.dropped(job, was);
     yield* this.#batches.close(tx, batch);
     return dropped.size;
@@ -248,7 +248,7 @@ function workSql(dialect: Dialect) {
 export interface ListingParts {
   batches: WorkBatches;
   /** Cancels jobs without an audit entry; answers those that had not ended, and their states before. */
-  cancel: { quietly(tx: Tx, jobs: readonly JobKey[]): Answer<Map<JobKey, JobState>> };
+  cancel: Pick<Cancel, "quietly">;
   enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
   notes: { saveCheckpoint(tx: Tx, lease: LeaseRef, value: string): Answer<unknown> };
   settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<LeaseState[]> };
@@ -310,7 +310,7 @@ export class Listing {
       ...targets.filter(({ flow }) => flow !== null).flatMap((one) => loaded.changed(now, spend, segment, one, drop)),
       ...gone.flatMap((one) => loaded.gone(now, spend, segment, one, drop)),
     ];
-    if (dropped.size > 0) for (const [job, was] of yield* wait(cancel.quietly(tx, [...dropped]))) loaded.dropped(job, was);
+    if (dropped.size > 0) for (const [job, was] of yield* cancel.quietly(tx, [...dropped])) loaded.dropped(job, was);
     // The place of a cancelled item is free for the item that follows it.
     yield* batches.write(tx, loaded);
     if (jobs.length > 0) yield* wait(enqueue.run(tx, jobs, loaded));

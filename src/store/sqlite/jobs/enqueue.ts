@@ -13,6 +13,8 @@ import type { JobState } from "../../../core/jobs/job.ts";
 import { limitsText } from "../../../core/limits/limit-gate.ts";
 import { type JobKey, parseGeneratedId } from "../../../core/text/ids.ts";
 import { ELSEWHERE, isLarge, metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../../job-row.ts";
+import { Dependents } from "../../sql/dependents.ts";
+import { Retention } from "../../sql/retention.ts";
 import { runSync } from "../../sql/script.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { ArtifactCheck } from "../../sql/work/work-batch.ts";
@@ -27,8 +29,8 @@ import { RESULT_GUARD, TARGET_GUARD, workDatabase } from "../work.ts";
 import { Catalog, Settings } from "./catalog.ts";
 import { Events, JobEvents } from "./events.ts";
 import { Limits } from "./limits.ts";
-import { Expiring } from "./operate.ts";
-import { SettleEffects, Tally, Waits } from "./settle-effects.ts";
+import { dependentsDatabase, retentionDatabase } from "./operate.ts";
+import { SettleEffects, Tally } from "./settle-effects.ts";
 
 const ROWS = 25;
 
@@ -58,6 +60,8 @@ export class Enqueue {
         `insert into holdfast_jobs (${COLUMNS}, scheduled_for, limits, meta, error, finished_at)
          values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
       ),
+      state: db.prepare("select state from holdfast_jobs where key = ?"),
+      remembered: db.prepare("select ended from holdfast_ids where id = ? and ended is not null"),
       insertInput: db.prepare("insert into holdfast_inputs (job, body) values (?, ?)"),
       insertId: db.prepare("insert into holdfast_ids (id, job, name, chosen, checksum) values (?, ?, ?, ?, ?)"),
       byId: db.prepare("select name, job from holdfast_ids where id = ?"),
@@ -223,7 +227,13 @@ export class Enqueue {
     const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
     this.#sql.insertWhole.run(...values, row.checksum, row.scheduledFor, limits, row.meta, error, endedAt);
     if (state === "cancelled") this.#parts.effects.add(key, lane, "cancelled");
-    if (state === "waiting") for (const { job } of standing.for) this.#parts.waits.add(key, job);
+    if (state === "waiting")
+      runSync(
+        this.#parts.dependents.add(
+          tx,
+          standing.for.map(({ job: upstream }) => ({ job: key, upstream })),
+        ),
+      );
     return state;
   }
 
@@ -255,7 +265,9 @@ export class Enqueue {
 
   #upstream(id: string): Upstream | undefined {
     const found = this.#find(id);
-    const state = this.#parts.waits.stateOf(id, found?.key ?? null);
+    // The state of a pruned job is found by the id that its caller chose.
+    const row = (found === undefined ? undefined : this.#sql.state.row(found.key)) ?? this.#sql.remembered.row(id);
+    const state = (row?.[0] ?? null) as JobState | null;
     return found === undefined || state === null ? undefined : { id, job: found.key, state };
   }
 
@@ -312,10 +324,10 @@ export class EnqueueParts {
   readonly settings: Settings;
   readonly tally: Tally;
   readonly events: Events;
-  readonly waits: Waits;
+  readonly dependents: Dependents;
   readonly jobEvents: JobEvents;
   readonly limits: Limits;
-  readonly expiring: Expiring;
+  readonly retention: Retention;
   readonly effects: SettleEffects;
   readonly enqueue: Enqueue;
   readonly batches: WorkBatches;
@@ -328,13 +340,13 @@ export class EnqueueParts {
     this.settings = new Settings(db, options);
     this.tally = new Tally(db);
     this.events = new Events(db);
-    this.waits = new Waits(db);
     this.jobEvents = new JobEvents(db, this);
     this.limits = new Limits(db, this);
-    this.expiring = new Expiring(db, this);
+    this.retention = new Retention(DIALECT, retentionDatabase(this));
     const guards = { targets: TARGET_GUARD, results: RESULT_GUARD };
     const database = workDatabase(db, this.catalog);
     this.batches = new WorkBatches(DIALECT, { ...options, settings: this.settings, database, guards });
+    this.dependents = new Dependents(DIALECT, { batches: this.batches, database: dependentsDatabase(db, this) });
     this.effects = new SettleEffects(db, this);
     this.enqueue = new Enqueue(db, this);
     this.#sql = {

@@ -1,49 +1,27 @@
-import { dependentsOf, isEarly, upstreamEnded, type Wait } from "../../../core/jobs/admission.ts";
-import type { FinishedState, JobState } from "../../../core/jobs/job.ts";
+import type { FinishedState } from "../../../core/jobs/job.ts";
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { damagedRow } from "../../../core/text/errors.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
-import { COUNTED, ELSEWHERE, publicId, type Tallied } from "../../job-row.ts";
+import { COUNTED } from "../../job-row.ts";
+import type { FinishedJob } from "../../sql/retention.ts";
 import { runSync } from "../../sql/script.ts";
 import type { ProgressReport } from "../../store.ts";
-import { type CheckedJob, isIntact, jobChecksum, rowChecksum } from "../checksum.ts";
-import type { Connection } from "../driver.ts";
+import { isIntact, rowChecksum } from "../checksum.ts";
+import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { JobParts } from "./enqueue.ts";
 
-interface Ended {
-  job: JobKey;
-  lane: number;
-  state: FinishedState;
-}
-
-type WaitingRow = [key: JobKey, lane: number, priority: number, runAt: number, createdAt: number, limits: string | null];
-
-/** A job that ends other than succeeded cancels, in the same transaction, those that were to come after it, and those after them. */
+/** What follows from the end of a job: counts, retention, and the jobs that come after it. */
 export class SettleEffects {
   readonly #parts: JobParts;
-  readonly #sql;
+  readonly #anyWaits: Statement;
   /** Whether another job may wait for an ended one, or ended jobs are not kept for ever. */
   #followed = true;
-  #ended: Ended[] = [];
+  #ended: FinishedJob[] = [];
 
   constructor(db: Connection, parts: JobParts) {
     this.#parts = parts;
-    const these = "key in (select value from json_each(?)) and state = 'waiting'";
-    this.#sql = {
-      waiting: db.prepare(
-        `select key, lane, priority, run_at, created_at, limits from holdfast_jobs where ${these} order by key`,
-      ),
-      unblock: db.prepare(`update holdfast_jobs set state = 'pending', gate = ? where ${these}`),
-      behind: db.prepare(
-        `select key, lane, priority, policy, created_at, id, slot, coalesce(body, input) as input, scheduled_for, limits, meta
-         from holdfast_jobs left join holdfast_inputs on job = key and input = '${ELSEWHERE}'
-         where key in (select value from json_each(:keys)) and slot >= char(10) and slot < char(11)`,
-      ),
-      setSlot: db.prepare("update holdfast_jobs set slot = ?, checksum = ? where key = ?"),
-      cancel: db.prepare(`update holdfast_jobs set state = 'cancelled', error = ?, finished_at = ? where ${these}`),
-      idOf: db.prepare("select created_at, id from holdfast_jobs where key = ?"),
-    };
+    this.#anyWaits = db.prepare("select 1 from holdfast_waits limit 1");
   }
 
   /** Called before a batch ends: if nothing follows from an end, none is recorded. */
@@ -70,126 +48,16 @@ export class SettleEffects {
   }
 
   #follow(tx: Tx): void {
-    const forgetting = this.#parts.settings.at(tx.settings).hasRetention;
-    const waited = this.#parts.waits.any();
+    const { settings, retention, dependents } = this.#parts;
+    const forgetting = settings.at(tx.settings).hasRetention;
+    const waited = this.#anyWaits.row() !== undefined;
     while (this.#ended.length > 0) {
       const ended = this.#ended;
       this.#ended = [];
-      if (forgetting) this.#parts.expiring.add(ended, tx.now);
-      if (waited) this.#endWaits(tx, ended);
+      if (forgetting) runSync(retention.add(tx, ended, tx.now));
+      const cancelled = waited ? runSync(dependents.follow(tx, tx.now, ended)) : [];
+      for (const { job, lane, state } of cancelled) this.add(job, lane, state);
     }
-  }
-
-  #endWaits(tx: Tx, ended: readonly Ended[]): void {
-    const states = new Map(ended.map(({ job, state }) => [job, state]));
-    const pairs = this.#parts.waits.behind([...states.keys()]);
-    if (pairs.length === 0) return;
-    const { cancelled, unblocked } = dependentsOf(pairs, states);
-    this.#parts.waits.over([...states.keys()], [...cancelled.keys()]);
-    for (const [upstream, jobs] of Map.groupBy(cancelled.keys(), (job) => cancelled.get(job) as JobKey)) {
-      this.#cancelBehind(tx, jobs, upstream, states.get(upstream) as FinishedState);
-    }
-    const free = this.#parts.waits.free(unblocked);
-    this.#takeSlots(free);
-    this.#unblocked(tx, free);
-    tx.wrote();
-  }
-
-  /** A job that waited to replace another has the slot of that one from now on. */
-  #takeSlots(jobs: readonly JobKey[]): void {
-    if (jobs.length === 0) return;
-    for (const row of this.#sql.behind.all<CheckedJob & { slot: string }>({ keys: JSON.stringify(jobs) })) {
-      const slot = row.slot.slice(1);
-      this.#sql.setSlot.run(slot, jobChecksum({ ...row, slot }), row.key);
-    }
-  }
-
-  #unblocked(tx: Tx, jobs: readonly JobKey[]): void {
-    const open: JobKey[] = [];
-    const timed: JobKey[] = [];
-    for (const [key, lane, priority, runAt, createdAt, limits] of this.#waitingOf(jobs)) {
-      if (isEarly(runAt, createdAt, tx.now)) timed.push(key);
-      else if (limits === null) open.push(key);
-      else this.#sql.unblock.run(this.#parts.limits.in(tx).admit({ key, lane, priority, limits }), JSON.stringify([key]));
-      tx.ready(this.#parts.catalog.lane(lane).queue);
-    }
-    if (open.length > 0) this.#sql.unblock.run(null, JSON.stringify(open));
-    if (timed.length > 0) this.#sql.unblock.run("time", JSON.stringify(timed));
-  }
-
-  #cancelBehind(tx: Tx, jobs: readonly JobKey[], upstream: JobKey, state: FinishedState): void {
-    const [createdAt, id] = this.#sql.idOf.row(upstream) as [number, string | null];
-    const rows = this.#waitingOf(jobs);
-    const error = JSON.stringify(upstreamEnded(publicId(id, createdAt, upstream), state));
-    this.#sql.cancel.run(error, tx.now, JSON.stringify(jobs));
-    for (const [key, lane] of rows) {
-      this.#parts.jobEvents.addIfEnabled(tx, "job.cancelled", lane, key);
-      this.add(key, lane, "cancelled");
-    }
-    const cancelled = rows.map(([job, lane]) => ({ job, lane, was: "waiting" }) as const);
-    runSync(this.#parts.batches.cancelled(tx, tx.now, cancelled));
-  }
-
-  #waitingOf(jobs: readonly JobKey[]): WaitingRow[] {
-    return jobs.length === 0 ? [] : (this.#sql.waiting.rows(JSON.stringify(jobs)) as WaitingRow[]);
-  }
-}
-
-export class Waits {
-  readonly #sql;
-
-  constructor(db: Connection) {
-    this.#sql = {
-      any: db.prepare("select 1 from holdfast_waits limit 1"),
-      add: db.prepare("insert into holdfast_waits (job, upstream) values (?, ?) on conflict do nothing"),
-      waiting: db.prepare(
-        `select wait.job, wait.upstream, coalesce(job.slot >= char(10) and job.slot < char(11), 0) from json_each(?) as ended
-         cross join holdfast_waits as wait on wait.upstream = ended.value
-         left join holdfast_jobs as job on job.key = wait.job order by wait.job`,
-      ),
-      removeBehind: db.prepare("delete from holdfast_waits where upstream in (select value from json_each(?))"),
-      removeOf: db.prepare("delete from holdfast_waits where job in (select value from json_each(?))"),
-      free: db.prepare(
-        "select value from json_each(?) as one where not exists (select 1 from holdfast_waits where job = one.value)",
-      ),
-      removeAll: db.prepare("delete from holdfast_waits where job = ?"),
-      state: db.prepare("select state from holdfast_jobs where key = ?"),
-      remembered: db.prepare("select ended from holdfast_ids where id = ? and ended is not null"),
-    };
-  }
-
-  any(): boolean {
-    return this.#sql.any.row() !== undefined;
-  }
-
-  add(job: JobKey, upstream: JobKey): void {
-    this.#sql.add.run(job, upstream);
-  }
-
-  /** Null: unknown. The state of a pruned job is found by the id that its caller chose. */
-  stateOf(id: string, key: JobKey | null): JobState | null {
-    const row = (key === null ? undefined : this.#sql.state.row(key)) ?? this.#sql.remembered.row(id);
-    return (row?.[0] ?? null) as JobState | null;
-  }
-
-  behind(ended: readonly JobKey[]): Wait[] {
-    return this.#sql.waiting.rows(JSON.stringify(ended)).map(([job, upstream, replaces]) => {
-      return { job: job as JobKey, upstream: upstream as JobKey, replaces: replaces === 1 };
-    });
-  }
-
-  over(upstreams: readonly JobKey[], jobs: readonly JobKey[]): void {
-    this.#sql.removeBehind.run(JSON.stringify(upstreams));
-    if (jobs.length > 0) this.#sql.removeOf.run(JSON.stringify(jobs));
-  }
-
-  free(jobs: readonly JobKey[]): JobKey[] {
-    if (jobs.length === 0) return [];
-    return this.#sql.free.rows(JSON.stringify(jobs)).map(([job]) => job as JobKey);
-  }
-
-  forget(job: JobKey): void {
-    this.#sql.removeAll.run(job);
   }
 }
 
@@ -205,7 +73,6 @@ export class Tally {
          on conflict (lane, state) do update set ${COUNTED}`,
       ),
       subtract: db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?"),
-      all: db.prepare("select lane, state, n, ended, since, fresh, before from holdfast_tally"),
     };
   }
 
@@ -228,10 +95,6 @@ export class Tally {
 
   forget(): void {
     this.#sums.clear();
-  }
-
-  all(): Tallied[] {
-    return this.#sql.all.all<Tallied>();
   }
 }
 

@@ -6,6 +6,7 @@ import { isFinished, type JobState } from "../../../core/jobs/job.ts";
 import { type LeaseState, leaseState, type HeldLease, type LeaseRef } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { Attempts } from "../../sql/attempts.ts";
+import type { Cancel } from "../../sql/operate.ts";
 import { type ReclaimedLease, runSync, type Tx as ScriptTx } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
@@ -13,7 +14,6 @@ import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { ClaimedLanes } from "./claim.ts";
-import type { Cancel } from "./operate.ts";
 import type { Notes } from "./settle-effects.ts";
 import type { JobParts } from "./enqueue.ts";
 
@@ -114,7 +114,7 @@ export class Settle {
     const work = this.#work;
     if (work !== null) runSync(this.#parts.batches.write(tx, work));
     this.#parts.effects.write(tx);
-    if (this.#replaced.length > 0) this.#parts.cancel.quietly(tx, this.#replaced.splice(0));
+    if (this.#replaced.length > 0) runSync(this.#parts.cancel.quietly(tx, this.#replaced.splice(0)));
     if (work === null) return;
     if (this.#next.length > 0) this.#parts.enqueue.run(tx, this.#next, work);
     runSync(this.#parts.batches.close(tx, work));
@@ -196,7 +196,7 @@ export class Settle {
     );
     tx.wrote();
     if (isFinished(next.state)) this.#parts.effects.add(lease.job, lane, next.state);
-    else if (this.#hasWaits && this.#parts.waits.behind([lease.job]).some(({ replaces }) => replaces)) {
+    else if (this.#hasWaits && runSync(this.#parts.dependents.replaced(tx, [lease.job])).length > 0) {
       next.replaced = true;
       this.#replaced.push(lease.job);
     }
