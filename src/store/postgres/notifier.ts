@@ -2,11 +2,9 @@ import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { Value } from "./connection/driver.ts";
 import { codeOf } from "./connection/faults.ts";
 
-/** Minimum time between two notifications: while another process listens, and while none does. */
-const NOTIFY_INTERVAL_MS = 2;
-const UNHEARD_INTERVAL_MS = 100;
+/** Minimum time between two notifications: while another process listens, while none does, and while the server cannot deliver. */
+const NOTIFY_INTERVAL_MS = { heard: 2, unheard: 100, undelivered: 1_000 } as const;
 const LISTENER_CHECK_MS = 1_000;
-const PAUSE_MS = 1_000;
 const CLOSE_TIMEOUT_MS = 1_000;
 /** PostgreSQL rejects 8,000 bytes and more. */
 const MAX_BYTES = 7_900;
@@ -43,8 +41,7 @@ export class Notifier {
   #timer: NodeJS.Timeout | null = null;
   #sentAt = Number.NEGATIVE_INFINITY;
   #checkedAt = Number.NEGATIVE_INFINITY;
-  #isHeard = false;
-  #isPaused = false;
+  #state: keyof typeof NOTIFY_INTERVAL_MS = "unheard";
   #isClosed = false;
 
   constructor(schema: string, from: string, send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>) {
@@ -57,10 +54,8 @@ export class Notifier {
   /** The statement to send right behind a commit; the caller passes its answer to `answered`. Null: the caller calls `add`. */
   behind(committed: Committed): Statement | null {
     const isUrgent = committed.ready.size + committed.ended.length > 0;
-    if (!isUrgent || !this.#isHeard || this.#isPending || this.#isPaused || this.#underWay !== null || this.#isClosed)
-      return null;
-    if (performance.now() < this.#sentAt + NOTIFY_INTERVAL_MS) return null;
-    return this.#statement(committed);
+    if (!isUrgent || this.#state !== "heard" || this.#isPending || this.#underWay !== null || this.#isClosed) return null;
+    return performance.now() < this.#sentAt + NOTIFY_INTERVAL_MS.heard ? null : this.#statement(committed);
   }
 
   add({ ready, ended }: Committed): void {
@@ -74,10 +69,9 @@ export class Notifier {
     const sent = this.#underWay;
     this.#underWay = null;
     if ("rows" in answer) {
-      this.#isHeard = answer.rows.length > 0;
-      this.#isPaused = false;
+      this.#state = answer.rows.length > 0 ? "heard" : "unheard";
     } else if (isUndelivered(answer.error) && sent !== null) {
-      this.#isPaused = true;
+      this.#state = "undelivered";
       // Holders of ended leases notice that by themselves; jobs that can be claimed would wait.
       return this.add({ ready: sent.ready, ended: [] });
     }
@@ -103,8 +97,7 @@ export class Notifier {
     if (!this.#isPending || this.#underWay !== null || this.#isClosed) return;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    const wait = this.#isPaused ? PAUSE_MS : this.#isHeard ? NOTIFY_INTERVAL_MS : UNHEARD_INTERVAL_MS;
-    const left = this.#sentAt + wait - performance.now();
+    const left = this.#sentAt + NOTIFY_INTERVAL_MS[this.#state] - performance.now();
     if (left <= 0) this.#sending = this.#sendPending();
     else this.#timer = setTimeout(() => this.#schedule(), left).unref();
   }
@@ -128,9 +121,9 @@ export class Notifier {
     this.#sentAt = now;
     const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
     const text = notificationText({ from: this.#from, ready: [...ready], ended: pairs });
-    if (this.#isHeard && !this.#isPaused && now < this.#checkedAt + LISTENER_CHECK_MS) return [NOTIFY, this.#channel, text];
+    if (this.#state === "heard" && now < this.#checkedAt + LISTENER_CHECK_MS) return [NOTIFY, this.#channel, text];
     this.#checkedAt = now;
-    return [this.#isPaused ? TRY_LISTENERS : NOTIFY_LISTENERS, this.#channel, text, this.#listeners, this.#from];
+    return [NOTIFY_LISTENERS, this.#channel, text, this.#listeners, this.#from];
   }
 }
 
@@ -168,12 +161,9 @@ function isUndelivered(error: unknown): boolean {
  * A commit that notifies waits for all others on the server, and one of them may wait for a replica that is down: the timeout
  * bounds that. Nor does a hint wait for the disk.
  */
-const notifySql = (lockTimeout: string): string =>
-  `select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '${lockTimeout}', true)`;
-const NOTIFY = notifySql("1s");
+const NOTIFY = `
+  select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '250ms', true)`;
 /** No row, and no notification, while no other store listens. Every role may see the names of connections. */
-const IF_LISTENERS = `where exists (
-    select 1 from pg_stat_activity
-    where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;
-const NOTIFY_LISTENERS = `${NOTIFY} ${IF_LISTENERS}`;
-const TRY_LISTENERS = `${notifySql("100ms")} ${IF_LISTENERS}`;
+const NOTIFY_LISTENERS = `${NOTIFY} where exists (
+  select 1 from pg_stat_activity
+  where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;
