@@ -125,11 +125,11 @@ const LANES = `
     unnest($5::integer[], $6::text[], $7::bigint[], $8::integer[], $9::integer[], $10::integer[], $11::integer[])
       as lane (id, queue, lease, most, place, source, budget)`;
 
-const startedSql = (s: string, returned: string): string => `
+const startedSql = (s: string): string => `
     job as (
       update ${s}.jobs as job set ${startSql("chosen.lease")}
       from chosen, given where job.ctid = chosen.spot
-      returning ${returned}),
+      returning ${STARTED}),
     started as (${startedBySpotSql(s)})`;
 
 /**
@@ -159,40 +159,40 @@ export function claimSql(s: string): string {
           where not suspect or rank = 1) as head
         where nth <= budget) as head
       where turn <= $12 order by place, turn limit $4),
-    ${startedSql(s, STARTED)}
+    ${startedSql(s)}
     select * from job`;
 }
 
-export type SingleStarted = [
-  key: JobKey | null,
-  priority: number | null,
-  policy: number,
-  attempt: number | null,
-  createdAt: number,
-  id: string | null,
-  input: string | null,
-  scheduledFor: number | null,
-  lane: number,
-  fence: Fence,
+/** The answer of a single statement: a row for each job, and one without a job that has these columns instead. */
+export type SingleRow = [...Started, ...Common];
+type Common = [
   now: number,
-  isRefused: boolean | null,
+  isRefused: boolean,
   /** If fewer were claimed than wanted: whether other jobs are locked or may not be claimed. */
   more: boolean | null,
   nextAt: number | null,
   verdict: null,
 ];
 
-const SINGLE_STARTED = `job.key, nullif(job.priority, 0), job.policy, nullif(job.attempt, 1), job.created_at, job.id, job.input,
-        job.scheduled_for, job.lane`;
+export function startedIn(rows: readonly SingleRow[]): Started[] {
+  return rows.filter(([key]) => key !== null) as readonly unknown[] as Started[];
+}
+
+export function commonIn(rows: readonly SingleRow[]): Common {
+  return (rows.find(([key]) => key === null) as SingleRow).slice(STARTED_COLUMNS) as Common;
+}
+
+const NO_JOB = `null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
+        null::bigint, null::bigint, null::boolean, null::integer, null::bigint`;
+const STARTED_COLUMNS = 13;
 
 const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string) => (verdict: string) =>
   `
-      select null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-        null::integer, fence, now, ${isRefused},
+      select ${NO_JOB}, now, ${isRefused},
         case when cardinality(${spots}) < $4 then exists (
           select 1 from ${s}.jobs where lane = ${lanes} and ${READY} and ctid <> all(${spots})) end,
         next_at, ${verdict} from given
-      union all select *, null, null, null, null, null, null from job`;
+      union all select *, null, null, null, null, null from job`;
 
 const refusedSql = (s: string, lanes: string, queues: string): string => `
           next_at <= now
@@ -217,7 +217,7 @@ export function singleLaneClaimSql(s: string): SingleStatement {
       job as (
         update ${s}.jobs as job set ${startSql("$7::bigint")}
         from given where job.ctid = any((select spots from given)::tid[])
-        returning ${SINGLE_STARTED}),
+        returning ${STARTED}),
       started as (${startedInLaneSql(s, "$7::bigint")})`,
     values: 7,
     made: "fence, null, null from given",
@@ -247,7 +247,7 @@ export function singleClaimSql(s: string): SingleStatement {
         select spot, key, lease from head where turn <= $12 and (
           (select count(*) from head where turn <= $12) >= $4 or not exists (select 1 from head where turn > $12))
         order by place, turn limit $4),
-      ${startedSql(s, SINGLE_STARTED)}`,
+      ${startedSql(s)}`,
     values: 12,
     made: "fence, null, null from given",
     wrote: "exists (select 1 from chosen)",

@@ -14,15 +14,17 @@ import {
   byStartedTurn,
   type ClaimLocks,
   claimSql,
+  commonIn,
   holdsSuspect,
   isSuspect,
   laneOf,
   LOCKED,
   singleClaimSql,
   singleLaneClaimSql,
-  type SingleStarted,
+  type SingleRow,
   STARTED,
   type Started,
+  startedIn,
   toClaimed,
 } from "./claim-statements.ts";
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
@@ -184,7 +186,7 @@ export class Claim {
     tx.assume("lanes", this.#parts.catalog.counted);
     const { max, holder } = request;
     const read = (rows: readonly (readonly unknown[])[]) =>
-      this.#readSingle(tx, request, queues, found, rows as readonly SingleStarted[]);
+      this.#readSingle(tx, request, queues, found, rows as readonly SingleRow[]);
     if (more.length === 0) {
       const { lane, lease, budget } = only;
       const values = [tx.at, holder, request.worker || null, Math.min(max, budget.left), lane.id, lane.queue, lease];
@@ -199,17 +201,16 @@ export class Claim {
     { left }: ClaimRequest,
     queues: ClaimableLane[][],
     found: FoundLanes,
-    rows: readonly SingleStarted[],
+    rows: readonly SingleRow[],
   ): Promise<Claimed[][]> | null {
-    const common = rows.find(([key]) => key === null) as SingleStarted;
-    const [now, isRefused, more, nextAt] = [common[10], common[11], common[12], common[13]];
+    const [now, isRefused, more, nextAt] = commonIn(rows);
     if (isRefused) {
       this.#withoutTry = CLAIMS_WITHOUT_TRY;
       return null;
     }
     if (!found.isWhole && rows.length === 1) return null;
     if (found.isWhole && more === false) left?.(outlookOf(false, [nextAt, found.nextAt], now));
-    const started = startedOf(rows, common, queues).sort(inTurn(queues));
+    const started = startedIn(rows).sort(inTurn(queues));
     const [first] = started;
     if (first === undefined) return Promise.resolve([[]]);
     tx.wrote();
@@ -361,19 +362,6 @@ function claimValues(
     listOf(shares.map(({ budget }) => Math.min(max, budget.left))),
     quota,
   ];
-}
-
-function startedOf(rows: readonly SingleStarted[], common: SingleStarted, queues: readonly ClaimableLane[][]): Started[] {
-  const [fence, now] = [common[9], common[10]];
-  const leases = new Map(queues.flat().map(({ lane, lease }) => [lane.id, lease]));
-  const started: Started[] = [];
-  for (const [key, priority, policy, attempt, createdAt, id, input, scheduledFor, lane] of rows) {
-    if (key === null) continue;
-    const lease = leases.get(lane) as number;
-    const job = [key, priority ?? 0, policy, attempt ?? 1, createdAt, id, input, scheduledFor] as const;
-    started.push([...job, fence, now + lease, false, lane, lease]);
-  }
-  return started;
 }
 
 /** Whether queues have a source in common that may give fewer jobs than wanted. */
