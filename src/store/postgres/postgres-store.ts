@@ -279,19 +279,19 @@ export class PostgresStore implements Store {
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#write("checkpoint", (tx) => this.#parts.checkpoints.saveCheckpoint(tx, lease, value));
+    return this.#parts.notes.saveCheckpoint(lease, value);
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#parts.checkpoints.checkpoint(this.#opened.reader.rows, job);
+    return this.#parts.notes.loadCheckpoint(job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
-    return this.#write("progress", (tx) => this.#parts.checkpoints.saveProgress(tx, reports));
+    return this.#parts.notes.saveProgress(reports);
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
-    return this.#parts.settle.fates(this.#opened.reader.rows, leases);
+    return this.#parts.leases.inspect(leases);
   }
 
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook> {

@@ -7,6 +7,7 @@ import { Locks } from "../sql/locks.ts";
 import { Cancel, Operate } from "../sql/operate.ts";
 import { Retention } from "../sql/retention.ts";
 import { Minutes } from "../sql/minutes.ts";
+import { Notes } from "../sql/notes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
@@ -32,7 +33,6 @@ import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
 import { Settings } from "./settings.ts";
 import { SettleEffects, Tally } from "./settle/settle-effects.ts";
-import { Checkpoints } from "./settle/checkpoints.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { StoreHooks } from "../store.ts";
@@ -67,11 +67,11 @@ export function storeParts(
   const locks = new Locks(dialect, { audit, processes, recoveryLog }, scripts);
   const { cancel, retention } = jobParts;
   const settle = new Settle(s, { ...jobParts, random });
-  const leases = new Leases(s, settle);
-  const checkpoints = new Checkpoints(s, settle);
+  const leases = new Leases(s, scripts);
+  const notes = new Notes(dialect, UNGUARDED, scripts);
   const numbers = new EventNumbering(s, reader, access);
   const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
-  const hooks = workHooks(s, { jobParts, settle, notes: checkpoints, reader, access });
+  const hooks = workHooks(s, { jobParts, notes, reader, access });
   const guards = { builds: UNGUARDED, targets: UNGUARDED, results: UNGUARDED };
   const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
   return {
@@ -79,7 +79,7 @@ export function storeParts(
     jobParts,
     settle,
     leases,
-    checkpoints,
+    notes,
     locks,
     processes,
     audit,

@@ -1,12 +1,11 @@
 import type { ResultKey } from "../../core/text/ids.ts";
+import type { Notes } from "../sql/notes.ts";
 import type { WorkDatabase } from "../sql/work/work-batches.ts";
 import type { WorkHooks } from "../sql/work/work.ts";
 import type { Catalog } from "./catalog.ts";
 import { RerunTransaction } from "./connection/faults.ts";
 import { listOf } from "./connection/driver.ts";
 import type { Limits } from "./limits/limits.ts";
-import type { Checkpoints } from "./settle/checkpoints.ts";
-import type { Settle } from "./settle/settle.ts";
 import type { JobParts } from "./store-parts.ts";
 import type { Reader } from "./connection/connections.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
@@ -30,18 +29,14 @@ export function workDatabase(s: string, { catalog, limits }: { catalog: Catalog;
   };
 }
 
-export function workHooks(
-  s: string,
-  parts: { jobParts: JobParts; settle: Settle; notes: Checkpoints; reader: Reader; access: Access },
-): WorkHooks {
-  const { jobParts, settle, notes, reader, access } = parts;
+export function workHooks(s: string, parts: { jobParts: JobParts; notes: Notes; reader: Reader; access: Access }): WorkHooks {
+  const { jobParts, notes, reader, access } = parts;
   const { settings, limits, enqueue, catalog, cancel } = jobParts;
   return {
     settings,
     cancel,
     enqueue,
     notes,
-    settle: { fates: (tx: Tx, leases) => settle.fates(tx.rows, leases) },
     prepare: (tx: Tx) => settings.at(tx),
     knowLanes: (tx: Tx, lanes) => catalog.knowLanes(tx.rows, lanes),
     claimedQueues: (jobs) => limits.claimedIn(jobs),

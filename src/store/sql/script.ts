@@ -145,7 +145,7 @@ export interface Dialect {
   heldBy(processes: string): string;
 }
 
-export type ColumnType = "bigint" | "text" | "boolean";
+export type ColumnType = "bigint" | "text" | "boolean" | "double precision";
 
 interface EachRow {
   value(column: string): string;

@@ -6,6 +6,7 @@ import type { Operation } from "../points.ts";
 import type { AttemptGuard } from "../sql/attempts.ts";
 import type { AuditGuards } from "../sql/audit.ts";
 import type { BuildGuard } from "../sql/builds/build-rows.ts";
+import type { NoteGuard } from "../sql/notes.ts";
 import type { GuardedSchedule, ScheduleGuard } from "../sql/queues.ts";
 import {
   type Access,
@@ -214,6 +215,21 @@ export const BUILD_GUARD: BuildGuard = {
     columns: ", checksum",
     values: ", :checksum",
     params: (row) => ({ checksum: rowChecksum("holdfast_builds", row) }),
+  },
+};
+
+export const NOTE_GUARD: NoteGuard = {
+  columns: ", checksum",
+  saved: {
+    columns: ", checksum",
+    values: ", :checksum",
+    updates: ", checksum = excluded.checksum",
+    params: (row) => ({ checksum: row.checkpoint === null ? null : rowChecksum("holdfast_notes", row) }),
+  },
+  check(row) {
+    const checked = row as typeof row & { checksum: number | null };
+    const isEmpty = row.checkpoint === null && checked.checksum === null;
+    if (!isEmpty && !isIntact("holdfast_notes", checked)) throw damagedRow(`The checkpoint of job ${row.job}`);
   },
 };
 

@@ -251,19 +251,15 @@ export class SqliteStore implements Store {
   }
 
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#write("checkpoint", (tx) =>
-      this.#parts.notes.saveCheckpoint(tx, lease, value) ? "held" : this.#parts.settle.fate(lease),
-    );
+    return this.#parts.notes.saveCheckpoint(lease, value);
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {
-    return this.#read(() => this.#parts.notes.checkpoint(job));
+    return this.#parts.notes.loadCheckpoint(job);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
-    return this.#write("progress", (tx) =>
-      reports.map((report) => (this.#parts.notes.saveProgress(tx, report) ? "held" : this.#parts.settle.fate(report))),
-    );
+    return this.#parts.notes.saveProgress(reports);
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {

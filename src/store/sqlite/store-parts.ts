@@ -6,6 +6,7 @@ import { EventLog, Sinks } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
 import { Cancel, Operate } from "../sql/operate.ts";
 import { Minutes } from "../sql/minutes.ts";
+import { Notes } from "../sql/notes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
 import { RecoveryLog } from "../sql/reports.ts";
@@ -19,7 +20,6 @@ import { EnqueueParts } from "./jobs/enqueue.ts";
 import { EVENT_GUARD, eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
 import { operateDatabase } from "./jobs/operate.ts";
-import { Notes } from "./jobs/settle-effects.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
 import type { Damage } from "./maintenance/damage/damage.ts";
 import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
@@ -32,6 +32,7 @@ import {
   AUDIT_GUARDS,
   BUILD_GUARD,
   DIALECT,
+  NOTE_GUARD,
   SCHEDULE_GUARD,
   scriptAccess,
   type Statements,
@@ -89,7 +90,7 @@ export class StoreParts {
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
     this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
-    this.notes = new Notes(db);
+    this.notes = new Notes(DIALECT, NOTE_GUARD, scripts);
     this.minutes = new Minutes(DIALECT, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
@@ -108,14 +109,14 @@ export class StoreParts {
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     const database = operateDatabase(db, this.enqueueParts);
     const cancel = new Cancel(DIALECT, { attempts, database });
-    this.settle = new Settle(db, { ...shared, notes: this.notes, cancel });
+    this.settle = new Settle(db, { ...shared, cancel });
     this.leases = new Leases(db, this.settle);
     this.queries = new Queries(DIALECT, QUERY_DIALECT, { lanes: this.enqueueParts.catalog, attempts }, scripts);
     this.operate = new Operate(DIALECT, { ...this.enqueueParts, cancel, audit, database }, scripts);
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
     this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);
-    const hooks = workHooks(db, { enqueueParts: this.enqueueParts, settle, cancel, notes: this.notes, access });
+    const hooks = workHooks(db, { enqueueParts: this.enqueueParts, cancel, notes: this.notes, access });
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks, guards }, scripts);
     const file: FileFacts = {

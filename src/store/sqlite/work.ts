@@ -8,11 +8,10 @@ import type { StoreAccess } from "./scripts.ts";
 import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
+import type { Notes } from "../sql/notes.ts";
 import type { Cancel } from "../sql/operate.ts";
 import type { Catalog } from "./jobs/catalog.ts";
 import type { EnqueueParts } from "./jobs/enqueue.ts";
-import type { Notes } from "./jobs/settle-effects.ts";
-import type { Settle } from "./jobs/settle.ts";
 
 type CheckedTarget = CheckedRow<"holdfast_targets">;
 type CheckedResult = CheckedRow<"holdfast_results">;
@@ -58,9 +57,9 @@ export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
 
 export function workHooks(
   db: Connection,
-  parts: { enqueueParts: EnqueueParts; settle: Settle; cancel: Cancel; notes: Notes; access: StoreAccess },
+  parts: { enqueueParts: EnqueueParts; cancel: Cancel; notes: Notes; access: StoreAccess },
 ): WorkHooks {
-  const { enqueueParts, settle, cancel, notes, access } = parts;
+  const { enqueueParts, cancel, notes, access } = parts;
   const { settings, enqueue } = enqueueParts;
   const referenced = db.prepare(
     "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
@@ -70,7 +69,6 @@ export function workHooks(
     cancel,
     enqueue,
     notes,
-    settle: { fates: (_, leases) => leases.map((lease) => settle.fate(lease)) },
     prepare: () => {},
     knowLanes: () => {},
     claimedQueues: () => null,

@@ -3,7 +3,9 @@ import type { HeldLease, LeaseRef } from "../../../core/jobs/lease.ts";
 import type { LeaseState } from "../../store.ts";
 import { lists } from "../connection/driver.ts";
 import { REFUSED } from "../connection/session-settings.ts";
-import type { Settle } from "../settle/settle.ts";
+import { LeaseStates } from "../../sql/notes.ts";
+import { type Access as ScriptAccess, runAsync } from "../../sql/script.ts";
+import { dialectOf } from "../scripts.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**
@@ -25,12 +27,14 @@ const RETRY_PAUSE_MS = 10;
 type Renewal = LeaseRef & { lease: number };
 
 export class Leases {
-  readonly #settle: Settle;
+  readonly #states: LeaseStates;
+  readonly #access: ScriptAccess;
   readonly #renew: string;
   readonly #cut: string;
 
-  constructor(s: string, settle: Settle) {
-    this.#settle = settle;
+  constructor(s: string, access: ScriptAccess) {
+    this.#states = new LeaseStates(dialectOf(s));
+    this.#access = access;
     // An expired lease that was not reclaimed may be renewed. Locked rows are skipped: a user's transaction may hold one for
     // long, and the other leases must not expire meanwhile.
     this.#renew = `
@@ -60,6 +64,10 @@ export class Leases {
     return cut.length;
   }
 
+  inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {
+    return this.#access.read((db) => this.#states.of(db, leases));
+  }
+
   /** Each try is a transaction. A lease that is still locked after the last try counts as held. */
   async renew(write: <T>(run: (tx: Tx) => Promise<T>) => Promise<T>, leases: readonly Renewal[]): Promise<LeaseState[]> {
     const fates = new Map<Renewal, LeaseState>();
@@ -79,7 +87,7 @@ export class Leases {
     const fences = new Map(rows);
     const isRenewed = ({ job, fence }: Renewal) => fences.get(job) === fence;
     const left = leases.filter((lease) => !isRenewed(lease));
-    const fates = await this.#settle.fates(tx.rows, left);
+    const fates = await runAsync(this.#states.of(tx, left));
     return { renewed: leases.filter(isRenewed), rest: left.map((lease, i) => ({ lease, fate: fates[i] as LeaseState })) };
   }
 }

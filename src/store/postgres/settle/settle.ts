@@ -1,18 +1,19 @@
 import { rejectedFollowUp } from "../../../core/jobs/admission.ts";
 import { attemptEnding } from "../../../core/jobs/attempts.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
-import { isFinished, type JobState } from "../../../core/jobs/job.ts";
-import { type LeaseState, leaseState, type LeaseRef } from "../../../core/jobs/lease.ts";
+import { isFinished } from "../../../core/jobs/job.ts";
+import type { LeaseRef, LeaseState } from "../../../core/jobs/lease.ts";
 import { decide, hasBegun, isDelayed, type Next, type Outcome } from "../../../core/jobs/retry.ts";
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { slotOf } from "../../job-row.ts";
 import type { EndedAttempt } from "../../sql/attempts.ts";
+import { LeaseStates } from "../../sql/notes.ts";
 import { type ReclaimedLease, runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import type { WorkEnd } from "../../work.ts";
-import { named } from "../scripts.ts";
+import { dialectOf, named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
-import { listOf, lists, type Rows } from "../connection/driver.ts";
+import { listOf, lists } from "../connection/driver.ts";
 import { SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
@@ -39,12 +40,14 @@ type SettleParts = Pick<
 
 /** Ends attempts. Every write is guarded by job, fence and `running`: a late settle changes nothing. */
 export class Settle {
+  readonly states: LeaseStates;
   readonly #parts: SettleParts;
   readonly #successes: SettleSuccesses;
-  readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints" | "states", string>;
+  readonly #sql: Record<"holders" | "hold" | "history" | "judged" | "move" | "dropCheckpoints", string>;
 
   constructor(s: string, parts: SettleParts) {
     this.#parts = parts;
+    this.states = new LeaseStates(dialectOf(s));
     this.#successes = new SettleSuccesses(s, parts);
     const history = `
       select key, fence, lane, policy, attempt, errors, crashes, expires_at as "expiresAt", priority, limits from ${s}.jobs
@@ -69,7 +72,6 @@ export class Settle {
         ${endedSql(s, "moved")}
         select 1 from moved`,
       dropCheckpoints: `update ${s}.notes set checkpoint = null where job = any($1::bigint[]) and checkpoint is not null`,
-      states: `select key, state, fence from ${s}.jobs where key = any($1::bigint[])`,
     };
   }
 
@@ -130,13 +132,6 @@ export class Settle {
     const succeeded = Array.from(ended, (job) => ({ job, state: "succeeded" }) as const);
     if (areAwaited) await runAsync(this.#parts.dependents.follow(tx, await tx.now(), succeeded));
     return ended;
-  }
-
-  async fates(rows: Rows, leases: readonly LeaseRef[]): Promise<LeaseState[]> {
-    if (leases.length === 0) return [];
-    const found = await rows<[JobKey, JobState, Fence]>(this.#sql.states, listOf(leases.map(({ job }) => job)));
-    const byKey = new Map(found.map(([key, state, fence]) => [key, { state, fence }]));
-    return leases.map((lease) => leaseState(lease, byKey.get(lease.job)));
   }
 
   async reclaim(tx: Tx, leases: readonly ReclaimedLease[]): Promise<(Next | null)[]> {
@@ -245,7 +240,7 @@ export class Settle {
       const endings = batch.map(({ job, fence, work }, i) => ({ job, fence, work, outcome: outcomes[i] as Outcome }));
       const { ended, next, batch: work } = await this.#end(tx, endings);
       const lost = batch.filter((_, i) => ended[i] === null);
-      const why = await this.fates(tx.rows, lost);
+      const why = await runAsync(this.states.of(tx, lost));
       for (const [i, settlement] of lost.entries()) fates.set(settlement, why[i] as LeaseState);
       for (const [i, settlement] of batch.entries())
         if (ended[i]?.outcome.kind !== "succeeded") settlement.decided = ended[i]?.next;

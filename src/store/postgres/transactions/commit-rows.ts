@@ -3,6 +3,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { LeaseState } from "../../../core/jobs/lease.ts";
 import { describeValue } from "../../../core/text/options.ts";
 import { CommitRowsFailed } from "../../commit-rows.ts";
+import { runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";
 import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
@@ -98,7 +99,7 @@ export class RowCommits {
   async #settle(tx: Transaction, jobParts: JobParts, settlement: Settlement, until: number): Promise<LeaseState> {
     const { s, random } = this.#parts;
     const settle = new Settle(s, { ...jobParts, random });
-    const [before] = await settle.fates(tx.rows, [settlement]);
+    const [before] = await runAsync(settle.states.of(tx, [settlement]));
     if (before !== "held") return before as LeaseState;
     await callAll(tx, settlement.commit ?? [], Math.ceil(until - performance.now()));
     const [fate] = await settle.run(tx, [settlement]);

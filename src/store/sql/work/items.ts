@@ -5,7 +5,8 @@ import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { Beginning, NewWork } from "../../work.ts";
-import { type Answer, type Dialect, type Reads, type Script, type Settings, together, type Tx, wait } from "../script.ts";
+import type { LeaseStates } from "../notes.ts";
+import { type Dialect, type Reads, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 import { type BuildSpend, isSame } from "./build-totals.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
@@ -256,7 +257,7 @@ interface Start {
 interface Parts {
   batches: WorkBatches;
   settings: Settings;
-  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<LeaseState[]> };
+  states: LeaseStates;
 }
 
 /** Reserves budget for attempts before they start, and saves the costs that they report. */
@@ -291,7 +292,7 @@ export class CostLedger {
   *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<LeaseState[]> {
     const saved = yield* this.#parts.batches.items.saveCosts(tx, reports);
     if (saved.size === reports.length) return reports.map(() => "held");
-    return yield* wait(this.#parts.settle.fates(tx, reports));
+    return yield* this.#parts.states.of(tx, reports);
   }
 }
 

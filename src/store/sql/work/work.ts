@@ -23,6 +23,7 @@ import type {
   WorkView,
 } from "../../work.ts";
 import { type BuildGuard, endedWithWork, Runs } from "../builds/build-rows.ts";
+import { LeaseStates, type Notes } from "../notes.ts";
 import type { Cancel } from "../operate.ts";
 import {
   type Access,
@@ -42,7 +43,7 @@ import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
 /** What each database does in its own way around work items. */
-export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes" | "settle"> {
+export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes"> {
   settings: Settings;
   prepare(tx: Tx): Answer<unknown>;
   knowLanes(tx: Tx, lanes: readonly number[]): Answer<unknown>;
@@ -74,8 +75,9 @@ export class Work implements WorkStore {
     this.#access = access;
     this.#batches = batches;
     this.#hooks = hooks;
-    this.#listing = new Listing(dialect, { ...hooks, batches });
-    this.#ledger = new CostLedger({ ...hooks, batches });
+    const states = new LeaseStates(dialect);
+    this.#listing = new Listing(dialect, { ...hooks, batches, states });
+    this.#ledger = new CostLedger({ ...hooks, batches, states });
     this.#runs = new Runs(dialect, guards.builds);
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
@@ -250,8 +252,8 @@ export interface ListingParts {
   /** Cancels jobs without an audit entry; answers those that had not ended, and their states before. */
   cancel: Pick<Cancel, "quietly">;
   enqueue: { run(tx: Tx, jobs: readonly NewJob[], batch: WorkBatch): Answer<unknown> };
-  notes: { saveCheckpoint(tx: Tx, lease: LeaseRef, value: string): Answer<unknown> };
-  settle: { fates(tx: Tx, leases: readonly LeaseRef[]): Answer<LeaseState[]> };
+  notes: Notes;
+  states: LeaseStates;
 }
 
 /** Writes what a listing finds, batch by batch, each with the cursor to continue from: a crash repeats one batch at most. */
@@ -267,7 +269,7 @@ export class Listing {
   }
 
   *run(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
-    const { batches, settle, notes } = this.#parts;
+    const { batches, states, notes } = this.#parts;
     const { build, targets, retried = [], cursor } = batch;
     const artifacts = targets.flatMap((target) => target.artifacts ?? []);
     const [totals, held] = yield* together(
@@ -275,13 +277,13 @@ export class Listing {
       this.#isHeld(tx, lease),
       artifacts.length > 0 ? batches.lockArtifacts(tx) : wait(undefined),
     );
-    if (!held) return (yield* wait(settle.fates(tx, [lease])))[0] as LeaseState;
+    if (!held) return (yield* states.of(tx, [lease]))[0] as LeaseState;
     batches.artifacts.refuseMissing(artifacts);
     const loaded = yield* batches.listing(tx, batch, totals);
     yield* this.#unchanged(tx, loaded, batch);
     yield* this.#changed(tx, loaded, batch);
     yield* batches.results.removeRetried(tx, build, retried);
-    if (cursor !== undefined) yield* wait(notes.saveCheckpoint(tx, lease, cursor));
+    if (cursor !== undefined) yield* notes.writeCheckpoint(tx, lease, cursor);
     return "held";
   }
 

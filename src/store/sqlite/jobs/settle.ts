@@ -14,14 +14,12 @@ import type { WorkBatch } from "../../sql/work/work-batch.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { ClaimedLanes } from "./claim.ts";
-import type { Notes } from "./settle-effects.ts";
 import type { JobParts } from "./enqueue.ts";
 
 const MANY = 4;
 
 interface SettleParts extends JobParts {
   attempts: Attempts;
-  notes: Notes;
   cancel: Cancel;
   lanes: ClaimedLanes;
   random: () => number;
@@ -66,6 +64,9 @@ export class Settle {
          where key = ? and fence = ? and state = 'running'`,
       ),
       state: db.prepare("select state, fence from holdfast_jobs where key = ?"),
+      dropCheckpoint: db.prepare(
+        "update holdfast_notes set checkpoint = null, checksum = null where job = ? and checkpoint is not null",
+      ),
       // These tables are mostly empty: then no settlement looks into them.
       around: db.prepare(
         `select exists (select 1 from holdfast_locks), exists (select 1 from holdfast_notes),
@@ -204,7 +205,7 @@ export class Settle {
     this.#parts.jobEvents.addIfEnabled(tx, EVENT_OF[next.state], lane, lease.job);
     this.#parts.lanes.forget(lease.job);
     tx.ready(this.#parts.catalog.lane(lane).queue);
-    if (next.dropCheckpoint && this.#hasNotes) this.#parts.notes.dropCheckpoint(lease.job);
+    if (next.dropCheckpoint && this.#hasNotes) this.#sql.dropCheckpoint.run(lease.job);
   }
 
   #one(tx: Tx, settlement: Settlement): LeaseState {
@@ -274,7 +275,7 @@ export class Settle {
     if (this.#hasEvents && this.#parts.jobEvents.isEnabled(tx, lane)) this.#parts.jobEvents.add(tx, "job.succeeded", job);
     // An exclusive claim may have ended: its queue is open again.
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);
-    if (this.#hasNotes) this.#parts.notes.dropCheckpoint(job);
+    if (this.#hasNotes) this.#sql.dropCheckpoint.run(job);
     if (this.#work !== null) this.#next.push(...this.#work.succeeded(tx.now, job, work));
   }
 }
