@@ -18,7 +18,7 @@ export const ENTRIES: Record<string, string> = {
   server: "server/index.ts",
   cli: "cli/main.ts",
   child: "pipelines/isolated/child.ts",
-  "check-process": "store/sqlite/maintenance/damage/check-process.ts",
+  "task-runner": "store/sqlite/maintenance/backup/task-runner.ts",
   "power-cut-process": "testing/power-cut-process.ts",
   "memory-eater": "testing/memory-eater.ts",
 };
@@ -84,7 +84,7 @@ const READABLE = {
  */
 async function bundleThreads(): Promise<string> {
   const entry = "holdfast:threads";
-  const [task, keeper] = ["store/sqlite/maintenance/backup/thread.ts", "engine/keeper-thread.ts"].map((path) =>
+  const [task, keeper] = ["store/sqlite/maintenance/backup/task-runner.ts", "engine/keeper-thread.ts"].map((path) =>
     JSON.stringify(join(SRC, path)),
   );
   const code = `import { workerData } from "node:worker_threads"; if ("task" in workerData) import(${task}); else import(${keeper});`;

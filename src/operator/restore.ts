@@ -6,7 +6,7 @@ import { verifyArtifacts } from "../engine/maintenance/backups.ts";
 import { Alive } from "../store/alive.ts";
 import { artifactsPath, backupsFolder, backupsIn, type OnProgress } from "../store/backups.ts";
 import { databaseAt, restore, type Restored, type RestoreRequest } from "../store/sqlite/maintenance/backup/restore.ts";
-import { damaged, type VerifiedBackup, verifyBackup } from "../store/sqlite/maintenance/backup/prepare.ts";
+import { damaged, type VerifiedBackup, verifyBackup } from "../store/sqlite/maintenance/backup/backups.ts";
 import type { DriverName } from "../store/sqlite/driver.ts";
 import { modeLike } from "../store/sqlite/faults.ts";
 import { canonicalPath } from "../store/sqlite/open.ts";

@@ -3,9 +3,11 @@ import { basename, extname, join } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { JobState } from "../core/jobs/job.ts";
 
-export interface StageOptions {
+export interface BackUpOptions {
   reason: BackupReason;
-  onProgress?: OnProgress;
+  onProgress: OnProgress;
+  /** Called with the hashes of the artifacts that the copy refers to, and where copies of them may go. */
+  collect: (hashes: string[], folder: string) => Promise<BackupArtifacts>;
 }
 
 /** Only scheduled backups are ever removed. */
@@ -17,14 +19,6 @@ export interface Progress {
   total: number;
 }
 export type OnProgress = (progress: Progress) => void;
-
-export interface StagedBackup {
-  readonly facts: BackupFacts;
-  readonly hashes: readonly string[];
-  readonly artifactFolder: string;
-  publish(artifacts: BackupArtifacts): Promise<Manifest>;
-  discard(): Promise<void>;
-}
 
 export interface BackupFacts {
   databaseId: string;
@@ -108,10 +102,6 @@ export function artifactsPath(backup: string): string {
   return `${backup}-artifacts`;
 }
 
-export function manifestText(manifest: Manifest): string {
-  return `${JSON.stringify(manifest, null, 2)}\n`;
-}
-
 export function parseManifest(text: string, path: string): Manifest {
   let value: unknown;
   try {
@@ -128,16 +118,12 @@ export function parseManifest(text: string, path: string): Manifest {
       "Update holdfast here to the version that made the backup.",
     );
   }
-  const { size, sha256, databaseId, takenAt, artifacts, findings } = manifest;
+  const { size, sha256, databaseId, takenAt, commits, epoch, schema, artifacts, findings } = manifest;
   const isWhole =
-    Number.isSafeInteger(size) &&
+    [size, takenAt, commits, epoch, schema].every(Number.isSafeInteger) &&
     typeof sha256 === "string" &&
     /^[0-9a-f]{64}$/.test(sha256) &&
     typeof databaseId === "string" &&
-    Number.isSafeInteger(takenAt) &&
-    Number.isSafeInteger(manifest.commits) &&
-    Number.isSafeInteger(manifest.epoch) &&
-    Number.isSafeInteger(manifest.schema) &&
     Array.isArray(findings) &&
     Array.isArray(artifacts?.hashes);
   if (!isWhole) throw invalid(`${path} lacks fields of a manifest.`);

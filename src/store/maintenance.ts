@@ -1,6 +1,6 @@
 import type { WalView } from "../core/recovery/loss.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
-import type { StageOptions, StagedBackup } from "./backups.ts";
+import type { BackUpOptions, Manifest } from "./backups.ts";
 
 export interface MaintenanceStore {
   readonly journaled: boolean;
@@ -19,8 +19,8 @@ export interface MaintenanceStore {
   /** Cheap, whatever the size of the database. `readers`: also of a short log. */
   gauge(options?: { readers?: boolean }): Promise<Gauged>;
   diagnose(): Promise<Vitals>;
-  /** Copies the database beside `path` and checks the copy; the caller publishes it. Rejects with `BACKUP_EXISTS`. */
-  stageBackup(path: string, options: StageOptions): Promise<StagedBackup>;
+  /** A checked copy at one instant, which gets its name only when it is whole. Rejects with `BACKUP_EXISTS`. */
+  backUp(path: string, options: BackUpOptions): Promise<Manifest>;
 }
 
 export interface JournalLag {

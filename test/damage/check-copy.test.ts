@@ -28,7 +28,7 @@ describe("a whole check", () => {
       const { hf, besides } = await scene(t);
       const checking = hf.check();
       process.kill(await started(), "SIGKILL");
-      await assert.rejects(checking, /checks a copy of the database ended \(SIGKILL\) without an answer/);
+      await assert.rejects(checking, /the process for "checkCopy" ended \(SIGKILL\) without an answer/);
       assert.deepEqual(besides(), []);
       await hf.enqueue(order, { item: 1 });
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });
@@ -60,7 +60,7 @@ async function scene(t: TestContext): Promise<{ hf: Holdfast; folder: string; be
 async function started(): Promise<number> {
   for (;;) {
     const pids = readFileSync(CHILDREN, "utf8").trim().split(" ").filter(Boolean);
-    const found = pids.find((pid) => readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("check-process"));
+    const found = pids.find((pid) => readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("task-runner"));
     if (found !== undefined) return Number(found);
     await new Promise((resolve) => setImmediate(resolve));
   }

@@ -195,8 +195,11 @@ suite("after a restore", () => {
     const from = [{ queue: "note", name: "note", version: 1, lease: 600_000 }];
     const [claimed] = await store.claim({ from, max: 1, holder: self, worker: "w" });
     assert.ok(claimed !== undefined);
-    const staged = await store.maintenance.stageBackup(backup, { reason: "asked" });
-    await staged.publish({ included: false, hashes: [], bytes: 0, missing: [] });
+    await store.maintenance.backUp(backup, {
+      reason: "asked",
+      onProgress: () => {},
+      collect: async (hashes) => ({ included: false, hashes, bytes: 0, missing: [] }),
+    });
     const lock = { pipeline: "docs", token: newLead(self).token };
     assert.ok(await store.builds.beat(lock));
     await store.close();

@@ -12,9 +12,8 @@ import {
   type Manifest,
   type OnProgress,
   removeBackup,
-  type StagedBackup,
 } from "../../store/backups.ts";
-import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/prepare.ts";
+import { damaged, type VerifiedBackup, verifyBackup } from "../../store/sqlite/maintenance/backup/backups.ts";
 import { changesFolder, trimSegments } from "../../store/sqlite/maintenance/changes/segments.ts";
 import { createFolder, modeLike } from "../../store/sqlite/faults.ts";
 import type { Engine } from "../engine.ts";
@@ -150,16 +149,11 @@ export async function makeBackup(
   path: string,
   { artifacts = false, onProgress = () => {}, reason = "asked" }: BackupOptions & { reason?: BackupReason } = {},
 ): Promise<Manifest> {
-  const staged = await engine.store.maintenance.stageBackup(path, { reason, onProgress });
-  try {
-    const collected = await (artifacts ? includeArtifacts(engine, staged, onProgress) : referToArtifacts(engine, staged));
-    const manifest = await staged.publish(collected);
-    await recordBackup(engine, path, manifest);
-    return manifest;
-  } catch (error) {
-    await staged.discard();
-    throw error;
-  }
+  const collect = (hashes: string[], folder: string) =>
+    artifacts ? includeArtifacts(engine, hashes, folder, onProgress) : referToArtifacts(engine, hashes);
+  const manifest = await engine.store.maintenance.backUp(path, { reason, onProgress, collect });
+  await recordBackup(engine, path, manifest);
+  return manifest;
 }
 
 /** The backup exists, whether or not its audit entry can be written. A damaged database is not written to. */
@@ -189,22 +183,27 @@ export async function verifyArtifacts(backup: string, manifest: Manifest | null,
   if (bad.length > 0) throw damaged(backup, `of its artifacts ${bad.length} are missing or damaged, ${bad[0]} among them`);
 }
 
-async function includeArtifacts(engine: Engine, staged: StagedBackup, onProgress: OnProgress): Promise<BackupArtifacts> {
-  const hashes = [...staged.hashes];
+async function includeArtifacts(
+  engine: Engine,
+  hashes: string[],
+  folder: string,
+  onProgress: OnProgress,
+): Promise<BackupArtifacts> {
   const opened = await engine.artifacts();
-  const { bytes, missing } = await opened.collect(hashes, staged.artifactFolder, (done) =>
+  const { bytes, missing } = await opened.collect(hashes, folder, (done) =>
     onProgress({ step: "artifacts", done, total: hashes.length }),
   );
-  const gone = new Set(missing);
-  return { included: true, hashes: hashes.filter((hash) => !gone.has(hash)), bytes, missing };
+  return { included: true, ...present(hashes, missing), bytes };
 }
 
 /** Missing artifacts are recorded: better to know now than after a restore. */
-async function referToArtifacts(engine: Engine, staged: StagedBackup): Promise<BackupArtifacts> {
-  const hashes = [...staged.hashes];
+async function referToArtifacts(engine: Engine, hashes: string[]): Promise<BackupArtifacts> {
   const { path } = engine.artifactFolder;
-  if (hashes.length === 0) return { included: false, hashes, bytes: 0, missing: [] };
-  const missing = path === null || !existsSync(path) ? hashes : (await engine.artifacts()).missing(hashes);
+  const isThere = hashes.length > 0 && path !== null && existsSync(path);
+  return { included: false, ...present(hashes, isThere ? (await engine.artifacts()).missing(hashes) : hashes), bytes: 0 };
+}
+
+function present(hashes: readonly string[], missing: string[]): Pick<BackupArtifacts, "hashes" | "missing"> {
   const gone = new Set(missing);
-  return { included: false, hashes: hashes.filter((hash) => !gone.has(hash)), bytes: 0, missing: [...missing] };
+  return { hashes: hashes.filter((hash) => !gone.has(hash)), missing };
 }

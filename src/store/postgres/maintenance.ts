@@ -1,6 +1,5 @@
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
-import type { StagedBackup } from "../backups.ts";
 import {
   type Checked,
   type DamageStore,
@@ -62,7 +61,7 @@ export class Maintenance implements MaintenanceStore {
 
   async checkpoint(): Promise<void> {}
 
-  async stageBackup(path: string): Promise<StagedBackup> {
+  async backUp(path: string): Promise<never> {
     const database = `postgres://${this.#parts.address}`;
     const file = JSON.stringify(path.replace(/(\.db)?$/, ".dump"));
     throw new HoldfastError(

@@ -170,7 +170,7 @@ function throughBetter(db: BetterDatabase): Connection {
     },
     exec: (sql) => db.exec(sql),
     close,
-    [Symbol.dispose]: close,
+    [Symbol.dispose]: () => close(),
     prepare(sql) {
       const objects = once(() => db.prepare(sql).safeIntegers(false));
       const arrays = once(() => db.prepare(sql).safeIntegers(false).raw(true));

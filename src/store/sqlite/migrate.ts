@@ -80,12 +80,12 @@ export function versionOf(db: Connection): number {
   return table === undefined ? 0 : scalar(db, "select coalesce(max(version), 0) from holdfast_migrations");
 }
 
-function refuseNewer(version: number, path: string): void {
+export function refuseNewer(version: number, path: string): void {
   if (version <= schemaVersion()) return;
   throw new HoldfastError(
     "SCHEMA_NEWER",
     `${path} was written by a newer Holdfast (schema ${version}; this one knows ${schemaVersion()}). It was not changed.`,
-    "Update holdfast here to the version that the other processes run.",
+    "Update holdfast here to the version that wrote it.",
   );
 }
 

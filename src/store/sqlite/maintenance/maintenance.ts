@@ -22,11 +22,11 @@ import type { StoreAccess } from "../scripts.ts";
 import { epochIn } from "./epoch.ts";
 import { locksOn } from "./open-files.ts";
 import { FRAME_HEADER, walSize } from "./wal.ts";
-import { stageBackup } from "./backup/backups.ts";
+import { backUp } from "./backup/backups.ts";
 import type { Clock } from "../../../core/text/duration.ts";
 import type { Damage } from "./damage/damage.ts";
 import type { Drain } from "./changes/journal.ts";
-import type { StagedBackup, StageOptions } from "../../backups.ts";
+import type { BackUpOptions, Manifest } from "../../backups.ts";
 import { runTask } from "./backup/tasks.ts";
 
 /** A log of this many bytes needs maintenance, even in a process that only enqueues. */
@@ -114,8 +114,8 @@ export class Maintenance implements MaintenanceStore {
     });
   }
 
-  stageBackup(path: string, options: StageOptions): Promise<StagedBackup> {
-    return stageBackup({ db: this.#db, ...this.#parts }, path, options);
+  backUp(path: string, options: BackUpOptions): Promise<Manifest> {
+    return backUp({ db: this.#db, ...this.#parts }, path, options);
   }
 
   close(): void {

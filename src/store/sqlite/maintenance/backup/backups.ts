@@ -6,22 +6,20 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
 import {
   artifactsPath,
-  type BackupArtifacts,
+  type BackupFacts,
   backupsFolder,
+  type BackUpOptions,
   type Manifest,
   manifestPath,
-  manifestText,
   type OnProgress,
   parseManifest,
-  type StagedBackup,
-  type StageOptions,
 } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import { type Connection, type DriverName, scalar } from "../../driver.ts";
-import { createFolder, explain, modeLike } from "../../faults.ts";
-import { versionOf } from "../../migrate.ts";
-import { copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
-import { type Copied, runTask } from "./tasks.ts";
+import { createFolder, explain, fileSize, modeLike } from "../../faults.ts";
+import { refuseNewer, versionOf } from "../../migrate.ts";
+import { type Copied, copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
+import { runTask } from "./tasks.ts";
 
 const PROGRESS_INTERVAL_MS = 100;
 
@@ -32,35 +30,29 @@ interface Source {
   clock: Pick<Clock, "now">;
 }
 
-export async function stageBackup(
-  source: Source,
-  path: string,
-  { reason, onProgress = () => {} }: StageOptions,
-): Promise<StagedBackup> {
+/** Copies the database beside `path`, checks the copy, has `collect` add the artifacts, and gives it its name when it is whole. */
+export async function backUp(source: Source, path: string, { reason, onProgress, collect }: BackUpOptions): Promise<Manifest> {
   const staging = explaining(path, () => new Staging(path, source.driver));
   try {
     const takenAt = source.clock.now();
-    const { facts, hashes, size, sha256, took } = await copyTo(staging.database, source, onProgress);
+    const { facts, hashes, size, sha256, took } = await copy(source, staging.database, onProgress);
     const copiedAt = Math.min(source.clock.now(), takenAt + took);
-    const publish = async (artifacts: BackupArtifacts): Promise<Manifest> => {
-      const file = basename(staging.target);
-      const head = { holdfast: "backup", format: 1, file, size, sha256, takenAt, copiedAt, reason } as const;
-      const manifest: Manifest = { ...head, ...facts, artifacts };
-      explaining(staging.target, () => staging.publish(manifest));
-      return manifest;
-    };
-    return { facts, hashes, artifactFolder: staging.artifacts, publish, discard: async () => staging.discard() };
-  } catch (error) {
+    const artifacts = await collect(hashes, staging.artifacts);
+    const file = basename(staging.target);
+    const head = { holdfast: "backup", format: 1, file, size, sha256, takenAt, copiedAt, reason } as const;
+    const manifest: Manifest = { ...head, ...facts, artifacts };
+    explaining(staging.target, () => staging.publish(manifest));
+    return manifest;
+  } finally {
     staging.discard();
-    throw error;
   }
 }
 
-async function copyTo(to: string, { db, path, driver }: Source, onProgress: OnProgress): Promise<Copied> {
+async function copy({ db, path, driver }: Source, to: string, onProgress: OnProgress): Promise<Copied> {
   const before = scalar<number>(db, "select commits from holdfast_counter where id = 1");
   const total = sizeOf(db);
-  const inMemory = path === ":memory:";
-  if (inMemory) copyFrom(db, path, to);
+  const isCopied = path === ":memory:";
+  if (isCopied) copyFrom(db, path, to);
   let copying = true;
   const timer = setInterval(() => {
     if (copying)
@@ -70,7 +62,7 @@ async function copyTo(to: string, { db, path, driver }: Source, onProgress: OnPr
       );
   }, PROGRESS_INTERVAL_MS);
   try {
-    const copied = await runTask("copy", { driver, from: path, to, copied: inMemory }, (progress) => {
+    const copied = await runTask("copy", { driver, from: path, to, isCopied }, (progress) => {
       copying = false;
       onProgress(progress);
     });
@@ -124,14 +116,13 @@ export class Staging {
   /** Names the database first, which no other backup can then replace, and the manifest last: if it exists, everything does. */
   publish(manifest: Manifest): void {
     const mode = modeLike(this.database);
-    writeSynced(join(this.#folder, "manifest"), manifestText(manifest), mode);
+    writeSynced(join(this.#folder, "manifest"), `${JSON.stringify(manifest, null, 2)}\n`, mode);
     writeSynced(join(this.#folder, "target"), basename(this.target), mode);
     passStep("backup:written");
     nameExclusively(this.database, this.target);
     passStep("backup:named");
     nameRest(this.#folder, this.target);
     passStep("backup:kept");
-    this.discard();
   }
 
   discard(): void {
@@ -232,10 +223,10 @@ export async function backUpBeforeMigration(
   if (existsSync(to)) return;
   createFolder(folder, modeLike(path));
   try {
-    const staged = await stageBackup({ db, path, driver, clock: { now } }, to, { reason: "migration" });
-    await staged.publish({ included: false, hashes: [...staged.hashes], bytes: 0, missing: [] }).catch(async (error: unknown) => {
-      await staged.discard();
-      throw error;
+    await backUp({ db, path, driver, clock: { now } }, to, {
+      reason: "migration",
+      onProgress: () => {},
+      collect: async (hashes) => ({ included: false, hashes, bytes: 0, missing: [] }),
     });
   } catch (error) {
     if (error instanceof HoldfastError && error.code === "BACKUP_EXISTS") return;
@@ -254,4 +245,80 @@ function nameOf(db: Connection, path: string): string {
     .prepare("select commits, max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) from holdfast_counter where id = 1")
     .row() as [number, number];
   return `${basename(path, extname(path))}-schema-${versionOf(db)}-at-${commits}-${jobs}.db`;
+}
+
+export interface VerifiedBackup {
+  path: string;
+  size: number;
+  sha256: string;
+  facts: BackupFacts;
+  hashes: string[];
+  /** Null: the backup has no manifest to compare it with. */
+  manifest: Manifest | null;
+}
+
+export async function verifyBackup(backup: string, driver: DriverName, onProgress?: OnProgress): Promise<VerifiedBackup> {
+  const path = resolve(backup);
+  const manifest = readManifest(path, driver);
+  refuseLive(path);
+  const { size, sha256, survey } = await runTask("inspect", { driver, path, expected: manifest?.sha256 }, onProgress).catch(
+    (error: unknown) => {
+      const code = error instanceof HoldfastError ? error.code : null;
+      if (code === "NOT_A_DATABASE") throw notHoldfast(path);
+      throw code === "DAMAGED" ? damaged(path, "SQLite cannot read it") : error;
+    },
+  );
+  if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
+    const difference = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
+    // A process that opens a database registers itself in it, and leaves its lock's folder.
+    if (!existsSync(`${path}-alive`)) throw damaged(path, `it differs from its manifest: ${difference}`);
+    throw new HoldfastError(
+      "BACKUP_CHANGED",
+      `The backup ${path} differs from its manifest: ${difference}. A program opened it as a database after it was made.`,
+      `Use another copy. To restore this one as it is, move its manifest away: ${basename(manifestPath(path))} away.`,
+    );
+  }
+  if (survey === null) throw notHoldfast(path);
+  const { facts, hashes } = survey;
+  if (facts.findings.length > 0) throw damaged(path, facts.findings.join("; "));
+  refuseNewer(facts.schema, path);
+  return { path, size, sha256, facts, hashes, manifest };
+}
+
+function readManifest(path: string, driver: DriverName): Manifest | null {
+  clearStaging(dirname(path), driver);
+  if (!existsSync(path) || statSync(path).isDirectory()) {
+    throw new HoldfastError(
+      "NO_BACKUP",
+      `There is no backup at ${path}.`,
+      "Give the path of a file that `holdfast backup` or `hf.backup` wrote.",
+    );
+  }
+  const beside = manifestPath(path);
+  return existsSync(beside) ? parseManifest(readFileSync(beside, "utf8"), beside) : null;
+}
+
+function notHoldfast(path: string): HoldfastError {
+  const hint = "Give the path of a file that `holdfast backup` wrote.";
+  return new HoldfastError("NOT_A_DATABASE", `${path} is not a Holdfast database.`, hint);
+}
+
+/** A database with a log beside it may be in use; a backup is one file. */
+function refuseLive(path: string): void {
+  for (const end of ["-wal", "-journal"]) {
+    if (fileSize(path + end) === 0) continue;
+    throw new HoldfastError(
+      "NOT_A_BACKUP",
+      `${path} is a database with a log beside it (${basename(path)}${end}), not a backup.`,
+      `Make a backup of it: holdfast backup --db ${path}.`,
+    );
+  }
+}
+
+export function damaged(path: string, why: string): HoldfastError {
+  return new HoldfastError(
+    "BACKUP_DAMAGED",
+    `The backup ${path} is damaged: ${why}.`,
+    "Use another backup or another copy of this one. `holdfast salvage` reads what is left of it.",
+  );
 }

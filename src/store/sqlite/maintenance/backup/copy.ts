@@ -1,10 +1,11 @@
 import { createHash } from "node:crypto";
-import { fchmodSync, fsyncSync, readSync, renameSync, rmSync, statfsSync, writeFileSync, writeSync } from "node:fs";
+import { fchmodSync, fsyncSync, readSync, renameSync, rmSync, statfsSync, statSync, writeFileSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../../../../core/text/text.ts";
-import type { BackupFacts } from "../../../backups.ts";
-import { column, connect, type Connection, copyPages, type DriverName, quoted, scalar, tablesOf } from "../../driver.ts";
+import type { BackupFacts, OnProgress } from "../../../backups.ts";
+import { passStep } from "../../../points.ts";
+import { connect, type Connection, copyPages, type DriverName, quoted, scalar, tablesOf } from "../../driver.ts";
 import { createFile, explain, faultOf, fileSize, modeLike, openFile } from "../../faults.ts";
 import { schemaVersion, versionOf } from "../../migrate.ts";
 import { stateOf } from "../changes/journal.ts";
@@ -12,22 +13,59 @@ import { checkDatabase } from "../damage/check.ts";
 
 const BUSY_TIMEOUT_MS = 5_000;
 
+export interface Copied extends Survey {
+  size: number;
+  sha256: string;
+  took: number;
+}
+
+/** Copies a database, unless that is done, and checks the copy. */
+export async function copyTo(
+  { driver, from, to, isCopied }: { driver: DriverName; from: string; to: string; isCopied: boolean },
+  onProgress: OnProgress,
+): Promise<Copied> {
+  const since = performance.now();
+  if (!isCopied) await copyDatabase(driver, from, to);
+  const took = Math.ceil(performance.now() - since);
+  passStep("backup:copied");
+  syncFile(to);
+  passStep("backup:synced");
+  const { survey: found, size, sha256 } = inspect({ driver, path: to }, onProgress);
+  passStep("backup:checked");
+  if (found === null) throw new Error("the copy is not what was copied");
+  return { ...found, size, sha256, took };
+}
+
+/** Hashes and surveys a file that no process has open; no survey if the hash is not the expected one. */
+export function inspect(
+  { driver, path, expected }: { driver: DriverName; path: string; expected?: string | undefined },
+  onProgress: OnProgress,
+): { size: number; sha256: string; survey: Survey | null } {
+  const { size } = statSync(path);
+  const sha256 = digestFile(path, (done) => onProgress({ step: "hashing", done, total: size }));
+  if (expected !== undefined && expected !== sha256) return { size, sha256, survey: null };
+  onProgress({ step: "checking", done: 0, total: size });
+  try {
+    return { size, sha256, survey: survey(driver, path) };
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
 /**
  * `vacuum into` reads one snapshot, so it neither blocks writers nor waits for them; it keeps rowids and drops free pages. A
  * database too damaged for that is copied page by page, damage included.
  */
-export async function copyDatabase(driver: DriverName, from: string, to: string): Promise<{ whole: boolean }> {
+async function copyDatabase(driver: DriverName, from: string, to: string): Promise<void> {
   try {
     using db = connect(driver, from, { busyTimeout: BUSY_TIMEOUT_MS, readOnly: true });
-    copyFrom(db, from, to, modeLike(from));
-    return { whole: true };
+    return copyFrom(db, from, to, modeLike(from));
   } catch (error) {
     if (!(error instanceof HoldfastError) || error.code !== "DAMAGED") throw error;
   }
   rmSync(to, { force: true });
   createFile(to, modeLike(from));
   await copyPages(driver, from, to);
-  return { whole: false };
 }
 
 export function copyFrom(db: Connection, from: string, to: string, mode = DEFAULT_FILE_MODE): void {
@@ -73,29 +111,25 @@ export function survey(driver: DriverName, path: string): Survey | null {
 
 function surveyOf(db: Connection, driver: DriverName): Survey {
   const schema = versionOf(db);
-  const { findings, rows, artifacts } = check(db, driver, schema);
-  const hasEpoch = columnsOf(db, "holdfast_database").has("epoch");
-  const [databaseId, epoch] = db
-    .prepare(`select database_id, ${hasEpoch ? "epoch" : "0"} from holdfast_database where id = 1`)
-    .row() as [string, number];
+  // Rows of an older schema may lack checksums.
+  const checked = checkDatabase(db, driver, schema === schemaVersion() ? "whole" : "quick");
+  const [findings, rows] = checked.structural ? [checked.findings, []] : [[], checked.findings];
+  const [databaseId, epoch] = db.prepare("select database_id, epoch from holdfast_database where id = 1").row() as [
+    string,
+    number,
+  ];
   const [commits, counted] = db.prepare("select commits, jobs from holdfast_counter where id = 1").row() as [number, number];
   const newestKey = () => scalar<number>(db, "select coalesce(max(key), 0) from holdfast_jobs");
   const jobs = readable(findings, counted, () => Math.max(counted, newestKey()));
-  const has = (table: string) => columnsOf(db, table).size > 0;
   const counts = readable(findings, { jobs: {}, builds: {}, tables: {} }, () => ({
     jobs: byState(db, "holdfast_jobs"),
-    builds: has("holdfast_builds") ? byState(db, "holdfast_builds") : {},
+    builds: byState(db, "holdfast_builds"),
     tables: rowsOf(db),
   }));
   const changes = readable(findings, null, () => changesOf(db));
   const audit = readable(findings, { entries: 0, head: null }, () => auditOf(db));
-  return { facts: { databaseId, epoch, schema, commits, jobs, counts, changes, audit, findings, rows }, hashes: artifacts };
-}
-
-function check(db: Connection, driver: DriverName, schema: number): { findings: string[]; rows: string[]; artifacts: string[] } {
-  // Rows of an older schema may lack checksums.
-  const { findings, structural, artifacts } = checkDatabase(db, driver, schema === schemaVersion() ? "whole" : "quick");
-  return structural ? { findings, rows: [], artifacts } : { findings: [], rows: findings, artifacts };
+  const facts = { databaseId, epoch, schema, commits, jobs, counts, changes, audit, findings, rows };
+  return { facts, hashes: checked.artifacts };
 }
 
 function readable<T>(findings: string[], without: T, read: () => T): T {
@@ -123,15 +157,9 @@ function changesOf(db: Connection): number | null {
 }
 
 function auditOf(db: Connection): BackupFacts["audit"] {
-  const columns = columnsOf(db, "holdfast_audit");
-  if (columns.size === 0) return { entries: 0, head: null };
-  const head = columns.has("hash") ? "(select hash from holdfast_audit order by seq desc limit 1)" : "null";
-  const [entries, hash] = db.prepare(`select count(*), ${head} from holdfast_audit`).row() as [number, string | null];
-  return { entries, head: hash };
-}
-
-function columnsOf(db: Connection, table: string): Set<string> {
-  return new Set(column<string>(db, "select name from pragma_table_info(?)", table));
+  const sql = "select count(*), (select hash from holdfast_audit order by seq desc limit 1) from holdfast_audit";
+  const [entries, head] = db.prepare(sql).row() as [number, string | null];
+  return { entries, head };
 }
 
 const CHUNK_BYTES = 1024 * 1024;

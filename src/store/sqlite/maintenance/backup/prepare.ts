@@ -1,23 +1,22 @@
-import type { EventType } from "../../../../core/jobs/event.ts";
 import { randomUUID } from "node:crypto";
-import { existsSync, readFileSync, statSync } from "node:fs";
-import { basename, dirname, resolve } from "node:path";
-import { HoldfastError } from "../../../../core/text/errors.ts";
+import { chmodSync, statSync } from "node:fs";
+import { dirname } from "node:path";
+import type { EventType } from "../../../../core/jobs/event.ts";
 import type { Fence } from "../../../../core/text/ids.ts";
-import { type BackupFacts, type Manifest, manifestPath, type OnProgress, parseManifest } from "../../../backups.ts";
+import type { OnProgress } from "../../../backups.ts";
+import { passStep } from "../../../points.ts";
 import { RESTORED } from "../../../processes.ts";
 import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
 import { DIALECT, txOn } from "../../scripts.ts";
 import { connect, type Connection, type DriverName, inTransaction, scalar } from "../../driver.ts";
-import { fileSize } from "../../faults.ts";
+import { explain } from "../../faults.ts";
 import { Events } from "../../jobs/events.ts";
-import { migrate, schemaVersion } from "../../migrate.ts";
+import { migrate } from "../../migrate.ts";
 import { stateOf } from "../changes/journal.ts";
 import { type Replay, replay, type Replayed, withoutRules } from "../changes/replay.ts";
 import { type Known, raiseEpoch } from "../epoch.ts";
-import { clearStaging } from "./backups.ts";
-import { runTask } from "./tasks.ts";
+import { copyFileSynced, survey, type Survey, syncFile, syncFolder } from "./copy.ts";
 
 export interface Preparation {
   driver: DriverName;
@@ -33,6 +32,30 @@ export interface Prepared {
   epoch: number;
   running: number;
   replayed: Replayed | null;
+}
+
+/** Makes a verified backup ready for use under another name. */
+export function restoreTo(
+  { from, sha256, mode, ...preparation }: Preparation & { from: string; sha256: string; mode: number },
+  onProgress: OnProgress,
+): Prepared & { survey: Survey | null } {
+  const { driver, path } = preparation;
+  const total = statSync(from).size;
+  try {
+    const copied = copyFileSynced(from, path, (done) => onProgress({ step: "copying", done, total }));
+    if (copied !== sha256) throw new Error(`${from} has changed while it was read`);
+    chmodSync(path, mode);
+    passStep("restore:copied");
+    const prepared = prepare(preparation, onProgress);
+    // A replay makes another database of the backup, which is checked like one.
+    const surveyed = prepared.replayed === null ? null : survey(driver, path);
+    syncFile(path);
+    syncFolder(dirname(path));
+    passStep("restore:prepared");
+    return { ...prepared, survey: surveyed };
+  } catch (error) {
+    throw explain(error, path);
+  }
 }
 
 /** Added to sequences: more than can have been given out after the backup was made. */
@@ -101,89 +124,4 @@ function startAnew(
 function advanceSequence(db: Connection, table: string, by: number): void {
   const updated = db.prepare("update sqlite_sequence set seq = seq + ? where name = ?").run(by, table);
   if (updated === 0) db.prepare("insert into sqlite_sequence (name, seq) values (?, ?)").run(table, by);
-}
-
-export interface VerifiedBackup {
-  path: string;
-  size: number;
-  sha256: string;
-  facts: BackupFacts;
-  hashes: string[];
-  /** Null: the backup has no manifest to compare it with. */
-  manifest: Manifest | null;
-}
-
-export async function verifyBackup(backup: string, driver: DriverName, onProgress?: OnProgress): Promise<VerifiedBackup> {
-  const path = resolve(backup);
-  const manifest = readManifest(path, driver);
-  refuseLive(path);
-  const { size, sha256, survey } = await runTask("inspect", { driver, path, expected: manifest?.sha256 }, onProgress).catch(
-    (error: unknown) => {
-      const code = error instanceof HoldfastError ? error.code : null;
-      if (code === "NOT_A_DATABASE") throw notHoldfast(path);
-      throw code === "DAMAGED" ? damaged(path, "SQLite cannot read it") : error;
-    },
-  );
-  if (manifest !== null && (manifest.size !== size || manifest.sha256 !== sha256)) {
-    const difference = manifest.size === size ? "its bytes are others" : `it has ${size} bytes instead of ${manifest.size}`;
-    // A process that opens a database registers itself in it, and leaves its lock's folder.
-    if (!existsSync(`${path}-alive`)) throw damaged(path, `it differs from its manifest: ${difference}`);
-    throw new HoldfastError(
-      "BACKUP_CHANGED",
-      `The backup ${path} differs from its manifest: ${difference}. A program opened it as a database after it was made.`,
-      `Use another copy. To restore this one as it is, move its manifest away: ${basename(manifestPath(path))} away.`,
-    );
-  }
-  if (survey === null) throw notHoldfast(path);
-  const { facts, hashes } = survey;
-  if (facts.findings.length > 0) throw damaged(path, facts.findings.join("; "));
-  refuseNewer(path, facts.schema);
-  return { path, size, sha256, facts, hashes, manifest };
-}
-
-function readManifest(path: string, driver: DriverName): Manifest | null {
-  clearStaging(dirname(path), driver);
-  if (!existsSync(path) || statSync(path).isDirectory()) {
-    throw new HoldfastError(
-      "NO_BACKUP",
-      `There is no backup at ${path}.`,
-      "Give the path of a file that `holdfast backup` or `hf.backup` wrote.",
-    );
-  }
-  const beside = manifestPath(path);
-  return existsSync(beside) ? parseManifest(readFileSync(beside, "utf8"), beside) : null;
-}
-
-function notHoldfast(path: string): HoldfastError {
-  const hint = "Give the path of a file that `holdfast backup` wrote.";
-  return new HoldfastError("NOT_A_DATABASE", `${path} is not a Holdfast database.`, hint);
-}
-
-/** A database with a log beside it may be in use; a backup is one file. */
-function refuseLive(path: string): void {
-  for (const end of ["-wal", "-journal"]) {
-    if (fileSize(path + end) === 0) continue;
-    throw new HoldfastError(
-      "NOT_A_BACKUP",
-      `${path} is a database with a log beside it (${basename(path)}${end}), not a backup.`,
-      `Make a backup of it: holdfast backup --db ${path}.`,
-    );
-  }
-}
-
-export function refuseNewer(path: string, schema: number): void {
-  if (schema <= schemaVersion()) return;
-  throw new HoldfastError(
-    "SCHEMA_NEWER",
-    `${path} was written by a newer Holdfast (schema ${schema}; this one knows ${schemaVersion()}). It was not changed.`,
-    "Update holdfast here to the version that made it.",
-  );
-}
-
-export function damaged(path: string, why: string): HoldfastError {
-  return new HoldfastError(
-    "BACKUP_DAMAGED",
-    `The backup ${path} is damaged: ${why}.`,
-    "Use another backup or another copy of this one. `holdfast salvage` reads what is left of it.",
-  );
 }

@@ -15,7 +15,8 @@ import {
   stagedPath,
 } from "./restore-lock.ts";
 import { runTask } from "./tasks.ts";
-import { type Prepared, type VerifiedBackup, verifyBackup } from "./prepare.ts";
+import { type VerifiedBackup, verifyBackup } from "./backups.ts";
+import type { Prepared } from "./prepare.ts";
 import { isCovered, stateOf, unwrittenChanges } from "../changes/journal.ts";
 import type { Replay, TailChange } from "../changes/replay.ts";
 import { changesFolder, lastEpochIn } from "../changes/segments.ts";
@@ -216,8 +217,7 @@ function readIdentity(path: string, driver: DriverName): { databaseId: string | 
   const nothing = { databaseId: null, known: { epoch: 0, commits: 0, key: 0 } };
   return reading<{ databaseId: string | null; known: Known }>(path, driver, nothing, (db) => {
     const databaseId = scalar<string>(db, "select database_id from holdfast_database where id = 1");
-    const hasEpoch = scalar(db, "select 1 from pragma_table_info('holdfast_database') where name = 'epoch'") !== undefined;
-    return { databaseId, known: hasEpoch ? knownIn(db) : nothing.known };
+    return { databaseId, known: knownIn(db) };
   });
 }
 

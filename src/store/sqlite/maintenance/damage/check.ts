@@ -1,10 +1,12 @@
+import { statfsSync } from "node:fs";
+import { dirname } from "node:path";
 import { valueHash } from "../../../../core/pipelines/context-hash.ts";
 import type { JobKey } from "../../../../core/text/ids.ts";
 import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
-import { column, connect, type Connection, type DriverName, scalar, type Value } from "../../driver.ts";
-import { explain, faultOf } from "../../faults.ts";
+import { column, connect, type Connection, copyPages, type DriverName, scalar, type Value } from "../../driver.ts";
+import { createFile, explain, faultOf, fileSize, isBusy, modeLike } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
 
 const MOST_FINDINGS = 20;
@@ -39,6 +41,32 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
   }
 }
 
+/** Checks a copy: no writer waits, and the log can be truncated meanwhile. `copy`: a path without a file. */
+export async function checkCopy({ copy, ...request }: CheckRequest & { copy: string }): Promise<CheckedPages> {
+  return checkFile(await copied(request, copy));
+}
+
+/** Copies raw pages: a copy made row by row would have new indexes, and hide damaged ones. */
+async function copied(request: CheckRequest, copy: string): Promise<CheckRequest> {
+  const { driver, path, how } = request;
+  if (!hasRoom(path, dirname(copy))) return request;
+  try {
+    createFile(copy, modeLike(path));
+    await copyPages(driver, path, copy);
+    return { driver, path: copy, how };
+  } catch (error) {
+    // A file that cannot be copied, or for which the disk had no room after all, is checked where it is.
+    if (isBusy(error)) throw error;
+    return request;
+  }
+}
+
+/** A full disk is worse than a log that cannot be truncated while the check reads the database. */
+function hasRoom(path: string, folder: string): boolean {
+  const { bavail, bsize } = statfsSync(folder);
+  return bavail * bsize > 2 * (fileSize(path) + fileSize(`${path}-wal`));
+}
+
 export function checkDatabase(db: Connection, driver: DriverName, how: Thoroughness): CheckedPages {
   const pages = readable(() => pragma(db, how === "quick" ? "quick_check" : "integrity_check"));
   const others = { references: checkReferences(db), artifacts: artifactsOf(db) };
@@ -66,7 +94,6 @@ function readable(check: () => string[]): string[] {
 }
 
 function artifactsOf(db: Connection): string[] {
-  if (scalar(db, "select 1 from pragma_table_info('holdfast_artifacts')") === undefined) return [];
   try {
     return column(
       db,

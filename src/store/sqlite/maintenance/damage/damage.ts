@@ -1,21 +1,17 @@
-import { fork } from "node:child_process";
-import { once } from "node:events";
 import { hostname } from "node:os";
 import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import { findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../maintenance.ts";
-import { ownFile } from "../../../own-file.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, faultOf, fileSize } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
-import { runTask, toThrown } from "../backup/tasks.ts";
+import { runTask, runTaskApart } from "../backup/tasks.ts";
 import { epochIn, knownIn } from "../epoch.ts";
 import type { DatabaseFiles, OwnLocks } from "../open-files.ts";
 import { scanLog, walSize } from "../wal.ts";
 import { mostSeen, readSlots } from "../witness.ts";
-import type { CopyCheckAnswer, CopyCheckRequest } from "./check-process.ts";
 import { checkDatabase, type CheckedPages, type CheckRequest } from "./check.ts";
 import { Findings } from "./findings.ts";
 
@@ -160,7 +156,7 @@ export class Damage implements DamageStore {
 
   #examine(how: Thoroughness): Promise<CheckedPages> {
     const request = { driver: this.#options.driver, path: this.#path, how, damaged: this.#what !== null };
-    return how === "quick" ? runTask("check", request) : checkCopy(request);
+    return how === "quick" ? runTask("check", request) : checkApart(request);
   }
 
   async #clear(ids: readonly string[]): Promise<string | null> {
@@ -291,14 +287,11 @@ export function isDamage(error: unknown): boolean {
   return fault === "CORRUPT" || fault === "NOTADB";
 }
 
-/**
- * Checks a copy in a child process: no job waits, and the log can be truncated meanwhile. What a killed check leaves is removed
- * by the next check, or by the next backup in that folder.
- */
-async function checkCopy(request: CheckRequest): Promise<CheckedPages> {
+/** In a child process, on a copy. What a killed check leaves is removed by the next check, or by the next backup in that folder. */
+async function checkApart(request: CheckRequest): Promise<CheckedPages> {
   const staging = stage(request);
   try {
-    return await inChild({ ...request, copy: staging.database });
+    return await runTaskApart("checkCopy", { ...request, copy: staging.database });
   } finally {
     staging.discard();
   }
@@ -310,21 +303,4 @@ function stage({ path, driver }: CheckRequest): Staging {
   } catch (error) {
     throw explain(error, path);
   }
-}
-
-async function inChild(request: CopyCheckRequest): Promise<CheckedPages> {
-  const runs = "the process that checks a copy of the database";
-  const file = ownFile({ here: import.meta.url, name: "./check-process", runs });
-  const child = fork(file, [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
-  // The child may exit before its answer is read from the channel.
-  const ended = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code, signal]]) => {
-    throw new Error(`${runs} ended (${signal ?? `code ${code}`}) without an answer`);
-  });
-  ended.catch(() => {});
-  child.send(request);
-  const [answer] = (await Promise.race([once(child, "message"), ended])) as [CopyCheckAnswer];
-  // The child has closed the copy before the staging folder is removed.
-  await ended.catch(() => {});
-  if ("failure" in answer) throw toThrown(answer.failure);
-  return answer.checked;
 }

@@ -4,9 +4,10 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { OnProgress } from "../../../backups.ts";
 import type { DriverName } from "../../driver.ts";
 import { fileSize, modeLike } from "../../faults.ts";
+import { refuseNewer } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { writeSynced } from "../backup/copy.ts";
-import { refuseNewer, type VerifiedBackup } from "../backup/prepare.ts";
+import type { VerifiedBackup } from "../backup/backups.ts";
 import { reportPath, restoreFolder, type RestoreLock, stagedPath } from "../backup/restore-lock.ts";
 import { nameForKept, replaceDatabase } from "../backup/restore.ts";
 import { runTask } from "../backup/tasks.ts";
@@ -53,7 +54,7 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
   const damaged = join(restoreFolder(path), "damaged");
   const read = await runTask("identify", { driver, from: path, to: damaged });
   const identity = { ...read, databaseId: read.databaseId ?? mostSeen(readSlots(path))?.databaseId ?? null };
-  if (identity.schema !== null) refuseNewer(path, identity.schema);
+  if (identity.schema !== null) refuseNewer(identity.schema, path);
   const backup = await request.backup(identity);
   if (backup === null && !identity.isReadable)
     throw new HoldfastError(
