@@ -12,7 +12,7 @@ import type { EnqueueOptions, Enqueued } from "./core/pipelines/stage.ts";
 import { type Definition, definitionOf, type JobDef, newJob } from "./engine/definition.ts";
 import type { Engine } from "./engine/engine.ts";
 import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
-import { ProgressWriter } from "./engine/attempt.ts";
+import { ProgressWriter } from "./engine/progress.ts";
 import { enqueueWithin, Jobs, type PostgresTx, Queues, ifReadable, type SqliteTx, transact } from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";

@@ -1,4 +1,4 @@
-export type { AttemptView } from "./core/jobs/attempts.ts";
+export type { AttemptView, LogLine } from "./core/jobs/attempts.ts";
 export type { Explanation } from "./core/jobs/explain.ts";
 export type { BuildState } from "./core/pipelines/build.ts";
 export type { Build } from "./core/pipelines/build-view.ts";

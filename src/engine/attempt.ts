@@ -1,7 +1,6 @@
 import type { AttemptSpan } from "./telemetry.ts";
 import { RetryAfterError } from "../core/jobs/event.ts";
 import { type CommitRows, type JobError, toJobError } from "../core/jobs/job.ts";
-import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Next, Outcome } from "../core/jobs/retry.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import type { Clock } from "../core/text/duration.ts";
@@ -9,13 +8,14 @@ import { HoldfastError, idTaken, LeaseLostError, NonRetryableError } from "../co
 import { invalidOption } from "../core/text/options.ts";
 import { followUpId } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
-import { isThenable, toStorable } from "../core/text/text.ts";
-import type { ClaimSource, Claimed, NewJob, ProgressReport, Settlement, Store } from "../store/store.ts";
+import { isThenable } from "../core/text/text.ts";
+import type { ClaimSource, Claimed, NewJob, Settlement } from "../store/store.ts";
 import type { WorkEnd } from "../store/work.ts";
 import type { EnqueueOptions, JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, newJob } from "./definition.ts";
 import type { Engine, LeaseOwner } from "./engine.ts";
-import { jobLog, type Log, describeError } from "./log.ts";
+import { jobLog } from "./log.ts";
+import type { ProgressWriter } from "./progress.ts";
 import type { LossReason } from "./leases.ts";
 
 type AbortCode = "LEASE_LOST" | "CANCELLED" | "TIMEOUT" | "STOPPING";
@@ -97,14 +97,14 @@ export class Attempt implements LeaseOwner, Settlement {
 
 /** Plain properties, so that a handler may spread it. */
 function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, input: unknown): JobContext<unknown> {
-  const { claimed } = attempt;
+  const { claimed, runnable } = attempt;
   return {
     input,
     id: claimed.id,
     attempt: claimed.attempt,
     scheduledFor: claimed.scheduledFor === null ? null : new Date(claimed.scheduledFor),
     idempotencyKey: `${engine.store.databaseId}:${claimed.id}`,
-    log: jobLog(engine.log, claimed),
+    log: progress.keepLog(claimed, runnable.def.declared.logs ?? 0, jobLog(engine.log, claimed)),
     signal: attempt.signal,
     checkpoint: {
       load: async () => fromJson(await engine.store.loadCheckpoint(claimed.job)),
@@ -370,45 +370,4 @@ export class Runnables {
 
 function idOf(job: { name: string; version: number }): string {
   return `${job.name}\n${job.version}`;
-}
-
-const PROGRESS_INTERVAL_MS = 200;
-
-export class ProgressWriter {
-  readonly #store: Store;
-  readonly #clock: Clock;
-  readonly #log: Log;
-  #reports = new Map<number, ProgressReport>();
-  #cancel: (() => void) | null = null;
-
-  constructor(parts: { store: Store; clock: Clock; log: Log }) {
-    ({ store: this.#store, clock: this.#clock, log: this.#log } = parts);
-  }
-
-  report(lease: LeaseRef, fraction: number, message?: string): void {
-    checkFraction(fraction);
-    // Progress is for people, and no reason to fail.
-    const text = message === undefined ? null : toStorable(String(message));
-    this.#reports.set(lease.job, { job: lease.job, fence: lease.fence, fraction, message: text });
-    this.#cancel ??= this.#clock.after(PROGRESS_INTERVAL_MS, () => this.flush());
-  }
-
-  /** The store drops reports of lost leases. */
-  flush(): void {
-    this.#cancel?.();
-    this.#cancel = null;
-    if (this.#reports.size === 0) return;
-    const reports = [...this.#reports.values()];
-    this.#reports = new Map();
-    this.#store.saveProgress(reports).catch((error: unknown) => this.#log.warn("progress was not written", describeError(error)));
-  }
-}
-
-export function checkFraction(fraction: number): void {
-  if (fraction >= 0 && fraction <= 1) return;
-  throw new HoldfastError(
-    "NUMBER_INVALID",
-    `progress must be a number from 0 to 1, got ${String(fraction)}.`,
-    "Give a fraction from 0 to 1.",
-  );
 }

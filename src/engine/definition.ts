@@ -1,4 +1,5 @@
 import type { Keep, QueueSettings } from "../core/jobs/claiming.ts";
+import { MAX_LOGS_KEPT } from "../core/jobs/attempts.ts";
 import { FINISHED_STATES, type FinishedState, isFinished, JOB_STATES, type JobState, toJobError } from "../core/jobs/job.ts";
 import { checkRunOptions, parse, type RunOptions, type RunSettings, type StandardSchema } from "../core/jobs/run-options.ts";
 import { checkLimits, type Limit } from "../core/limits/limit.ts";
@@ -157,24 +158,30 @@ export interface QueueOptions {
   keep?: Partial<Record<JobState, Duration | { age?: Duration; count?: number }>>;
   /** How many attempts that did not succeed are kept of each job, for `jobs.attempts`. Default: 20. */
   attempts?: number;
+  /** How many lines of the handler's `log` are stored with each attempt, the newest; at most 1,000. Default: 0. */
+  logs?: number;
 }
 
 export interface DeclaredLimits {
   declaration: Declaration;
+  /** How many log lines of an attempt are stored; default none. */
+  logs?: number;
   isEmpty: boolean;
   keys: readonly (((input: unknown) => string) | undefined)[];
 }
 
 function declareQueue(name: string, queue: string | QueueOptions, limit: unknown, where: string): DeclaredLimits {
   const options = typeof queue === "string" ? undefined : queue;
-  if (options !== undefined) refuseUnknown(options, ["name", "limit", "events", "keep", "attempts"], `The queue of ${where}`);
-  const hasSettings = options !== undefined && Object.keys(options).length > 1;
+  if (options !== undefined)
+    refuseUnknown(options, ["name", "limit", "events", "keep", "attempts", "logs"], `The queue of ${where}`);
+  const logs = checkCount(options?.logs ?? 0, `\`logs\` of the queue of ${where}`, 0, MAX_LOGS_KEPT);
+  const hasSettings = options !== undefined && Object.keys(options).some((key) => key !== "name" && key !== "logs");
   const all = [...checkLimits(limit, "job", where), ...checkLimits(options?.limit, "queue", `the queue of ${where}`)];
   // Keyed limits first: a job that waits for its own key must not block others at a wide limit.
   const limits = [...all.filter(({ rule }) => rule.keyed), ...all.filter(({ rule }) => !rule.keyed)];
   const declaration: Declaration = { queue: options?.name ?? (queue as string), name, limits: limits.map(({ rule }) => rule) };
   if (hasSettings) declaration.settings = settingsOf(options, where);
-  return { declaration, isEmpty: limits.length === 0 && !hasSettings, keys: limits.map(({ key }) => key) };
+  return { declaration, logs, isEmpty: limits.length === 0 && !hasSettings, keys: limits.map(({ key }) => key) };
 }
 
 export function limitKeys({ keys }: DeclaredLimits, input: unknown, name: string): string[] {

@@ -52,6 +52,9 @@ export const attempt = z.object({
   host: z.optional(z.string()),
   pid: z.optional(z.int()),
   error: z.optional(jobError),
+  log: z.optional(
+    z.array(z.object({ at: instant, level: z.enum(["info", "warn", "error"]), message: z.string(), data: z.optional(anyJson) })),
+  ),
 });
 export const explanation = z.object({
   state: jobState,

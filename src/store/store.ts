@@ -1,4 +1,5 @@
 import type { Enqueued } from "../core/jobs/admission.ts";
+import type { LogLine } from "../core/jobs/attempts.ts";
 import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
 import type { Clock } from "../core/text/duration.ts";
 import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
@@ -68,6 +69,8 @@ export interface Store {
   saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
+  /** Adds lines to the log of attempts, which may have ended meanwhile. */
+  saveLogs(logs: readonly AttemptLog[]): Promise<void>;
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]>;
   /** When the next delayed job is due, and whether a job can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook>;
@@ -171,6 +174,15 @@ export interface Settlement extends LeaseRef {
 export interface ProgressReport extends LeaseRef {
   fraction: number;
   message: string | null;
+}
+
+/** Lines that an attempt has logged, in their order. */
+export interface AttemptLog extends LeaseRef {
+  /** Number of the first of these lines within the attempt, from 1 on. */
+  first: number;
+  lines: readonly LogLine[];
+  /** How many lines of an attempt are kept. */
+  keep: number;
 }
 
 export interface PruneFilter {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import type { AttemptView } from "../../src/core/jobs/attempts.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
-import type { ProcessId } from "../../src/core/text/ids.ts";
-import type { Claimed, Store } from "../../src/store/store.ts";
+import type { Fence, JobKey, ProcessId } from "../../src/core/text/ids.ts";
+import type { AttemptLog, Claimed, Store } from "../../src/store/store.ts";
 import { add, addOne, claim, claimOne, declaring, ERROR, newJob, pass, running, settle, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
@@ -223,6 +223,46 @@ export function attemptCases(check: Check): void {
     );
   });
 
+  check("log lines are kept with their attempt, the newest ones, in their order, with their data", async ({ store }) => {
+    const id = await addOne(store, { policy: { attempts: 9 } });
+    const first = await claimOne(store);
+    await store.saveLogs([logOf(first, 1, ["a", "b"])]);
+    assert.deepEqual(await messagesOf(store, id), [["a", "b"]]);
+    await store.saveLogs([logOf(first, 3, ["c", "d"])]);
+    assert.deepEqual(await messagesOf(store, id), [["b", "c", "d"]], "three are kept");
+    await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
+    const second = await claimOne(store);
+    await store.saveLogs([logOf(second, 1, ["e"])]);
+    assert.deepEqual(await messagesOf(store, id), [["b", "c", "d"], ["e"]]);
+    await settle(store, second, SUCCEEDED);
+    const [, { log } = {}] = await store.queries.attempts(id);
+    assert.deepEqual(log, [{ at: 1, level: "info", message: "e", data: { of: ["e"] } }]);
+  });
+
+  check("lines that arrive after the attempt has ended are still kept, and disturb no other attempt", async ({ store }) => {
+    const id = await addOne(store, { policy: { attempts: 9 } });
+    const first = await claimOne(store);
+    await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
+    const second = await claimOne(store);
+    await store.saveLogs([logOf(first, 1, ["late"]), logOf(second, 1, ["now"])]);
+    assert.deepEqual(await messagesOf(store, id), [["late"], ["now"]]);
+  });
+
+  check("lines go with their attempt, and with their job", async ({ store }) => {
+    await store.queues.declare([declaring([], { settings: { events: false, keep: {}, attempts: 1 } })]);
+    const id = await addOne(store, { policy: { attempts: 9 } });
+    for (const line of ["a", "b", "c"]) {
+      const claimed = await claimOne(store);
+      await store.saveLogs([logOf(claimed, 1, [line])]);
+      await settle(store, claimed, { kind: "error", error: ERROR, delay: 0 });
+    }
+    assert.deepEqual(await messagesOf(store, id), [["c"]], "one attempt is kept");
+    await store.cancel(id);
+    assert.equal(await store.prune({ state: "cancelled", limit: 10 }), 1);
+    await store.saveLogs([{ job: 1 as JobKey, fence: 1 as Fence, first: 1, lines: [], keep: 3 }]);
+    assert.deepEqual(await store.queries.attempts(id), []);
+  });
+
   check.shared("the history is there after the database was closed and opened again", async ({ store, reopen }) => {
     const claimed = await running(store);
     await settle(store, claimed, { kind: "error", error: ERROR });
@@ -238,6 +278,20 @@ function registerAs(store: Store, host: string, pid: number): Promise<ProcessId>
 
 function held({ job, fence, expiresAt, lease }: Claimed, holder: ProcessId) {
   return { job, fence, expiresAt, lease, holder };
+}
+
+function logOf({ job, fence }: Claimed, first: number, messages: string[]): AttemptLog {
+  return {
+    job,
+    fence,
+    first,
+    keep: 3,
+    lines: messages.map((message) => ({ at: 1, level: "info", message, data: { of: messages } })),
+  };
+}
+
+async function messagesOf(store: Store, id: string): Promise<string[][]> {
+  return (await store.queries.attempts(id)).map(({ log = [] }) => log.map(({ message }) => message));
 }
 
 async function outcomesOf(store: Store, id: string): Promise<string[]> {

@@ -79,6 +79,7 @@ update holdfast_builds set max_failures = 5, checksum = null;
 update holdfast_results set output_file = 'file', error = '{"name":"Error","message":"no"}', checksum = null;
 update holdfast_targets set parent = 'p', fingerprint = 'f', value_file = 'file', grouping = 'g', member = 'm', failure = 1, checksum = null;
 insert into holdfast_notes (job, checkpoint, fraction, message) values (2, '{}', 0.5, 'half');
+insert into holdfast_logs (job, fence, n, at, level, message, data) values (1, 1, 1, 1, 'info', 'begun', '{}');
 insert into holdfast_attempts (job, n, fence, attempt, outcome, started_at, ended_at, worker, host, pid, error)
   values (2, 1, 1, 1, 'failed', 5, 6, 'worker', 'host', 7, '{"name":"Error","message":"no"}');
 `;

@@ -28,6 +28,7 @@ export const UNCOVERED: Record<string, readonly string[]> = {
   holdfast_counters: ["beyond", "bucket", "last", "lowest", "parked", "passed", "running"],
   holdfast_database: ["created_at", "epoch"],
   holdfast_ids: ["ended"],
+  holdfast_logs: ["at", "data", "fence", "job", "level", "message", "n"],
   holdfast_jobs: [
     "attempt",
     "error",

@@ -356,7 +356,16 @@ function attemptTable(attempts: readonly AttemptView[], now: number): string {
     { title: "WORKER", value: holderOf, least: 8 },
     { title: "ERROR", value: ({ error }) => error?.message ?? "", least: 10, style: () => "dim" },
   ];
-  return `\n\n${table(columns, attempts)}`;
+  return `\n\n${table(columns, attempts)}${attempts.map(logOf).join("")}`;
+}
+
+function logOf({ attempt, log = [] }: AttemptView): string {
+  if (log.length === 0) return "";
+  const lines = log.map(({ at, level, message, data }) => {
+    const text = oneLine(`${message}${data === undefined ? "" : ` ${JSON.stringify(data)}`}`);
+    return `  ${paint("dim", clockText(at))} ${paint(level === "info" ? "dim" : "yellow", level.padEnd(5))} ${text}`;
+  });
+  return `\n\nLog of attempt ${attempt}\n${lines.join("\n")}`;
 }
 
 function outcomeStyle(outcome: AttemptView["outcome"]): Style | null {

@@ -1,3 +1,5 @@
+import { toJson } from "../text/json.ts";
+import { type Log, toStorable } from "../text/text.ts";
 import type { Job, JobError } from "./job.ts";
 import { crashError, type Next, type Outcome, stallError } from "./retry.ts";
 
@@ -20,6 +22,37 @@ export interface AttemptView {
   host?: string;
   pid?: number;
   error?: JobError;
+  /** What the handler has logged, if its queue keeps `logs`; the newest lines. */
+  log?: LogLine[];
+}
+
+/** A line that a handler has logged. */
+export interface LogLine {
+  at: number;
+  level: Exclude<keyof Log, "debug">;
+  message: string;
+  data?: unknown;
+}
+
+export const MAX_LOGS_KEPT = 1_000;
+const MAX_MESSAGE_CHARS = 2_000;
+const MAX_DATA_CHARS = 8_000;
+
+/** A line as it is stored, bounded. `data` that is too large, or that JSON cannot represent, is stored as shortened text. */
+export function logLine(at: number, level: LogLine["level"], message: string, data: unknown): LogLine {
+  const line: LogLine = { at, level, message: toStorable(String(message)).slice(0, MAX_MESSAGE_CHARS) };
+  if (data === undefined) return line;
+  const text = jsonOrText(data);
+  line.data = text.length <= MAX_DATA_CHARS ? JSON.parse(text) : `${text.slice(0, MAX_DATA_CHARS)}…`;
+  return line;
+}
+
+function jsonOrText(data: unknown): string {
+  try {
+    return toJson(data, "The data of a log line") ?? "null";
+  } catch {
+    return JSON.stringify(toStorable(String(data)));
+  }
 }
 
 /** What the history keeps of an attempt's end, beside what the job's row says about the attempt. */
@@ -57,10 +90,10 @@ function isTimeout({ name, code }: JobError): boolean {
 }
 
 /** The attempt that the job's row shows: the running one, or the one that succeeded. All others are kept apart. */
-export function currentAttempt({ state, attempt, startedAt, finishedAt, worker, host, pid }: Job): AttemptView[] {
-  if ((state !== "running" && state !== "succeeded") || startedAt === undefined) return [];
+export function currentAttempt({ state, attempt, startedAt, finishedAt, worker, host, pid }: Job): AttemptView | undefined {
+  if ((state !== "running" && state !== "succeeded") || startedAt === undefined) return undefined;
   const ended = finishedAt === undefined ? {} : { endedAt: finishedAt };
   const name = worker === undefined ? {} : { worker };
   const process = host === undefined || pid === undefined ? {} : { host, pid };
-  return [{ attempt, outcome: state, startedAt, ...ended, ...name, ...process }];
+  return { attempt, outcome: state, startedAt, ...ended, ...name, ...process };
 }

@@ -50,12 +50,13 @@ function counterpartOf(name: string, what: string): string | null {
   return isAboutJobs && Object.hasOwn(BULLMQ_OPTIONS, name) ? `BullMQ's \`${name}\` is ${BULLMQ_OPTIONS[name]} here. ` : null;
 }
 
-export function checkCount(value: unknown, what: string, least: number): number {
-  if (typeof value === "number" && Number.isSafeInteger(value) && value >= least) return value;
+export function checkCount(value: unknown, what: string, least: number, most = Number.MAX_SAFE_INTEGER): number {
+  if (typeof value === "number" && Number.isSafeInteger(value) && value >= least && value <= most) return value;
+  const range = most === Number.MAX_SAFE_INTEGER ? `≥ ${least}` : `from ${least} to ${most}`;
   throw new HoldfastError(
     "NUMBER_INVALID",
-    `${what} must be a whole number ≥ ${least}, got ${describeValue(value)}.`,
-    `Give a whole number of at least ${least}.`,
+    `${what} must be a whole number ${range}, got ${describeValue(value)}.`,
+    `Give a whole number ${range}.`,
   );
 }
 

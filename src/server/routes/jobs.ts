@@ -114,8 +114,9 @@ function shown(job: Job, { redact }: ServerOptions): Job {
   return redact === undefined ? job : redact(job);
 }
 
-/** What `redact` removes from a job's last error, it removes from the errors of its attempts. */
-function shownAttempt({ error, ...attempt }: AttemptView, job: Job, options: ServerOptions): AttemptView {
+/** What `redact` removes from a job's last error, it removes from the errors of its attempts. Log lines it cannot redact. */
+function shownAttempt({ error, log, ...rest }: AttemptView, job: Job, options: ServerOptions): AttemptView {
+  const attempt = log === undefined || options.redact !== undefined ? rest : { ...rest, log };
   if (error === undefined) return attempt;
   const { error: redacted } = shown({ ...job, error }, options);
   return redacted === undefined ? attempt : { ...attempt, error: redacted };

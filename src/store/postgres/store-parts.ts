@@ -80,6 +80,7 @@ export function storeParts(
     settle,
     leases,
     notes,
+    attempts,
     locks,
     processes,
     audit,

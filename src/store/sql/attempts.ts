@@ -1,10 +1,11 @@
-import type { AttemptEnding, AttemptView } from "../../core/jobs/attempts.ts";
+import type { AttemptEnding, AttemptView, LogLine } from "../../core/jobs/attempts.ts";
 import type { JobError } from "../../core/jobs/job.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import { fromJson } from "../../core/text/json.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { holderOf } from "../job-row.ts";
-import type { ColumnType, Dialect, EachParams, Reads, Script, Tx } from "./script.ts";
+import type { AttemptLog } from "../store.ts";
+import { type ColumnType, type Dialect, type EachParams, type Reads, type Script, together, type Tx } from "./script.ts";
 
 export interface AttemptRow {
   job: JobKey;
@@ -70,20 +71,69 @@ export class Attempts {
     if (surplus.length > 0) yield* tx.each(this.#sql.trim, surplus);
   }
 
-  /** Oldest first; without the one that `fence` names, which has ended after the caller has read the job's row. */
-  *of(db: Reads, { job, fence }: LeaseRef): Script<AttemptView[]> {
-    const rows = yield* db.all<AttemptRow>(this.#sql.of, { job, fence });
+  /** Oldest first. `current`: the attempt that the job's row shows, if any; another one may have ended since it was read. */
+  *of(db: Reads, { job, fence }: LeaseRef, current: AttemptView | undefined): Script<AttemptView[]> {
+    const [rows, lines] = yield* together(
+      db.all<AttemptRow>(this.#sql.of, { job, fence: current === undefined ? NO_FENCE : fence }),
+      db.all<LogRow>(this.#sql.logs, { job }),
+    );
     for (const row of rows) this.#guard.check(row);
-    return rows.map(toAttempt);
+    const logs = Map.groupBy(lines, (line) => line.fence);
+    const views = rows.map((row) => toAttempt(row, logs.get(row.fence)));
+    if (current !== undefined) views.push(withLog(current, logs.get(fence)));
+    return views;
+  }
+
+  *saveLogs(tx: Tx, logs: readonly AttemptLog[]): Script<void> {
+    const rows = logs.flatMap(({ job, fence, first, lines }) =>
+      lines.map(({ at, level, message, data }, i) => {
+        return { job, fence, n: first + i, at, level, message, data: data === undefined ? null : JSON.stringify(data) };
+      }),
+    );
+    yield* tx.each(this.#sql.addLine, rows);
+    const surplus = logs.flatMap(({ job, fence, first, lines, keep }) => {
+      const upTo = first + lines.length - 1 - keep;
+      return upTo > 0 ? [{ job, fence, upTo }] : [];
+    });
+    if (surplus.length > 0) yield* tx.each(this.#sql.trimLines, surplus);
+    yield* tx.each(
+      this.#sql.dropLogs,
+      logs.map(({ job, fence }) => ({ job, fence })),
+    );
   }
 }
 
-function toAttempt(row: AttemptRow): AttemptView {
+const NO_FENCE = -1;
+
+function toAttempt(row: AttemptRow, lines: LogRow[] | undefined): AttemptView {
   const { attempt, outcome, started_at: startedAt, ended_at: endedAt } = row;
   const view: AttemptView = { attempt, outcome, startedAt, endedAt, ...holderOf(row) };
   if (row.error !== null) view.error = fromJson(row.error) as JobError;
+  return withLog(view, lines);
+}
+
+function withLog(view: AttemptView, lines: LogRow[] | undefined): AttemptView {
+  if (lines === undefined) return view;
+  view.log = lines.map(({ at, level, message, data }) => {
+    return { at, level, message, ...(data === null ? {} : { data: JSON.parse(data) as unknown }) };
+  });
   return view;
 }
+
+interface LogRow extends Omit<LogLine, "data"> {
+  fence: Fence;
+  data: string | null;
+}
+
+const LOG_COLUMNS = {
+  job: "bigint",
+  fence: "bigint",
+  n: "bigint",
+  at: "bigint",
+  level: "text",
+  message: "text",
+  data: "text",
+} as const;
 
 const COLUMNS = {
   job: "bigint",
@@ -101,6 +151,8 @@ const COLUMNS = {
 
 function statements({ table, in: isIn, each }: Dialect, { columns, checksum }: AttemptGuard) {
   const attempts = table("attempts");
+  const logs = table("logs");
+  const attemptOf = { job: "bigint", fence: "bigint" } as const;
   const written = checksum === null ? COLUMNS : { ...COLUMNS, checksum: "bigint" as const };
   return {
     held: `
@@ -113,6 +165,27 @@ function statements({ table, in: isIn, each }: Dialect, { columns, checksum }: A
       { job: "bigint", upTo: "bigint" },
       (row) => `delete from ${attempts} as old ${row.using} where ${row.is("old", "job")} and old.n <= ${row.value("upTo")}`,
     ),
+    // Not only of a running job: on PostgreSQL its end may commit first.
+    addLine: each(
+      LOG_COLUMNS,
+      (row) => `
+        insert into ${logs} (${Object.keys(LOG_COLUMNS).join(", ")})
+        select ${Object.keys(LOG_COLUMNS).map(row.value).join(", ")} ${row.from(`${table("jobs")} as job`)}
+        where ${row.is("job", ["key", "job"])} and job.fence >= ${row.value("fence")} on conflict do nothing`,
+    ),
+    trimLines: each(
+      { ...attemptOf, upTo: "bigint" },
+      (row) => `
+        delete from ${logs} as line ${row.using} where ${row.is("line", "job", "fence")} and line.n <= ${row.value("upTo")}`,
+    ),
+    // Of attempts that are not kept any more.
+    dropLogs: each(
+      attemptOf,
+      (row) => `
+        delete from ${logs} as line ${row.using} where ${row.is("line", "job")} and line.fence < ${row.value("fence")} and not exists (
+          select 1 from ${attempts} as old where old.job = line.job and old.fence = line.fence)`,
+    ),
+    logs: `select fence, at, level, message, data from ${logs} where job = :job order by fence, n`,
     of: `select ${Object.keys(COLUMNS).join(", ")}${columns} from ${attempts} where job = :job and fence <> :fence order by n`,
   };
 }

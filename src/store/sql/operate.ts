@@ -215,6 +215,7 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
       `delete from ${table("ids")} where ${dialect.isFalse("chosen")} and id in (select id from ${table("jobs")} where ${these("key")})`,
       ...removals,
       `delete from ${table("notes")} where ${these("job")}`,
+      `delete from ${table("logs")} where ${these("job")}`,
       `delete from ${table("attempts")} where ${these("job")}`,
       `delete from ${table("jobs")} where ${these("key")}`,
     ),

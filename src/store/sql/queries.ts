@@ -4,7 +4,7 @@ import type { JobFacts } from "../../core/jobs/explain.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
-import { type Fence, type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
 import { type Flag, isYes, type JobRow, readMeta, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
@@ -14,8 +14,6 @@ import { type Access, type Answer, type Dialect, type Params, type Reads, type S
 const COLUMNS = `
   job.key, job.fence, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,
   job.id, job.slot, job.input, job.output, job.error, job.meta, note.fraction, note.message, job.worker, process.host, process.pid, job.expires_at`;
-
-const NO_FENCE = -1 as Fence;
 
 /** What each database adds to the queries: the conditions of its partial indexes, and its own statements. */
 export interface QueryDialect {
@@ -147,8 +145,7 @@ export class Queries implements QueryStore {
     const row = yield* this.#row(db, id);
     if (row === undefined) return [];
     const current = currentAttempt(toJob(row, this.#lanes.lane(row.lane)));
-    const fence = current.length === 0 ? NO_FENCE : row.fence;
-    return [...(yield* this.#attempts.of(db, { job: row.key, fence })), ...current];
+    return yield* this.#attempts.of(db, { job: row.key, fence: row.fence }, current);
   }
 
   async list(filter: ListFilter): Promise<{ items: Job[]; next?: string }> {

@@ -63,6 +63,7 @@ export class StoreParts {
   readonly settle: Settle;
   readonly leases: Leases;
   readonly notes: Notes;
+  readonly attempts: Attempts;
   readonly queries: Queries;
   readonly operate: Operate;
   readonly locks: Locks;
@@ -104,7 +105,7 @@ export class StoreParts {
     this.sinks = new Sinks(DIALECT, { audit, numbers }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
-    const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
+    const attempts = (this.attempts = new Attempts(DIALECT, ATTEMPT_GUARD));
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     const database = operateDatabase(db, this.enqueueParts);

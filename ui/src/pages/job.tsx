@@ -1,5 +1,5 @@
 import { JOB_STATES, mayMove } from "../../../src/core/jobs/job.ts";
-import type { AttemptView } from "../../../src/core/jobs/attempts.ts";
+import type { AttemptView, LogLine } from "../../../src/core/jobs/attempts.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
 import { count, duration, plural, quoted } from "../format.ts";
@@ -192,6 +192,7 @@ function Attempts({ id }: { id: string }) {
                   {one.error.message}
                 </div>
               )}
+              <LogLines lines={one.log ?? []} />
             </td>
             <td>
               <Time at={one.startedAt} />
@@ -202,6 +203,24 @@ function Attempts({ id }: { id: string }) {
         ))}
       </Table>
     </Panel>
+  );
+}
+
+/** What the handler has logged in an attempt. */
+function LogLines({ lines }: { lines: readonly LogLine[] }) {
+  if (lines.length === 0) return null;
+  return (
+    <details class="log-lines">
+      <summary>{plural(lines.length, "log line")}</summary>
+      <ol>
+        {lines.map(({ at, level, message, data }, i) => (
+          <li key={i} class={level === "info" ? "" : `log-${level}`}>
+            <Time at={at} /> {level} {message}
+            {data === undefined ? null : <code> {JSON.stringify(data)}</code>}
+          </li>
+        ))}
+      </ol>
+    </details>
   );
 }
 

@@ -169,6 +169,18 @@ create table ${s}.attempts (
   primary key (job, n)
 );
 
+-- What handlers have logged, where their queue keeps it. n counts the lines of an attempt. data: JSON.
+create table ${s}.logs (
+  job      bigint not null,
+  fence    bigint not null,
+  n        integer not null,
+  at       bigint not null,
+  level    text not null,
+  message  text not null,
+  data     text,
+  primary key (job, fence, n)
+);
+
 -- Counts of finished jobs, so that no query counts history. Each handle adds to its own share, so that handles do not wait
 -- for one row. since, fresh, before: counts of the current minute and of the one before it, for the rate.
 create table ${s}.tally (

@@ -136,6 +136,18 @@ create table holdfast_attempts (
   primary key (job, n)
 ) without rowid;
 
+-- What handlers have logged, where their queue keeps it. n counts the lines of an attempt. data: JSON.
+create table holdfast_logs (
+  job      integer not null,
+  fence    integer not null,
+  n        integer not null,
+  at       integer not null,
+  level    text not null,
+  message  text not null,
+  data     text,
+  primary key (job, fence, n)
+) without rowid;
+
 -- How many finished jobs there are, so that no query has to count history. since, fresh, before: how many there were in
 -- the current minute and in the one before it, for the rate.
 create table holdfast_tally (
