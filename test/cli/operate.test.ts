@@ -199,6 +199,18 @@ test("jobs list and jobs show say who holds a running job, and until when", asyn
   await claim.succeed();
 });
 
+test("jobs show prints the log lines that a queue keeps", async () => {
+  const talk = job({ name: "talk", queue: { name: "talk", logs: 5 }, run: ({ log }) => log.warn("odd\u001b[31m", { page: 7 }) });
+  const { id } = await hf.enqueue(talk, 1);
+  const worker = hf.work([talk]);
+  await hf.jobs.wait(id);
+  await worker.stop();
+  const { stdout } = await place.run(["jobs", "show", id]);
+  assert.match(stdout, /\n\nLog of attempt 1\n {2}\d{4}-\S+ \S+ warn {2}odd\S* \{"page":7\}\n$/);
+  assert.ok(!stdout.includes("\u001b"));
+  assert.equal(await hf.jobs.removeAll({ name: "talk" }).then(({ changed }) => changed), 1);
+});
+
 test("jobs show tells everything about one job, and lets no escape codes through", async () => {
   const good = await place.json<Job>(["jobs", "show", ids.good]);
   assert.deepEqual(good, { ...(await hf.jobs.get(ids.good)), attempts: await hf.jobs.attempts(ids.good) });
