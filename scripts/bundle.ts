@@ -19,7 +19,6 @@ export const ENTRIES: Record<string, string> = {
   cli: "cli/main.ts",
   child: "pipelines/isolated/child.ts",
   "task-runner": "store/sqlite/maintenance/backup/task-runner.ts",
-  "power-cut-process": "testing/power-cut-process.ts",
   "memory-eater": "testing/memory-eater.ts",
 };
 

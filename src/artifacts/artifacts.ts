@@ -1,14 +1,15 @@
 import { constants, copyFileSync, existsSync, mkdirSync, rmSync } from "node:fs";
-import { type FileHandle, open } from "node:fs/promises";
+import { type FileHandle, open, stat } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import { Readable } from "node:stream";
 import { hash as hashNow } from "node:crypto";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { fileModeOf } from "../core/text/text.ts";
 import { collect, type Collected, hashOf, hashOfNow, ownNow, verifiedPieces } from "./collect.ts";
 import { clearOrphanedFiles, Trash, type IsReferenced, type Liveness, sweep, type Swept } from "./sweep.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
-import { checkHash, damaged, explain, faultOf, fileModeIn, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
+import { checkHash, damaged, explain, faultOf, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
 import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
@@ -46,7 +47,7 @@ export class Artifacts {
     let layout: Layout;
     try {
       await makeFolder(root, options.mode);
-      layout = new Layout(root, await fileModeIn(root));
+      layout = new Layout(root, fileModeOf((await stat(root)).mode));
       for (const path of [layout.temporary, layout.trash]) await makeFolder(path, layout.mode);
     } catch (error) {
       throw explain(error, root);

@@ -1,9 +1,9 @@
 import { randomBytes } from "node:crypto";
 import { closeSync, fsyncSync, openSync } from "node:fs";
-import { chmod, mkdir, open, stat } from "node:fs/promises";
+import { chmod, mkdir, open } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
-import { fileModeOf, folderModeOf } from "../core/text/text.ts";
+import { folderModeOf } from "../core/text/text.ts";
 
 /** Creates and syncs a folder and its parents. `fileMode`: of the files in it; default: by the umask. */
 export async function makeFolder(path: string, fileMode?: number): Promise<void> {
@@ -14,10 +14,6 @@ export async function makeFolder(path: string, fileMode?: number): Promise<void>
     await syncFolder(dirname(made));
     if (made === first || made === dirname(made)) return;
   }
-}
-
-export async function fileModeIn(folder: string): Promise<number> {
-  return fileModeOf((await stat(folder)).mode);
 }
 
 /** Windows cannot sync a folder, and need not. */
@@ -139,8 +135,7 @@ export function passArtifactPoint(point: ArtifactPoint): void {
 }
 
 export function faultOf(error: unknown): string | null {
-  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
-  return code ?? null;
+  return error instanceof Error ? ((error as NodeJS.ErrnoException).code ?? null) : null;
 }
 
 export function isAbsent(error: unknown): boolean {
@@ -148,45 +143,42 @@ export function isAbsent(error: unknown): boolean {
 }
 
 export function explain(error: unknown, path: string): unknown {
-  if (error instanceof HoldfastError) return error;
-  const cause = { cause: error };
+  const explanation = error instanceof HoldfastError ? null : explanationOf(error, path);
+  if (explanation === null) return error;
+  const [code, message, hint] = explanation;
+  return new HoldfastError(code, message, hint, { cause: error });
+}
+
+function explanationOf(error: unknown, path: string): [code: string, message: string, hint: string] | null {
   switch (faultOf(error)) {
     case "ENOSPC":
     case "EDQUOT":
-      return new HoldfastError(
-        "DISK_FULL",
-        `The disk is full: cannot write to ${path}.`,
-        "Free space on that disk and try again.",
-        cause,
-      );
+      return ["DISK_FULL", `The disk is full: cannot write to ${path}.`, "Free space on that disk and try again."];
     case "EROFS":
     case "EACCES":
     case "EPERM":
-      return new HoldfastError(
+      return [
         "READ_ONLY",
         `${path} cannot be used: ${(error as Error).message}.`,
         "Check the owner and the permissions of the folder, and that the disk is not mounted read-only.",
-        cause,
-      );
+      ];
     case "EIO":
-      return new HoldfastError(
+      return [
         "DISK_ERROR",
         `The disk under ${path} reported an error: ${(error as Error).message}.`,
         "Check the disk and the system's log; what was stored before is not affected by this call.",
-        cause,
-      );
+      ];
     case "ENOTDIR":
     case "EEXIST":
     case "ENOENT":
     case "EMFILE":
-      return new HoldfastError(
+      return [
         "CANNOT_OPEN",
         `${path} cannot be used: ${(error as Error).message}.`,
         "Check that it is a folder which this user may read and write, and that no other program removes files from it.",
-        cause,
-      );
+      ];
     default:
-      return error;
+      return null;
   }
 }
 

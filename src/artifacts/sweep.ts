@@ -1,7 +1,7 @@
 import { existsSync, linkSync, readdirSync, renameSync, rmSync, statSync, utimesSync } from "node:fs";
 import { readdir, readFile, rm, stat } from "node:fs/promises";
 import { basename, isAbsolute, join } from "node:path";
-import { faultOf, isAbsent, isHash, type Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
+import { faultOf, isAbsent, isHash, Layout, nameFor, passArtifactPoint, syncFolderNow, tokenOf } from "./folder.ts";
 
 // The second call, for artifacts that are about to be removed, must wait for transactions that have called `missing` already:
 // SQLite's write lock does that, and on PostgreSQL a lock that those transactions share.
@@ -25,9 +25,7 @@ export async function sweep(
 ): Promise<Swept> {
   const swept: Swept = { seen: 0, removed: 0, bytes: 0 };
   let old: string[] = [];
-  for (const shelf of (await readdir(parts.layout.root)).sort()) {
-    if (!/^[0-9a-f]{2}$/.test(shelf)) continue;
-    const hashes = (await readdir(join(parts.layout.root, shelf))).map((rest) => shelf + rest).filter(isHash);
+  for await (const hashes of shelvesIn(parts.layout.root)) {
     swept.seen += hashes.length;
     for (let at = 0; at < hashes.length; at += BATCH) {
       old.push(...(await untouched(parts.layout, hashes.slice(at, at + BATCH), parts.cutoff)));
@@ -75,6 +73,11 @@ async function sweepBatch(
     // It is unknown whether they are referenced.
     for (const name of aside) trash.restore(name);
   }
+}
+
+async function* shelvesIn(root: string): AsyncGenerator<string[]> {
+  for (const shelf of (await readdir(root)).sort())
+    if (/^[0-9a-f]{2}$/.test(shelf)) yield (await readdir(join(root, shelf))).map((rest) => shelf + rest).filter(isHash);
 }
 
 async function untouched(layout: Layout, hashes: string[], cutoff: number): Promise<string[]> {
@@ -265,18 +268,18 @@ export async function countOrphans(
   referenced: ReadonlySet<string>,
   cutoff: number,
 ): Promise<{ there: number; orphaned: number; missing: string[] }> {
-  const there = new Set<string>();
-  let orphaned = 0;
-  for (const shelf of existsSync(folder) ? await readdir(folder) : []) {
-    if (!/^[0-9a-f]{2}$/.test(shelf)) continue;
-    for (const rest of await readdir(join(folder, shelf))) {
-      const hash = shelf + rest;
-      if (!isHash(hash)) continue;
-      there.add(hash);
-      if (referenced.has(hash)) continue;
-      const found = await stat(join(folder, shelf, rest)).catch(() => null);
-      if (found !== null && isOlder(found, cutoff)) orphaned++;
-    }
+  const layout = new Layout(folder, 0);
+  const missing = new Set(referenced);
+  let [there, orphaned] = [0, 0];
+  for await (const hashes of existsSync(folder) ? shelvesIn(folder) : []) {
+    there += hashes.length;
+    orphaned += (
+      await untouched(
+        layout,
+        hashes.filter((hash) => !missing.delete(hash)),
+        cutoff,
+      )
+    ).length;
   }
-  return { there: there.size, orphaned, missing: [...referenced].filter((hash) => !there.has(hash)) };
+  return { there, orphaned, missing: [...missing] };
 }

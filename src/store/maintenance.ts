@@ -79,11 +79,6 @@ export interface Finding {
 
 export type NewFinding = Pick<Finding, "severity" | "what"> & Partial<Pick<Finding, "commitsMissing">>;
 
-export interface Opening {
-  walBytes: number;
-  walFrames: number;
-}
-
 export interface Checked {
   findings: string[];
   /** Violated foreign keys of the user's tables, in sentences; they are not damage. */
@@ -109,7 +104,6 @@ export interface DamageStore {
    * checks the findings of other processes, the files, and this process's locks first.
    */
   refusal(of: "write" | "claim", again?: boolean): HoldfastError | null;
-  readonly opening: Opening | null;
   /**
    * Checks off the main thread. Damage is stored, and the store is read-only from then on. `clears`: findings that are cleared if
    * the check is complete and has none. Processes that opened the database read-only must open it again.

@@ -1,16 +1,16 @@
 import { rejectSurplus } from "../core/text/arguments.ts";
-import { fork } from "node:child_process";
-import { once } from "node:events";
+import { hostname } from "node:os";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { checkOneOf, checkText, invalidOption, refuseUnknown } from "../core/text/options.ts";
+import { bootId } from "../engine/host.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
-import type { PowerCutImage, PowerCutOptions } from "../store/sqlite/maintenance/power-cut.ts";
+import { runTaskApart } from "../store/sqlite/maintenance/backup/tasks.ts";
+import type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
 import { limitMemory } from "./kernel-limit.ts";
 import { FILL_HEAP_MESSAGE } from "./memory-eater.ts";
-import type { PowerCutAnswer } from "./power-cut-process.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
 
 const DEFAULT_MEMORY_MB = 128;
@@ -110,7 +110,7 @@ function inheritedOptions({ args = [], cwd, env = {}, execArgv = inheritedArgume
 
 function withLittleMemory({ memory = DEFAULT_MEMORY_MB, limit = "heap", ...options }: CrashOptions): ProgramOptions {
   const { env, execArgv = [], ...rest } = inheritedOptions(options);
-  const eater = ownFileUrl("./memory-eater");
+  const eater = ownFile({ here: import.meta.url, name: "./memory-eater", runs: "a process of simulateCrash" });
   const limits = limit === "heap" ? [`--max-old-space-size=${memory}`] : [];
   return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limits, `--import=${eater.href}`] };
 }
@@ -136,28 +136,13 @@ async function crash(
     case "power-cut": {
       await program.stopAll();
       const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
-      const left = await takeImage({ from: resolve(from), to: resolve(to), torn });
+      const booted = { host: hostname(), boot: bootId() };
+      // In a process of its own, because the test's process may have the database open.
+      const left = await runTaskApart("cutPower", { from: resolve(from), to: resolve(to), torn, booted });
       program.killAll();
       return left;
     }
   }
-}
-
-async function takeImage(options: Omit<PowerCutOptions, "booted">): Promise<PowerCutImage> {
-  const child = fork(ownFileUrl("./power-cut-process"), [], { execArgv: [], stdio: ["ignore", "ignore", "inherit", "ipc"] });
-  // The message may arrive after the exit, but before the channel ends.
-  const gone = Promise.all([once(child, "exit"), once(child, "disconnect")]).then(([[code]]) => {
-    throw new Error(`The process that takes the image of a power cut ended with ${code}.`);
-  });
-  child.send(options);
-  const [answer] = (await Promise.race([once(child, "message"), gone])) as [PowerCutAnswer];
-  gone.catch(() => {});
-  if ("image" in answer) return answer.image;
-  throw new HoldfastError(answer.failure.code, answer.failure.message, answer.failure.hint);
-}
-
-function ownFileUrl(name: string): URL {
-  return ownFile({ here: import.meta.url, name, runs: "a process of simulateCrash" });
 }
 
 function endedEarly(path: string, program: Program, { code, signal }: Ended): HoldfastError {

@@ -148,7 +148,6 @@ export const misstated = (s: string): string => `
 export class Damage implements DamageStore {
   readonly damaged = null;
   readonly incomplete = null;
-  readonly opening = null;
   readonly #rows: Rows;
   readonly #s: string;
 

@@ -49,7 +49,7 @@ import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { ChangeFeed } from "./change-feed.ts";
 import { type OpenedSqlite, openSqlite, type OpenSqliteOptions } from "./open.ts";
-import { framesIn, type LogAtOpening, walSize } from "./maintenance/wal.ts";
+import { framesIn, walSize } from "./maintenance/wal.ts";
 import { Witness } from "./maintenance/witness.ts";
 
 const WRITE_WAIT_MS = 5_000;
@@ -114,10 +114,10 @@ export class SqliteStore implements Store {
       leave();
       throw error;
     });
-    const log = { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
+    damage.logAtOpening ??= { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
     try {
       const files = path === ":memory:" || damage.damaged !== null ? null : new DatabaseFiles(path);
-      return new SqliteStore(path, { ...opened, alive, log, files }, damage, options);
+      return new SqliteStore(path, { ...opened, alive, files }, damage, options);
     } catch (error) {
       closeWithoutCheckpoint(opened.db, path, driver);
       leave();
@@ -127,7 +127,7 @@ export class SqliteStore implements Store {
 
   private constructor(
     path: string,
-    opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening; files: DatabaseFiles | null },
+    opened: OpenedSqlite & { alive: Alive | null; files: DatabaseFiles | null },
     damage: Damage,
     options: SqliteStoreOptions,
   ) {

@@ -22,7 +22,7 @@ import { ClaimLocks } from "./jobs/limits.ts";
 import { operateDatabase } from "./jobs/operate.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
 import type { Damage } from "./maintenance/damage/damage.ts";
-import { type LogAtOpening, walSize } from "./maintenance/wal.ts";
+import { walSize } from "./maintenance/wal.ts";
 import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
@@ -79,7 +79,7 @@ export class StoreParts {
   readonly recoveries: Recoveries;
   readonly minutes: Minutes;
 
-  constructor(opened: OpenedSqlite & { alive: Alive | null; log: LogAtOpening }, parts: Parts) {
+  constructor(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts) {
     const { db, databaseId, durability } = opened;
     const { path, driver, random, damage, access } = parts;
     this.enqueueParts = new EnqueueParts(db, { canDeclare: true, artifacts: new ArtifactCheck(parts.hooks) });
@@ -121,10 +121,7 @@ export class StoreParts {
     const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
     this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks, guards }, scripts);
     const file: FileFacts = {
-      logAtOpening: () => {
-        const met = damage.opening;
-        return met === null ? opened.log : { bytes: met.walBytes, frames: met.walFrames };
-      },
+      logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
       logSize: () => walSize(path),
       commitsMissing: () => damage.commitsMissing(),
       reported: (ids) => damage.reported(ids),

@@ -9,27 +9,35 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
   readSync,
   renameSync,
   rmSync,
   statSync,
+  writeFileSync,
   writeSync,
 } from "node:fs";
+import { endianness } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
 import { connect, scalar } from "../driver.ts";
 import { fileSize, openFile } from "../faults.ts";
-import { FRAME_HEADER, LOG_HEADER, readWalIndex, type WalIndex } from "./wal.ts";
-import { bootAnew, type Booted } from "./epoch.ts";
+import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal.ts";
+import { fromRecords, toRecord, witnessFolder } from "./witness.ts";
 
-export interface PowerCutOptions {
+interface PowerCutOptions {
   /** The database; a process that writes to it must be stopped. */
   from: string;
   to: string;
   /** Null: everything that is not synced is lost. A number: the seed by which some of its sectors survive. */
   torn: number | null;
   booted: Booted;
+}
+
+interface Booted {
+  host: string;
+  boot: string;
 }
 
 export interface PowerCutImage {
@@ -155,4 +163,119 @@ function blankCopied(image: string, frames: number, pageSize: number): void {
     // The first page identifies the file for programs that read it before they open it.
     if (page > 1 && page <= pages) writeSync(db.fd, Buffer.alloc(pageSize), 0, pageSize, (page - 1) * pageSize);
   }
+}
+
+/** What processes that have a database open share about its log, in the `-shm` file. */
+interface WalIndex {
+  pageSize: number;
+  /** The last frame of the newest commit; with `synchronous=FULL` it is synced. */
+  committed: number;
+  copied: number;
+  copying: number;
+  /** All of it: equal texts are of the same instant. */
+  text: string;
+}
+
+const IS_LITTLE = endianness() === "LE";
+const HEADER = 48;
+const LENGTH = 136;
+
+/** Null: no process has the database open, or none has read its log yet. */
+function readWalIndex(path: string): WalIndex | null {
+  const file = `${path}-shm`;
+  if (fileSize(file) < LENGTH) return null;
+  const bytes = Buffer.alloc(LENGTH);
+  {
+    using shm = openFile(file, "r");
+    readSync(shm.fd, bytes, 0, LENGTH, 0);
+  }
+  // SQLite writes the header twice, the second copy first: a process that is stopped in between leaves one intact.
+  const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
+  if (header === undefined) return null;
+  const size = IS_LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);
+  return {
+    pageSize: size === 1 ? 65_536 : size,
+    committed: word(header, 16),
+    copied: word(bytes, 2 * HEADER),
+    copying: word(bytes, 2 * HEADER + 32),
+    text: bytes.toString("hex"),
+  };
+}
+
+function isWhole(header: Buffer): boolean {
+  if (header.readUInt8(12) === 0) return false;
+  let [a, b] = [0, 0];
+  for (let at = 0; at < 40; at += 8) {
+    a = (a + word(header, at) + b) >>> 0;
+    b = (b + word(header, at + 4) + a) >>> 0;
+  }
+  return a === word(header, 40) && b === word(header, 44);
+}
+
+function word(bytes: Buffer, at: number): number {
+  return IS_LITTLE ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at);
+}
+
+/**
+ * Changes the boot in the files of a database, as if the host had been restarted since: a power cut is not counted as a crash.
+ * It edits bytes, because opening the database would replay the log that the simulation is about.
+ */
+function bootAnew(path: string, { host, boot }: Booted): void {
+  const other = otherThan(boot);
+  // A row of the processes' table holds host and boot one after the other.
+  const named = { from: Buffer.from(host + boot), to: Buffer.from(host + other) };
+  const database = readFileSync(path);
+  if (replaceIn(database, named)) writeFileSync(path, database);
+  const log = `${path}-wal`;
+  if (existsSync(log)) writeFileSync(log, inLog(readFileSync(log), named));
+  const folder = witnessFolder(path);
+  for (const name of existsSync(folder) ? readdirSync(folder) : []) {
+    const seen = fromRecords(readFileSync(join(folder, name)));
+    if (seen?.boot !== boot) continue;
+    const { turn, ...rest } = seen;
+    const record = toRecord({ ...rest, boot: other }, turn);
+    // Both records of a slot, since a torn one is ignored.
+    writeFileSync(join(folder, name), Buffer.concat([record, record]));
+  }
+}
+
+function otherThan(boot: string): string {
+  return boot.replaceAll(/[0-9a-f]/g, (digit) => (15 - Number.parseInt(digit, 16)).toString(16));
+}
+
+interface Named {
+  from: Buffer;
+  to: Buffer;
+}
+
+function replaceIn(bytes: Buffer, { from, to }: Named): boolean {
+  let at = bytes.indexOf(from);
+  const found = at !== -1;
+  for (; at !== -1; at = bytes.indexOf(from, at + from.length)) to.copy(bytes, at);
+  return found;
+}
+
+/** Each frame's checksum continues that of the frame before; torn frames, whose checksum was wrong, are left as they are. */
+function inLog(file: Buffer, named: Named): Buffer {
+  if (file.length < LOG_HEADER) return file;
+  const log = Buffer.from(new ArrayBuffer(file.length));
+  file.copy(log);
+  const header = headerOf(log);
+  const length = FRAME_HEADER + header.pageSize;
+  let [before] = header.sums as [Sum];
+  let after = before;
+  for (let at = LOG_HEADER; at + length <= log.length; at += length) {
+    const { fits, sums } = frameAt(log, at, header, [before]);
+    [before] = sums as [Sum];
+    if (!fits) {
+      after = before;
+      continue;
+    }
+    replaceIn(log.subarray(at + FRAME_HEADER, at + length), named);
+    const now = frameAt(log, at, header, [after]);
+    after = now.sums.at(-1) as Sum;
+    log.writeUInt32BE(after[0], at + 16);
+    log.writeUInt32BE(after[1], at + 20);
+  }
+  return log;
 }

@@ -1,15 +1,14 @@
 import { spawn } from "node:child_process";
-import { createReadStream, readSync } from "node:fs";
+import { createReadStream } from "node:fs";
 import { endianness } from "node:os";
 import { Readable } from "node:stream";
 import { type Connection } from "../driver.ts";
-import { fileSize, openFile } from "../faults.ts";
+import { fileSize } from "../faults.ts";
 
 export interface Scanned {
   bytes: number;
   /** Frames that SQLite replays: intact, up to the last commit. */
   frames: number;
-  commits: number;
   bad: BadFrame | null;
 }
 
@@ -32,7 +31,6 @@ class Frames {
   #sums: readonly Sum[] = [];
   #frame = 0;
   #frames = 0;
-  #commits = 0;
   #bad: BadFrame | null = null;
   #over = false;
 
@@ -57,7 +55,7 @@ class Frames {
   }
 
   end(): Scanned {
-    return { bytes: this.#bytes, frames: this.#frames, commits: this.#commits, bad: this.#bad };
+    return { bytes: this.#bytes, frames: this.#frames, bad: this.#bad };
   }
 
   #next(bytes: Buffer, at: number, header: LogHeader): void {
@@ -70,7 +68,6 @@ class Frames {
     if (pages === 0) return;
     if (this.#bad !== null) return void this.#bad.beyond++;
     this.#frames = this.#frame;
-    this.#commits++;
   }
 
   /** The first frame that does not fit may be the end of the log, or damage: what follows decides. A second one is the end. */
@@ -225,11 +222,6 @@ async function* output(command: string, args: readonly string[]): AsyncGenerator
   await ended;
 }
 
-export interface LogAtOpening {
-  bytes: number;
-  frames: number;
-}
-
 export function walSize(path: string): number {
   return path === ":memory:" ? 0 : fileSize(`${path}-wal`);
 }
@@ -237,54 +229,4 @@ export function walSize(path: string): number {
 export function framesIn(db: Connection): number {
   const [, frames] = db.prepare("pragma wal_checkpoint(noop)").row() as [number, number, number];
   return Math.max(0, frames);
-}
-
-/** What processes that have a database open share about its log, in the `-shm` file. */
-export interface WalIndex {
-  pageSize: number;
-  /** The last frame of the newest commit; with `synchronous=FULL` it is synced. */
-  committed: number;
-  copied: number;
-  copying: number;
-  /** All of it: equal texts are of the same instant. */
-  text: string;
-}
-
-const HEADER = 48;
-const LENGTH = 136;
-
-/** Null: no process has the database open, or none has read its log yet. */
-export function readWalIndex(path: string): WalIndex | null {
-  const file = `${path}-shm`;
-  if (fileSize(file) < LENGTH) return null;
-  const bytes = Buffer.alloc(LENGTH);
-  {
-    using shm = openFile(file, "r");
-    readSync(shm.fd, bytes, 0, LENGTH, 0);
-  }
-  // SQLite writes the header twice, the second copy first: a process that is stopped in between leaves one intact.
-  const header = [bytes.subarray(HEADER, 2 * HEADER), bytes.subarray(0, HEADER)].find(isWhole);
-  if (header === undefined) return null;
-  const size = LITTLE ? header.readUInt16LE(14) : header.readUInt16BE(14);
-  return {
-    pageSize: size === 1 ? 65_536 : size,
-    committed: word(header, 16),
-    copied: word(bytes, 2 * HEADER),
-    copying: word(bytes, 2 * HEADER + 32),
-    text: bytes.toString("hex"),
-  };
-}
-
-function isWhole(header: Buffer): boolean {
-  if (header.readUInt8(12) === 0) return false;
-  let [a, b] = [0, 0];
-  for (let at = 0; at < 40; at += 8) {
-    a = (a + word(header, at) + b) >>> 0;
-    b = (b + word(header, at + 4) + a) >>> 0;
-  }
-  return a === word(header, 40) && b === word(header, 44);
-}
-
-function word(bytes: Buffer, at: number): number {
-  return LITTLE ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at);
 }

@@ -2,7 +2,6 @@ import { existsSync, statSync } from "node:fs";
 import { type OpenCircumstances, findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
-import type { Opening } from "../../../maintenance.ts";
 import { type DriverName, inTransaction } from "../../driver.ts";
 import { explain, fileSize, modeLike } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";
@@ -86,8 +85,9 @@ export class Arrival {
     return this.#found.inode === null || this.#found.slots.length > 0;
   }
 
-  get opening(): Opening | null {
-    return this.#found.scanned === null ? null : { walBytes: this.#found.scanned.bytes, walFrames: this.#found.scanned.frames };
+  /** The log before SQLite replayed it; null: there is none, or another process has it open. */
+  get log(): Scanned | null {
+    return this.#found.scanned;
   }
 
   get #rebooted(): boolean {
@@ -115,7 +115,7 @@ export async function arrive(
   if (path === ":memory:" || options.ownThread) return open();
   const arrival = await Arrival.at(path, { identity: "", boot: "", ...options });
   arrival.judgeLog(damage);
-  damage.opening = arrival.opening;
+  damage.logAtOpening = arrival.log;
   damage.isWitnessed = arrival.isWitnessed;
   const opened = await open();
   if (damage.damaged !== null) return opened;

@@ -3,7 +3,7 @@ import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import { findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
-import type { Checked, DamageStore, Finding, NewFinding, Opening, Thoroughness } from "../../../maintenance.ts";
+import type { Checked, DamageStore, Finding, NewFinding, Thoroughness } from "../../../maintenance.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, faultOf, fileSize } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
@@ -39,7 +39,7 @@ interface Watched {
  * there may be all that can be saved.
  */
 export class Damage implements DamageStore {
-  opening: Opening | null = null;
+  logAtOpening: { bytes: number; frames: number } | null = null;
   /** Whether a witness of the database was there when it was opened, or the database is new. */
   isWitnessed = false;
   readonly #path: string;
