@@ -7,6 +7,7 @@ import { checkEventTypes, type Event } from "../core/jobs/event.ts";
 import type { JobFilter } from "../core/jobs/filter.ts";
 import { FINISHED_STATES, type Job } from "../core/jobs/job.ts";
 import { MINUTE_MS, type QueueMinute } from "../core/jobs/minutes.ts";
+import { type Missed, nextTicks, type Schedule } from "../core/jobs/schedule.ts";
 import type { ProcessId } from "../core/text/ids.ts";
 import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
@@ -32,7 +33,7 @@ import { explainJobs } from "../engine/explain.ts";
 import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
-import { backupName, backupsFolder, type Manifest } from "../store/backups.ts";
+import { backupName, backupsFolder, backupsIn, type Manifest } from "../store/backups.ts";
 import {
   breakOrchestratorLock,
   buildById,
@@ -70,6 +71,15 @@ export interface Checkpointed {
   before: number;
   after: number;
   readers: readonly WalReader[];
+}
+
+const RUNS_SHOWN = 5;
+
+export interface ScheduleDetails extends Schedule {
+  missed: Missed;
+  overlap: boolean;
+  /** The next five ticks; none while it is paused. */
+  nextRuns: number[];
 }
 
 /**
@@ -142,6 +152,13 @@ export class Operator {
     const path = resolve(folder ?? backupsFolder(source));
     if (folder === undefined && location.kind === "sqlite") createFolder(path, modeLike(source));
     return join(path, backupName(source, this.now()));
+  }
+
+  /** The backups of this database beside it, the newest first. */
+  backups(): Manifest[] {
+    const { location, store } = this.#engine;
+    if (location.kind !== "sqlite") return [];
+    return backupsIn(backupsFolder(location.path), store.databaseId).toSorted((a, b) => b.takenAt - a.takenAt);
   }
 
   overview(): Promise<Overview> {
@@ -321,8 +338,20 @@ export class Operator {
   }
 
   /** The audit entry of a request that changes something, written before the change: none happens without its user. */
-  recordRequest(user: string | undefined, method: string, path: string): Promise<void> {
-    return this.#engine.store.audit.record({ action: "api.called", name: `${method} ${path}`, after: { user: user ?? null } });
+  recordRequest(user: string | undefined, method: string, path: string, reason?: string): Promise<void> {
+    const after = { user: user ?? null, ...(reason === undefined ? {} : { reason }) };
+    return this.#engine.store.audit.record({ action: "api.called", name: `${method} ${path}`, after });
+  }
+
+  /** All schedules, with what happens to missed ticks and when they run next. */
+  async schedules(): Promise<ScheduleDetails[]> {
+    const stored = (await ifReadable(() => this.#engine.store.schedules.list())) ?? [];
+    return stored.map((schedule) => {
+      const { key, job, cron, timezone, paused, lastAt, nextAt, missed, overlap } = schedule;
+      const last = lastAt === undefined ? {} : { lastAt };
+      const nextRuns = paused ? [] : nextTicks(schedule, RUNS_SHOWN);
+      return { key, job, cron, timezone, paused, ...last, nextAt, missed, overlap, nextRuns };
+    });
   }
 
   sinks(): Promise<SinkView[]> {

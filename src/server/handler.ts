@@ -142,7 +142,9 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
   ): Promise<Response> {
     if (!allows(access.role, route.role)) throw noAccess(access.role, route.role);
     const parts = await parseRequest(route, c);
-    if (route.isAudited) await operator.recordRequest(access.user, request.method, new URL(request.url).pathname);
+    const { dryRun = false, reason } = parts.body as { dryRun?: boolean; reason?: string };
+    if (route.isAudited && !dryRun)
+      await operator.recordRequest(access.user, request.method, new URL(request.url).pathname, reason);
     const answered = await route.run({ hf, operator, options, access, request, ...parts });
     return answered instanceof Response ? answered : c.json(answered as object);
   }

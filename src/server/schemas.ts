@@ -123,6 +123,8 @@ export const matchingBody = {
   finishedAfter: z.optional(instant),
   finishedBefore: z.optional(instant),
   dryRun: z.optional(z.boolean()),
+  /** For the audit. */
+  reason: z.optional(text),
 };
 export const matchingAnswer = z.object({ matched: z.int(), changed: z.int() });
 /** A filter of jobs in a query: times in milliseconds since 1970, `input` as `path=value`. */

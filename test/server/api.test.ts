@@ -1,4 +1,6 @@
+import type { ScheduleDetails } from "../../src/operator/operator.ts";
 import assert from "node:assert/strict";
+import { basename } from "node:path";
 import { after, describe, test } from "node:test";
 import { type AttemptView, type Explanation, items, type Job, job, pipeline } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
@@ -88,7 +90,15 @@ for (const store of STORES) {
       for (let i = 0; i < 4; i++) await enqueue(one, { name: "mail", input: { i }, tags: i < 3 ? ["some"] : [] });
       const found = { body: { tag: "some", createdAfter: 1 } };
       assert.deepEqual(await one.call("jobs.cancelAll", { body: { ...found.body, dryRun: true } }), { matched: 3, changed: 0 });
-      assert.deepEqual(await one.call("jobs.cancelAll", found), { matched: 3, changed: 3 });
+      const withReason = { body: { ...found.body, reason: "sent twice" } };
+      assert.deepEqual(await one.call("jobs.cancelAll", withReason), { matched: 3, changed: 3 });
+      const { items } = await one.call<{ items: { subject: string; after: { reason?: string } }[] }>("audit.list");
+      const calls = items.filter(({ subject }) => subject === "api:POST /api/v1/jobs/cancel-all");
+      assert.deepEqual(
+        calls.map(({ after }) => after.reason),
+        ["sent twice"],
+        "the count before it is not audited",
+      );
       assert.deepEqual(await one.call("jobs.retryAll", found), { matched: 0, changed: 0 });
       assert.deepEqual(await one.call("jobs.removeAll", { body: { state: ["cancelled", "pending"], input: { i: 1 } } }), {
         matched: 1,
@@ -173,6 +183,9 @@ for (const store of STORES) {
       const tick = job({ name: "tick", run: () => null });
       await one.hf.schedule(tick, { key: "nightly", cron: "0 3 * * *", input: null });
       const path = { key: "nightly" };
+      const [nightly] = (await one.call<{ items: ScheduleDetails[] }>("schedules.list")).items;
+      assert.deepEqual([nightly?.missed, nightly?.overlap, nightly?.nextRuns.length], ["once", true, 5]);
+      assert.ok(nightly?.nextRuns.every((at, i) => at === nightly.nextAt + i * 86_400_000));
       await one.call("schedules.pause", { path });
       assert.equal((await one.call<{ items: { paused: boolean }[] }>("schedules.list")).items[0]?.paused, true);
       await one.call("schedules.resume", { path });
@@ -348,7 +361,14 @@ test("a job that the handler knows is enqueued by its definition", async (t) => 
 
 test("a backup of a SQLite database is made by the API", async (t) => {
   const one = await site(t);
-  assert.match((await one.call<{ path: string }>("backups.make")).path, /work\.db-backups/);
+  assert.deepEqual(await one.call("backups.list"), { items: [] });
+  const { path } = await one.call<{ path: string }>("backups.make");
+  assert.match(path, /work\.db-backups/);
+  const { items: backups } = await one.call<{ items: { file: string; reason: string }[] }>("backups.list");
+  assert.deepEqual(
+    backups.map(({ file, reason }) => [file, reason]),
+    [[basename(path), "asked"]],
+  );
 });
 
 test("an artifact is downloaded, and no other path of the disk", async (t) => {

@@ -63,4 +63,7 @@ export interface Schedule {
   paused: boolean;
   lastAt?: number;
   nextAt: number;
+  missed: "skip" | "once" | "all";
+  overlap: boolean;
+  nextRuns: number[];
 }

@@ -69,6 +69,17 @@ export function nextTick(cron: string, timezone: string, after: number): number 
   throw new HoldfastError("CRON_INVALID", `The pattern "${cron}" matches no date.`, "Give a pattern with a day that exists.");
 }
 
+/** The next ticks, `nextAt` first; fewer if the pattern matches no further date. */
+export function nextTicks(
+  { cron, timezone, nextAt }: Pick<ScheduleRule, "cron" | "timezone" | "nextAt">,
+  count: number,
+): number[] {
+  const next = pattern(cron, timezone);
+  const ticks = [nextAt];
+  while (ticks.length < count) ticks.push(next(ticks.at(-1) as number));
+  return ticks.filter((tick) => tick < NEVER);
+}
+
 type Next = (after: number) => number;
 
 function checkCron(cron: unknown): string {

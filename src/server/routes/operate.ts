@@ -42,6 +42,16 @@ const auditEntry = z.object({
   after: schemas.anyJson,
 });
 
+const backup = z.object({
+  file: z.string(),
+  takenAt: instant,
+  size: z.int(),
+  reason: z.enum(["asked", "scheduled", "migration"]),
+  commits: z.int(),
+  jobs: z.int(),
+  findings: z.array(z.string()),
+});
+
 /** What `holdfast status`, `recover --last`, `audit`, `doctor` and `events` show. */
 export const OPERATE_ROUTES = [
   route("get", "/overview", {
@@ -128,6 +138,17 @@ export const OPERATE_ROUTES = [
       const { found } = await examine({ location: operator.location, hf, backups: {}, now: operator.now() });
       return { found };
     },
+  }),
+  route("get", "/backups", {
+    id: "backups.list",
+    summary: "The backups beside the database, the newest first. SQLite only.",
+    role: "read",
+    answer: z.object({ items: z.array(backup) }),
+    run: async ({ operator }) => ({
+      items: operator.backups().map(({ file, takenAt, size, reason, commits, jobs, findings }) => {
+        return { file, takenAt, size, reason, commits, jobs, findings };
+      }),
+    }),
   }),
   route("post", "/backups", {
     id: "backups.make",

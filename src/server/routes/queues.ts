@@ -45,6 +45,9 @@ const schedule = z.object({
   paused: z.boolean(),
   lastAt: z.optional(instant),
   nextAt: instant,
+  missed: z.enum(["skip", "once", "all"]),
+  overlap: z.boolean(),
+  nextRuns: z.array(instant),
 });
 const keyInPath = { key: text };
 
@@ -109,10 +112,10 @@ export const QUEUE_ROUTES = [
   }),
   route("get", "/schedules", {
     id: "schedules.list",
-    summary: "All schedules, by key.",
+    summary: "All schedules, by key, with their next five runs.",
     role: "read",
     answer: z.object({ items: z.array(schedule) }),
-    run: async ({ hf }) => ({ items: await hf.schedules.list({ incomplete: true }) }),
+    run: async ({ operator }) => ({ items: await operator.schedules() }),
   }),
   route("post", "/schedules/:key/pause", {
     id: "schedules.pause",

@@ -185,8 +185,12 @@ async function askForAll({ verb, says, done }: All, filters: Filters): Promise<v
       ),
       verb: `${verb.slice(0, 1).toUpperCase() + verb.slice(1)} ${plural(matched, "job")}`,
       isDangerous: verb !== "retry",
+      fields: [{ name: "reason", label: "Reason", hint: "Stored in the audit", required: false }],
       command: () => [`holdfast jobs ${verb}`, ...flagsOf(filters), "--yes"].join(" "),
-      run: async () => `${plural((await write<{ changed: number }>(path, filters)).changed, "job is", "jobs are")} ${done}.`,
+      run: async ({ reason = "" }) => {
+        const { changed } = await write<{ changed: number }>(path, { ...filters, ...(reason === "" ? {} : { reason }) });
+        return `${plural(changed, "job is", "jobs are")} ${done}.`;
+      },
     });
   } catch (error) {
     notify((error as Error).message, "failed");

@@ -1,4 +1,5 @@
 import { type Action, ask, mayOperate } from "../action.tsx";
+import type { Manifest } from "../../../src/store/backups.ts";
 import type { CrashRecoveryReport } from "../../../src/core/recovery/recovery-report.ts";
 import { apiPath, write } from "../api.ts";
 import { bytes, count, duration, plural } from "../format.ts";
@@ -42,6 +43,7 @@ const BACK_UP: Action = {
 export function RecoveryPage() {
   const recovery = useRead<Recovery>(apiPath("recovery"));
   const doctor = useRead<{ found: Finding[] }>(apiPath("doctor"), CHECK_MS);
+  const backups = useRead<{ items: Backup[] }>(apiPath("backups"), CHECK_MS);
   return (
     <>
       <PageHead
@@ -88,6 +90,34 @@ export function RecoveryPage() {
           </>
         )}
       </Loaded>
+      <Panel title="Backups" note={<Command text="holdfast backup" />} flush>
+        <Loaded of={backups}>
+          {({ items }) =>
+            items.length === 0 ? (
+              <Empty title="No backup beside the database">
+                <code>open(path, {"{ backups: {} }"})</code> makes one a day. PostgreSQL has its own.
+              </Empty>
+            ) : (
+              <Table label="Backups" head={["Taken", "File", "Size", "Jobs", "Made", "State"]}>
+                {items.map(({ file, takenAt, size, jobs, reason, findings }) => (
+                  <tr key={file}>
+                    <td>
+                      <Time at={takenAt} />
+                    </td>
+                    <th scope="row">{file}</th>
+                    <td>{bytes(size)}</td>
+                    <td>{plural(jobs, "job")}</td>
+                    <td>{MADE[reason]}</td>
+                    <td>
+                      <Badge state={findings.length === 0 ? "ok" : "error"} text={findings.length === 0 ? "whole" : "damaged"} />
+                    </td>
+                  </tr>
+                ))}
+              </Table>
+            )
+          }
+        </Loaded>
+      </Panel>
       <Panel title="Doctor" note={<Command text="holdfast doctor" />} flush>
         <Loaded of={doctor}>
           {({ found }) =>
@@ -113,6 +143,9 @@ export function RecoveryPage() {
     </>
   );
 }
+
+type Backup = Pick<Manifest, "file" | "takenAt" | "size" | "jobs" | "reason" | "findings">;
+const MADE: Record<Backup["reason"], string> = { asked: "by hand", scheduled: "on schedule", migration: "before a migration" };
 
 function isCommand(text: string): boolean {
   return /^holdfast [a-z]+(?: [\w./:=-]+)*$/.test(text);

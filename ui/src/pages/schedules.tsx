@@ -1,6 +1,6 @@
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
-import { plural, quoted } from "../format.ts";
+import { absolute, plural, quoted } from "../format.ts";
 import { useRead } from "../live.ts";
 import type { Schedule } from "../model.ts";
 import { Badge, Command, Empty, Loaded, PageHead, Panel, Table, Time } from "../parts.tsx";
@@ -36,7 +36,7 @@ export function SchedulesPage() {
 }
 
 function Row({ one }: { one: Schedule }) {
-  const { key, job, cron, timezone, paused, lastAt, nextAt } = one;
+  const { key, job, cron, timezone, paused, lastAt, nextAt, missed, overlap, nextRuns } = one;
   const words = cronInWords(cron);
   return (
     <tr>
@@ -56,11 +56,13 @@ function Row({ one }: { one: Schedule }) {
         <span class="muted">
           <code>{cron}</code> {timezone}
         </span>
+        <div class="muted">{MISSED[missed]}</div>
+        {overlap ? null : <div class="muted">Skipped while the last job is unfinished</div>}
       </td>
       <td>
         <Time at={lastAt} none="never" />
       </td>
-      <td>{paused ? <span class="muted">when resumed</span> : <Time at={nextAt} />}</td>
+      <td>{paused ? <span class="muted">when resumed</span> : <NextRuns nextAt={nextAt} runs={nextRuns} />}</td>
       {mayOperate.value ? (
         <td>
           <div class="actions nowrap">
@@ -78,6 +80,27 @@ function Row({ one }: { one: Schedule }) {
         </td>
       ) : null}
     </tr>
+  );
+}
+
+const MISSED: Record<Schedule["missed"], string> = {
+  skip: "Missed runs are skipped",
+  once: "Missed runs are made up for by one",
+  all: "Every missed run is made up for",
+};
+
+function NextRuns({ nextAt, runs }: { nextAt: number; runs: readonly number[] }) {
+  return (
+    <details class="next-runs">
+      <summary>
+        <Time at={nextAt} />
+      </summary>
+      <ol>
+        {runs.map((at) => (
+          <li key={at}>{absolute(at)}</li>
+        ))}
+      </ol>
+    </details>
   );
 }
 
