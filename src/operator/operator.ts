@@ -185,7 +185,7 @@ export class Operator {
   }
 
   /** What ended in the last minutes, by minute and queue. */
-  minutes(last: number, of: { queue?: string }): Promise<QueueMinute[]> {
+  minutes(last: number, of: { queue?: string; step?: number }): Promise<QueueMinute[]> {
     return this.#engine.store.minutes.read({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
   }
 

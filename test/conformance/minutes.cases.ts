@@ -23,6 +23,18 @@ export function minuteCases(check: Check): void {
     assert.deepEqual(await store.minutes.read("totals"), [minuteOf("mail", 0, 9), minuteOf("pdf", 0, 1)]);
   });
 
+  check("minutes are added up by steps", async ({ store }) => {
+    await store.minutes.add(
+      [minuteOf("mail", 119, 1), minuteOf("mail", 120, 2), minuteOf("mail", 179, 3), minuteOf("pdf", 150, 4)],
+      0,
+    );
+    assert.deepEqual(await store.minutes.read({ from: 100, step: 60 }), [
+      minuteOf("mail", 60, 1),
+      minuteOf("mail", 120, 5),
+      minuteOf("pdf", 120, 4),
+    ]);
+  });
+
   check("old minutes are removed, and the totals stay", async ({ store }) => {
     await store.minutes.add([minuteOf("mail", 100, 1)], 0);
     await store.minutes.add([minuteOf("mail", 200, 1)], 150);

@@ -16,6 +16,7 @@ export const RANGES = {
   "1h": { minutes: 60, step: 1, text: "1 hour" },
   "6h": { minutes: 360, step: 5, text: "6 hours" },
   "24h": { minutes: 1_440, step: 15, text: "24 hours" },
+  "7d": { minutes: 7 * 1_440, step: 120, text: "7 days" },
 } as const;
 export type Range = keyof typeof RANGES;
 

@@ -37,6 +37,7 @@ const limit = z.object({
   now: instant,
 });
 const MAX_MINUTES = 7 * 24 * 60;
+const MAX_STEP = 24 * 60;
 const schedule = z.object({
   key: z.string(),
   job: z.string(),
@@ -62,13 +63,17 @@ export const QUEUE_ROUTES = [
   route("get", "/stats", {
     id: "stats.get",
     summary:
-      "What ended in each queue and minute, with histograms of waits and run times. Workers add their counts once a minute.",
+      "What ended in each queue and minute, or in each `step` of minutes, with histograms of waits and run times. Workers add their counts once a minute.",
     role: "read",
-    query: { minutes: z._default(queryNumber(1, MAX_MINUTES), 60), queue: z.optional(text) },
+    query: {
+      minutes: z._default(queryNumber(1, MAX_MINUTES), 60),
+      queue: z.optional(text),
+      step: z._default(queryNumber(1, MAX_STEP), 1),
+    },
     answer: z.object({ boundsMs: z.array(z.int()), items: z.array(minute) }),
     run: async ({ operator, query }) => ({
       boundsMs: BUCKET_BOUNDS_MS,
-      items: await operator.minutes(query.minutes, definedOnly({ queue: query.queue })),
+      items: await operator.minutes(query.minutes, definedOnly({ queue: query.queue, step: query.step })),
     }),
   }),
   route("post", "/queues/:name/pause", {

@@ -1,5 +1,5 @@
 import { BUCKET_BOUNDS_MS, type QueueMinute } from "../../core/jobs/minutes.ts";
-import type { MinuteStore } from "../minutes.ts";
+import type { MinutesQuery, MinuteStore } from "../minutes.ts";
 import type { Access, Dialect, Script, Tx } from "./script.ts";
 
 const COUNTS = ["succeeded", "failed", "retried", "wait_ms", "run_ms"] as const;
@@ -33,10 +33,12 @@ export class Minutes implements MinuteStore {
     yield* tx.run(this.#sql.prune, { keepFrom });
   }
 
-  async read(query: { from: number; queue?: string } | "totals"): Promise<QueueMinute[]> {
-    const { from, queue = null } = query === "totals" ? { from: 0 } : query;
-    const sql = query === "totals" ? this.#sql.totals : this.#sql.since;
-    const rows = await this.#access.read((db) => db.all<Row>(sql, query === "totals" ? {} : { from, queue }));
+  async read(query: MinutesQuery | "totals"): Promise<QueueMinute[]> {
+    const rows = await this.#access.read((db) => {
+      if (query === "totals") return db.all<Row>(this.#sql.totals);
+      const { from, queue = null, step = 1 } = query;
+      return db.all<Row>(this.#sql.since, { from, queue, step });
+    });
     return rows.map(toMinute);
   }
 }
@@ -54,8 +56,9 @@ function statements({ table }: Dialect) {
       on conflict (queue, minute) do update set ${ADDED.map((name) => `${name} = total.${name} + excluded.${name}`).join(", ")}`,
     prune: `delete from ${minutes} where minute > 0 and minute < :keepFrom`,
     since: `
-      select ${columns.join(", ")} from ${minutes}
-      where minute >= :from and minute > 0 and (cast(:queue as text) is null or queue = :queue) order by minute, queue`,
+      select queue, minute - minute % cast(:step as bigint) as minute, ${ADDED.map((name) => `cast(sum(${name}) as bigint) as ${name}`).join(", ")}
+      from ${minutes}
+      where minute >= :from and minute > 0 and (cast(:queue as text) is null or queue = :queue) group by 1, 2 order by 2, 1`,
     totals: `select ${columns.join(", ")} from ${minutes} where minute = 0 order by queue`,
   };
 }

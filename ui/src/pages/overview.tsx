@@ -32,11 +32,11 @@ export function OverviewPage() {
 
 function Seen({ data }: { data: Overview }) {
   const { counts, queues, processes, builds, alarms, database, wal, unreadable } = data;
-  const range: Range = address.value.query["range"] === "24h" ? "24h" : address.value.query["range"] === "6h" ? "6h" : "1h";
-  const { data: stats } = useRead<Stats>(
-    apiPath("stats", { minutes: String(RANGES[range].minutes + RANGES[range].step) }),
-    STATS_MS,
-  );
+  const range = RANGE_NAMES.find((one) => one === address.value.query["range"]) ?? "1h";
+  const { minutes, step } = RANGES[range];
+  const asked = { minutes: String(Math.min(minutes + step, RANGES["7d"].minutes)), step: String(step) };
+  const { data: stats } = useRead<Stats>(apiPath("stats", asked), STATS_MS);
+  const { data: lastHour } = useRead<Stats>(apiPath("stats", { minutes: "61", step: "1" }), STATS_MS);
   return (
     <>
       <PageHead
@@ -75,7 +75,7 @@ function Seen({ data }: { data: Overview }) {
             <Command text={`holdfast enqueue NAME '{"input":1}'`} />
           </Empty>
         ) : (
-          <Queues data={data} stats={stats} />
+          <Queues data={data} stats={lastHour} />
         )}
       </Panel>
       <div class="columns">

@@ -57,7 +57,7 @@ function Row({ one }: { one: Schedule }) {
           <code>{cron}</code> {timezone}
         </span>
         <div class="muted">{MISSED[missed]}</div>
-        {overlap ? null : <div class="muted">Skipped while the last job is unfinished</div>}
+        {overlap ? null : <div class="muted">Waits for its last job</div>}
       </td>
       <td>
         <Time at={lastAt} none="never" />
@@ -84,9 +84,9 @@ function Row({ one }: { one: Schedule }) {
 }
 
 const MISSED: Record<Schedule["missed"], string> = {
-  skip: "Missed runs are skipped",
-  once: "Missed runs are made up for by one",
-  all: "Every missed run is made up for",
+  skip: "Missed runs: none follows",
+  once: "Missed runs: one follows",
+  all: "Missed runs: all follow",
 };
 
 function NextRuns({ nextAt, runs }: { nextAt: number; runs: readonly number[] }) {
