@@ -28,32 +28,23 @@ export function faultOf(error: unknown): SqliteFault | null {
   return name ?? "OTHER";
 }
 
-export function isBusy(error: unknown): boolean {
-  const fault = faultOf(error);
-  return fault === "BUSY" || fault === "LOCKED";
+function isOneOf(...faults: SqliteFault[]): (error: unknown) => boolean {
+  return (error) => faults.includes(faultOf(error) as SqliteFault);
 }
+
+export const isBusy = isOneOf("BUSY", "LOCKED");
+/** Whether pages are damaged. */
+export const isDamage = isOneOf("CORRUPT", "NOTADB");
+/** Whether the values to be written caused the error, and not the file or the disk. */
+export const isOfContent = isOneOf("OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH");
+/** Whether a page that the statement needs is unreadable, or holds values that cannot be stored in the table. */
+export const isOfDamage = isOneOf("CORRUPT", "NOTADB", "MISMATCH", "CONSTRAINT", "TOOBIG");
+/** Whether the file or the disk caused the error: no other write would have succeeded either. */
+export const isOfDisk = isOneOf("BUSY", "LOCKED", "READONLY", "IOERR", "FULL", "CANTOPEN");
 
 /** The error of a statement whose result shows that an index and its table disagree. */
 export function corrupt(what: string): Error {
   return Object.assign(new Error(what), { errcode: 11 });
-}
-
-/** Whether the values to be written caused the error, and not the file or the disk. */
-export function isOfContent(error: unknown): boolean {
-  const fault = faultOf(error);
-  return fault !== null && ["OTHER", "TOOBIG", "CONSTRAINT", "MISMATCH"].includes(fault);
-}
-
-/** Whether a page that the statement needs is unreadable, or holds values that cannot be stored in the table. */
-export function isOfDamage(error: unknown): boolean {
-  const fault = faultOf(error);
-  return fault !== null && ["CORRUPT", "NOTADB", "MISMATCH", "CONSTRAINT", "TOOBIG"].includes(fault);
-}
-
-/** Whether the file or the disk caused the error: no other write would have succeeded either. */
-export function isOfDisk(error: unknown): boolean {
-  const fault = faultOf(error);
-  return fault !== null && ["BUSY", "LOCKED", "READONLY", "IOERR", "FULL", "CANTOPEN"].includes(fault);
 }
 
 const SYSTEM_FAULTS: Record<string, SqliteFault> = {

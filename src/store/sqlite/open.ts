@@ -18,7 +18,7 @@ import { extentText } from "../../core/recovery/loss.ts";
 import type { Alive } from "../alive.ts";
 import type { Durability } from "../store.ts";
 import { syncFolder } from "./maintenance/backup/copy.ts";
-import { enter, untilRestored } from "./maintenance/backup/restore.ts";
+import { enter, untilRestored } from "./maintenance/backup/replace.ts";
 import { setJournal } from "./maintenance/changes/journal.ts";
 import { connect, type Connection, type DriverName, scalar } from "./driver.ts";
 import { createFile, explain, isBusy } from "./faults.ts";

@@ -27,7 +27,7 @@ import { StoreParts } from "./store-parts.ts";
 import type { AuditHead } from "../audit.ts";
 import { runSync } from "../sql/script.ts";
 import { readsAt, type StoreAccess } from "./scripts.ts";
-import { untilRestored } from "./maintenance/backup/restore.ts";
+import { untilRestored } from "./maintenance/backup/replace.ts";
 import { commitMarker, Drain } from "./maintenance/changes/journal.ts";
 import { Maintenance } from "./maintenance/maintenance.ts";
 import { onlyOne } from "../commit-rows.ts";

@@ -18,6 +18,7 @@ import { passStep } from "../../../points.ts";
 import { type Connection, type DriverName, scalar } from "../../driver.ts";
 import { createFolder, explain, fileSize, modeLike } from "../../faults.ts";
 import { refuseNewer, versionOf } from "../../migrate.ts";
+import type { Known } from "../epoch.ts";
 import { type Copied, copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
 import { runTask } from "./tasks.ts";
 
@@ -255,6 +256,10 @@ export interface VerifiedBackup {
   hashes: string[];
   /** Null: the backup has no manifest to compare it with. */
   manifest: Manifest | null;
+}
+
+export function knownOf({ epoch, commits, jobs }: BackupFacts): Known {
+  return { epoch, commits, key: jobs };
 }
 
 export async function verifyBackup(backup: string, driver: DriverName, onProgress?: OnProgress): Promise<VerifiedBackup> {

@@ -1,33 +1,20 @@
-import { chmodSync, existsSync, mkdirSync, renameSync, rmSync, statSync } from "node:fs";
+import { existsSync, statSync } from "node:fs";
 import { basename, dirname, resolve } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
-import type { Alive } from "../../../alive.ts";
 import type { BackupFacts, Manifest, OnProgress } from "../../../backups.ts";
-import { passStep } from "../../../points.ts";
-import {
-  hasPlan,
-  type OpenProcess,
-  openProcesses,
-  type Plan,
-  reportPath,
-  restoreFolder,
-  RestoreLock,
-  stagedPath,
-} from "./restore-lock.ts";
-import { runTask } from "./tasks.ts";
-import { type VerifiedBackup, verifyBackup } from "./backups.ts";
-import type { Prepared } from "./prepare.ts";
 import { isCovered, stateOf, unwrittenChanges } from "../changes/journal.ts";
 import type { Replay, TailChange } from "../changes/replay.ts";
 import { changesFolder, lastEpochIn } from "../changes/segments.ts";
-import { clearFindings } from "../damage/findings.ts";
 import { connect, type Connection, type DriverName, scalar } from "../../driver.ts";
-import { explain, faultOf, fileSize, modeLike } from "../../faults.ts";
+import { faultOf, fileSize } from "../../faults.ts";
 import { versionOf } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { knownOutside, mostSeen, readSlots } from "../witness.ts";
 import { type Known, knownIn } from "../epoch.ts";
-import { syncFolder } from "./copy.ts";
+import { knownOf, type VerifiedBackup, verifyBackup } from "./backups.ts";
+import type { Prepared } from "./prepare.ts";
+import { nameForKept, openProcesses, refuseInUse, replaceDatabase, type RestoreLock, stagedPath } from "./replace.ts";
+import { runTask } from "./tasks.ts";
 
 export interface RestoreRequest {
   path: string;
@@ -51,9 +38,6 @@ export interface Restored extends Prepared {
   manifest: Manifest | null;
   kept: string | null;
 }
-
-/** How long a restore waits for processes that have seen its plan and are about to close the database. */
-const CLOSING_MS = 2_000;
 
 /**
  * Replaces a database that no process has open by a backup. The backup is checked, copied and prepared before any file of the
@@ -86,16 +70,9 @@ async function stageRestored(lock: RestoreLock, request: RestoreRequest, verifie
     );
   const isThere = ["", "-wal", "-journal"].some((end) => existsSync(path + end));
   const kept = isThere ? nameForKept(path, now, "replaced") : null;
-  const seen = knownOutside(path);
-  // Unlike `lock.epoch`, which a failed restore has raised too.
-  const lived = Math.max(there.known.epoch, seen.epoch);
-  const lastEpoch = Math.max(lived, facts.epoch, lock.epoch);
-  lock.remember(lastEpoch + 1);
-  const known: Known = {
-    epoch: lastEpoch,
-    commits: Math.max(there.known.commits, seen.commits),
-    key: Math.max(there.known.key, seen.key),
-  };
+  // Unlike the lock's epoch, which a failed restore has raised too.
+  const lived = Math.max(there.known.epoch, knownOutside(path).epoch);
+  const known = lock.reserveEpoch(there.known, knownOf(facts));
   const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
   const audit = { action: "database.restored", name: basename(backup), after } as const;
   const replay = at === undefined ? {} : { replay: replayOf(path, driver, facts, at, manifest, lived) };
@@ -112,57 +89,6 @@ async function stageRestored(lock: RestoreLock, request: RestoreRequest, verifie
   const { counts } = survey?.facts ?? facts;
   const { hashes } = survey ?? verified;
   return { ...prepared, path, backup, facts, counts, hashes, manifest, kept };
-}
-
-/**
- * Puts the database that `stage` makes in the place of another one. Killed before `decide`, everything is as before; killed after
- * it, the next process that opens the database completes it.
- */
-export async function replaceDatabase<T extends { kept: string | null }>(
-  path: string,
-  driver: DriverName,
-  act: Plan["act"],
-  stage: (lock: RestoreLock) => Promise<T>,
-): Promise<T> {
-  refuseInUse(path, openProcesses(path, driver));
-  using lock = RestoreLock.take(path, driver);
-  if (lock === null)
-    throw new HoldfastError(
-      "IN_USE",
-      `${path} is being restored or salvaged by another process.`,
-      "Try again when that process has ended.",
-    );
-  finishPlan(lock, path);
-  try {
-    mkdirSync(restoreFolder(path), { mode: 0o700 });
-    const staged = await stage(lock);
-    const plan = { kept: staged.kept ?? path, act };
-    await decide(lock, path, driver, plan);
-    replaceFiles(path, plan);
-    lock.clear();
-    passStep(`${act}:kept`);
-    return staged;
-  } catch (error) {
-    // A decided plan is not undone: the next process completes it.
-    if (lock.plan()?.phase !== "switching") lock.clear();
-    throw explain(error, path);
-  }
-}
-
-/**
- * A process that opens the database takes its lock, then looks for a plan; a restore writes the plan, then looks for locks. So
- * at least one of the two sees the other.
- */
-async function decide(lock: RestoreLock, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
-  lock.write({ ...plan, phase: "ready" });
-  passStep(`${plan.act}:planned`);
-  const until = performance.now() + CLOSING_MS;
-  for (let open = openProcesses(path, driver); open.length > 0; open = openProcesses(path, driver)) {
-    if (performance.now() > until) refuseInUse(path, open);
-    await new Promise((resume) => setTimeout(resume, 20));
-  }
-  lock.write({ ...plan, phase: "switching" });
-  passStep(`${plan.act}:decided`);
 }
 
 function replayOf(
@@ -232,79 +158,6 @@ function reading<T>(path: string, driver: DriverName, otherwise: T, read: (db: C
   }
 }
 
-export function nameForKept(path: string, now: number, as: "replaced" | "damaged"): string {
-  const name = `${path}.${as}-${new Date(now).toISOString().replaceAll(":", "-")}`;
-  for (let i = 1; ; i++) {
-    const free = i === 1 ? name : `${name}-${i}`;
-    if (["", "-wal", "-journal"].every((end) => !existsSync(free + end))) return free;
-  }
-}
-
 function modeOf(path: string, backup: string): number {
   return (statSync(path, { throwIfNoEntry: false }) ?? statSync(backup)).mode & 0o777;
-}
-
-function refuseInUse(path: string, open: readonly OpenProcess[]): void {
-  if (open.length === 0) return;
-  const names = open.map(({ pid, program }) =>
-    pid === null ? "a process" : `pid ${pid}${program === null ? "" : ` (${program})`}`,
-  );
-  throw new HoldfastError(
-    "IN_USE",
-    `${path} is open: ${names.join(", ")}. Nothing was changed.`,
-    "Run `holdfast stop`, and close every other program that has the database open.",
-  );
-}
-
-/**
- * Puts the staged database in the place of the existing one, which is kept with its log. Every step can be repeated, by the next
- * process that finds the plan. The old log is renamed before the new database gets its name: SQLite would write a log that lies
- * beside another database into it. A database that was being switched to a write-ahead log has a rollback journal, too.
- */
-function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
-  const folder = dirname(path);
-  if (existsSync(stagedPath(path))) {
-    if (fileSize(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
-    if (existsSync(path)) chmodSync(stagedPath(path), modeLike(path));
-    for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
-    rmSync(`${path}-shm`, { force: true });
-    syncFolder(folder);
-    passStep(`${act}:aside`);
-    renameSync(stagedPath(path), path);
-    syncFolder(folder);
-  }
-  if (existsSync(reportPath(path))) renameSync(reportPath(path), `${kept}.report.json`);
-  clearFindings(path);
-  passStep(`${act}:installed`);
-}
-
-function finishPlan(lock: RestoreLock, path: string): void {
-  const plan = lock.plan();
-  if (plan?.phase === "switching") replaceFiles(path, plan);
-  lock.clear();
-}
-
-const RESTORE_WAIT_MS = 5_000;
-
-/** Takes this process's lock, then looks for a plan: see `decide`. So no process is left with a file that has lost its name. */
-export async function enter(path: string, driver: DriverName, alive: Alive): Promise<string> {
-  for (;;) {
-    const token = alive.hold();
-    if (!hasPlan(path)) return token;
-    alive.close();
-    await untilRestored(path, driver);
-  }
-}
-
-export async function untilRestored(path: string, driver: DriverName): Promise<void> {
-  for (const since = performance.now(); ;) {
-    if (existsSync(restoreFolder(path))) {
-      using lock = RestoreLock.take(path, driver);
-      if (lock !== null) finishPlan(lock, path);
-    }
-    if (!hasPlan(path)) return;
-    if (performance.now() - since > RESTORE_WAIT_MS)
-      throw new HoldfastError("IN_USE", `${path} is being restored.`, "Try again when the restore has ended.");
-    await new Promise((resume) => setTimeout(resume, 20));
-  }
 }

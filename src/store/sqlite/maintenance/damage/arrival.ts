@@ -3,12 +3,12 @@ import { type OpenCircumstances, findLogDamage, type Loss, findLoss } from "../.
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
 import { type DriverName, inTransaction } from "../../driver.ts";
-import { explain, fileSize, modeLike } from "../../faults.ts";
+import { explain, fileSize, isDamage, modeLike } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";
 import { knownIn, raiseEpoch } from "../epoch.ts";
 import { scanLog, type Scanned } from "../wal.ts";
 import { mostSeen, readSlots, type Slot, witnessFolder } from "../witness.ts";
-import { type Damage, isDamage } from "./damage.ts";
+import type { Damage } from "./damage.ts";
 
 interface ArrivalOptions {
   driver: DriverName;

@@ -6,7 +6,7 @@ import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
 import { column, connect, type Connection, copyPages, type DriverName, scalar, type Value } from "../../driver.ts";
-import { createFile, explain, faultOf, fileSize, isBusy, modeLike } from "../../faults.ts";
+import { createFile, explain, faultOf, fileSize, isBusy, isDamage, modeLike } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
 
 const MOST_FINDINGS = 20;
@@ -35,8 +35,7 @@ export function checkFile({ driver, path, how, damaged }: CheckRequest): Checked
     const checked = checkDatabase(db, driver, how);
     return damaged ? { ...checked, isComplete: false } : checked;
   } catch (error) {
-    const fault = faultOf(error);
-    if (fault !== "CORRUPT" && fault !== "NOTADB") throw explain(error, path);
+    if (!isDamage(error)) throw explain(error, path);
     return { findings: [(error as Error).message], structural: true, isComplete: false, references: [], artifacts: [] };
   }
 }

@@ -5,7 +5,7 @@ import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/
 import type { Act } from "../../../audit.ts";
 import type { Checked, DamageStore, Finding, NewFinding, Thoroughness } from "../../../maintenance.ts";
 import type { Connection, DriverName } from "../../driver.ts";
-import { explain, faultOf, fileSize } from "../../faults.ts";
+import { explain, fileSize, isDamage } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
 import { runTask, runTaskApart } from "../backup/tasks.ts";
 import { epochIn, knownIn } from "../epoch.ts";
@@ -281,11 +281,6 @@ export class Damage implements DamageStore {
 }
 
 const GONE = "DATABASE_GONE";
-
-export function isDamage(error: unknown): boolean {
-  const fault = faultOf(error);
-  return fault === "CORRUPT" || fault === "NOTADB";
-}
 
 /** In a child process, on a copy. What a killed check leaves is removed by the next check, or by the next backup in that folder. */
 async function checkApart(request: CheckRequest): Promise<CheckedPages> {

@@ -38,33 +38,23 @@ export function identify({ driver, from, to }: { driver: DriverName; from: strin
   };
 }
 
-const CHUNK_BYTES = 2 ** 20;
 /** A disk loses at least a sector at once. */
 const SECTOR_BYTES = 4_096;
 
+/** Sectors that cannot be read become zeros. */
 function copyReadable(from: string, to: string): void {
   createFile(to, 0o600);
   using source = openFile(from, "r");
   using target = openFile(to, "r+");
   const { size } = fstatSync(source.fd);
-  for (let at = 0; at < size; at += CHUNK_BYTES) {
-    const bytes = Buffer.alloc(Math.min(CHUNK_BYTES, size - at));
-    if (!tryRead(source.fd, bytes, at))
-      for (let offset = 0; offset < bytes.length; offset += SECTOR_BYTES) {
-        const sector = bytes.subarray(offset, offset + SECTOR_BYTES);
-        if (!tryRead(source.fd, sector, at + offset)) sector.fill(0);
-      }
-    writeSync(target.fd, bytes, 0, bytes.length, at);
-  }
-}
-
-function tryRead(file: number, bytes: Uint8Array, at: number): boolean {
-  try {
-    readSync(file, bytes, 0, bytes.length, at);
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "EIO") throw error;
-    return false;
+  for (let at = 0; at < size; at += SECTOR_BYTES) {
+    const sector = Buffer.alloc(Math.min(SECTOR_BYTES, size - at));
+    try {
+      readSync(source.fd, sector, 0, sector.length, at);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EIO") throw error;
+    }
+    writeSync(target.fd, sector, 0, sector.length, at);
   }
 }
 

@@ -7,13 +7,12 @@ import { fileSize, modeLike } from "../../faults.ts";
 import { refuseNewer } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { writeSynced } from "../backup/copy.ts";
-import type { VerifiedBackup } from "../backup/backups.ts";
-import { reportPath, restoreFolder, type RestoreLock, stagedPath } from "../backup/restore-lock.ts";
-import { nameForKept, replaceDatabase } from "../backup/restore.ts";
+import { knownOf, type VerifiedBackup } from "../backup/backups.ts";
+import { nameForKept, replaceDatabase, reportPath, restoreFolder, type RestoreLock, stagedPath } from "../backup/replace.ts";
 import { runTask } from "../backup/tasks.ts";
 import { changesFolder } from "../changes/segments.ts";
 import { scanLog } from "../wal.ts";
-import { knownOutside, mostSeen, readSlots } from "../witness.ts";
+import { mostSeen, readSlots } from "../witness.ts";
 import type { Identity, Salvaged } from "./rebuild.ts";
 
 export interface SalvageRequest {
@@ -52,8 +51,8 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
   const { path, driver, onProgress, now } = request;
   const commitsBeyond = (await scanLog(path))?.bad?.beyond ?? 0;
   const damaged = join(restoreFolder(path), "damaged");
-  const read = await runTask("identify", { driver, from: path, to: damaged });
-  const identity = { ...read, databaseId: read.databaseId ?? mostSeen(readSlots(path))?.databaseId ?? null };
+  const found = await runTask("identify", { driver, from: path, to: damaged });
+  const identity = { ...found, databaseId: found.databaseId ?? mostSeen(readSlots(path))?.databaseId ?? null };
   if (identity.schema !== null) refuseNewer(identity.schema, path);
   const backup = await request.backup(identity);
   if (backup === null && !identity.isReadable)
@@ -63,14 +62,8 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
       "Give a backup with --from. `sqlite3 FILE .recover` may find rows of your own tables.",
     );
   const kept = nameForKept(path, now, "damaged");
-  const seen = knownOutside(path);
-  const before = Math.max(lock.epoch, identity.epoch, seen.epoch, backup?.facts.epoch ?? 0);
-  lock.remember(before + 1);
-  const known = {
-    epoch: before,
-    commits: Math.max(seen.commits, backup?.facts.commits ?? 0),
-    key: Math.max(seen.key, backup?.facts.jobs ?? 0),
-  };
+  const read = { epoch: identity.epoch, commits: 0, key: 0 };
+  const known = lock.reserveEpoch(...(backup === null ? [read] : [read, knownOf(backup.facts)]));
   const after = { backup: backup === null ? null : basename(backup.path) };
   const audit = { action: "database.salvaged", name: basename(kept), after } as const;
   const salvaged = await runTask(
@@ -80,7 +73,7 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
       damaged,
       commitsBeyond,
       mode: statSync(path).mode & 0o777,
-      backup: backup && sourceOf(backup, path, before),
+      backup: backup && sourceOf(backup, path, known.epoch),
       schema: identity.schema,
       databaseId: identity.databaseId,
       preparation: { driver, path: stagedPath(path), now, known, by: request.by, audit },

@@ -1,0 +1,263 @@
+import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { HoldfastError } from "../../../../core/text/errors.ts";
+import { Alive, aliveFolder } from "../../../alive.ts";
+import { passStep } from "../../../points.ts";
+import { connect, type Connection, type DriverName } from "../../driver.ts";
+import { createFile, createFolder, explain, fileSize, isBusy, modeLike } from "../../faults.ts";
+import { clearFindings } from "../damage/findings.ts";
+import type { Known } from "../epoch.ts";
+import { locksOn } from "../open-files.ts";
+import { knownOutside } from "../witness.ts";
+import { syncFolder, writeSynced } from "./copy.ts";
+
+/**
+ * Puts the database that `stage` makes in the place of another one. Killed before `decide`, everything is as before; killed after
+ * it, the next process that opens the database completes it.
+ */
+export async function replaceDatabase<T extends { kept: string | null }>(
+  path: string,
+  driver: DriverName,
+  act: Plan["act"],
+  stage: (lock: RestoreLock) => Promise<T>,
+): Promise<T> {
+  refuseInUse(path, openProcesses(path, driver));
+  using lock = RestoreLock.take(path, driver);
+  if (lock === null)
+    throw new HoldfastError(
+      "IN_USE",
+      `${path} is being restored or salvaged by another process.`,
+      "Try again when that process has ended.",
+    );
+  finishPlan(lock, path);
+  try {
+    mkdirSync(restoreFolder(path), { mode: 0o700 });
+    const staged = await stage(lock);
+    const plan = { kept: staged.kept ?? path, act };
+    await decide(lock, path, driver, plan);
+    replaceFiles(path, plan);
+    lock.clear();
+    passStep(`${act}:kept`);
+    return staged;
+  } catch (error) {
+    // A decided plan is not undone: the next process completes it.
+    if (lock.plan()?.phase !== "switching") lock.clear();
+    throw explain(error, path);
+  }
+}
+
+/** How long a restore waits for processes that have seen its plan and are about to close the database. */
+const CLOSING_MS = 2_000;
+
+/**
+ * A process that opens the database takes its lock, then looks for a plan; a restore writes the plan, then looks for locks. So
+ * at least one of the two sees the other.
+ */
+async function decide(lock: RestoreLock, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
+  lock.write({ ...plan, phase: "ready" });
+  passStep(`${plan.act}:planned`);
+  const until = performance.now() + CLOSING_MS;
+  for (let open = openProcesses(path, driver); open.length > 0; open = openProcesses(path, driver)) {
+    if (performance.now() > until) refuseInUse(path, open);
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
+  lock.write({ ...plan, phase: "switching" });
+  passStep(`${plan.act}:decided`);
+}
+
+export function nameForKept(path: string, now: number, as: "replaced" | "damaged"): string {
+  const name = `${path}.${as}-${new Date(now).toISOString().replaceAll(":", "-")}`;
+  for (let i = 1; ; i++) {
+    const free = i === 1 ? name : `${name}-${i}`;
+    if (["", "-wal", "-journal"].every((end) => !existsSync(free + end))) return free;
+  }
+}
+
+export function refuseInUse(path: string, open: readonly OpenProcess[]): void {
+  if (open.length === 0) return;
+  const names = open.map(({ pid, program }) =>
+    pid === null ? "a process" : `pid ${pid}${program === null ? "" : ` (${program})`}`,
+  );
+  throw new HoldfastError(
+    "IN_USE",
+    `${path} is open: ${names.join(", ")}. Nothing was changed.`,
+    "Run `holdfast stop`, and close every other program that has the database open.",
+  );
+}
+
+/**
+ * Puts the staged database in the place of the existing one, which is kept with its log. Every step can be repeated, by the next
+ * process that finds the plan. The old log is renamed before the new database gets its name: SQLite would write a log that lies
+ * beside another database into it. A database that was being switched to a write-ahead log has a rollback journal, too.
+ */
+function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): void {
+  const folder = dirname(path);
+  if (existsSync(stagedPath(path))) {
+    if (fileSize(`${path}-wal`) === 0) rmSync(`${path}-wal`, { force: true });
+    if (existsSync(path)) chmodSync(stagedPath(path), modeLike(path));
+    for (const end of ["-wal", "-journal", ""]) if (existsSync(path + end)) renameSync(path + end, kept + end);
+    rmSync(`${path}-shm`, { force: true });
+    syncFolder(folder);
+    passStep(`${act}:aside`);
+    renameSync(stagedPath(path), path);
+    syncFolder(folder);
+  }
+  if (existsSync(reportPath(path))) renameSync(reportPath(path), `${kept}.report.json`);
+  clearFindings(path);
+  passStep(`${act}:installed`);
+}
+
+function finishPlan(lock: RestoreLock, path: string): void {
+  const plan = lock.plan();
+  if (plan?.phase === "switching") replaceFiles(path, plan);
+  lock.clear();
+}
+
+const RESTORE_WAIT_MS = 5_000;
+
+/** Takes this process's lock, then looks for a plan: see `decide`. So no process is left with a file that has lost its name. */
+export async function enter(path: string, driver: DriverName, alive: Alive): Promise<string> {
+  for (;;) {
+    const token = alive.hold();
+    if (!hasPlan(path)) return token;
+    alive.close();
+    await untilRestored(path, driver);
+  }
+}
+
+export async function untilRestored(path: string, driver: DriverName): Promise<void> {
+  for (const since = performance.now(); ;) {
+    if (existsSync(restoreFolder(path))) {
+      using lock = RestoreLock.take(path, driver);
+      if (lock !== null) finishPlan(lock, path);
+    }
+    if (!hasPlan(path)) return;
+    if (performance.now() - since > RESTORE_WAIT_MS)
+      throw new HoldfastError("IN_USE", `${path} is being restored.`, "Try again when the restore has ended.");
+    await new Promise((resume) => setTimeout(resume, 20));
+  }
+}
+
+interface Plan {
+  /** "ready": no file was moved, so the plan is discarded. "switching": some may have been, so it is completed. */
+  phase: "ready" | "switching";
+  kept: string;
+  act: "restore" | "salvage";
+}
+
+export function restoreFolder(path: string): string {
+  return `${path}-restore`;
+}
+
+function planPath(path: string): string {
+  return join(restoreFolder(path), "plan.json");
+}
+
+export function stagedPath(path: string): string {
+  return join(restoreFolder(path), "database");
+}
+
+export function reportPath(path: string): string {
+  return join(restoreFolder(path), "report.json");
+}
+
+function hasPlan(path: string): boolean {
+  return existsSync(planPath(path));
+}
+
+/** The right to replace the files of a database: one process's at a time, freed by the kernel when it dies. */
+export class RestoreLock implements Disposable {
+  readonly #path: string;
+  readonly #db: Connection;
+
+  /** Null: another process holds it. */
+  static take(path: string, driver: DriverName): RestoreLock | null {
+    const folder = aliveFolder(path);
+    createFolder(folder, modeLike(path));
+    createFile(join(folder, "restore"), modeLike(path));
+    const db = connect(driver, join(folder, "restore"), { busyTimeout: 0 });
+    try {
+      db.exec("begin immediate");
+      return new RestoreLock(path, db);
+    } catch (error) {
+      db.close();
+      if (isBusy(error)) return null;
+      throw error;
+    }
+  }
+
+  private constructor(path: string, db: Connection) {
+    this.#path = path;
+    this.#db = db;
+  }
+
+  /** The highest numbers that are known here. The next epoch is taken, whatever becomes of the database. */
+  reserveEpoch(...known: Known[]): Known {
+    const file = join(aliveFolder(this.#path), "restore-epoch");
+    const given = existsSync(file) ? Number(readFileSync(file, "utf8")) : 0;
+    const all = [...known, knownOutside(this.#path), { epoch: given, commits: 0, key: 0 }];
+    const highest = (what: keyof Known) => Math.max(...all.map((one) => one[what]));
+    const found = { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
+    writeSynced(file, String(found.epoch + 1), modeLike(this.#path));
+    return found;
+  }
+
+  plan(): Plan | null {
+    return hasPlan(this.#path) ? (JSON.parse(readFileSync(planPath(this.#path), "utf8")) as Plan) : null;
+  }
+
+  write(plan: Plan): void {
+    writeSynced(planPath(this.#path), JSON.stringify(plan), modeLike(this.#path));
+  }
+
+  /** The plan first: processes that wait may continue. */
+  clear(): void {
+    const folder = restoreFolder(this.#path);
+    rmSync(planPath(this.#path), { force: true });
+    if (existsSync(folder)) syncFolder(folder);
+    rmSync(folder, { recursive: true, force: true });
+    syncFolder(dirname(this.#path));
+  }
+
+  [Symbol.dispose](): void {
+    this.#db.close();
+  }
+}
+
+/** A process that has the database open; null where it is not registered. */
+interface OpenProcess {
+  pid: number | null;
+  program: string | null;
+}
+
+/** SQLite's lock bytes are beyond this offset of a file. */
+const LOCK_BYTES = 0x4000_0000;
+
+/** The other processes that have this database open. Writes nothing, and takes no lock. */
+export function openProcesses(path: string, driver: DriverName): OpenProcess[] {
+  const known = holdfastProcesses(path, driver);
+  const pids = new Set(locksOn(path).flatMap(({ pid, from }) => (from < LOCK_BYTES || pid === process.pid ? [] : [pid])));
+  const others = [...pids].filter((pid) => !known.some((one) => one.pid === pid));
+  return [...known, ...others.map((pid) => ({ pid, program: null }))];
+}
+
+function holdfastProcesses(path: string, driver: DriverName): OpenProcess[] {
+  const folder = aliveFolder(path);
+  if (!existsSync(folder)) return [];
+  using alive = new Alive(folder, driver);
+  const tokens = readdirSync(folder).flatMap((file) => (file.endsWith(".lock") ? [file.slice(0, -".lock".length)] : []));
+  const held = tokens.filter((token) => alive.probe(token) === "alive");
+  if (held.length === 0) return [];
+  const registered = registeredProcesses(path, driver);
+  return held.map((token) => registered.get(token) ?? { pid: null, program: null });
+}
+
+function registeredProcesses(path: string, driver: DriverName): Map<string, OpenProcess> {
+  try {
+    using db = connect(driver, path, { busyTimeout: 100, readOnly: true });
+    const rows = db.prepare("select alive, pid, program from holdfast_processes").rows() as [string, number, string][];
+    return new Map(rows.map(([token, pid, program]) => [token, { pid, program }]));
+  } catch {
+    return new Map();
+  }
+}
