@@ -80,7 +80,7 @@ async function beat(): Promise<void> {
 async function open(): Promise<{ store: Store; keeper: Keeper }> {
   const { openStore } = await import("../store/open-store.ts");
   const store = await openStore(data.location, { clock: systemClock, injected: false, ownThread: true });
-  store.processes.actAs(data.process);
+  store.processes.self = data.process;
   return { store, keeper: new Keeper({ store, leaseTable, clock: store.clock, onLoss, onTimedOut }) };
 }
 

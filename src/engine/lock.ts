@@ -31,11 +31,11 @@ export function lockOf(engine: Engine, given: string, refuseClosed: () => void):
     },
     async extend(token, ttl) {
       refuseClosed();
-      return store.locks.extend(name, checkStorable(token, "The token"), checkTtl(ttl));
+      return store.locks.renew(name, checkStorable(token, "The token"), checkTtl(ttl));
     },
     async release(token) {
       refuseClosed();
-      return store.locks.release(name, checkStorable(token, "The token"));
+      return store.locks.renew(name, checkStorable(token, "The token"), null);
     },
     async get() {
       refuseClosed();

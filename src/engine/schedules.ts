@@ -81,7 +81,7 @@ export class Schedules {
     this.#refuseClosed();
     const { store, clock, scheduler } = this.#engine;
     for (;;) {
-      const [schedule] = await store.schedules.list(checkKey(key));
+      const [schedule] = await store.schedules.list({ key: checkKey(key) });
       if (schedule === undefined) throw await this.#missing(key);
       if (!schedule.paused) return;
       // Rejected if another pattern was saved meanwhile: then that one decides.
@@ -214,9 +214,11 @@ export class Scheduler {
     for (;;) {
       this.#checkAgain = false;
       if (this.#store.damage.damaged !== null) return MAX_WAIT_MS;
-      const { due, nextAt, now } = await this.#store.schedules.due();
+      const next = await this.#store.schedules.list({ due: true });
+      const now = this.#store.clock.now();
+      const due = next.filter(({ nextAt }) => nextAt <= now);
       if (this.#state === "stopped" || (due.length === 0 && !this.#checkAgain))
-        return nextAt === null ? MAX_WAIT_MS : nextAt - now;
+        return next[0] === undefined ? MAX_WAIT_MS : next[0].nextAt - now;
       let failed = 0;
       for (let at = 0; at < due.length; at += MAX_TICKS_PER_COMMIT) {
         const ticked = await Promise.all(due.slice(at, at + MAX_TICKS_PER_COMMIT).map((schedule) => this.#tick(schedule, now)));

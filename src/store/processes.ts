@@ -3,10 +3,10 @@ import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
 
 export interface ProcessStore {
+  /** The process that this handle acts for. `register` sets it; a thread of a registered process sets it itself. */
+  self: ProcessId | null;
   /** Registers this process, with a proof of life. It is its first commit: before it, the process claims and acknowledges nothing. */
   register(process: NewProcess): Promise<ProcessId>;
-  /** For another handle of a registered process, in a thread of it. */
-  actAs(id: ProcessId): void;
   /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
   probe(boot?: string): Promise<ProbedProcesses>;
   running(): Promise<Map<ProcessId | null, number>>;

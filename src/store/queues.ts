@@ -76,9 +76,8 @@ export function policyText(policy: Policy): string {
 export interface ScheduleStore {
   /** A saved schedule stays paused, and keeps its next tick unless cron or time zone differ. */
   save(draft: ScheduleDraft): Promise<StoredSchedule>;
-  list(key?: string): Promise<StoredSchedule[]>;
-  /** Due schedules, the most overdue first, and the next tick of all; without paused ones. */
-  due(): Promise<DueSchedules>;
+  /** By key. `due`: without paused ones, those that are due, the most overdue first; if none is, those that tick next. */
+  list(query?: { key?: string; due?: boolean }): Promise<StoredSchedule[]>;
   /**
    * Adds a job for each tick and advances the schedule, if it is still as it was read; false: another process did it. Without
    * `overlap` at most one job is added, and none while the last job is unfinished.
@@ -106,12 +105,6 @@ export interface StoredSchedule extends Schedule {
   within: number | null;
   overlap: boolean;
   revision: number;
-}
-
-export interface DueSchedules {
-  due: StoredSchedule[];
-  nextAt: number | null;
-  now: number;
 }
 
 export interface Tick {
@@ -166,8 +159,8 @@ export function madeLast(answers: readonly Enqueued[]): JobKey | null {
 
 export interface LockStore {
   acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
-  extend(name: string, token: string, ttl: number): Promise<boolean>;
-  release(name: string, token: string): Promise<boolean>;
+  /** Extends a lock that is still held by this token; `ttl` null releases it. False: it is not. */
+  renew(name: string, token: string, ttl: number | null): Promise<boolean>;
   list(name?: string): Promise<LockView[]>;
   /** An operator's action. `stale`: only if it is expired, or its exclusive claim has ended. */
   break(name: string, options?: { stale: boolean }): Promise<boolean>;

@@ -181,7 +181,7 @@ export function groupCases(check: Check): void {
       assert.deepEqual(await claim(store), []);
       await store.enqueue([newJob({ id: "a" })]);
       await store.cancel("absent");
-      await store.locks.release("l", "t");
+      await store.locks.renew("l", "t", null);
       await store.locks.clean();
     });
     assert.deepEqual(changes, []);

@@ -40,8 +40,8 @@ export function lockCases(check: Check): void {
   check("a lock that was never taken is not there", async ({ store }) => {
     assert.equal(await lockOf(store, "l"), null);
     assert.deepEqual(await store.locks.list(), []);
-    assert.equal(await store.locks.extend("l", "t", 1_000), false);
-    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal(await store.locks.renew("l", "t", 1_000), false);
+    assert.equal(await store.locks.renew("l", "t", null), false);
     assert.equal(await store.locks.break("l"), false);
   });
 
@@ -71,20 +71,20 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("l", "a", "first", 1_000);
     pass(clock, 1_000);
     assert.equal(await store.locks.acquire("l", "a", "second", 1_000), true);
-    assert.equal(await store.locks.release("l", "first"), false, "the old token is worth nothing");
-    assert.equal(await store.locks.extend("l", "first", 1_000), false);
-    assert.equal(await store.locks.release("l", "second"), true);
+    assert.equal(await store.locks.renew("l", "first", null), false, "the old token is worth nothing");
+    assert.equal(await store.locks.renew("l", "first", 1_000), false);
+    assert.equal(await store.locks.renew("l", "second", null), true);
   });
 
   check("extending counts from now, by its token only", async ({ store, clock }) => {
     await store.locks.acquire("l", "a", "token", 5_000);
     pass(clock, 4_000);
-    assert.equal(await store.locks.extend("l", "other", 60_000), false);
-    assert.equal(await store.locks.extend("m", "token", 60_000), false);
+    assert.equal(await store.locks.renew("l", "other", 60_000), false);
+    assert.equal(await store.locks.renew("m", "token", 60_000), false);
     assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 1_000);
-    assert.equal(await store.locks.extend("l", "token", 5_000), true);
+    assert.equal(await store.locks.renew("l", "token", 5_000), true);
     assert.equal((await lockOf(store, "l"))?.expiresAt, clock.now() + 5_000);
-    assert.equal(await store.locks.extend("l", "token", 100), true, "it may be shortened");
+    assert.equal(await store.locks.renew("l", "token", 100), true, "it may be shortened");
     pass(clock, 100);
     assert.equal((await lockOf(store, "l"))?.stale, true);
   });
@@ -92,18 +92,18 @@ export function lockCases(check: Check): void {
   check("an expired lock can be neither extended nor released", async ({ store, clock }) => {
     await store.locks.acquire("l", "a", "t", 1_000);
     pass(clock, 1_000);
-    assert.equal(await store.locks.extend("l", "t", 1_000), false);
-    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal(await store.locks.renew("l", "t", 1_000), false);
+    assert.equal(await store.locks.renew("l", "t", null), false);
     assert.equal((await lockOf(store, "l"))?.stale, true);
   });
 
   check("releasing needs the token, and frees it at once", async ({ store }) => {
     await store.locks.acquire("l", "a", "t", 1_000);
-    assert.equal(await store.locks.release("l", "a"), false);
-    assert.equal(await store.locks.release("m", "t"), false);
+    assert.equal(await store.locks.renew("l", "a", null), false);
+    assert.equal(await store.locks.renew("m", "t", null), false);
     assert.equal((await lockOf(store, "l"))?.stale, false);
-    assert.equal(await store.locks.release("l", "t"), true);
-    assert.equal(await store.locks.release("l", "t"), false);
+    assert.equal(await store.locks.renew("l", "t", null), true);
+    assert.equal(await store.locks.renew("l", "t", null), false);
     assert.equal(await lockOf(store, "l"), null);
     assert.equal(await store.locks.acquire("l", "b", "u", 1_000), true);
   });
@@ -113,7 +113,7 @@ export function lockCases(check: Check): void {
     await store.locks.acquire("m", "a", "t", 1_000);
     assert.equal(await store.locks.break("l"), true);
     assert.equal(await lockOf(store, "l"), null);
-    assert.equal(await store.locks.extend("l", "t", 1_000), false);
+    assert.equal(await store.locks.renew("l", "t", 1_000), false);
     assert.equal((await lockOf(store, "m"))?.holder, "a");
   });
 
@@ -184,7 +184,7 @@ export function lockCases(check: Check): void {
     assert.equal(await other.locks.acquire("l", "b", "u", 5_000), false);
     const reopened = await reopen();
     assert.equal(await reopened.locks.acquire("l", "b", "u", 5_000), false);
-    assert.equal(await reopened.locks.extend("l", "t", 6_000), true);
+    assert.equal(await reopened.locks.renew("l", "t", 6_000), true);
     pass(clock, 6_000);
     assert.equal(await reopened.locks.acquire("l", "b", "u", 5_000), true);
   });
@@ -205,7 +205,7 @@ export function lockCases(check: Check): void {
   check("a queue whose lock was released can be claimed from, and is said to be ready", async ({ store }) => {
     const id = await addOne(store, { queue: "q" });
     await store.locks.acquire("q", "a", "t", 5_000);
-    const changes = await changesDuring(store, () => store.locks.release("q", "t"));
+    const changes = await changesDuring(store, () => store.locks.renew("q", "t", null));
     assert.ok(changes.some(({ ready }) => ready?.has("q")));
     assert.deepEqual(await claimIds(store), [id]);
   });
@@ -269,8 +269,8 @@ export function lockCases(check: Check): void {
   check("an exclusive claim's lock is ended by its settling, never by its token", async ({ store }) => {
     await add(store, { queue: "q" });
     const claimed = await claimOne(store, { exclusive: "t" });
-    assert.equal(await store.locks.extend("q", "t", 1), false);
-    assert.equal(await store.locks.release("q", "t"), false);
+    assert.equal(await store.locks.renew("q", "t", 1), false);
+    assert.equal(await store.locks.renew("q", "t", null), false);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
     assert.equal((await lockOf(store, "q"))?.stale, false);
   });
@@ -322,7 +322,7 @@ export function lockCases(check: Check): void {
     pass(clock, 1_000);
     assert.deepEqual(await store.locks.clean(), { removed: [], shortened: [] });
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal(await store.locks.extend("q", "t", 1_000), false);
+    assert.equal(await store.locks.renew("q", "t", 1_000), false);
   });
 
   check("two exclusive claims in one turn: one gets the queue", async ({ store }) => {

@@ -159,7 +159,7 @@ export async function workOff(store: Store, request: Partial<ClaimRequest> = {})
 }
 
 export async function scheduleOf({ schedules }: Pick<Store, "schedules">, key: string): Promise<StoredSchedule | null> {
-  return (await schedules.list(key))[0] ?? null;
+  return (await schedules.list({ key }))[0] ?? null;
 }
 
 /** The newest audit entry of a chain that is whole. */

@@ -194,12 +194,12 @@ export function recoveryCases(check: Check): void {
     const by = await register(store);
     const { build, lead } = await started(store);
     const dead = lead.holder;
-    store.processes.actAs(dead);
+    store.processes.self = dead;
     assert.ok(await store.locks.acquire("nightly", "anna", "t1", LEASE));
     assert.ok(await store.locks.acquire("expired", "anna", "t2", 10));
     await add(store, { queue: "alone" });
     await claim(store, { holder: dead, from: [{ queue: "alone", lease: LEASE }], exclusive: "t3" });
-    store.processes.actAs(by);
+    store.processes.self = by;
     assert.ok(await store.locks.acquire("mine", "me", "t4", LEASE));
     pass(clock, 10);
     assert.deepEqual(await store.recoveries.preview({ dead: [dead], alive: [by] }, []), {
@@ -225,7 +225,7 @@ export function recoveryCases(check: Check): void {
     assert.equal(await lockOf(store, "nightly"), null);
     assert.equal((await lockOf(store, "mine"))?.holder, "me");
     assert.ok(await store.locks.acquire("nightly", "another", "t5", LEASE));
-    assert.equal(await store.locks.extend("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
+    assert.equal(await store.locks.renew("nightly", "t1", LEASE), false, "the dead one's token opens nothing any more");
   });
 
   check("of a job that a dead process had, only the lock of that very attempt is counted as freed", async ({ store }) => {
@@ -241,10 +241,10 @@ export function recoveryCases(check: Check): void {
 
   check("a lock belongs to the process that extended it last", async ({ store }) => {
     const [by, dead] = [await register(store), await register(store)];
-    store.processes.actAs(dead);
+    store.processes.self = dead;
     await store.locks.acquire("handed over", "anna", "token", LEASE);
-    store.processes.actAs(by);
-    assert.equal(await store.locks.extend("handed over", "token", LEASE), true);
+    store.processes.self = by;
+    assert.equal(await store.locks.renew("handed over", "token", LEASE), true);
     assert.equal((await recovered(store, by, [dead])).locksReleased, 0);
     assert.equal((await lockOf(store, "handed over"))?.holder, "anna");
   });
@@ -293,7 +293,7 @@ export function recoveryCases(check: Check): void {
     const other = await another();
     const [first, second] = [await register(store), await register(other)];
     const dead = await register(store);
-    store.processes.actAs(first);
+    store.processes.self = first;
     await add(store, ...Array.from({ length: 20 }, () => ({})));
     await claim(store, { holder: dead });
     const both = await Promise.all([begin(store, first, [dead]), begin(other, second, [dead])]);

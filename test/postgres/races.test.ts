@@ -120,7 +120,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       const winner = got.indexOf(true);
       assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
       // In turn it is released, and left to its time.
-      if (round % 2 === 0) assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
+      if (round % 2 === 0) assert.equal(await store.locks.renew("l", `${round}-${winner}`, null), true);
       else pass(clock, 1_000);
     }
   });
@@ -141,7 +141,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         assert.equal(got.filter((has) => has).length, 1, `round ${round}`);
         const winner = got.indexOf(true);
         assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
-        assert.equal(await store.locks.release("l", `${round}-${winner}`), true);
+        assert.equal(await store.locks.renew("l", `${round}-${winner}`, null), true);
       }
       assert.equal((await store.recoveries.totals()).locksCleaned, (await store.recoveries.totals()).log.length);
     },
@@ -195,7 +195,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       assert.deepEqual(owners, [(await lockOf(store, "q"))?.holder], `round ${round}`);
       assert.deepEqual(await claim(store), [], "and no other worker gets anything");
       await store.settle(claimed.flat().map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
-      if (got.includes(true)) await store.locks.release("q", `${round}-${got.indexOf(true)}`);
+      if (got.includes(true)) await store.locks.renew("q", `${round}-${got.indexOf(true)}`, null);
       assert.equal(await lockOf(store, "q"), null);
     }
   });

@@ -456,7 +456,7 @@ suite("trouble", () => {
     hf.work([def]);
     await clock.advance("1m");
     t.mock.method(hf.engine.store.schedules, "tick", () => Promise.reject(new Error("disk full")), { times: 2 });
-    t.mock.method(hf.engine.store.schedules, "due", () => Promise.reject(new Error("disk gone")), { times: 3 });
+    t.mock.method(hf.engine.store.schedules, "list", () => Promise.reject(new Error("disk gone")), { times: 3 });
     await clock.advance("65s");
     assert.equal(ran.length, 2);
     assert.ok(logged.some(({ level, data }) => level === "warn" && JSON.stringify(data).includes("disk full")));

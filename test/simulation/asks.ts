@@ -175,9 +175,9 @@ function useLock(world: World, actor: Actor, random: Random): Promise<unknown> {
     case "acquire":
       return actor.store.locks.acquire(name, actor.name, token(random), random.pick(TTLS));
     case "extend":
-      return actor.store.locks.extend(name, said, random.pick(TTLS));
+      return actor.store.locks.renew(name, said, random.pick(TTLS));
     case "release":
-      return actor.store.locks.release(name, said);
+      return actor.store.locks.renew(name, said, null);
     case "clean":
       return actor.store.locks.clean();
     case "break":

@@ -100,7 +100,7 @@ export class CheckedStore {
     };
   }
 
-  get locks(): Pick<Store["locks"], "acquire" | "extend" | "release" | "break" | "list" | "clean"> {
+  get locks(): Pick<Store["locks"], "acquire" | "renew" | "break" | "list" | "clean"> {
     const ask = this.#asking("locks", this.#store.locks);
     const { locks: model, healing, events } = this.#model;
     return {
@@ -109,14 +109,14 @@ export class CheckedStore {
           const acquired = model.acquire({ name, holder, token, ttl, process: this.#self }, this.#now);
           mustEqual(answer, acquired, `acquiring lock ${name}`);
         }),
-      extend: (name, token, ttl) =>
-        ask("extend", [name, token, ttl], (answer) => {
-          mustEqual(answer, model.extend({ name, token, ttl, process: this.#self }, this.#now), `extending lock ${name}`);
+      renew: (name, token, ttl) =>
+        ask("renew", [name, token, ttl], (answer) => {
+          const renewed =
+            ttl === null
+              ? model.release(name, token, this.#now)
+              : model.extend({ name, token, ttl, process: this.#self }, this.#now);
+          mustEqual(answer, renewed, ttl === null ? `releasing lock ${name}` : `extending lock ${name}`);
         }),
-      release: (name, token) =>
-        ask("release", [name, token], (answer) =>
-          mustEqual(answer, model.release(name, token, this.#now), `releasing lock ${name}`),
-        ),
       break: (name) =>
         ask("break", [name], (answer) => {
           mustEqual(answer, model.break(name), `breaking lock ${name}`);
@@ -132,8 +132,7 @@ export class CheckedStore {
     const { schedules: model } = this.#model;
     return {
       save: (draft) => ask("save", [draft], (answer) => model.save(this.#now, draft, answer)),
-      list: (key) => ask("list", [key], () => {}),
-      due: () => ask("due", [], (answer) => model.due(this.#now, answer)),
+      list: (query) => ask("list", [query], (answer) => void (query?.due && model.due(this.#now, answer))),
       // It does not say which jobs it has made: those that the model does not know. No other actor makes any in this turn.
       tick: (tick) =>
         ask("tick", [tick], async (answer) => {

@@ -35,8 +35,9 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
 
 /** An actor looks which ticks are due and takes them, at once, twice, late, or never because it dies before. */
 export async function tickAll(world: World, actor: Actor, other: Actor, random: Random): Promise<void> {
-  const { due, now } = await actor.store.schedules.due();
-  for (const schedule of due) {
+  const next = await actor.store.schedules.list({ due: true });
+  const now = actor.clock.now();
+  for (const schedule of next) {
     const ticks = dueTicks(schedule, now);
     if (ticks === null) continue;
     world.model.schedules.checkTicks(now, schedule, ticks);

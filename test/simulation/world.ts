@@ -246,7 +246,7 @@ export class World {
 
   #act(actor: Actor): void {
     this.#acting = actor;
-    if (this.isShared) this.#store?.processes.actAs(actor.id ?? (0 as ProcessId));
+    if (this.#store !== null) this.#store.processes.self = actor.id ?? (0 as ProcessId);
   }
 
   /** It wakes, if it slept, and renews what is due. */

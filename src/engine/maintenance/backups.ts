@@ -75,7 +75,7 @@ export class ScheduledBackups {
       if (due() === 0) await this.#makeOne();
     } finally {
       renewal();
-      await store.locks.release(BACKUP_LOCK, token);
+      await store.locks.renew(BACKUP_LOCK, token, null);
     }
     return due();
   }
@@ -117,7 +117,7 @@ export class ScheduledBackups {
 
   #renewLock(token: string): () => void {
     const timer = setInterval(
-      () => void this.#engine.store.locks.extend(BACKUP_LOCK, token, LOCK_TTL_MS).catch(() => {}),
+      () => void this.#engine.store.locks.renew(BACKUP_LOCK, token, LOCK_TTL_MS).catch(() => {}),
       LOCK_TTL_MS / 3,
     ).unref();
     return () => clearInterval(timer);

@@ -75,7 +75,7 @@ export class Processes implements ProcessStore {
   readonly #parts: Parts;
   readonly #place: Place | null;
   readonly #alive: Alive | null;
-  #self: ProcessId | null = null;
+  self: ProcessId | null = null;
   #entry: Entry | null = null;
   #boot = "";
   #isBackendKnown = false;
@@ -137,7 +137,7 @@ export class Processes implements ProcessStore {
     tx.onCommit(() => {
       this.#entry = { process, alive, startedAt, works: [] };
       this.#boot = process.boot;
-      this.#self = id;
+      this.self = id;
     });
     tx.wrote();
     return id;
@@ -149,19 +149,11 @@ export class Processes implements ProcessStore {
     this.#alive.sweep(new Set((await this.#registered()).map(({ alive }) => alive)));
   }
 
-  get self(): ProcessId | null {
-    return this.#self;
-  }
-
-  actAs(id: ProcessId): void {
-    this.#self = id;
-  }
-
   async connected(session: Session): Promise<void> {
     this.#isBackendKnown = false;
     if (this.#entry === null || this.#parts.pooled) return;
     try {
-      await this.#setBackend((text, ...values) => session.rows(text, values), this.#self as ProcessId);
+      await this.#setBackend((text, ...values) => session.rows(text, values), this.self as ProcessId);
     } catch (error) {
       if (codeOf(error) !== NO_WRITES) throw error;
     }
@@ -177,7 +169,7 @@ export class Processes implements ProcessStore {
     const processes = await this.#registered();
     this.#alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
     const others = processes
-      .filter(({ id }) => id !== this.#self)
+      .filter(({ id }) => id !== this.self)
       .map(
         (process) =>
           ({ process, here: this.#isHere(process) ? (this.#alive as Alive).probe(process.alive) : "unknown" }) as const,
@@ -185,7 +177,7 @@ export class Processes implements ProcessStore {
     const isFresh = performance.now() - this.#connected.at < CONNECTIONS_READ_MS && others.every(({ here }) => here !== "dead");
     if (!isFresh && others.some(({ here }) => here !== "alive")) await this.#readConnected();
     return {
-      self: processes.find(({ id }) => id === this.#self) ?? null,
+      self: processes.find(({ id }) => id === this.self) ?? null,
       others: others.map(({ process, here }) => {
         // A free lock file may be a copy, in the image of a disk. Only both together prove that the process is dead.
         const proof = here !== "alive" && this.#connected.ids.has(process.id) ? "alive" : here;
@@ -198,7 +190,7 @@ export class Processes implements ProcessStore {
   async #beat(tx: Tx): Promise<void> {
     const entry = this.#entry;
     if (entry === null) return;
-    const self = this.#self as ProcessId;
+    const self = this.self as ProcessId;
     await tx.rows(this.#sql.again, tx.at, ...this.#written(entry), self, entry.startedAt);
     if (!this.#parts.pooled) await this.#setBackendIn(tx, self);
   }
@@ -209,9 +201,9 @@ export class Processes implements ProcessStore {
 
   announce(id: ProcessId, works: readonly Works[]): Promise<void> {
     return this.#access.write("announce", async (tx) => {
-      if (id === this.#self && this.#entry !== null) this.#entry.works = works;
+      if (id === this.self && this.#entry !== null) this.#entry.works = works;
       if ((await tx.rows(this.#sql.announce, id, worksText(works))).length > 0) tx.wrote();
-      else if (id === this.#self) await this.#beat(tx);
+      else if (id === this.self) await this.#beat(tx);
     });
   }
 
@@ -230,11 +222,11 @@ export class Processes implements ProcessStore {
   }
 
   async remove(tx: Tx, id: ProcessId): Promise<boolean> {
-    const [row] = await tx.rows<[string]>(this.#sql.remove, id, this.#self, this.#place?.id ?? "", tx.at);
+    const [row] = await tx.rows<[string]>(this.#sql.remove, id, this.self, this.#place?.id ?? "", tx.at);
     if (row === undefined) return false;
     tx.wrote();
     tx.onCommit(() => {
-      if (id === this.#self) this.#entry = null;
+      if (id === this.self) this.#entry = null;
       else if (row[0] !== "") this.#alive?.forget(row[0]);
     });
     return true;
@@ -268,7 +260,7 @@ export class Processes implements ProcessStore {
     if (this.#entry === null) return false;
     const now = performance.now();
     const due = !this.#isBackendKnown && now - this.#beatAt >= HEARTBEAT_MS;
-    if (!due && processes.some(({ id }) => id === this.#self)) return false;
+    if (!due && processes.some(({ id }) => id === this.self)) return false;
     this.#beatAt = now;
     return true;
   }

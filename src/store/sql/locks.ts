@@ -50,12 +50,9 @@ export class Locks implements LockStore {
     return this.#write(name, (tx) => tx.run(this.#sql.acquire, { name, holder, token, ttl, process: this.#self }));
   }
 
-  extend(name: string, token: string, ttl: number): Promise<boolean> {
+  renew(name: string, token: string, ttl: number | null): Promise<boolean> {
+    if (ttl === null) return this.#write(name, (tx) => this.#release(tx, name, token));
     return this.#write(name, (tx) => tx.run(this.#sql.extend, { name, token, ttl, process: this.#self }));
-  }
-
-  release(name: string, token: string): Promise<boolean> {
-    return this.#write(name, (tx) => this.#release(tx, name, token));
   }
 
   *#release(tx: Tx, name: string, token: string): Script<boolean> {

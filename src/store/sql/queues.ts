@@ -6,7 +6,6 @@ import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import {
   auditedSchedule,
-  type DueSchedules,
   jobsOf,
   madeLast,
   type LimitUsage,
@@ -198,16 +197,8 @@ export class Schedules implements ScheduleStore {
     return schedule;
   }
 
-  list(key?: string): Promise<StoredSchedule[]> {
-    return this.#access.read((db) => this.#read(db, key ?? null));
-  }
-
-  async due(): Promise<DueSchedules> {
-    type Due = ScheduleRow & { now: number };
-    const rows = await this.#access.read((db) => db.all<Due>(this.#sql.due));
-    const due = rows.flatMap(({ now, ...row }) => (row.key !== null && row.nextAt <= now ? [toSchedule(row)] : []));
-    const [{ now, nextAt }] = rows as [Due];
-    return { due, nextAt, now };
+  list({ key, due = false }: { key?: string; due?: boolean } = {}): Promise<StoredSchedule[]> {
+    return this.#access.read((db) => this.#read(db, key ?? null, due ? this.#sql.due : this.#sql.list));
   }
 
   tick(tick: Tick): Promise<boolean> {
@@ -271,8 +262,8 @@ export class Schedules implements ScheduleStore {
     return true;
   }
 
-  *#read(db: Reads, key: string | null): Script<StoredSchedule[]> {
-    return (yield* db.all<ScheduleRow>(this.#sql.list, { key })).map(toSchedule);
+  *#read(db: Reads, key: string | null, sql = this.#sql.list): Script<StoredSchedule[]> {
+    return (yield* db.all<ScheduleRow>(sql, { key })).map(toSchedule);
   }
 
   *#locked(tx: Tx, key: string): Script<Made | undefined> {
@@ -321,8 +312,9 @@ function statements(dialect: Dialect, guard: ScheduleGuard) {
     list: `
       select ${COLUMNS} from ${table} where cast(:key as text) is null or key = :key order by ${dialect.byBytes("key")}`,
     due: `
-      select ${COLUMNS}, :now as now from (select 1) as always left join ${table}
-        on ${runs} and next_at <= ${dialect.greatest(":now", `(select min(next_at) from ${table} where ${runs})`)}
+      select ${COLUMNS} from ${table}
+      where ${runs} and (cast(:key as text) is null or key = :key)
+        and next_at <= ${dialect.greatest(":now", `(select min(next_at) from ${table} where ${runs})`)}
       order by next_at, ${dialect.byBytes("key")}`,
     move: `
       update ${table} set next_at = :nextAt where key = :key and revision = :revision and next_at = :from and not paused

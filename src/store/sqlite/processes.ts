@@ -34,7 +34,7 @@ export class Processes implements ProcessStore {
   readonly #access: StoreAccess;
   readonly #parts: Parts;
   #token: string | null;
-  #self: ProcessId | null = null;
+  self: ProcessId | null = null;
   #boot = "";
   readonly #sql;
 
@@ -67,10 +67,6 @@ export class Processes implements ProcessStore {
     };
   }
 
-  get self(): ProcessId | null {
-    return this.#self;
-  }
-
   isEntered(id: ProcessId): boolean {
     return this.#sql.isEntered.row(id) !== undefined;
   }
@@ -82,7 +78,7 @@ export class Processes implements ProcessStore {
     const id = await this.#access.write("register", (tx) => this.#enter(tx, process, alive));
     this.#boot = process.boot;
     this.#parts.alive?.sweep(new Set(this.#registered().map(({ alive }) => alive)));
-    this.actAs(id);
+    this.self = id;
     await this.#parts.onRegistered();
     return id;
   }
@@ -111,17 +107,13 @@ export class Processes implements ProcessStore {
     return id;
   }
 
-  actAs(id: ProcessId): void {
-    this.#self = id;
-  }
-
   probe(boot = this.#boot): Promise<ProbedProcesses> {
     return this.#access.read(() => {
       const processes = this.#registered();
       this.#parts.alive?.keepOnly(new Set(processes.map(({ alive }) => alive)));
-      const others = processes.filter(({ id }) => id !== this.#self);
+      const others = processes.filter(({ id }) => id !== this.self);
       return {
-        self: processes.find(({ id }) => id === this.#self) ?? null,
+        self: processes.find(({ id }) => id === this.self) ?? null,
         others: others.map((process) => ({ process, life: this.#life(process, boot) })),
       };
     });
@@ -158,7 +150,7 @@ export class Processes implements ProcessStore {
 
   /** Called before the process is unregistered; the result, called after that, removes its lock file. */
   forgetting(id: ProcessId): () => void {
-    const alive = id === this.#self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
+    const alive = id === this.self ? undefined : this.#registered().find((process) => process.id === id)?.alive;
     return () => {
       if (alive !== undefined && alive !== "") this.#parts.alive?.forget(alive);
     };
