@@ -165,7 +165,7 @@ export class Builds {
     checkText(token, "token");
     toBudget(budget, "The new budget");
     const { store, actor } = this.#engine;
-    const row = await watched(this.#engine, id, () => store.builds.approve(id, { token, budget }, actor));
+    const row = await watched(this.#engine, id, () => store.builds.authorize(id, { token, budget }, actor));
     return this.#view(row ?? (await this.#need(id)));
   }
 
@@ -174,7 +174,7 @@ export class Builds {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
     const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
-    if ((await this.#engine.store.builds.mintToken(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
+    if ((await this.#engine.store.builds.authorize(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
     return tokenOf(bytes);
   }
 

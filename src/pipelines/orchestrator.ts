@@ -144,12 +144,8 @@ export class Orchestrator {
     if (!isFailing && row.listing === "done" && row.open === 0 && row.blocked === null) {
       const next = this.#nextRound(row);
       if (next !== null) {
-        await this.#parts.engine.store.builds.nextRound(
-          row.id,
-          next,
-          this.#parts.model.listingJob(row.key, next),
-          this.#parts.lock,
-        );
+        const { engine, model, lock } = this.#parts;
+        await engine.store.builds.advance(row.id, lock, { round: next, listing: model.listingJob(row.key, next) });
         return;
       }
     }
@@ -161,13 +157,14 @@ export class Orchestrator {
     const { engine, lock } = this.#parts;
     const clearing = { pipeline: lock.pipeline, which: "all", limit: ITEMS_PER_CLEAR } as const;
     while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
-    this.#isQueuePaused = !(await engine.store.builds.letRun(id, lock));
+    this.#isQueuePaused = !(await engine.store.builds.advance(id, lock, "run"));
   }
 
   /** Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed. */
   async #retry({ id, key }: BuildRow): Promise<void> {
     const { engine, model, lock } = this.#parts;
-    this.#retries = !(await engine.store.builds.nextRound(id, 0, model.listingJob(key, 0, "failed"), lock));
+    const listing = model.listingJob(key, 0, "failed");
+    this.#retries = !(await engine.store.builds.advance(id, lock, { round: 0, listing }));
   }
 
   #nextRound({ round, failed }: BuildRow): number | null {

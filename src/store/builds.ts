@@ -28,23 +28,23 @@ export interface BuildStore {
    * (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
    */
   resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict>;
-  /** Resumes the queue of an ACTIVE build once no work of earlier builds is left. False: some is, or the token is not the lock's. */
-  letRun(build: string, lock: LockToken): Promise<boolean>;
   /**
    * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
    * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
    * process than `holder` holds it.
    */
   move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
-  /** Uses a token and sets the budget: the next `resume` needs no token. Throws core's refusals. */
-  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null>;
-  /** A new token for a paused build; earlier ones become invalid. */
-  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null>;
   /**
-   * Starts the next round with its listing job, or round 0 again for what failed before a resume, once no later round is open.
-   * False: the build is not ready for it, not ACTIVE, or the token is not the lock's.
+   * For a paused build: uses a token and sets the budget, so that the next `resume` needs no token; or makes a new token, and
+   * earlier ones become invalid. Null: no such build. Throws core's refusals.
    */
-  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean>;
+  authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null>;
+  /**
+   * The orchestrator's next step. "run" resumes the queue once no work of earlier builds is left. A round starts with its listing
+   * job, or round 0 again for what failed before a resume, once no later round is open. False: the build is not ready for it, not
+   * ACTIVE, or the token is not the lock's.
+   */
+  advance(build: string, lock: LockToken, to: "run" | NewRound): Promise<boolean>;
   list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
 
   beat(lock: LockToken): Promise<boolean>;
@@ -115,6 +115,11 @@ export interface LockConflict {
   conflict: OrchestratorLockRow;
 }
 
+export interface NewRound {
+  round: number;
+  listing: NewJob;
+}
+
 export interface MintedToken {
   bytes: Uint8Array;
 }
@@ -152,9 +157,9 @@ export interface BuildRow {
 }
 
 export interface OrchestratedBuild extends BuildRow {
-  /** The queue is paused, because work of earlier builds is left: see `letRun`. */
+  /** The queue is paused, because work of earlier builds is left: see `advance`. */
   isQueuePaused: boolean;
-  /** Targets that failed before the resume are to be listed again, by `nextRound` with round 0. */
+  /** Targets that failed before the resume are to be listed again, by `advance` to round 0. */
   retries: boolean;
 }
 

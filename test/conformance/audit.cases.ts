@@ -171,7 +171,7 @@ export function auditCases(check: Check): void {
     await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: { usd: 9 } } }));
     const lock = { pipeline: "docs", token: "token-2" };
     await store.builds.move(led.build.id, { move: "pause", reason: "budget_exceeded" }, lock, { bytes: bytes(2) });
-    await store.builds.approve(led.build.id, { token: tokenOf(2), budget: { usd: 12 } }, "alice");
+    await store.builds.authorize(led.build.id, { token: tokenOf(2), budget: { usd: 12 } }, "alice");
     const entries = await store.audit.page({ after: 0, limit: 10, subject: led.build.id });
     const used = entries.filter(({ after }) => (after as { token?: string }).token === "used");
     assert.deepEqual(
@@ -245,7 +245,7 @@ export function auditCases(check: Check): void {
       assert.deepEqual([a.status, b.status], ["fulfilled", "fulfilled"]);
       const led = await paused(store);
       const before = await everything(store);
-      const refused = store.builds.approve(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
+      const refused = store.builds.authorize(led.build.id, { token: "wrong", budget: { usd: 9 } }, "mallory");
       const [, c] = await Promise.allSettled([refused, store.queues.setPaused("c", true)]);
       assert.equal(c.status, "fulfilled");
       const entries = await store.audit.page({ after: (before as { audit: AuditEntry[] }).audit.length, limit: 10 });

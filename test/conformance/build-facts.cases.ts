@@ -80,7 +80,7 @@ export function buildFactCases(check: Check): void {
     const token = tokenOf(1);
     const give = (usd: number) => ({ token, budget: { usd } });
     await refused(store, "BUDGET_TOO_SMALL", () => store.builds.resume(resuming(at, { approval: give(6.49) })));
-    const error = await refused(store, "BUDGET_TOO_SMALL", () => store.builds.approve(build.id, give(6.49), "operator"));
+    const error = await refused(store, "BUDGET_TOO_SMALL", () => store.builds.authorize(build.id, give(6.49), "operator"));
     assert.match(error.hint, /\$6\.50/);
     const resumed = made(await store.builds.resume(resuming(at, { approval: give(6.5) })));
     assert.deepEqual([resumed.blocked, resumed.refused, resumed.budget.micros], [null, FREE, 6_500_000]);
@@ -91,11 +91,11 @@ export function buildFactCases(check: Check): void {
     const { store } = ground;
     const at = await site(store);
     const running = await outOfMoney(store, at);
-    await store.builds.approve(at.build.id, { token: tokenOf(1), budget: { usd: 7 } }, "operator");
+    await store.builds.authorize(at.build.id, { token: tokenOf(1), budget: { usd: 7 } }, "operator");
     await settleItem(store, running, ended({ cost: dollars(100) }));
     assert.deepEqual((await seeBuild(store, at.build)).spent, dollars(500), "what ends while it is paused is charged");
     await refused(store, "BUDGET_TOO_SMALL", () => store.builds.resume(resuming(at)));
-    await store.builds.mintToken(at.build.id, { bytes: bytes(2) }, "operator");
+    await store.builds.authorize(at.build.id, { bytes: bytes(2) }, "operator");
     const approval = { token: tokenOf(2), budget: { usd: 8 } };
     assert.equal(made(await store.builds.resume(resuming(at, { approval }))).state, "ACTIVE");
   });

@@ -79,7 +79,7 @@ export async function started(
 /** Clears the work that earlier builds left behind; the queue of the build continues. */
 export async function clearedFor(store: Store, { build, lock }: Pick<Led, "build" | "lock">): Promise<void> {
   while ((await store.work.clearWork({ pipeline: build.pipeline, which: "all", limit: 100 })) > 0);
-  assert.equal(await store.builds.letRun(build.id, lock), true);
+  assert.equal(await store.builds.advance(build.id, lock, "run"), true);
 }
 
 /** Bytes that are as good as random. */

@@ -233,7 +233,7 @@ export function buildCases(check: Check): void {
       const wanted = { move, reason: "abandoned", note: "please" } as const;
       await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, wanted, { by: "operator" }));
     }
-    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator"));
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator"));
     await started(store, { token: "token-2" });
     await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led, { token: "token-3" })));
   });
@@ -286,7 +286,7 @@ export function buildCases(check: Check): void {
   check("each round follows the one before, once, with a job that lists it", async ({ store }) => {
     const { build, lock } = await started(store);
     assert.equal(await claimable(store, build), 1);
-    const next = (round: number, key = lock) => store.builds.nextRound(build.id, round, listing("docs", round), key);
+    const next = (round: number, key = lock) => store.builds.advance(build.id, key, { round, listing: listing("docs", round) });
     await changesNothing(store, false, () => next(0));
     await changesNothing(store, false, () => next(2));
     await changesNothing(store, false, () => next(1, { pipeline: "docs", token: "of another process" }));
@@ -295,7 +295,9 @@ export function buildCases(check: Check): void {
     assert.deepEqual([round, listed, seq], [1, "running", 1]);
     assert.equal(await claimable(store, build), 1);
     await changesNothing(store, false, () => next(1));
-    await changesNothing(store, false, () => store.builds.nextRound("b00000000000000000", 2, listing("docs"), lock));
+    await changesNothing(store, false, () =>
+      store.builds.advance("b00000000000000000", lock, { round: 2, listing: listing("docs") }),
+    );
     await store.builds.move(build.id, STOPPED, lock);
     await changesNothing(store, false, () => next(2));
   });
@@ -321,8 +323,12 @@ export function buildCases(check: Check): void {
       assert.equal((await store.work.results({ build: at.build.id, failed: true, limit: 9 })).length, 2);
       await store.builds.resume(resuming(at, { token: "token-3" }));
       const own = { pipeline: "docs", token: "token-3" };
-      assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), true);
-      assert.equal(await store.builds.nextRound(at.build.id, 0, listing("docs"), own), false, "while it is listed");
+      assert.equal(await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }), true);
+      assert.equal(
+        await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }),
+        false,
+        "while it is listed",
+      );
       const lister = await claimOne(store, { from: [{ queue: at.build.queue, lease: LEASE }] });
       const page = await store.work.results({ retried: at.build.key, after: 0, limit: 1 });
       const rest = await store.work.results({ retried: at.build.key, after: (page[0] as StoredResult).key, limit: 9 });

@@ -61,7 +61,9 @@ export function leadCases(check: Check): void {
     const docs = await started(store);
     const blog = await started(store, { pipeline: "blog", token: docs.lock.token });
     await changesNothing(store, null, () => store.builds.move(blog.build.id, STOPPED, docs.lock));
-    await changesNothing(store, false, () => store.builds.nextRound(blog.build.id, 1, listing("blog"), docs.lock));
+    await changesNothing(store, false, () =>
+      store.builds.advance(blog.build.id, docs.lock, { round: 1, listing: listing("blog") }),
+    );
     await changesNothing(store, null, () => store.builds.move("b00000000000000000", STOPPED, docs.lock));
   });
 
@@ -218,5 +220,5 @@ async function zombie(store: Store, build: string, lock: { pipeline: string; tok
   await changesNothing(store, null, () => store.builds.move(build, PAUSED, lock, { bytes: bytes(1) }));
   await changesNothing(store, null, () => store.builds.move(build, { move: "succeed", reason: "all_targets_done" }, lock));
   await changesNothing(store, null, () => store.builds.move(build, { move: "fail", reason: "source_failed" }, lock));
-  await changesNothing(store, false, () => store.builds.nextRound(build, 1, listing("docs"), lock));
+  await changesNothing(store, false, () => store.builds.advance(build, lock, { round: 1, listing: listing("docs") }));
 }

@@ -490,7 +490,7 @@ export function recoveryCases(check: Check): void {
       () => store.queues.setPaused("work", true),
       () => store.enqueueWithin({}, []),
       () => store.builds.move("b", abandonment("n"), { by: "me" }),
-      () => store.builds.mintToken("b", { bytes: new Uint8Array(32) }, "me"),
+      () => store.builds.authorize("b", { bytes: new Uint8Array(32) }, "me"),
     ];
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");

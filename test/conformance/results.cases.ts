@@ -190,7 +190,7 @@ export function resultCases(check: Check): void {
     const second = await started(store, { token: "another" });
     const clearing = { pipeline: "docs", which: "all", limit: 100 } as const;
     assert.equal(await store.work.clearWork(clearing), 2, "its listing, and what was not reached");
-    assert.equal(await store.builds.letRun(second.build.id, second.lock), true);
+    assert.equal(await store.builds.advance(second.build.id, second.lock, "run"), true);
     assert.equal((await claimOf(store, second.build)).length, 1, "the listing of the next");
   });
 

@@ -28,7 +28,7 @@ const TEN = { usd: 10 };
 /** The two ways in which a token is given. */
 const WAYS: Record<string, (store: Store, led: Led, approval: Approval) => Promise<unknown>> = {
   resume: (store, led, approval) => store.builds.resume(resuming(led, { approval })),
-  approve: (store, { build }, approval) => store.builds.approve(build.id, approval, "operator"),
+  approve: (store, { build }, approval) => store.builds.authorize(build.id, approval, "operator"),
 };
 
 export function tokenCases(check: Check): void {
@@ -96,15 +96,15 @@ export function tokenCases(check: Check): void {
       const led = await paused(store);
       pass(clock, TOKEN_LIFETIME_MS);
       await refused(store, "TOKEN_EXPIRED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
-      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+      await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
       pass(clock, TOKEN_LIFETIME_MS - 1);
       assert.ok(await give(store, led, { token: tokenOf(2), budget: TEN }));
     });
 
     check(`a newer token replaces the older ones: ${way}`, async ({ store }) => {
       const led = await paused(store);
-      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
-      await store.builds.mintToken(led.build.id, { bytes: bytes(3) }, "operator");
+      await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
+      await store.builds.authorize(led.build.id, { bytes: bytes(3) }, "operator");
       for (const old of [1, 2]) {
         await refused(store, "TOKEN_REPLACED", () => give(store, led, { token: tokenOf(old), budget: TEN }));
       }
@@ -113,7 +113,7 @@ export function tokenCases(check: Check): void {
 
     check(`a token is for the pause that it was made for, and not for a later one: ${way}`, async ({ store }) => {
       const led = await paused(store);
-      await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
+      await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
       await store.builds.resume(resuming(led, { approval: { token: tokenOf(2), budget: TEN } }));
       await store.builds.move(led.build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(3) });
       await refused(store, "TOKEN_REPLACED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
@@ -142,7 +142,7 @@ export function tokenCases(check: Check): void {
   check("of two who use one token at once one does", async ({ store }) => {
     const { build } = await paused(store);
     const approval = { token: tokenOf(1), budget: TEN };
-    const both = await Promise.allSettled(["alice", "bob"].map((by) => store.builds.approve(build.id, approval, by)));
+    const both = await Promise.allSettled(["alice", "bob"].map((by) => store.builds.authorize(build.id, approval, by)));
     assert.deepEqual(both.map(({ status }) => status).toSorted(), ["fulfilled", "rejected"]);
     const lost = both.find(({ status }) => status === "rejected") as PromiseRejectedResult;
     assert.equal((lost.reason as { code: string }).code, "TOKEN_USED");
@@ -151,11 +151,11 @@ export function tokenCases(check: Check): void {
   check("an approval is kept until the build is resumed, which then needs no token", async ({ store }) => {
     const led = await paused(store);
     const approval = { token: tokenOf(1), budget: TEN };
-    const approved = made(await store.builds.approve(led.build.id, approval, "alice"));
+    const approved = made(await store.builds.authorize(led.build.id, approval, "alice"));
     assert.deepEqual([approved.state, approved.seq, approved.approved], ["BUDGET_PAUSE", 2, true]);
     assert.deepEqual(approved.budget, { micros: 10_000_000, tokens: null });
     assert.equal(await isQueuePaused(store, led.build), true, "nothing runs yet");
-    await refused(store, "TOKEN_USED", () => store.builds.approve(led.build.id, approval, "alice"));
+    await refused(store, "TOKEN_USED", () => store.builds.authorize(led.build.id, approval, "alice"));
     const build = made(await store.builds.resume(resuming(led)));
     assert.deepEqual([build.state, build.reason, build.approved], ["ACTIVE", "budget_approved", false]);
     assert.deepEqual(
@@ -168,9 +168,9 @@ export function tokenCases(check: Check): void {
 
   check("an operator may approve again with another token: each approval has an event and an audit entry", async ({ store }) => {
     const { build } = await paused(store);
-    await store.builds.approve(build.id, { token: tokenOf(1), budget: TEN }, "alice");
-    await store.builds.mintToken(build.id, { bytes: bytes(2) }, "bob");
-    await store.builds.approve(build.id, { token: tokenOf(2), budget: { usd: 8 } }, "bob");
+    await store.builds.authorize(build.id, { token: tokenOf(1), budget: TEN }, "alice");
+    await store.builds.authorize(build.id, { bytes: bytes(2) }, "bob");
+    await store.builds.authorize(build.id, { token: tokenOf(2), budget: { usd: 8 } }, "bob");
     assert.deepEqual((await seeBuild(store, build)).budget, { micros: 8_000_000, tokens: null });
     const events = await store.events.page({ after: 0, limit: 10, build: build.id });
     assert.deepEqual(
@@ -191,12 +191,12 @@ export function tokenCases(check: Check): void {
 
   check("tokens are minted for paused builds only", async ({ store }) => {
     const { build, lock } = await started(store);
-    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(build.id, { bytes: bytes(1) }, "operator"));
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.authorize(build.id, { bytes: bytes(1) }, "operator"));
     await store.builds.move(build.id, STOPPED, lock);
-    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.mintToken(build.id, { bytes: bytes(1) }, "operator"));
+    await refused(store, "BUILD_NOT_PAUSED", () => store.builds.authorize(build.id, { bytes: bytes(1) }, "operator"));
     const none = "b00000000000000000";
-    assert.equal(await store.builds.mintToken(none, { bytes: bytes(1) }, "operator"), null);
-    assert.equal(await store.builds.approve(none, { token: tokenOf(1), budget: TEN }, "operator"), null);
+    assert.equal(await store.builds.authorize(none, { bytes: bytes(1) }, "operator"), null);
+    assert.equal(await store.builds.authorize(none, { token: tokenOf(1), budget: TEN }, "operator"), null);
   });
 
   check("an operator who does not want to pay more lets a paused build fail", async ({ store, clock }) => {
@@ -214,8 +214,8 @@ export function tokenCases(check: Check): void {
 
   check("no event and no audit entry contains a token, its hash, or the lock's token", async ({ store }) => {
     const led = await paused(store, { token: "the-lock-s-token" });
-    await store.builds.mintToken(led.build.id, { bytes: bytes(2) }, "operator");
-    await store.builds.approve(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");
+    await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
+    await store.builds.authorize(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");
     await store.builds.resume(resuming(led, { token: "the-next-token" }));
     await breakOrchestratorLock(store.builds, "docs", { by: "operator" });
     const all = JSON.stringify(await everything(store));

@@ -351,13 +351,13 @@ export function workCases(check: Check): void {
     assert.equal(led.build.isQueuePaused, true);
     assert.deepEqual(await claimOf(store, led.build), [], "neither of the old one nor of the new one");
     assert.equal(await store.work.clearWork({ which: "idle", limit: 100 }), 2);
-    assert.equal(await store.builds.letRun(led.build.id, led.lock), false, "something still runs");
+    assert.equal(await store.builds.advance(led.build.id, led.lock, "run"), false, "something still runs");
     assert.equal(await store.work.clearWork({ ...OF_DOCS, limit: 100 }), 1);
     assert.deepEqual(await claimOf(store, led.build), []);
-    assert.equal(await store.builds.letRun(led.build.id, { pipeline: "docs", token: "another's" }), false);
-    assert.equal(await store.builds.letRun(before.build.id, led.lock), false);
+    assert.equal(await store.builds.advance(led.build.id, { pipeline: "docs", token: "another's" }, "run"), false);
+    assert.equal(await store.builds.advance(before.build.id, led.lock, "run"), false);
     assert.deepEqual(await claimOf(store, led.build), []);
-    assert.equal(await store.builds.letRun(led.build.id, led.lock), true);
+    assert.equal(await store.builds.advance(led.build.id, led.lock, "run"), true);
     assert.equal((await claimOf(store, led.build)).length, 1, "its listing");
     const resumed = await store.builds.move(led.build.id, STOPPED, led.lock);
     const answer = await store.builds.resume(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));

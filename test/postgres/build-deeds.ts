@@ -57,7 +57,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
       (store) =>
         Promise.all([
           store.builds.resume(resuming(led, { approval: approvalOf(n), token: lock.token })),
-          store.builds.nextRound(led.build.id, 1, listing(pipeline, 1), lock),
+          store.builds.advance(led.build.id, lock, { round: 1, listing: listing(pipeline, 1) }),
           store.builds.beat(lock),
         ]),
       async ([answer, next, beats]: [object, boolean, boolean]) => {

@@ -241,7 +241,7 @@ async function anything(
     case 3:
       return store.builds.orphan({ dead: [lead.holder], alive: [] }, LOST);
     case 4:
-      return store.builds.nextRound(last.id, last.round + 1, listing(pipeline, last.round + 1), lock);
+      return store.builds.advance(last.id, lock, { round: last.round + 1, listing: listing(pipeline, last.round + 1) });
     default:
       await store.builds.beat(lock);
       return store.queues.setPaused(last.queue, true);

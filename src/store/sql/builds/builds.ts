@@ -18,6 +18,7 @@ import {
   LOST,
   type MintedToken,
   type NewBuild,
+  type NewRound,
   noSuchBuild,
   type OrchestratedBuild,
   type OrchestratorLockRow,
@@ -126,8 +127,9 @@ export class Builds implements BuildStore {
     return yield* this.#orchestrated(tx, resumed);
   }
 
-  letRun(build: string, lock: LockToken): Promise<boolean> {
-    return this.#write((tx) => this.#letRun(tx, build, lock));
+  advance(build: string, lock: LockToken, to: "run" | NewRound): Promise<boolean> {
+    if (to === "run") return this.#write((tx) => this.#letRun(tx, build, lock));
+    return this.#write((tx) => this.#nextRound(tx, build, lock, to), [to.listing]);
   }
 
   *#letRun(tx: Tx, id: string, lock: LockToken): Script<boolean> {
@@ -157,11 +159,7 @@ export class Builds implements BuildStore {
     return moved;
   }
 
-  nextRound(build: string, round: number, listing: NewJob, lock: LockToken): Promise<boolean> {
-    return this.#write((tx) => this.#nextRound(tx, build, round, listing, lock), [listing]);
-  }
-
-  *#nextRound(tx: Tx, id: string, round: number, listing: NewJob, lock: LockToken): Script<boolean> {
+  *#nextRound(tx: Tx, id: string, lock: LockToken, { round, listing }: NewRound): Script<boolean> {
     const build = yield* this.#runs.lock(tx, id);
     if (build === null || (yield* this.#locks.holding(tx, build.key, lock)) === null) return false;
     if (!(yield* this.#runs.nextRound(tx, build, round))) return false;
@@ -169,28 +167,21 @@ export class Builds implements BuildStore {
     return true;
   }
 
-  approve(build: string, approval: Approval, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#approve(tx, build, approval, by));
+  authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null> {
+    return this.#write((tx) => this.#authorize(tx, build, use, by));
   }
 
-  *#approve(tx: Tx, id: string, approval: Approval, by: string): Script<BuildRow | null> {
+  *#authorize(tx: Tx, id: string, use: Approval | MintedToken, by: string): Script<BuildRow | null> {
     const build = yield* this.#runs.lock(tx, id);
     if (build === null) return null;
-    const approved = yield* this.#runs.approve(tx, build, yield* this.#tokens.use(tx, build, approval));
-    yield* this.#act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval }) });
+    if ("bytes" in use) {
+      const { expiresAt } = yield* this.#tokens.mint(tx, build, use);
+      yield* this.#act(tx, "build.token_minted", build, build, { by, more: { expiresAt } });
+      return build;
+    }
+    const approved = yield* this.#runs.approve(tx, build, yield* this.#tokens.use(tx, build, use));
+    yield* this.#act(tx, "build.approved", build, approved, { by, ...tokenUse({ approval: use }) });
     return approved;
-  }
-
-  mintToken(build: string, minted: MintedToken, by: string): Promise<BuildRow | null> {
-    return this.#write((tx) => this.#mintToken(tx, build, minted, by));
-  }
-
-  *#mintToken(tx: Tx, id: string, minted: MintedToken, by: string): Script<BuildRow | null> {
-    const build = yield* this.#runs.lock(tx, id);
-    if (build === null) return null;
-    const { expiresAt } = yield* this.#tokens.mint(tx, build, minted);
-    yield* this.#act(tx, "build.token_minted", build, build, { by, more: { expiresAt } });
-    return build;
   }
 
   *#breakLock(tx: Tx, build: BuildRow, wanted: WantedMove, { by, holder: only }: ByOperator): Script<BuildRow | null> {
