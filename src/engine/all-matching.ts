@@ -60,7 +60,7 @@ const CHANGES: Record<MatchingAction, (store: Store, jobs: readonly Job[]) => Pr
     const removed = [...Map.groupBy(jobs, ({ state }) => state as FinishedState)].map(([state, of]) =>
       store.prune({ state, ids: of.map(({ id }) => id), limit: of.length }),
     );
-    return (await Promise.all(removed)).reduce((sum, n) => sum + n, 0);
+    return (await Promise.all(removed)).reduce((sum, { removed }) => sum + removed, 0);
   },
 };
 

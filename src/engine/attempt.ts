@@ -117,9 +117,10 @@ function contextFor(engine: Engine, progress: ProgressWriter, attempt: Attempt, 
 }
 
 async function saveCheckpoint(engine: Engine, attempt: Attempt, value: unknown): Promise<void> {
-  const text = toJson(value, "The checkpoint");
-  if (attempt.lost === null && (await engine.store.saveCheckpoint(attempt.claimed, text)) === "held") return;
-  throw new LeaseLostError(attempt.claimed.id, "checkpoint");
+  const checkpoint = toJson(value, "The checkpoint");
+  const { id, job, fence } = attempt.claimed;
+  if (attempt.lost === null && (await engine.store.saveProgress([{ job, fence, checkpoint }]))[0] === "held") return;
+  throw new LeaseLostError(id, "checkpoint");
 }
 
 function followUp(engine: Engine, attempt: Attempt, def: Definition, input: unknown, options?: EnqueueOptions): { id: string } {

@@ -207,11 +207,11 @@ export class Operator {
   /** Removes a finished job, whatever its state; false: it has not finished, or there is none. */
   async remove(id: string): Promise<boolean> {
     const removed = FINISHED_STATES.map((state) => this.#engine.store.prune({ state, ids: [id], limit: 1 }));
-    return (await Promise.all(removed)).includes(1);
+    return (await Promise.all(removed)).some((pruned) => pruned.removed === 1);
   }
 
   async purge(id: string): Promise<boolean> {
-    return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })) === 1;
+    return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })).removed === 1;
   }
 
   /** A job and the token of its claim, for a process elsewhere that settles it by the token. */

@@ -66,11 +66,11 @@ export interface Store {
    * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<LeaseState[]>;
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState>;
-  loadCheckpoint(job: JobKey): Promise<string | null>;
+  /** What running attempts report: progress, for people, or the checkpoint that the job's next attempt loads. */
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
   /** Adds lines to the log of attempts, which may have ended meanwhile. */
   saveLogs(logs: readonly AttemptLog[]): Promise<void>;
+  loadCheckpoint(job: JobKey): Promise<string | null>;
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]>;
   /** When the next delayed job is due, and whether a job can be claimed now. */
   outlook(from: readonly ClaimSource[]): Promise<ClaimOutlook>;
@@ -78,10 +78,8 @@ export interface Store {
   cancel(id: string): Promise<boolean>;
   /** failed or quarantined → pending, with fresh counts; "key-taken": another unfinished job has its key. */
   retry(id: string): Promise<boolean | "key-taken">;
-  /** Removes finished jobs; ids that callers chose stay taken. */
-  prune(filter: PruneFilter): Promise<number>;
-  /** One small step of removing finished jobs that their queue need not keep. `more`: call again. */
-  expire(limit: number, leastAge?: number): Promise<{ removed: number; more: boolean }>;
+  /** Removes up to `limit` finished jobs; ids that callers chose stay taken. `more`: call again. */
+  prune(filter: PruneFilter | Expired): Promise<Pruned>;
 
   /** Calls after each commit of this store, and of others unless `ownOnly`, which costs less. Returns a function that stops it. */
   onChange(call: (change: Change) => void, options?: ChangeOptions): () => void;
@@ -171,10 +169,7 @@ export interface Settlement extends LeaseRef {
   decided?: Next | undefined;
 }
 
-export interface ProgressReport extends LeaseRef {
-  fraction: number;
-  message: string | null;
-}
+export type ProgressReport = LeaseRef & ({ fraction: number; message: string | null } | { checkpoint: string | null });
 
 /** Lines that an attempt has logged, in their order. */
 export interface AttemptLog extends LeaseRef {
@@ -191,6 +186,17 @@ export interface PruneFilter {
   ids?: readonly string[];
   finishedBefore?: number;
   limit: number;
+}
+
+/** Jobs that their queue need not keep, and that ended at least `minAge` milliseconds ago. */
+export interface Expired {
+  expired: { minAge: number };
+  limit: number;
+}
+
+export interface Pruned {
+  removed: number;
+  more: boolean;
 }
 
 export interface ChangeOptions {

@@ -174,7 +174,7 @@ export function attemptCases(check: Check): void {
     await store.retry(first.id);
     await settle(store, await claimOne(store), SUCCEEDED);
     assert.deepEqual(await outcomesOf(store, first.id), ["failed", "succeeded"]);
-    assert.equal(await store.prune({ state: "succeeded", limit: 10 }), 1);
+    assert.equal((await store.prune({ state: "succeeded", limit: 10 })).removed, 1);
     assert.deepEqual(await store.queries.attempts("one"), []);
   });
 
@@ -258,7 +258,7 @@ export function attemptCases(check: Check): void {
     }
     assert.deepEqual(await messagesOf(store, id), [["c"]], "one attempt is kept");
     await store.cancel(id);
-    assert.equal(await store.prune({ state: "cancelled", limit: 10 }), 1);
+    assert.equal((await store.prune({ state: "cancelled", limit: 10 })).removed, 1);
     await store.saveLogs([{ job: 1 as JobKey, fence: 1 as Fence, first: 1, lines: [], keep: 3 }]);
     assert.deepEqual(await store.queries.attempts(id), []);
   });

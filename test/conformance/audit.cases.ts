@@ -18,6 +18,7 @@ import {
   settle,
   SUCCEEDED,
   takeBack,
+  saveCheckpoint,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
@@ -204,7 +205,7 @@ export function auditCases(check: Check): void {
     assert.equal(await store.cancel(id), false);
     assert.equal(await store.cancel("absent"), false);
     assert.equal(await store.retry(id), false);
-    assert.equal(await store.prune({ state: "failed", limit: 10 }), 0);
+    assert.equal((await store.prune({ state: "failed", limit: 10 })).removed, 0);
     assert.equal(await store.queues.setPaused("q", true), false);
     assert.equal(await store.queues.setPaused("other", false), false);
     assert.equal(await store.locks.break("absent"), false);
@@ -222,9 +223,9 @@ export function auditCases(check: Check): void {
     const [first, second, third] = (await claim(store, { max: 3 })) as [never, never, never];
     await settle(store, first, { kind: "succeeded", output: '"hunter2"' });
     await settle(store, second, FAILED);
-    await store.saveCheckpoint(third, '"hunter2"');
+    await saveCheckpoint(store, third, '"hunter2"');
     pass(clock, 60_000);
-    await store.expire(10);
+    await store.prune({ expired: { minAge: 0 }, limit: 10 });
     assert.deepEqual(await auditHead(store), NO_ENTRY);
     for (const id of ids) await store.cancel(id);
     await store.retry(ids[1] as string);

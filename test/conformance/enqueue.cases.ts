@@ -117,7 +117,7 @@ export function enqueueCases(check: Check): void {
     await add(store, { id: "once" });
     await settle(store, await claimOne(store), SUCCEEDED);
     assert.deepEqual(await store.enqueue([newJob({ id: "once" })]), [{ id: "once", duplicate: true }]);
-    assert.equal(await store.prune({ state: "succeeded", limit: 10 }), 1);
+    assert.equal((await store.prune({ state: "succeeded", limit: 10 })).removed, 1);
     assert.equal(await store.queries.get("once"), null);
     assert.deepEqual(await store.enqueue([newJob({ id: "once" })]), [{ id: "once", duplicate: true }]);
     assert.deepEqual(await seeAll(store), []);

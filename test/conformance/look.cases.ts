@@ -292,7 +292,7 @@ export function lookCases(check: Check): void {
     await settle(store, second, { kind: "error", error: ERROR, retry: false });
     assert.deepEqual(await ended(), [2]);
     assert.equal(await store.retry(second.id), true);
-    assert.equal(await store.prune({ state: "succeeded", limit: 10 }), 1);
+    assert.equal((await store.prune({ state: "succeeded", limit: 10 })).removed, 1);
     assert.deepEqual(await ended(), [2]);
     assert.equal(await store.cancel(second.id), true);
     assert.deepEqual(await ended(), [3]);

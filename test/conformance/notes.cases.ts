@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
-import { addOne, claim, claimOne, ERROR, pass, running, see, settle, SUCCEEDED, takeBack } from "./parts.ts";
+import { addOne, claim, claimOne, ERROR, pass, running, see, settle, SUCCEEDED, takeBack, saveCheckpoint } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
 export function noteCases(check: Check): void {
@@ -9,20 +9,20 @@ export function noteCases(check: Check): void {
   check("a checkpoint is read back as it was saved, the latest one", async ({ store }) => {
     const { job, fence } = await running(store);
     assert.equal(await store.loadCheckpoint(job), null);
-    assert.equal(await store.saveCheckpoint({ job, fence }, '{"page":1}'), "held");
+    assert.equal(await saveCheckpoint(store, { job, fence }, '{"page":1}'), "held");
     assert.equal(await store.loadCheckpoint(job), '{"page":1}');
     const large = JSON.stringify("c".repeat(100_000));
-    assert.equal(await store.saveCheckpoint({ job, fence }, large), "held");
+    assert.equal(await saveCheckpoint(store, { job, fence }, large), "held");
     assert.equal(await store.loadCheckpoint(job), large);
-    assert.equal(await store.saveCheckpoint({ job, fence }, null), "held");
+    assert.equal(await saveCheckpoint(store, { job, fence }, null), "held");
     assert.equal(await store.loadCheckpoint(job), null);
   });
 
   check("a checkpoint belongs to its job", async ({ store }) => {
     const [a, b] = [await running(store), await running(store)];
-    await store.saveCheckpoint(a, '"a"');
+    await saveCheckpoint(store, a, '"a"');
     assert.equal(await store.loadCheckpoint(b.job), null);
-    await store.saveCheckpoint(b, '"b"');
+    await saveCheckpoint(store, b, '"b"');
     await settle(store, b, SUCCEEDED);
     assert.equal(await store.loadCheckpoint(a.job), '"a"');
   });
@@ -48,8 +48,8 @@ export function noteCases(check: Check): void {
         const { store } = ground;
         const claimed = await running(store, { policy: { onInterrupt } });
         const bystander = await running(store);
-        await store.saveCheckpoint(claimed, '"half"');
-        await store.saveCheckpoint(bystander, '"other"');
+        await saveCheckpoint(store, claimed, '"half"');
+        await saveCheckpoint(store, bystander, '"other"');
         await settle(store, claimed, outcome);
         assert.equal(await store.loadCheckpoint(claimed.job), kept ? '"half"' : null);
         assert.equal(await store.loadCheckpoint(bystander.job), '"other"');
@@ -63,12 +63,12 @@ export function noteCases(check: Check): void {
       async (ground) => {
         const { store } = ground;
         const claimed = await running(store, { policy: { onInterrupt } });
-        await store.saveCheckpoint(claimed, '"half"');
+        await saveCheckpoint(store, claimed, '"half"');
         await takeBack(store, "crashed", claimed);
         const again = await claimOne(store);
         assert.equal(await store.loadCheckpoint(again.job), onInterrupt === "retry" ? null : '"half"');
-        assert.equal(await store.saveCheckpoint(claimed, '"zombie"'), "lost");
-        assert.equal(await store.saveCheckpoint(again, '"more"'), "held");
+        assert.equal(await saveCheckpoint(store, claimed, '"zombie"'), "lost");
+        assert.equal(await saveCheckpoint(store, again, '"more"'), "held");
         assert.equal(await store.loadCheckpoint(again.job), '"more"');
       },
     );
@@ -76,7 +76,7 @@ export function noteCases(check: Check): void {
 
   check("a pruned job's checkpoint is gone", async ({ store }) => {
     const claimed = await running(store);
-    await store.saveCheckpoint(claimed, '"half"');
+    await saveCheckpoint(store, claimed, '"half"');
     await store.cancel(claimed.id);
     await store.prune({ state: "cancelled", limit: 1 });
     assert.equal(await store.loadCheckpoint(claimed.job), null);
@@ -84,7 +84,7 @@ export function noteCases(check: Check): void {
 
   check.shared("a checkpoint survives a reopening", async ({ store, reopen }) => {
     const claimed = await running(store);
-    await store.saveCheckpoint(claimed, '"half"');
+    await saveCheckpoint(store, claimed, '"half"');
     assert.equal(await (await reopen()).loadCheckpoint(claimed.job), '"half"');
   });
 
@@ -132,10 +132,10 @@ export function noteCases(check: Check): void {
     const claimed = await running(store);
     const { job, fence, id } = claimed;
     await store.saveProgress([{ job, fence, fraction: 0.5, message: "half" }]);
-    await store.saveCheckpoint(claimed, '"a"');
+    await saveCheckpoint(store, claimed, '"a"');
     await store.saveProgress([{ job, fence, fraction: 0.75, message: null }]);
     assert.equal(await store.loadCheckpoint(job), '"a"');
-    await store.saveCheckpoint(claimed, '"b"');
+    await saveCheckpoint(store, claimed, '"b"');
     assert.deepEqual((await see(store, id)).progress, { fraction: 0.75 });
   });
 
@@ -144,7 +144,7 @@ export function noteCases(check: Check): void {
     const claimed = await claimOne(store);
     await settle(store, claimed, { kind: "later", delay: 10, error: ERROR });
     const { job, fence } = claimed;
-    assert.equal(await store.saveCheckpoint(claimed, '"late"'), "lost");
+    assert.equal(await saveCheckpoint(store, claimed, '"late"'), "lost");
     assert.deepEqual(await store.saveProgress([{ job, fence, fraction: 1, message: null }]), ["lost"]);
     assert.equal(await store.loadCheckpoint(job), null);
     assert.equal((await see(store, id)).progress, undefined);

@@ -16,6 +16,7 @@ import {
   settle,
   SUCCEEDED,
   takeBack,
+  saveCheckpoint,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
@@ -143,7 +144,7 @@ export function operateCases(check: Check): void {
   check("a zombie of the newest job, pruned, does not fit the job that comes next", async ({ store }) => {
     const zombie = await running(store);
     await store.cancel(zombie.id);
-    assert.equal(await store.prune({ state: "cancelled", limit: 1 }), 1);
+    assert.equal((await store.prune({ state: "cancelled", limit: 1 })).removed, 1);
     const next = await running(store);
     assert.notEqual(next.job, zombie.job);
     assert.ok(next.fence > zombie.fence);
@@ -164,8 +165,8 @@ export function operateCases(check: Check): void {
     await add(store, {}, { delay: 1_000 });
     let left = 7;
     for (const state of FINISHED_STATES) {
-      assert.equal(await store.prune({ state, limit: 100 }), 1, state);
-      assert.equal(await store.prune({ state, limit: 100 }), 0, state);
+      assert.equal((await store.prune({ state, limit: 100 })).removed, 1, state);
+      assert.equal((await store.prune({ state, limit: 100 })).removed, 0, state);
       assert.equal((await seeAll(store)).length, --left);
       assert.equal((await countJobs(store.queries))[state], 0);
     }
@@ -178,7 +179,7 @@ export function operateCases(check: Check): void {
   check("pruning takes the oldest first, up to its limit", async ({ store }) => {
     const ids = await add(store, {}, {}, {}, {});
     for (const lease of (await claim(store)).toReversed()) await settle(store, lease, SUCCEEDED);
-    assert.equal(await store.prune({ state: "succeeded", limit: 3 }), 3);
+    assert.equal((await store.prune({ state: "succeeded", limit: 3 })).removed, 3);
     assert.deepEqual(
       (await seeAll(store)).map(({ id }) => id),
       ids.slice(3),
@@ -198,18 +199,18 @@ export function operateCases(check: Check): void {
     await finish("4", "p");
     const left = async () => (await seeAll(store)).map(({ id }) => id);
     const state = "cancelled";
-    assert.equal(await store.prune({ state, limit: 9, ids: [] }), 0);
-    assert.equal(await store.prune({ state, limit: 9, ids: ["absent"] }), 0);
-    assert.equal(await store.prune({ state, limit: 9, queue: "nowhere" }), 0);
-    assert.equal(await store.prune({ state: "failed", limit: 9, ids: ["1"] }), 0);
-    assert.equal(await store.prune({ state, limit: 9, queue: "p", ids: ["2"] }), 0);
-    assert.equal(await store.prune({ state, limit: 9, finishedBefore: then, queue: "q" }), 1);
+    assert.equal((await store.prune({ state, limit: 9, ids: [] })).removed, 0);
+    assert.equal((await store.prune({ state, limit: 9, ids: ["absent"] })).removed, 0);
+    assert.equal((await store.prune({ state, limit: 9, queue: "nowhere" })).removed, 0);
+    assert.equal((await store.prune({ state: "failed", limit: 9, ids: ["1"] })).removed, 0);
+    assert.equal((await store.prune({ state, limit: 9, queue: "p", ids: ["2"] })).removed, 0);
+    assert.equal((await store.prune({ state, limit: 9, finishedBefore: then, queue: "q" })).removed, 1);
     assert.deepEqual(await left(), ["1", "3", "4"]);
-    assert.equal(await store.prune({ state, limit: 9, finishedBefore: then }), 1, "before, not at");
+    assert.equal((await store.prune({ state, limit: 9, finishedBefore: then })).removed, 1, "before, not at");
     assert.deepEqual(await left(), ["3", "4"]);
-    assert.equal(await store.prune({ state, limit: 9, ids: ["4", "absent"] }), 1);
+    assert.equal((await store.prune({ state, limit: 9, ids: ["4", "absent"] })).removed, 1);
     assert.deepEqual(await left(), ["3"]);
-    assert.equal(await store.prune({ state, limit: 9, queue: "q" }), 1);
+    assert.equal((await store.prune({ state, limit: 9, queue: "q" })).removed, 1);
     assert.deepEqual(await left(), []);
   });
 
@@ -217,9 +218,9 @@ export function operateCases(check: Check): void {
     const claimed = await running(store, { input: JSON.stringify("p".repeat(5_000)) });
     const { job, fence, id } = claimed;
     await store.saveProgress([{ job, fence, fraction: 0.5, message: null }]);
-    await store.saveCheckpoint(claimed, '"half"');
+    await saveCheckpoint(store, claimed, '"half"');
     await settle(store, claimed, { kind: "error", error: ERROR, retry: false });
-    assert.equal(await store.prune({ state: "failed", ids: [id], limit: 1 }), 1);
+    assert.equal((await store.prune({ state: "failed", ids: [id], limit: 1 })).removed, 1);
     assert.equal(await store.queries.get(id), null);
     assert.equal(await store.retry(id), false);
     assert.equal(await store.cancel(id), false);
@@ -231,7 +232,7 @@ export function operateCases(check: Check): void {
   check("a follow-up's id is forgotten with its job, a chosen one is not", async ({ store }) => {
     await settle(store, await running(store), SUCCEEDED, [newJob({ followUpId: "made" }), newJob({ id: "chosen" })]);
     for (const id of ["made", "chosen"]) await store.cancel(id);
-    assert.equal(await store.prune({ state: "cancelled", limit: 9 }), 2);
+    assert.equal((await store.prune({ state: "cancelled", limit: 9 })).removed, 2);
     assert.deepEqual(await store.enqueue([newJob({ id: "made" }), newJob({ id: "chosen" })]), [
       { id: "made", duplicate: false },
       { id: "chosen", duplicate: true },
@@ -242,7 +243,7 @@ export function operateCases(check: Check): void {
     const claimed = await running(store);
     await takeBack(store, "crashed", claimed);
     assert.equal(await store.cancel(claimed.id), true);
-    assert.equal(await store.prune({ state: "cancelled", limit: 1 }), 1);
+    assert.equal((await store.prune({ state: "cancelled", limit: 1 })).removed, 1);
     assert.deepEqual(await claim(store), []);
   });
 }

@@ -5,7 +5,7 @@ import type { HeldLease, LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
 import type { LimitRule } from "../../src/core/limits/limit.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
-import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store } from "../../src/store/store.ts";
+import type { Change, Claimed, ClaimRequest, Declaration, NewJob, Reclaimed, Store, LeaseState } from "../../src/store/store.ts";
 import type { TestClock } from "../../src/testing/index.ts";
 import type { LockView, StoredSchedule } from "../../src/store/queues.ts";
 import type { AuditHead } from "../../src/store/audit.ts";
@@ -156,6 +156,14 @@ export async function workOff(store: Store, request: Partial<ClaimRequest> = {})
     started.push(...claimed.map(({ id }) => id));
     await store.settle(claimed.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED })));
   }
+}
+
+export async function saveCheckpoint(
+  store: Pick<Store, "saveProgress">,
+  { job, fence }: LeaseRef,
+  checkpoint: string | null,
+): Promise<LeaseState> {
+  return (await store.saveProgress([{ job, fence, checkpoint }]))[0] as LeaseState;
 }
 
 export async function scheduleOf({ schedules }: Pick<Store, "schedules">, key: string): Promise<StoredSchedule | null> {

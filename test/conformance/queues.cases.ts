@@ -126,7 +126,7 @@ export function queueCases(check: Check): void {
   check("without a word about keeping, nothing is ever removed", async ({ store, clock }) => {
     await ended(store, SUCCEEDED, 3);
     pass(clock, 10 * 365 * 86_400_000);
-    assert.deepEqual(await store.expire(100), { removed: 0, more: false });
+    assert.deepEqual(await store.prune({ expired: { minAge: 0 }, limit: 100 }), { removed: 0, more: false });
     assert.equal((await seeAll(store)).length, 3);
   });
 
@@ -163,7 +163,7 @@ export function queueCases(check: Check): void {
     }
     await expireAll(store);
     assert.deepEqual(await listed(store), all.slice(3));
-    assert.deepEqual(await store.expire(100), { removed: 0, more: false });
+    assert.deepEqual(await store.prune({ expired: { minAge: 0 }, limit: 100 }), { removed: 0, more: false });
   });
 
   check("by count and age: what either of them lets go", async ({ store, clock }) => {
@@ -299,7 +299,7 @@ export function queueCases(check: Check): void {
     assert.equal((await listed(store)).length, 2);
     await keep(store, {});
     pass(clock, 50_000);
-    assert.deepEqual(await store.expire(10), { removed: 0, more: false });
+    assert.deepEqual(await store.prune({ expired: { minAge: 0 }, limit: 10 }), { removed: 0, more: false });
     await keep(store, { succeeded: { age: 10_000 } });
     await expireAll(store);
     assert.deepEqual(await listed(store), []);
@@ -309,7 +309,7 @@ export function queueCases(check: Check): void {
     await keep(store, { succeeded: { age: 1_000 } });
     await ended(store, SUCCEEDED, 1);
     await expireAll(store);
-    assert.deepEqual(await changesDuring(store, () => store.expire(10)), []);
+    assert.deepEqual(await changesDuring(store, () => store.prune({ expired: { minAge: 0 }, limit: 10 })), []);
   });
 
   check("what one removes by hand is no hindrance", async ({ store, clock }) => {
@@ -329,8 +329,11 @@ export function queueCases(check: Check): void {
     await keep(store, { succeeded: { age: 0 } });
     await ended(store, SUCCEEDED, 10);
     pass(clock, 1);
-    await store.expire(1);
-    const steps = await Promise.all([store.expire(6), store.expire(6)]);
+    await store.prune({ expired: { minAge: 0 }, limit: 1 });
+    const steps = await Promise.all([
+      store.prune({ expired: { minAge: 0 }, limit: 6 }),
+      store.prune({ expired: { minAge: 0 }, limit: 6 }),
+    ]);
     const left = (await countJobs(store.queries)).succeeded;
     assert.equal(steps.reduce((sum, { removed }) => sum + removed, 0) + left + 1, 10);
     assert.equal((await seeAll(store)).length, left);
@@ -356,7 +359,7 @@ async function ended(store: Store, outcome: Outcome, count: number, job: JobLike
 async function expireAll(store: Store, limit = 100): Promise<number[]> {
   const steps: number[] = [];
   for (;;) {
-    const { removed, more } = await store.expire(limit);
+    const { removed, more } = await store.prune({ expired: { minAge: 0 }, limit: limit });
     assert.ok(removed <= limit);
     steps.push(removed);
     if (!more) return steps;

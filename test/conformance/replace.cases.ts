@@ -15,6 +15,7 @@ import {
   settle,
   SUCCEEDED,
   takeBack,
+  saveCheckpoint,
 } from "./parts.ts";
 import { Random } from "../simulation/random.ts";
 import type { Check } from "./suite.ts";
@@ -82,7 +83,7 @@ export function replaceCases(check: Check): void {
   check("a replaced job forgets errors, checkpoint and backoff of the input before", async ({ store }) => {
     const { id } = await replace(store, 1);
     const claimed = await claimOne(store);
-    await store.saveCheckpoint(claimed, '"page 7"');
+    await saveCheckpoint(store, claimed, '"page 7"');
     await settle(store, claimed, { kind: "error", error: ERROR, delay: 60_000 });
     await replace(store, 2);
     const again = await claimOne(store);

@@ -19,6 +19,7 @@ import {
   settle,
   SUCCEEDED,
   takeBack,
+  saveCheckpoint,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 import { countJobs } from "../../src/store/queries.ts";
@@ -311,7 +312,7 @@ export function settleCases(check: Check): void {
       "a prune",
       async ({ store }, lease) => {
         await store.cancel(lease.id);
-        assert.equal(await store.prune({ state: "cancelled", limit: 9 }), 1);
+        assert.equal((await store.prune({ state: "cancelled", limit: 9 })).removed, 1);
       },
       "gone",
     ],
@@ -320,7 +321,7 @@ export function settleCases(check: Check): void {
     check(`after ${what}, every late write is refused as ${fate} and changes nothing`, async (ground) => {
       const { store, clock } = ground;
       const lease = await running(store, { policy: { onInterrupt: "resume" } });
-      await store.saveCheckpoint(lease, '"kept"');
+      await saveCheckpoint(store, lease, '"kept"');
       await act(ground, lease);
       pass(clock, 10);
       const before = {
@@ -345,7 +346,7 @@ export function settleCases(check: Check): void {
         assert.deepEqual(await store.settle([late]), [fate], outcome.kind);
       }
       assert.deepEqual(await store.renew([{ job, fence, lease: 99_000 }]), [fate]);
-      assert.deepEqual(await store.saveCheckpoint(lease, '"late"'), fate);
+      assert.deepEqual(await saveCheckpoint(store, lease, '"late"'), fate);
       assert.deepEqual(await store.saveProgress([{ job, fence, fraction: 0.9, message: "late" }]), [fate]);
       assert.deepEqual(await store.inspect([lease]), [fate]);
       const after = {
@@ -468,7 +469,7 @@ export function settleCases(check: Check): void {
 
   check("when a follow-up cannot be written, its parent stays as it was and can be settled again", async ({ store }) => {
     const parent = await running(store);
-    await store.saveCheckpoint(parent, '"kept"');
+    await saveCheckpoint(store, parent, '"kept"');
     const before = await seeAll(store);
     const { job, fence } = parent;
     const followUps = [newJob({ id: "first" }), badJob(), newJob({ id: "third" })];

@@ -184,7 +184,7 @@ wherever((stage, place) => {
       const other = await scene.worker();
       await hf.jobs.wait(id);
       await gone(other);
-      assert.ok((await hf.engine.store.prune({ state: "succeeded", limit: 100 })) >= 1);
+      assert.ok((await hf.engine.store.prune({ state: "succeeded", limit: 100 })).removed >= 1);
       assert.equal(await hf.jobs.get(id), null);
 
       // Another worker's job, made and claimed since: neither its key nor its fence can be the zombie's.
@@ -207,7 +207,7 @@ wherever((stage, place) => {
       await hf.jobs.wait(id);
       const follow = (await hf.jobs.list({ name: "after" })).items[0];
       await hf.jobs.wait(follow?.id as string);
-      assert.equal(await hf.engine.store.prune({ state: "succeeded", limit: 100 }), 2);
+      assert.equal((await hf.engine.store.prune({ state: "succeeded", limit: 100 })).removed, 2);
       stopped.send({ type: "finish" });
       stopped.kill("SIGCONT");
       const { code } = await stopped.next("aborted");

@@ -10,7 +10,7 @@ import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { knownIn, raiseEpoch } from "../../src/store/sqlite/maintenance/epoch.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
-import { add, addOne, claim, claimIds, claimOne, ERROR, newJob, running, settle } from "../conformance/parts.ts";
+import { add, addOne, claim, claimIds, claimOne, ERROR, newJob, running, settle, saveCheckpoint } from "../conformance/parts.ts";
 import { silent } from "./place.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
@@ -98,7 +98,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     test("is refused where it is a checkpoint, a schedule or an event", async (t) => {
       const { store, alter } = await place(t, driver);
       const held = await running(store);
-      await store.saveCheckpoint(held, '{"page":7}');
+      await saveCheckpoint(store, held, '{"page":7}');
       assert.equal(await store.loadCheckpoint(held.job), '{"page":7}');
       alter(`update holdfast_notes set checkpoint = '{"page":8}'`);
       await assert.rejects(store.loadCheckpoint(held.job), DAMAGED);

@@ -302,7 +302,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
         Promise.all([
           store.cancel(id as string),
           store.locks.acquire(`lock ${n}`, "me", "token", LEASE),
-          store.saveCheckpoint(held, `"${n}"`),
+          store.saveProgress([{ ...held, checkpoint: `"${n}"` }]),
           store.queues.setPaused(`saves ${n}`, true),
         ]),
       async (answers: unknown[]) => {

@@ -23,7 +23,7 @@ const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
   },
   counts: (store) => store.queries.overview(),
   "an outlook": (store) => store.outlook([{ lease: LEASE }]),
-  "a look whether something need not be kept": (store) => store.expire(100),
+  "a look whether something need not be kept": (store) => store.prune({ expired: { minAge: 0 }, limit: 100 }),
 };
 
 describe("what a look reads on PostgreSQL", { skip: noServer }, () => {

@@ -122,8 +122,9 @@ describe("operators and workers at the same instant", { skip: noServer }, () => 
     for (const { id } of await claim(one)) await one.cancel(id);
     const what = { state: "cancelled", limit: 15 } as const;
     let removed = 0;
-    for (const n of await Promise.all([one, other, one, other, one, other].map((store) => store.prune(what)))) removed += n;
-    while ((await countJobs(one.queries)).cancelled > 0) removed += await one.prune(what);
+    for (const pruned of await Promise.all([one, other, one, other, one, other].map((store) => store.prune(what))))
+      removed += pruned.removed;
+    while ((await countJobs(one.queries)).cancelled > 0) removed += (await one.prune(what)).removed;
     assert.equal(removed, 60);
     assert.deepEqual(await one.enqueue([newJob({ id: "job-7" })]), [{ id: "job-7", duplicate: true }]);
     await agree(handles, one);

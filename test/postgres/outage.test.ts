@@ -154,7 +154,7 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
       await proxy.down();
       const { job: key, fence, id } = await claimOne(direct, { from: [{ name: "fleeting", lease: LEASE }] });
       assert.deepEqual(await direct.settle([{ job: key, fence, outcome: SUCCEEDED }]), ["held"]);
-      assert.equal(await direct.prune({ state: "succeeded", queue: "fleeting", limit: 10 }), 1);
+      assert.equal((await direct.prune({ state: "succeeded", queue: "fleeting", limit: 10 })).removed, 1);
       await proxy.up();
       assert.deepEqual(await added, [{ id, duplicate: false }]);
     },

@@ -16,7 +16,20 @@ import { RecoveryLog } from "../../src/store/sql/reports.ts";
 import type { ScheduleDraft, StoredSchedule } from "../../src/store/queues.ts";
 import type { Claimed } from "../../src/store/store.ts";
 import { type TestClock, testClock } from "../../src/testing/index.ts";
-import { add, claim, judged, LEASE, lockOf, newJob, pass, running, scheduleOf, see, SUCCEEDED } from "../conformance/parts.ts";
+import {
+  add,
+  claim,
+  judged,
+  LEASE,
+  lockOf,
+  newJob,
+  pass,
+  running,
+  scheduleOf,
+  see,
+  SUCCEEDED,
+  saveCheckpoint,
+} from "../conformance/parts.ts";
 import { testAllOnly } from "../selection.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";
 import { countJobs } from "../../src/store/queries.ts";
@@ -347,7 +360,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
     const [savers, reclaimers] = halves(await processes(12));
     const leases = await expired(JOBS);
     const reclaims = leases.map((lease, n) => turn(reclaimers, n).recoveries.reclaim([judged(lease, "crashed")], "test"));
-    const saves = leases.map((lease, n) => turn(savers, n).saveCheckpoint(lease, '"half"'));
+    const saves = leases.map((lease, n) => saveCheckpoint(turn(savers, n), lease, '"half"'));
     const [reclaimed, saved] = await Promise.all([Promise.all(reclaims), Promise.all(saves)]);
     for (const [n, { job }] of leases.entries()) {
       const taken = reclaimed[n]?.entries === 1;

@@ -36,7 +36,7 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     await keep(one, { succeeded: { count: 0 } });
     const bystander = await handles.bystander();
     await bystander.query(`select 1 from mutexes where id = ${MUTEX.retention} for update`);
-    assert.deepEqual(await one.expire(10), { removed: 0, more: false });
+    assert.deepEqual(await one.prune({ expired: { minAge: 0 }, limit: 10 }), { removed: 0, more: false });
     await bystander.end("commit");
     await expireAll(one);
     assert.equal((await countJobs(one.queries)).succeeded, 0);
@@ -71,7 +71,11 @@ describe("retention, where several look after it", { skip: noServer }, () => {
     );
     await keep(other, { succeeded: { count: 0 } });
     for (let n = 0; n < 3; n++)
-      assert.deepEqual(await one.expire(10), { removed: 0, more: true }, "it cannot look into the past yet");
+      assert.deepEqual(
+        await one.prune({ expired: { minAge: 0 }, limit: 10 }),
+        { removed: 0, more: true },
+        "it cannot look into the past yet",
+      );
     await settling.end("commit");
     await expireAll(one);
     assert.equal((await countJobs(one.queries)).succeeded, 0);
@@ -127,5 +131,5 @@ async function ended(store: Store, count: number): Promise<number[]> {
 }
 
 async function expireAll(store: Store): Promise<void> {
-  while ((await store.expire(5)).more);
+  while ((await store.prune({ expired: { minAge: 0 }, limit: 5 })).more);
 }

@@ -72,7 +72,7 @@ async function rage(store: Store, random: Random): Promise<void> {
       if (jobs.length > 0) await store.retry(random.pick(jobs).id);
     },
     () => store.prune({ state: random.pick(FINISHED_STATES), limit: random.int(1, 3) }),
-    () => store.expire(random.int(1, 5)),
+    () => store.prune({ expired: { minAge: 0 }, limit: random.int(1, 5) }),
     () => {
       const keep = random.chance(0.5) ? { succeeded: { count: random.int(0, 4) } } : {};
       return store.queues.declare([declaring([], { queue: "q0", name: "n0", settings: { events: random.chance(0.5), keep } })]);

@@ -101,7 +101,7 @@ suite("seed 003: processed once", () => {
         if (state === "cancelled") await hf.jobs.cancel(id);
         else hf.work([def]);
         assert.equal((await hf.jobs.wait(id)).state, state);
-        assert.equal(await hf.engine.store.prune({ state, limit: 10 }), 1);
+        assert.equal((await hf.engine.store.prune({ state, limit: 10 })).removed, 1);
         assert.equal(await hf.jobs.get(id), null);
         assert.deepEqual(await hf.enqueue(def, 1, { id }), { id, duplicate: true });
         assert.equal((await hf.enqueueMany(def, [1], { id }))[0]?.duplicate, true);

@@ -7,6 +7,7 @@ import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, Q
 import type { Random } from "./random.ts";
 import { useSchedule } from "./ticking.ts";
 import type { World } from "./world.ts";
+import { saveCheckpoint } from "../conformance/parts.ts";
 
 const TTLS = [400, 20_000, 120_000];
 
@@ -131,7 +132,7 @@ async function takeNotes(_world: World, actor: Actor, random: Random): Promise<v
   if (held.length === 0) return;
   if (random.chance(0.6)) {
     const value = random.chance(0.9) ? JSON.stringify({ at: random.int(0, 99) }) : null;
-    await actor.store.saveCheckpoint(ref(random.pick(held)), value);
+    await saveCheckpoint(actor.store, random.pick(held), value);
   } else await actor.store.saveProgress(random.some(held).map((one) => Object.assign(ref(one), progress(random))));
 }
 
@@ -145,7 +146,7 @@ async function writeLate(world: World, actor: Actor, random: Random): Promise<vo
     case 0:
       return void (await actor.store.renew([{ ...ref(held), lease: held.lease }]));
     case 1:
-      return void (await actor.store.saveCheckpoint(ref(held), '"late"'));
+      return void (await saveCheckpoint(actor.store, held, '"late"'));
     case 2:
       return void (await actor.store.saveProgress([{ ...ref(held), fraction: 1, message: "late" }]));
     case 3:

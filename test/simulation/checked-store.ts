@@ -7,10 +7,12 @@ import type {
   ClaimRequest,
   ClaimSource,
   Enqueued,
+  Expired,
   LeaseState,
   NewJob,
   ClaimOutlook,
   ProgressReport,
+  Pruned,
   Settlement,
   Store,
 } from "../../src/store/store.ts";
@@ -195,10 +197,6 @@ export class CheckedStore {
     return this.#call("settle", [settlements], (answer) => this.#model.settle(this.#now, settlements, answer));
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#call("saveCheckpoint", [lease, value], (answer) => this.#model.saveCheckpoint(lease, value, answer));
-  }
-
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#call("saveProgress", [reports], (answer) => this.#model.saveProgress(reports, answer));
   }
@@ -226,17 +224,16 @@ export class CheckedStore {
     return this.#call("retry", [id], (answer) => this.#model.retry(this.#now, id, answer));
   }
 
-  prune(filter: PruneFilter): Promise<number> {
-    return this.#call("prune", [filter], (answer) => this.#model.prune(this.#now, filter, answer));
-  }
-
-  expire(limit: number): Promise<{ removed: number; more: boolean }> {
-    return this.#call("expire", [limit], async (answer) => {
+  prune(filter: PruneFilter | Expired): Promise<Pruned> {
+    // The model knows no minimum age.
+    const asked = "expired" in filter ? { ...filter, expired: { minAge: 0 } } : filter;
+    return this.#call("prune", [asked], async (answer) => {
+      if (!("expired" in filter)) return this.#model.prune(this.#now, filter, answer.removed);
       // It does not say which: whatever is not there any more. No other actor removes jobs in this turn, and what it removes
       // without saying so is missed when everything is compared.
       const items = answer.removed === 0 ? [] : (await this.#store.queries.list({ limit: 10_000 })).items;
       const left = answer.removed === 0 ? this.#model.jobs : new Set(items.map(({ id }) => id));
-      this.#model.expire(this.#now, limit, answer, left);
+      this.#model.expire(this.#now, filter.limit, answer, left);
     });
   }
 

@@ -4,7 +4,16 @@ import { type FinishedState, JOB_STATES, type JobState } from "../../src/core/jo
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
-import type { Claimed, ClaimRequest, Declaration, Enqueued, LeaseState, NewJob, Settlement } from "../../src/store/store.ts";
+import type {
+  Claimed,
+  ClaimRequest,
+  Declaration,
+  Enqueued,
+  LeaseState,
+  NewJob,
+  Settlement,
+  ProgressReport,
+} from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";
 import { ModelHealing } from "./model-healing.ts";
@@ -133,21 +142,15 @@ export class Model {
     }
   }
 
-  saveCheckpoint(ref: LeaseRef, value: string | null, fate: LeaseState): void {
-    mustEqual(fate, this.fate(ref), `the checkpoint of ${sayLease(ref)}`);
-    const job = this.held(ref);
-    if (job !== undefined) job.checkpoint = value;
-  }
-
-  saveProgress(
-    reports: readonly (LeaseRef & { fraction: number; message: string | null })[],
-    fates: readonly LeaseState[],
-  ): void {
+  saveProgress(reports: readonly ProgressReport[], fates: readonly LeaseState[]): void {
     for (const [i, report] of reports.entries()) {
       mustEqual(fates[i], this.fate(report), `the progress of ${sayLease(report)}`);
-      const { fraction, message } = report;
       const job = this.held(report);
-      if (job !== undefined) job.progress = message === null ? { fraction } : { fraction, message };
+      if (job === undefined) continue;
+      if ("checkpoint" in report) job.checkpoint = report.checkpoint;
+      else
+        job.progress =
+          report.message === null ? { fraction: report.fraction } : { fraction: report.fraction, message: report.message };
     }
   }
 

@@ -3,7 +3,7 @@ import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import { CHECKED_TABLES, fillChecksums } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { through } from "../../src/store/sqlite/driver.ts";
-import type { Claimed, NewJob, Settlement, Store } from "../../src/store/store.ts";
+import type { Claimed, NewJob, Settlement, Store, Expired, Pruned } from "../../src/store/store.ts";
 import type { ScheduleOptions } from "./schedule.ts";
 import { scheduleOf } from "../conformance/parts.ts";
 
@@ -75,14 +75,19 @@ export const mutations: Record<string, ScheduleOptions> = {
     renew: async (leases) => (await store.renew(leases)).map((fate) => (fate === "lost" ? "held" : fate)),
   })),
   "renews without writing": broken((store) => ({ renew: (leases) => store.inspect(leases) })),
-  "loses a checkpoint": broken((store) => ({ saveCheckpoint: async (lease) => (await store.inspect([lease]))[0] ?? "gone" })),
+  "loses a checkpoint": broken((store) => ({
+    saveProgress: (reports) =>
+      reports.some((report) => "checkpoint" in report) ? store.inspect(reports) : store.saveProgress(reports),
+  })),
   "lets a running job be cancelled only in words": broken((store) => ({
     cancel: async (id) => ((await store.queries.get(id))?.state === "running" ? true : store.cancel(id)),
   })),
   "never brings back what failed once": broken((store) => ({
     settle: (settlements) => store.settle(settlements.map(neverBack)),
   })),
-  "prunes more than it was asked to": broken((store) => ({ prune: (filter) => store.prune({ ...filter, limit: 1_000 }) })),
+  "prunes more than it was asked to": broken((store) => ({
+    prune: (filter) => store.prune("expired" in filter ? filter : { ...filter, limit: 1_000 }),
+  })),
   "leaves the jobs of remote processes where they are": mishealing((store) => ({
     stale: async (query) =>
       (await store.recoveries.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
@@ -155,25 +160,22 @@ export const mutations: Record<string, ScheduleOptions> = {
       declare: (declarations) => store.queues.declare(declarations.map((one) => ({ ...one, old: false }))),
     }),
   })),
-  "forgets jobs that were retried": broken((store) => ({
-    expire: (limit) =>
-      spoiled(
-        store,
-        store.expire(limit),
-        "delete from holdfast_jobs where state = 'pending' and started_at is not null and gate is null",
-      ),
-  })),
-  "forgets the newest first": broken((store) => ({
-    expire: (limit) => {
-      spoil(store, "update or ignore holdfast_expiring set finished_at = 0 where job = (select max(job) from holdfast_expiring)");
-      spoil(
-        store,
-        "update holdfast_jobs set finished_at = 0 where key in (select job from holdfast_expiring where finished_at = 0)",
-      );
-      return store.expire(limit);
-    },
-  })),
-  "keeps what it should forget": broken(() => ({ expire: async () => ({ removed: 0, more: false }) })),
+  "forgets jobs that were retried": misexpiring((store, filter) =>
+    spoiled(
+      store,
+      store.prune(filter),
+      "delete from holdfast_jobs where state = 'pending' and started_at is not null and gate is null",
+    ),
+  ),
+  "forgets the newest first": misexpiring((store, filter) => {
+    spoil(store, "update or ignore holdfast_expiring set finished_at = 0 where job = (select max(job) from holdfast_expiring)");
+    spoil(
+      store,
+      "update holdfast_jobs set finished_at = 0 where key in (select job from holdfast_expiring where finished_at = 0)",
+    );
+    return store.prune(filter);
+  }),
+  "keeps what it should forget": misexpiring(async () => ({ removed: 0, more: false })),
   "loses an event": broken((store) => ({
     settle: (settlements) => spoiled(store, store.settle(settlements), `delete from holdfast_events where ${NEWEST}`),
   })),
@@ -294,6 +296,11 @@ function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
 /** The same, where they take back. */
 function mishealing(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
   return misguided((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
+}
+
+/** The same, where they remove what need not be kept. */
+function misexpiring(expire: (store: Store, filter: Expired) => Promise<Pruned>): ScheduleOptions {
+  return broken((store) => ({ prune: (filter) => ("expired" in filter ? expire(store, filter) : store.prune(filter)) }));
 }
 
 function overlay<T extends object>(store: T, own: Partial<T>): T {

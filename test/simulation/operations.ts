@@ -19,7 +19,11 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
     weight: 5,
     run: async (world, random) => tickAll(world, await anyActor(world, random), await anyActor(world, random), random),
   },
-  expire: { weight: 2, run: async (world, random) => (await anyActor(world, random)).store.expire(random.pick([1, 3, 250])) },
+  expire: {
+    weight: 2,
+    run: async (world, random) =>
+      (await anyActor(world, random)).store.prune({ expired: { minAge: 0 }, limit: random.pick([1, 3, 250]) }),
+  },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
   tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },

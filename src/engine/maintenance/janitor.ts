@@ -327,7 +327,7 @@ export class Janitor {
 
   async #expire(): Promise<void> {
     this.#expiring = null;
-    const { more } = await this.#store.expire(JOBS_PER_STEP, MIN_AGE_MS);
+    const { more } = await this.#store.prune({ expired: { minAge: MIN_AGE_MS }, limit: JOBS_PER_STEP });
     if (!more || !this.#running) return;
     this.#expiring = this.#clock.after(STEP_PAUSE_MS, () => {
       this.#expire().catch((error: unknown) =>

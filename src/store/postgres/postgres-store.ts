@@ -13,10 +13,12 @@ import {
   type ClaimSource,
   type Durability,
   type Enqueued,
+  type Expired,
   type LeaseState,
   type NewJob,
   type ClaimOutlook,
   type ProgressReport,
+  type Pruned,
   type PruneFilter,
   type Settlement,
   type Store,
@@ -279,10 +281,6 @@ export class PostgresStore implements Store {
     return this.#settleQueue.run(settlements);
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#parts.notes.saveCheckpoint(lease, value);
-  }
-
   loadCheckpoint(job: JobKey): Promise<string | null> {
     return this.#parts.notes.loadCheckpoint(job);
   }
@@ -311,12 +309,8 @@ export class PostgresStore implements Store {
     return this.#parts.operate.retry(id);
   }
 
-  prune(filter: PruneFilter): Promise<number> {
+  prune(filter: PruneFilter | Expired): Promise<Pruned> {
     return this.#parts.operate.prune(filter);
-  }
-
-  expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    return this.#parts.operate.expire(limit, leastAge);
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {

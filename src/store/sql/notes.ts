@@ -50,30 +50,32 @@ export class Notes {
     this.#sql = statements(dialect, guard);
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#access.write("checkpoint", (tx) => this.writeCheckpoint(tx, lease, value));
-  }
-
-  *writeCheckpoint(tx: Tx, { job, fence }: LeaseRef, checkpoint: string | null): Script<LeaseState> {
-    const params = { job, fence, checkpoint, ...this.#guard.saved.params({ job, checkpoint }) };
-    if (yield* tx.run(this.#sql.checkpoint, params)) return "held";
-    const [state] = yield* this.#states.of(tx, [{ job, fence }]);
-    return state as LeaseState;
-  }
-
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
-    return this.#access.write("progress", (tx) => this.#saveProgress(tx, reports));
+    const isCheckpoint = reports.some((report) => "checkpoint" in report);
+    return this.#access.write(isCheckpoint ? "checkpoint" : "progress", (tx) => this.save(tx, reports));
   }
 
-  *#saveProgress(tx: Tx, reports: readonly ProgressReport[]): Script<LeaseState[]> {
-    // The newest report of each attempt. No database can store a NUL in a text, or read what follows it.
+  *save(tx: Tx, reports: readonly ProgressReport[]): Script<LeaseState[]> {
+    let isSaved = true;
+    for (const report of reports) if ("checkpoint" in report && !(yield* this.#saveCheckpoint(tx, report))) isSaved = false;
+    if (!(yield* this.#saveNewest(tx, reports))) isSaved = false;
+    return isSaved ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
+  }
+
+  #saveCheckpoint(tx: Tx, { job, fence, checkpoint }: LeaseRef & { checkpoint: string | null }): Script<boolean> {
+    return tx.run(this.#sql.checkpoint, { job, fence, checkpoint, ...this.#guard.saved.params({ job, checkpoint }) });
+  }
+
+  /** The newest progress of each attempt. No database can store a NUL in a text, or read what follows it. */
+  *#saveNewest(tx: Tx, reports: readonly ProgressReport[]): Script<boolean> {
     const newest = new Map(
-      reports.map(({ job, fence, fraction, message }) => {
-        return [`${job} ${fence}`, { job, fence, fraction, message: message?.replaceAll("\0", "\uFFFD") ?? null }];
+      reports.flatMap((report) => {
+        if (!("fraction" in report)) return [];
+        const { job, fence, fraction } = report;
+        return [[`${job} ${fence}`, { job, fence, fraction, message: report.message?.replaceAll("\0", "\uFFFD") ?? null }]];
       }),
     );
-    const saved = yield* tx.each(this.#sql.progress, [...newest.values()]);
-    return saved === newest.size ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
+    return newest.size === 0 || (yield* tx.each(this.#sql.progress, [...newest.values()])) === newest.size;
   }
 
   loadCheckpoint(job: JobKey): Promise<string | null> {

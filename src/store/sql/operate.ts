@@ -6,7 +6,7 @@ import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { auditedJob, subjectOf } from "../../core/recovery/audit.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { jobsRemoved } from "../job-row.ts";
-import type { PruneFilter } from "../store.ts";
+import type { Expired, Pruned, PruneFilter } from "../store.ts";
 import type { Attempts } from "./attempts.ts";
 import type { Audit } from "./audit.ts";
 import type { DependentsDatabase } from "./dependents.ts";
@@ -115,13 +115,18 @@ export class Operate {
     return true;
   }
 
-  prune(filter: PruneFilter): Promise<number> {
-    return this.#access.write("prune", (tx) => this.#prune(tx, filter));
+  async prune(filter: PruneFilter | Expired): Promise<Pruned> {
+    if (!("expired" in filter)) return this.#access.write("prune", (tx) => this.#prune(tx, filter));
+    const { due, soon, unlisted } = await this.#access.read((db) => this.#parts.retention.outstanding(db, filter.expired.minAge));
+    if (due) return this.#access.write("expire", (tx) => this.#expire(tx, filter, unlisted));
+    // In real time, whatever clock is injected.
+    if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
+    return { removed: 0, more: soon };
   }
 
-  *#prune(tx: Tx, filter: PruneFilter): Script<number> {
+  *#prune(tx: Tx, filter: PruneFilter): Script<Pruned> {
     const { state, queue = null, ids, finishedBefore: before = null, limit } = filter;
-    if (!FINISHED_STATES.includes(state)) return 0;
+    if (!FINISHED_STATES.includes(state)) return { removed: 0, more: false };
     const { all, chosen } = this.#sql.prunable[state];
     const params = { queue, before, limit };
     const jobs =
@@ -130,26 +135,14 @@ export class Operate {
         : yield* tx.all<FinishedJob>(chosen, { ...params, ids: JSON.stringify(ids.map(idParams)) });
     yield* this.#remove(tx, jobs);
     if (jobs.length > 0) yield* this.#parts.audit.record(tx, ...jobsRemoved(jobs.length, filter));
-    return jobs.length;
+    return { removed: jobs.length, more: jobs.length === limit };
   }
 
-  /** Removes a few jobs that their queue need not keep. */
-  async expire(limit: number, leastAge: number): Promise<{ removed: number; more: boolean }> {
-    const { due, soon, unlisted } = await this.#access.read((db) => this.#parts.retention.outstanding(db, leastAge));
-    if (due) return this.#access.write("expire", (tx) => this.#expire(tx, { limit, leastAge, unlisted }));
-    // In real time, whatever clock is injected.
-    if (soon) await new Promise((resolve) => setTimeout(resolve, BACKFILL_WAIT_MS));
-    return { removed: 0, more: soon };
-  }
-
-  *#expire(
-    tx: Tx,
-    { limit, leastAge, unlisted }: { limit: number; leastAge: number; unlisted: readonly string[] },
-  ): Script<{ removed: number; more: boolean }> {
+  *#expire(tx: Tx, { expired, limit }: Expired, unlisted: readonly string[]): Script<Pruned> {
     const { retention, database } = this.#parts;
     if (!(yield* wait(database.lockRetention(tx)))) return { removed: 0, more: false };
     const listing = yield* retention.backfill(tx, unlisted);
-    const { taken, over } = yield* retention.take(tx, limit, leastAge);
+    const { taken, over } = yield* retention.take(tx, limit, expired.minAge);
     yield* this.#remove(tx, over);
     return { removed: over.length, more: needsAnotherStep({ listing, taken, removed: over.length, limit }) };
   }

@@ -12,10 +12,12 @@ import {
   type ClaimSource,
   type Durability,
   type Enqueued,
+  type Expired,
   type LeaseState,
   type NewJob,
   type ClaimOutlook,
   type ProgressReport,
+  type Pruned,
   type PruneFilter,
   type Settlement,
   type Store,
@@ -251,10 +253,6 @@ export class SqliteStore implements Store {
     return this.#write("settle", (tx) => this.#parts.settle.run(tx, settlements));
   }
 
-  saveCheckpoint(lease: LeaseRef, value: string | null): Promise<LeaseState> {
-    return this.#parts.notes.saveCheckpoint(lease, value);
-  }
-
   loadCheckpoint(job: JobKey): Promise<string | null> {
     return this.#parts.notes.loadCheckpoint(job);
   }
@@ -283,11 +281,7 @@ export class SqliteStore implements Store {
     return this.#parts.operate.retry(id);
   }
 
-  expire(limit: number, leastAge = 0): Promise<{ removed: number; more: boolean }> {
-    return this.#parts.operate.expire(limit, leastAge);
-  }
-
-  prune(filter: PruneFilter): Promise<number> {
+  prune(filter: PruneFilter | Expired): Promise<Pruned> {
     return this.#parts.operate.prune(filter);
   }
 

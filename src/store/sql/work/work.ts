@@ -283,7 +283,7 @@ export class Listing {
     yield* this.#unchanged(tx, loaded, batch);
     yield* this.#changed(tx, loaded, batch);
     yield* batches.results.removeRetried(tx, build, retried);
-    if (cursor !== undefined) yield* notes.writeCheckpoint(tx, lease, cursor);
+    if (cursor !== undefined) yield* notes.save(tx, [{ ...lease, checkpoint: cursor }]);
     return "held";
   }
 
