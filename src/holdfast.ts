@@ -120,7 +120,7 @@ export class Holdfast implements AsyncDisposable {
       },
       stats: async () => {
         this.#refuseClosed();
-        const { locksCleaned, entriesReclaimed, recoveredAt } = await engine.store.recoveries.totals();
+        const { locksCleaned, entriesReclaimed, recoveredAt } = (await engine.store.recoveries.history({ limit: 0 })).totals;
         const stale = countPlan(await engine.janitor.preview());
         return {
           locksCleaned,
@@ -162,7 +162,7 @@ export class Holdfast implements AsyncDisposable {
     this.#refuseClosed();
     await this.#engine.janitor.recovery.settled();
     const { damage, recoveries } = this.#engine.store;
-    const recorded = (await ifReadable(() => recoveries.reports({ limit }))) ?? [];
+    const recorded = (await ifReadable(() => recoveries.history({ limit })))?.reports ?? [];
     // A read-only database cannot hold the report of why.
     const unrecorded = damage.incomplete === null ? null : unrecordedReport(await damage.findings());
     return [...(unrecorded === null ? [] : [unrecorded]), ...recorded.map(reportOf)].slice(0, limit);

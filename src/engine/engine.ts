@@ -221,7 +221,7 @@ export class Engine {
 
   #announceAll(): void {
     this.store.processes
-      .announce(this.self, [...this.#works].flat())
+      .update(this.self, { works: [...this.#works].flat() })
       .catch((error: unknown) => this.log.warn("could not say what is worked on", describeError(error)));
   }
 
@@ -345,7 +345,7 @@ export class Engine {
         case "ready":
           this.#isThreadReady = true;
           this.#unrefThread(thread);
-          this.store.maintenance.leaveTo("thread");
+          this.store.maintenance.keptBy = "thread";
           return resolve();
         case "loss":
           return this.#onLoss(message.loss);
@@ -372,7 +372,7 @@ export class Engine {
     thread.on("exit", () => {
       this.#thread = null;
       this.#isThreadReady = false;
-      this.store.maintenance.leaveTo("commits");
+      this.store.maintenance.keptBy = "commits";
       resolve();
       // Without a keeper the leases of this process would expire.
       if (!this.#closing) setTimeout(() => this.startKeeper(), KEEPER_RESTART_MS).unref();

@@ -68,13 +68,13 @@ export async function examine({ location, hf, backups, now }: ExamineOptions): P
     journal: vitals?.journal ?? null,
     clock: vitals &&
       store && { latest: vitals.latest, store: vitals.now, stepsBack: (await ifReadable(() => stepsBack(store))) ?? [] },
-    reports: (store && (await ifReadable(() => store.recoveries.reports({ limit: 20, which: "open" })))) ?? [],
+    reports: (store && (await ifReadable(() => store.recoveries.history({ limit: 20, which: "open" }))))?.reports ?? [],
     // The check may have added to them.
     findings: location.kind === "sqlite" ? new Findings(location.path).all() : [],
     checked: checked?.findings ?? [],
     transactions: vitals?.transactions ?? [],
   };
-  const [last] = (store && (await ifReadable(() => store.recoveries.reports({ limit: 1 })))) ?? [];
+  const [last] = (store && (await ifReadable(() => store.recoveries.history({ limit: 1 }))))?.reports ?? [];
   return {
     seen,
     lastReport: last === undefined ? null : reportOf(last),
@@ -91,7 +91,7 @@ function fileOf(location: StoreLocation): Inspection["file"] {
 }
 
 async function processesOf(store: Store): Promise<Inspection["processes"]> {
-  const running = await store.processes.running();
+  const { running } = await store.queries.overview();
   const { others } = await store.processes.probe(bootId());
   return others.map(({ process: { id, pid, host, program }, life }) => {
     return { pid, host, program, dead: isProvenDead(life), running: running.get(id) ?? 0 };

@@ -15,7 +15,7 @@ export async function metricsSnapshot(
   const { store, location, clock, isReadOnly } = hf.engine;
   // Empty queues have finished jobs too.
   const counted = store.queries.overview();
-  const [overview, queues, minutes, builds, schedules, sinks, stats, reports, last, gauged] = await Promise.all([
+  const [overview, queues, minutes, builds, schedules, sinks, stats, history, gauged] = await Promise.all([
     // What could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     ifReadable(async () => (await counted).queues),
@@ -24,8 +24,7 @@ export async function metricsSnapshot(
     ifReadable(() => store.schedules.list()),
     ifReadable(() => store.sinks.list()),
     ifReadable(() => hf.recovery.stats()),
-    ifReadable(async () => (await store.recoveries.totals()).reports),
-    ifReadable(() => store.recoveries.reports({ limit: 1 })),
+    ifReadable(() => store.recoveries.history({ limit: 1 })),
     ifReadable(() => store.maintenance.gauge()),
   ]);
   const alarms = overview && alarmsOf(overview);
@@ -47,8 +46,8 @@ export async function metricsSnapshot(
     sinks,
     reclaimed: stats && { leases: stats.entriesReclaimed, locks: stats.locksCleaned },
     stale: stats && { entries: stats.staleEntries, locks: stats.staleLocks },
-    reports,
-    lastReport: last?.[0] ?? null,
+    reports: history && history.totals.reports,
+    lastReport: history?.reports[0] ?? null,
     size: gauged && gauged.size,
     wal: gauged && gauged.wal,
     diskFree: diskOf(location)?.free ?? null,

@@ -235,7 +235,7 @@ export class Operator {
 
   /** A process that was asked before keeps its first drain time. */
   async askToStop(ids: readonly ProcessId[], drainMs: number): Promise<void> {
-    await this.#engine.store.processes.askToStop(ids, drainMs);
+    await Promise.all(ids.map((id) => this.#engine.store.processes.update(id, { stop: drainMs })));
   }
 
   async locks(name?: string): Promise<LockStatus[]> {
@@ -385,12 +385,12 @@ export class Operator {
     return (await this.#engine.store.recoveries.stale({ dead: [], skewed: false, limit })).length;
   }
 
-  recoveryTotals(): Promise<ReclaimTotals> {
-    return this.#engine.store.recoveries.totals();
+  async recoveryTotals(): Promise<ReclaimTotals> {
+    return (await this.#engine.store.recoveries.history({ limit: 0 })).totals;
   }
 
   async failedReports(limit: number): Promise<CrashRecoveryReport[]> {
-    const open = await this.#engine.store.recoveries.reports({ limit, which: "open" });
-    return open.filter(({ state }) => state === "failed").map(reportOf);
+    const { reports } = await this.#engine.store.recoveries.history({ limit, which: "open" });
+    return reports.filter(({ state }) => state === "failed").map(reportOf);
   }
 }

@@ -15,7 +15,7 @@ import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
 import type { LockView } from "../store/queues.ts";
-import { type LaneOverview, type QueueOverview, sumCounts } from "../store/queries.ts";
+import { type JobOverview, type LaneOverview, type QueueOverview, sumCounts } from "../store/queries.ts";
 import type { Life, ProbedProcesses, ProcessView, Works } from "../store/processes.ts";
 import { reportOf, type StoredReport } from "../store/recoveries.ts";
 import type { SinkView } from "../store/events.ts";
@@ -74,21 +74,19 @@ export interface Overview {
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.overview()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
   const partial = new PartialReading();
-  const [{ queues, lanes }, probed, running, locks, schedules, sinks, recovery, builds, [last], open, wal, findings] =
-    await Promise.all([
-      partial.read("queues", { queues: [], lanes: [] }, () => counted),
-      partial.read("processes", [], () => probedWithWorker(store)),
-      partial.read("running jobs", new Map(), () => store.processes.running()),
-      partial.read("locks", [], () => store.locks.list()),
-      partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
-      partial.read("sinks", [], () => store.sinks.list()),
-      partial.read("recoveries", NO_RECOVERY, () => store.recoveries.totals()),
-      partial.read("builds", [], () => openBuilds(hf)),
-      partial.read("reports", [], () => store.recoveries.reports({ limit: 1 })),
-      partial.read("open reports", [], () => store.recoveries.reports({ limit: 20, which: "open" })),
-      partial.read("log", null, async () => (await store.maintenance.gauge()).wal),
-      store.damage.findings(),
-    ]);
+  const [{ queues, lanes, running }, probed, locks, schedules, sinks, history, builds, open, wal, findings] = await Promise.all([
+    partial.read("queues", NO_JOBS, () => counted),
+    partial.read("processes", [], () => probedWithWorker(store)),
+    partial.read("locks", [], () => store.locks.list()),
+    partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
+    partial.read("sinks", [], () => store.sinks.list()),
+    partial.read("recoveries", NO_RECOVERY, () => store.recoveries.history({ limit: 1 })),
+    partial.read("builds", [], () => openBuilds(hf)),
+    partial.read("open reports", NO_RECOVERY, () => store.recoveries.history({ limit: 20, which: "open" })),
+    partial.read("log", null, async () => (await store.maintenance.gauge()).wal),
+    store.damage.findings(),
+  ]);
+  const [last] = history.reports;
   const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
   const { ready } = await partial.read("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
   const processes = probed
@@ -113,9 +111,9 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     locks: await markDeadHolders(store, locks, probed),
     schedules,
     sinks,
-    recovery,
+    recovery: history.totals,
     wal,
-    crashes: { last: last === undefined ? null : reportOf(last), open },
+    crashes: { last: last === undefined ? null : reportOf(last), open: open.reports },
     pending: hf.engine.isReadOnly ? await crashPending(hf) : null,
   };
 }
@@ -137,7 +135,12 @@ export async function markDeadHolders(
   return locks.map((lock) => Object.assign({}, lock, { holderDead: left.has(lock.name) }));
 }
 
-const NO_RECOVERY: ReclaimTotals = { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] };
+const NO_JOBS: JobOverview = { queues: [], lanes: [], running: new Map() };
+
+const NO_RECOVERY: { reports: StoredReport[]; totals: ReclaimTotals } = {
+  reports: [],
+  totals: { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] },
+};
 
 /** Reads what a damaged database still has, and names the rest. */
 class PartialReading {

@@ -7,10 +7,10 @@ export interface MaintenanceStore {
   /** Rises with each restore: a journal continues only backups of the same epoch. */
   readonly epoch: number;
   readonly isOverdue: boolean;
+  /** Who keeps the log short: a thread that calls `run`, or, by default, each commit of this handle. */
+  keptBy: "thread" | "commits";
   /** Regular maintenance, for a thread in which a stall blocks no job. Returns the write-ahead log if it is long. */
   run(): Promise<WalView | null>;
-  /** Who keeps the log short from now on: a thread that calls `run`, or each commit of this handle. */
-  leaveTo(whom: "thread" | "commits"): void;
   /**
    * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; otherwise a short
    * log is left to it. `waitMs`: also empties the log, and waits this long for readers. Does nothing on a server.

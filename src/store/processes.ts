@@ -9,10 +9,8 @@ export interface ProcessStore {
   register(process: NewProcess): Promise<ProcessId>;
   /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
   probe(boot?: string): Promise<ProbedProcesses>;
-  running(): Promise<Map<ProcessId | null, number>>;
-  announce(id: ProcessId, works: readonly Works[]): Promise<void>;
-  /** Asks processes to stop, their running jobs within `drain`; returns those that were asked. */
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]>;
+  /** What a process works on, or that it is asked to stop, its running jobs within `stop`. False: nothing changed. */
+  update(id: ProcessId, change: { works: readonly Works[] } | { stop: number }): Promise<boolean>;
   /** False: the process still holds something. */
   unregister(id: ProcessId): Promise<boolean>;
 }

@@ -3,7 +3,7 @@ import type { Lane } from "../core/jobs/claiming.ts";
 import type { JobFacts } from "../core/jobs/explain.ts";
 import type { JobSelection } from "../core/jobs/filter.ts";
 import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
-import type { JobKey } from "../core/text/ids.ts";
+import type { JobKey, ProcessId } from "../core/text/ids.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
 
@@ -20,10 +20,12 @@ export interface QueryStore {
   traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>>;
 }
 
-/** The jobs of each queue, and of each lane that has ever had one. */
+/** The jobs of each queue, and of each lane that has ever had one; and how many each process runs. */
 export interface JobOverview {
   queues: QueueOverview[];
   lanes: LaneOverview[];
+  /** By holder; null: claimed by hand. */
+  running: ReadonlyMap<ProcessId | null, number>;
 }
 
 export interface ListFilter extends JobSelection {
@@ -81,9 +83,10 @@ interface Counted {
   counted: readonly (LaneCount & Omit<Tallied, "state">)[];
   /** By lane: when the oldest job that could run now was made. */
   oldest: ReadonlyMap<number, number>;
+  running: ReadonlyMap<ProcessId | null, number>;
 }
 
-export function jobOverview({ lanes, set, counted, oldest }: Counted, now: number): JobOverview {
+export function jobOverview({ lanes, set, counted, oldest, running }: Counted, now: number): JobOverview {
   const queues = new Map<string, QueueOverview>();
   const overview = (name: string): QueueOverview => {
     let queue = queues.get(name);
@@ -114,7 +117,7 @@ export function jobOverview({ lanes, set, counted, oldest }: Counted, now: numbe
     return [{ queue: name, name: lane.name, version: lane.version, counts }];
   });
   for (const queue of queues.values()) if (queue.counts.pending === 0) delete queue.oldestAt;
-  return { queues: [...queues.values()].sort((a, b) => a.name.localeCompare(b.name)), lanes: overviews };
+  return { queues: [...queues.values()].sort((a, b) => a.name.localeCompare(b.name)), lanes: overviews, running };
 }
 
 function noneEnded(): Record<FinishedState, number> {

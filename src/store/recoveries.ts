@@ -35,9 +35,8 @@ export interface RecoveryStore {
    */
   close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null>;
   acknowledge(): Promise<StoredReport[]>;
-  /** The newest first. "open": under way, or with errors and not acknowledged. */
-  reports(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]>;
-  totals(): Promise<RecoveryTotals>;
+  /** Reports, the newest first, and the sums over all. "open": under way, or with errors and not acknowledged. */
+  history(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory>;
   /** What a recovery would change. `expired`: leases that it would end. `rebooted`: those of the dead whose host restarted. */
   preview(
     known: KnownProcesses & { rebooted?: readonly ProcessId[] },
@@ -133,6 +132,11 @@ export interface ReclaimTotals {
 }
 
 export type RecoveryTotals = ReclaimTotals & { reports: ReportTotals };
+
+export interface RecoveryHistory {
+  reports: StoredReport[];
+  totals: RecoveryTotals;
+}
 
 export function reportOf(stored: StoredReport): CrashRecoveryReport {
   const { id: _, state: __, begunAt: ___, owner: ____, acknowledgedBy: _____, acknowledgedAt: ______, ...report } = stored;

@@ -100,7 +100,7 @@ export function auditCases(check: Check): void {
     await store.schedules.trigger("hourly");
     await store.schedules.remove("hourly");
     await store.sinks.drop("hook");
-    await store.processes.askToStop([process], 9_000);
+    await store.processes.update(process, { stop: 9_000 });
     const lock = { holder: "agent-1", acquiredAt, expiresAt: acquiredAt + 5_000, stale: false };
     const named = { pid: 7, host: "here", program: "worker" };
     const entries = await store.audit.page({ after: 0, limit: 20 });
@@ -213,7 +213,7 @@ export function auditCases(check: Check): void {
     assert.equal(await store.schedules.remove("none"), false);
     assert.equal(await store.schedules.trigger("none"), null);
     assert.equal(await store.sinks.drop("none"), false);
-    assert.deepEqual(await store.processes.askToStop([await register(store)], 1_000), []);
+    assert.equal(await store.processes.update(await register(store), { stop: 1_000 }), false);
     assert.deepEqual(await auditHead(store), before);
   });
 

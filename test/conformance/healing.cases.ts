@@ -120,18 +120,18 @@ export function healingCases(check: Check): void {
     const holder = await register(store);
     await add(store, {});
     await takeBack(store, "crashed", await claimOne(store, { holder }));
-    assert.deepEqual(await store.processes.running(), new Map());
+    assert.deepEqual((await store.queries.overview()).running, new Map());
     await claimOne(store);
-    assert.deepEqual(await store.processes.running(), new Map([[null, 1]]));
+    assert.deepEqual((await store.queries.overview()).running, new Map([[null, 1]]));
   });
 
   check("a reclaim is idempotent", async ({ store }) => {
     const claimed = await running(store);
     await takeBack(store, "crashed", claimed);
-    const before = { jobs: await seeAll(store), recovery: await store.recoveries.totals() };
+    const before = { jobs: await seeAll(store), recovery: (await store.recoveries.history({ limit: 0 })).totals };
     assert.deepEqual(await takeBack(store, "crashed", claimed), NOTHING);
     assert.deepEqual(await takeBack(store, "crashed", claimed, claimed), NOTHING);
-    assert.deepEqual({ jobs: await seeAll(store), recovery: await store.recoveries.totals() }, before);
+    assert.deepEqual({ jobs: await seeAll(store), recovery: (await store.recoveries.history({ limit: 0 })).totals }, before);
   });
 
   check("a lease that is judged twice in one call is reclaimed once", async ({ store }) => {
@@ -147,7 +147,7 @@ export function healingCases(check: Check): void {
     await store.renew([{ ...claimed, lease: LEASE }]);
     assert.deepEqual(await takeBack(store, "crashed", stale ?? assert.fail()), NOTHING);
     assert.deepEqual(await store.inspect([claimed]), ["held"]);
-    assert.equal((await store.recoveries.totals()).entriesReclaimed, 0);
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, 0);
   });
 
   check("a verdict on a lease that has passed to another holder does nothing", async ({ store }) => {
@@ -236,7 +236,7 @@ export function healingCases(check: Check): void {
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 1 }), []);
     pass(clock, 1);
     assert.equal((await store.recoveries.stale({ dead: [], skewed: false, limit: 1 }))[0]?.job, claimed.job);
-    assert.deepEqual((await store.recoveries.totals()).log, [], "nothing was reclaimed");
+    assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.log, [], "nothing was reclaimed");
   });
 
   check("a cut of a lease that was renewed since does nothing", async ({ store, clock }) => {
@@ -296,7 +296,7 @@ export function healingCases(check: Check): void {
       pass(clock, 1);
       await store.recoveries.reclaim([judged(await claimOne(store), "crashed")], `no. ${n}`);
     }
-    const { log, entriesReclaimed } = await store.recoveries.totals();
+    const { log, entriesReclaimed } = (await store.recoveries.history({ limit: 0 })).totals;
     assert.equal(entriesReclaimed, 60);
     assert.deepEqual(
       log.map(({ cause }) => cause),
@@ -306,9 +306,9 @@ export function healingCases(check: Check): void {
 
   check.shared("the record persists", async ({ store, reopen }) => {
     await store.recoveries.reclaim([judged(await running(store), "crashed")], "it died");
-    const before = await store.recoveries.totals();
+    const before = (await store.recoveries.history({ limit: 0 })).totals;
     assert.equal(before.log.length, 1);
-    assert.deepEqual(await (await reopen()).recoveries.totals(), before);
+    assert.deepEqual((await (await reopen()).recoveries.history({ limit: 0 })).totals, before);
   });
 
   check.shared("two processes that reclaim the same lease do it once", async ({ store, another }) => {
@@ -317,11 +317,11 @@ export function healingCases(check: Check): void {
     const both = await Promise.all([takeBack(store, "crashed", claimed), takeBack(other, "crashed", claimed)]);
     assert.equal(both[0].entries + both[1].entries, 1);
     assert.equal((await see(store, claimed.id)).crashes, 1);
-    assert.equal((await store.recoveries.totals()).entriesReclaimed, 1);
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, 1);
   });
 }
 
 async function reclaimTotals(store: Store): Promise<ReclaimTotals> {
-  const { reports: _, ...totals } = await store.recoveries.totals();
+  const { reports: _, ...totals } = (await store.recoveries.history({ limit: 0 })).totals;
   return totals;
 }

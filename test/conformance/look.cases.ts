@@ -399,10 +399,10 @@ async function everything(store: Store): Promise<unknown[]> {
     await countJobs(store.queries),
     (await store.queries.overview()).queues,
     await store.outlook([{ lease: 1 }]),
-    await store.recoveries.totals(),
+    (await store.recoveries.history({ limit: 0 })).totals,
     await store.locks.list(),
     await registeredProcesses(store.processes),
-    await store.processes.running(),
+    (await store.queries.overview()).running,
   ];
 }
 

@@ -52,7 +52,7 @@ export function operateCases(check: Check): void {
     pass(clock, 86_400_000);
     assert.deepEqual(await store.recoveries.stale({ dead: [], skewed: true, limit: 9 }), []);
     assert.deepEqual(await claim(store), []);
-    assert.deepEqual(await store.processes.running(), new Map());
+    assert.deepEqual((await store.queries.overview()).running, new Map());
   });
 
   check("no lease holder is notified when a pending job is cancelled", async ({ store }) => {

@@ -45,14 +45,14 @@ export function processCases(check: Check): void {
   });
 
   check("each process's number of running jobs is known; claims by hand belong to no process", async ({ store }) => {
-    assert.deepEqual(await store.processes.running(), new Map());
+    assert.deepEqual((await store.queries.overview()).running, new Map());
     const [one, two] = [await register(store), await register(store)];
     await add(store, {}, {}, {}, {}, {});
     await claim(store, { holder: one, max: 2 });
     const mine = await claimOne(store, { holder: two });
     await claim(store, { holder: null, max: 1 });
     assert.deepEqual(
-      await store.processes.running(),
+      (await store.queries.overview()).running,
       new Map([
         [one, 2],
         [two, 1],
@@ -60,7 +60,7 @@ export function processCases(check: Check): void {
       ]),
     );
     await settle(store, mine, SUCCEEDED);
-    assert.equal((await store.processes.running()).has(two), false);
+    assert.equal((await store.queries.overview()).running.has(two), false);
   });
 
   check("a cancelled job is no longer its process's", async ({ store }) => {

@@ -61,7 +61,7 @@ export function recoveryCases(check: Check): void {
     const by = await register(store);
     assert.equal(await begin(store, by, []), null);
     assert.equal(await begin(store, by, [999 as ProcessId]), null, "nor where no process is registered by that number");
-    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "all" }), []);
+    assert.deepEqual((await store.recoveries.history({ limit: 10, which: "all" })).reports, []);
   });
 
   check("a recovery gives back what the dead had in hand, strikes them off, and its report says so", async (ground) => {
@@ -114,8 +114,8 @@ export function recoveryCases(check: Check): void {
     );
     for (const id of ids.slice(0, 3))
       assert.deepEqual([(await see(store, id)).state, (await see(store, id)).crashes], ["pending", 1]);
-    assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [report]);
-    assert.equal((await store.recoveries.totals()).entriesReclaimed, 3, "and it is in the sums");
+    assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, [report]);
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, 3, "and it is in the sums");
   });
 
   check("what is taken back in several transactions adds up in one report", async ({ store }) => {
@@ -164,7 +164,7 @@ export function recoveryCases(check: Check): void {
     const { jobsRecovered } = await recovered(store, by, [dead]);
     assert.equal(jobsRecovered, 1);
     assert.deepEqual(
-      await store.processes.running(),
+      (await store.queries.overview()).running,
       new Map<ProcessId | null, number>([
         [alive, 1],
         [null, 1],
@@ -218,7 +218,7 @@ export function recoveryCases(check: Check): void {
       [1, 3],
       "the named one, the exclusive claim's, and the orchestrator's",
     );
-    assert.equal((await store.recoveries.totals()).locksCleaned, 3, "the totals count the same locks");
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.locksCleaned, 3, "the totals count the same locks");
     const { state, reason } = await seeBuild(store, build);
     assert.deepEqual([state, reason], ["CRASHED", "orchestrator_lost"]);
     assert.deepEqual(await store.builds.orchestratorLocks(), []);
@@ -285,7 +285,7 @@ export function recoveryCases(check: Check): void {
     const report = await closed(store, mine, first);
     assert.deepEqual([report.crashed.length, report.jobsRunningBeforeCrash, report.jobsRecovered], [2, 2, 2]);
     assert.equal(await begin(store, second, [dead, later]), null, "and there is nothing more to report");
-    assert.equal((await store.recoveries.reports({ limit: 10, which: "all" })).length, 1);
+    assert.equal((await store.recoveries.history({ limit: 10, which: "all" })).reports.length, 1);
   });
 
   check.shared("of two who begin at the same instant one has the report, and nothing is counted twice", async (ground) => {
@@ -313,7 +313,7 @@ export function recoveryCases(check: Check): void {
     const mine = both[0]?.owned === true;
     const report = await closed(mine ? store : other, (mine ? both[0] : both[1]) as Recovering, mine ? first : second);
     assert.deepEqual([report.jobsRecovered, report.jobsRunningBeforeCrash, report.crashed.length], [20, 20, 1]);
-    assert.equal((await store.recoveries.reports({ limit: 10, which: "all" })).length, 1);
+    assert.equal((await store.recoveries.history({ limit: 10, which: "all" })).reports.length, 1);
   });
 
   check("the process that finds the recoverer dead continues its report, which is exact", async ({ store }) => {
@@ -368,15 +368,15 @@ export function recoveryCases(check: Check): void {
     assert.ok(report !== null && "state" in report);
     const { state, errors, wasSuccessful, commitsMissing, walFramesReplayed } = report;
     assert.deepEqual([state, errors, wasSuccessful, commitsMissing, walFramesReplayed], ["failed", ["one", "two"], false, 2, 7]);
-    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), [report]);
+    assert.deepEqual((await store.recoveries.history({ limit: 10, which: "open" })).reports, [report]);
     pass(clock, 60_000);
     const acknowledged = await store.recoveries.acknowledge();
     assert.deepEqual(acknowledged, [
       { ...report, state: "acknowledged", acknowledgedBy: UNKNOWN_ACTOR, acknowledgedAt: clock.now() },
     ]);
     assert.deepEqual(await store.recoveries.acknowledge(), []);
-    assert.deepEqual(await store.recoveries.reports({ limit: 10, which: "open" }), []);
-    assert.deepEqual(await store.recoveries.reports({ limit: 10 }), acknowledged);
+    assert.deepEqual((await store.recoveries.history({ limit: 10, which: "open" })).reports, []);
+    assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, acknowledged);
   });
 
   check("a finding is reported even if no process died", async ({ store }) => {
@@ -422,7 +422,7 @@ export function recoveryCases(check: Check): void {
   });
 
   check("the sums are those of all reports that were ended, and say how many stand open", async ({ store }) => {
-    assert.deepEqual((await store.recoveries.totals()).reports, {
+    assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, {
       ...NO_COUNTS,
       reports: 0,
       open: 0,
@@ -435,7 +435,7 @@ export function recoveryCases(check: Check): void {
     await claim(store, { holder: other });
     const first = await begun(store, by, [dead]);
     await reclaimFrom(store, first, dead, { spent: 6 });
-    assert.equal((await store.recoveries.totals()).reports.reports, 0, "not while it is under way");
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.reports.reports, 0, "not while it is under way");
     await closed(store, first, by);
     const second = await begun(store, by, [other]);
     await reclaimFrom(store, second, other, { spent: 10 });
@@ -452,9 +452,9 @@ export function recoveryCases(check: Check): void {
       commitsMissing: 2,
       failed: 1,
     };
-    assert.deepEqual((await store.recoveries.totals()).reports, { ...sums, open: 1 });
+    assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, { ...sums, open: 1 });
     await store.recoveries.acknowledge();
-    assert.deepEqual((await store.recoveries.totals()).reports, { ...sums, open: 0 });
+    assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, { ...sums, open: 0 });
   });
 
   check("reports are listed the newest first, those under way only if asked for", async ({ store }) => {
@@ -463,7 +463,7 @@ export function recoveryCases(check: Check): void {
     const second = await recovered(store, by, [await register(store, "two")]);
     const third = await begun(store, by, [await register(store, "three")]);
     const list = async (query: { limit: number; which?: "all" | "open" }) =>
-      (await store.recoveries.reports(query)).map(({ id }) => id);
+      (await store.recoveries.history(query)).reports.map(({ id }) => id);
     assert.deepEqual(await list({ limit: 10 }), [second.id, first.id]);
     assert.deepEqual(await list({ limit: 1 }), [second.id]);
     assert.deepEqual(await list({ limit: 10, which: "all" }), [third.report, second.id, first.id]);
@@ -473,7 +473,7 @@ export function recoveryCases(check: Check): void {
   check.shared("reports stay over a reopening", async ({ store, reopen }) => {
     const by = await register(store);
     const report = await recovered(store, by, [await register(store)]);
-    assert.deepEqual(await (await reopen()).recoveries.reports({ limit: 10 }), [report]);
+    assert.deepEqual((await (await reopen()).recoveries.history({ limit: 10 })).reports, [report]);
   });
 
   check("a read-only store refuses every write with the given error, and is read as usual", async ({ store }) => {

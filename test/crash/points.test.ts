@@ -112,7 +112,7 @@ const OPERATIONS: Record<string, (found: Found) => Promise<(after: Job[]) => voi
   },
   async acknowledge({ hf, committed }) {
     const { store } = hf.engine;
-    const [report] = await store.recoveries.reports({ limit: 1 });
+    const [report] = (await store.recoveries.history({ limit: 1 })).reports;
     assert.equal(report?.state, committed ? "acknowledged" : "failed");
     const told = await store.events.page({ after: 0, limit: 10, types: ["recovery.acknowledged"] });
     const audited = (await store.audit.page({ after: 0, limit: 10 })).filter(({ action }) => action === "recovery.acknowledged");

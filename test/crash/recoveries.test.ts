@@ -159,9 +159,9 @@ wherever((stage, place) => {
         [[`Artifacts that something refers to are missing: ${hash}.`], false],
       );
       assert.deepEqual(await told(hf), ["recovery.failed"]);
-      assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 1);
+      assert.equal((await hf.engine.store.recoveries.history({ limit: 9, which: "open" })).reports.length, 1);
       assert.deepEqual(await hf.recovery.acknowledge(), [report]);
-      assert.equal((await hf.engine.store.recoveries.reports({ limit: 9, which: "open" })).length, 0);
+      assert.equal((await hf.engine.store.recoveries.history({ limit: 9, which: "open" })).reports.length, 0);
     });
 
     for (const finder of ["who opens next", "who has been there all the time"] as const) {
@@ -321,7 +321,7 @@ function artifactsOf(scene: Scene): string {
 
 async function nothingLeft(scene: Scene, hf: Holdfast): Promise<void> {
   const { store } = hf.engine;
-  assert.deepEqual(await store.processes.running(), new Map());
+  assert.deepEqual((await store.queries.overview()).running, new Map());
   assert.equal((await registeredProcesses(store.processes)).length, 1);
   assert.deepEqual(await store.builds.orchestratorLocks(), []);
   assert.deepEqual(await store.locks.list(), []);

@@ -116,7 +116,7 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
     const { store, id } = await opened(t);
     const [{ pid }] = (await backends()) as [{ id: number; pid: number }];
     await server.query(`select pg_terminate_backend(${pid})`, url);
-    await store.processes.announce(id, WORKS);
+    await store.processes.update(id, { works: WORKS });
     const [{ pid: another }] = (await backends()) as [{ id: number; pid: number }];
     assert.notEqual(another, pid);
   });
@@ -138,13 +138,13 @@ describe("who lives, on PostgreSQL", { skip: noServer }, () => {
 
   test("who was struck off is on the list again when it looks, or works, and all that is known of it", async (t) => {
     const { store, id } = await opened(t);
-    await store.processes.announce(id, WORKS);
+    await store.processes.update(id, { works: WORKS });
     const before = await registeredProcesses(store.processes);
     await strikeOff();
     await store.processes.probe();
     assert.deepEqual(await registeredProcesses(store.processes), before);
     await strikeOff();
-    await store.processes.announce(id, []);
+    await store.processes.update(id, { works: [] });
     assert.deepEqual(await registeredProcesses(store.processes), [{ ...before[0], works: [] }]);
     assert.equal(await store.processes.unregister(id), true);
     await store.processes.probe();

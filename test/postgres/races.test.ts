@@ -156,7 +156,10 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         assert.equal((await lockOf(store, "l"))?.holder, `agent-${winner}`);
         assert.equal(await store.locks.renew("l", `${round}-${winner}`, null), true);
       }
-      assert.equal((await store.recoveries.totals()).locksCleaned, (await store.recoveries.totals()).log.length);
+      assert.equal(
+        (await store.recoveries.history({ limit: 0 })).totals.locksCleaned,
+        (await store.recoveries.history({ limit: 0 })).totals.log.length,
+      );
     },
   );
 
@@ -312,7 +315,10 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         return fate;
       }),
     );
-    assert.equal((await store.recoveries.totals()).entriesReclaimed, ways.filter((fate) => fate !== "held").length);
+    assert.equal(
+      (await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed,
+      ways.filter((fate) => fate !== "held").length,
+    );
   });
 
   test("a lease that is settled by many at once, each in a batch of its own order, is settled by one", async () => {
@@ -338,7 +344,7 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
       assert.ok(round < 20, "they come to an end");
       await Promise.all(six.map((one, n) => one.recoveries.reclaim(n % 2 === 0 ? judgements : judgements.toReversed(), "test")));
     }
-    assert.equal((await store.recoveries.totals()).entriesReclaimed, JOBS);
+    assert.equal((await store.recoveries.history({ limit: 0 })).totals.entriesReclaimed, JOBS);
     for (const { id } of leases) assert.equal((await see(store, id)).crashes, 1);
   });
 

@@ -44,11 +44,11 @@ test("everything is given back before anything is checked, and the report is end
   const { store, dead, recovery, check } = await scene(t);
   const { jobs } = await recovery.run([await dead(2)], { opening: false, alone: true });
   assert.equal(jobs, 2);
-  assert.deepEqual(await store.processes.running(), new Map());
-  assert.deepEqual(await store.recoveries.reports({ limit: 10 }), [], "it is under way");
+  assert.deepEqual((await store.queries.overview()).running, new Map());
+  assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, [], "it is under way");
   check.resolve({ ...NO_FINDINGS, errors: ["torn"] });
   await recovery.settled();
-  const [report] = await store.recoveries.reports({ limit: 10 });
+  const [report] = (await store.recoveries.history({ limit: 10 })).reports;
   assert.deepEqual([report?.state, report?.errors, report?.jobsRecovered], ["failed", ["torn"], 2]);
 });
 
@@ -58,7 +58,7 @@ test("who is found dead while the last crash is checked is in the same report", 
   await recovery.run([await dead(3)], { opening: false, alone: true });
   check.resolve(NO_FINDINGS);
   await recovery.settled();
-  const reports = await store.recoveries.reports({ limit: 10, which: "all" });
+  const reports = (await store.recoveries.history({ limit: 10, which: "all" })).reports;
   assert.deepEqual(
     reports.map(({ state, crashed, jobsRecovered }) => [state, crashed.length, jobsRecovered]),
     [["completed", 2, 4]],
@@ -69,12 +69,12 @@ test("who leaves in the middle of a check hands the report on; the next one chec
   const { store, dead, recovery, another } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   await recovery.stop();
-  const [left] = await store.recoveries.reports({ limit: 10, which: "all" });
+  const [left] = (await store.recoveries.history({ limit: 10, which: "all" })).reports;
   assert.deepEqual([left?.state, left?.owner], ["running", null]);
   const next = await another(async () => NO_FINDINGS);
   await next.run([], { opening: true, alone: true });
   await next.settled();
-  const [ended] = await store.recoveries.reports({ limit: 10 });
+  const [ended] = (await store.recoveries.history({ limit: 10 })).reports;
   assert.deepEqual([ended?.id, ended?.state, ended?.jobsRecovered], [left?.id, "completed", 1]);
 });
 
@@ -84,11 +84,11 @@ test("a report that cannot be ended is tried again", async (t) => {
   store.hooks.refuseWrites = () => new Error("not now") as never;
   check.resolve(NO_FINDINGS);
   await recovery.settled();
-  assert.deepEqual(await store.recoveries.reports({ limit: 10 }), []);
+  assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, []);
   store.hooks.refuseWrites = null;
   recovery.closeReport();
   await recovery.settled();
-  assert.equal((await store.recoveries.reports({ limit: 10 })).length, 1);
+  assert.equal((await store.recoveries.history({ limit: 10 })).reports.length, 1);
 });
 
 test("the first of a great many jobs are back before the others", async (t) => {
@@ -96,9 +96,9 @@ test("the first of a great many jobs are back before the others", async (t) => {
   const recovery = await another();
   const { some, all } = recovery.start([await dead(30)], { opening: false, alone: true, first: 10 });
   await some;
-  assert.equal([...(await store.processes.running()).values()][0], 20);
+  assert.equal([...(await store.queries.overview()).running.values()][0], 20);
   assert.equal((await all).jobs, 30);
-  assert.equal((await store.recoveries.reports({ limit: 1 }))[0]?.jobsRecovered, 30);
+  assert.equal((await store.recoveries.history({ limit: 1 })).reports[0]?.jobsRecovered, 30);
 });
 
 function left(signal: AbortSignal): Promise<null> {

@@ -255,7 +255,7 @@ test("a report that its process left unfinished is finished by a process that wo
   await store.processes.unregister(owner);
   hf.work([job<null, void>({ name: "idle", run: () => {} })]);
   await clock.advance("30s");
-  const [ended] = await store.recoveries.reports({ limit: 1, which: "all" });
+  const [ended] = (await store.recoveries.history({ limit: 1, which: "all" })).reports;
   assert.deepEqual([ended?.state, ended?.crashed.map(({ pid }) => pid)], ["completed", [7]]);
 });
 

@@ -78,19 +78,18 @@ export class CheckedStore {
   }
 
   /** No process is really killed here: the world decides which processes live. */
-  get processes(): Pick<Store["processes"], "probe" | "running" | "unregister"> {
+  get processes(): Pick<Store["processes"], "probe" | "unregister"> {
     const ask = this.#asking("processes", this.#store.processes);
     return {
       probe: () => this.#world.inTurn(() => this.#probe()),
-      running: () => ask("running", [], () => {}),
       unregister: (id) => ask("unregister", [id], (answer) => this.#model.healing.unregister(id, answer)),
     };
   }
 
-  get queries(): Pick<Store["queries"], "overview"> {
+  get queries(): Pick<Store["queries"], "overview" | "list"> {
     const ask = this.#asking("queries", this.#store.queries);
     const check = ({ lanes }: JobOverview) => mustEqual(sumCounts(lanes), this.#model.counts({}), "the counts");
-    return { overview: () => ask("overview", [], check) };
+    return { overview: () => ask("overview", [], check), list: (filter) => ask("list", [filter], () => {}) };
   }
 
   get queues(): Pick<Store["queues"], "declare" | "setPaused"> {

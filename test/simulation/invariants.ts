@@ -47,7 +47,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
   await checkCounts(store, model);
   const running = new Map<number | null, number>();
   for (const { lease } of model.running()) running.set(lease.holder, (running.get(lease.holder) ?? 0) + 1);
-  mustEqual(sorted(await store.processes.running()), sorted(running), "how many jobs each process runs");
+  mustEqual(sorted((await store.queries.overview()).running), sorted(running), "how many jobs each process runs");
   mustEqual((await world.place.processes(store)).sort(byNumber), [...model.processes].sort(byNumber), "the processes");
   mustEqual(plain(await store.locks.list()), model.locks.views(world.nowOf(store)), "the locks");
   mustEqual(await store.schedules.list(), model.schedules.views(), "the schedules");
@@ -56,7 +56,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
     [...model.rows].sort(byNumber),
     "the jobs whose rows of the user's own are committed",
   );
-  const { entriesReclaimed, locksCleaned } = await store.recoveries.totals();
+  const { entriesReclaimed, locksCleaned } = (await store.recoveries.history({ limit: 0 })).totals;
   mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
 }
 
@@ -199,6 +199,6 @@ function byNumber(a: number, b: number): number {
   return a - b;
 }
 
-function sorted(map: Map<number | null, number>): [number | null, number][] {
+function sorted(map: ReadonlyMap<number | null, number>): [number | null, number][] {
   return [...map].sort(([a], [b]) => (a ?? -1) - (b ?? -1));
 }

@@ -34,9 +34,13 @@ test("old reports are forgotten with the names in them, but none with errors tha
     await store.recoveries.reclaimFrom({ report: begun.report, ...dead, limit: 1, spent: 0 });
     await store.recoveries.close(begun.report, { by, jobsPending: 0, ...NO_FINDINGS });
   }
-  const kept = (await store.recoveries.reports({ limit: 9_999 })).map(({ id }) => id);
+  const kept = (await store.recoveries.history({ limit: 9_999 })).reports.map(({ id }) => id);
   assert.deepEqual(kept.toReversed(), [2, REPORTS_KEPT, ...[1, 2, 3, 4].map((n) => REPORTS_KEPT + n)]);
-  assert.equal((await store.recoveries.totals()).reports.reports, 4, "sums are of those that are not kept, too");
+  assert.equal(
+    (await store.recoveries.history({ limit: 0 })).totals.reports.reports,
+    4,
+    "sums are of those that are not kept, too",
+  );
   const named = db.prepare("select recovery from holdfast_recovery_processes order by 1").all() as { recovery: number }[];
   assert.deepEqual(
     named.map(({ recovery }) => recovery),

@@ -320,7 +320,7 @@ export class Janitor {
 
   /** A lock that expires earlier opens its queue then. */
   async #restWhenAlone(): Promise<number> {
-    if ((await this.#store.processes.running()).size > 0) return TICK_MS;
+    if ((await this.#store.queries.list({ state: "running", limit: 1 })).items.length > 0) return TICK_MS;
     const expiries = (await this.#store.locks.list()).map(({ expiresAt }) => expiresAt - this.#clock.now());
     return Math.max(TICK_MS, Math.min(IDLE_TICK_MS, ...expiries));
   }

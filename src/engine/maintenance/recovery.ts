@@ -301,7 +301,7 @@ export async function findCrash(
 ): Promise<Pick<CrashRecovery, "crashed" | "continues"> & { probed: { process: ProcessView; life: Life }[] }> {
   const { self, others: probed } = await store.processes.probe(bootId());
   const dead = probed.filter(({ life }) => isProvenDead(life)).map(({ process }) => process);
-  const [newest] = await store.recoveries.reports({ limit: 1, which: "all" });
+  const [newest] = (await store.recoveries.history({ limit: 1, which: "all" })).reports;
   const left = [self, ...probed.filter(({ life }) => !isProvenDead(life)).map(({ process }) => process)];
   const continues = newest?.state === "running" && left.every((process) => process?.id !== newest.owner);
   const crashed = dead.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt }));

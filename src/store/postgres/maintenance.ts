@@ -42,6 +42,7 @@ export class Maintenance implements MaintenanceStore {
   readonly journaled = false;
   readonly epoch = 0;
   readonly isOverdue = false;
+  keptBy: "thread" | "commits" = "commits";
   readonly #rows: Rows;
   readonly #s: string;
   readonly #parts: MaintenanceParts;
@@ -56,8 +57,6 @@ export class Maintenance implements MaintenanceStore {
     await this.#parts.time.keep(this.#rows);
     return null;
   }
-
-  leaveTo(): void {}
 
   async checkpoint(): Promise<void> {}
 

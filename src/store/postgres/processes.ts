@@ -32,7 +32,7 @@ import {
 import type { Audit } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
 import { networkFileSystem } from "../sqlite/open.ts";
-import { listOf, type Rows } from "./connection/driver.ts";
+import type { Rows } from "./connection/driver.ts";
 import { codeOf, NO_WRITES } from "./connection/faults.ts";
 import { named } from "./scripts.ts";
 import type { ServerTime } from "./connection/server-time.ts";
@@ -68,10 +68,7 @@ interface Parts {
  */
 export class Processes implements ProcessStore {
   readonly #access: Access;
-  readonly #sql: Record<
-    "add" | "again" | "all" | "connected" | "setBackend" | "running" | "announce" | "askToStop" | "remove",
-    string
-  >;
+  readonly #sql: Record<"add" | "again" | "all" | "connected" | "setBackend" | "announce" | "askToStop" | "remove", string>;
   readonly #parts: Parts;
   readonly #place: Place | null;
   readonly #alive: Alive | null;
@@ -110,11 +107,9 @@ export class Processes implements ProcessStore {
         set (backend, backend_role, backend_since) =
           (select pid, usesysid, backend_start from pg_stat_activity where pid = pg_backend_pid())
         where id = $1 returning id`,
-      running: `select holder, sum(at_work)::bigint from ${s}.claims group by holder`,
       announce: `update ${s}.processes set works = $2 where id = $1 returning id`,
       askToStop: `
-        update ${s}.processes set stop = $2 where id = any($1::bigint[]) and stoppable and stop is null
-        returning id, pid, host, program`,
+        update ${s}.processes set stop = $2 where id = $1 and stoppable and stop is null returning pid, host, program`,
       remove: `
         delete from ${s}.processes
         where id = $1 and (id = $2::bigint or (place = $3 and place <> '') or seen_at <= ${s}.clock($4) - ${SEEN_RECENTLY_MS})
@@ -195,26 +190,25 @@ export class Processes implements ProcessStore {
     if (!this.#parts.pooled) await this.#setBackendIn(tx, self);
   }
 
-  async running(): Promise<Map<ProcessId | null, number>> {
-    return new Map(await this.#access.read<[ProcessId | null, number]>(this.#sql.running));
+  update(id: ProcessId, change: { works: readonly Works[] } | { stop: number }): Promise<boolean> {
+    if ("stop" in change) return this.#access.write("stop", (tx) => this.#askToStop(tx, id, change.stop));
+    return this.#access.write("announce", (tx) => this.#announce(tx, id, change.works));
   }
 
-  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
-    return this.#access.write("announce", async (tx) => {
-      if (id === this.self && this.#entry !== null) this.#entry.works = works;
-      if ((await tx.rows(this.#sql.announce, id, worksText(works))).length > 0) tx.wrote();
-      else if (id === this.self) await this.#beat(tx);
-    });
+  async #announce(tx: Tx, id: ProcessId, works: readonly Works[]): Promise<boolean> {
+    if (id === this.self && this.#entry !== null) this.#entry.works = works;
+    const isChanged = (await tx.rows(this.#sql.announce, id, worksText(works))).length > 0;
+    if (isChanged) tx.wrote();
+    else if (id === this.self) await this.#beat(tx);
+    return isChanged;
   }
 
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#access.write("stop", async (tx) => {
-      const asked = await tx.rows<[ProcessId, number, string, string]>(this.#sql.askToStop, listOf(ids), drain);
-      for (const [id, pid, host, program] of asked)
-        await runAsync(this.#parts.audit.record(tx, ...stopAsked(id, { pid, host, program }, drain)));
-      const there = new Set(asked.map(([id]) => id));
-      return ids.filter((id) => there.has(id));
-    });
+  async #askToStop(tx: Tx, id: ProcessId, drain: number): Promise<boolean> {
+    const [asked] = await tx.rows<[number, string, string]>(this.#sql.askToStop, id, drain);
+    if (asked === undefined) return false;
+    const [pid, host, program] = asked;
+    await runAsync(this.#parts.audit.record(tx, ...stopAsked(id, { pid, host, program }, drain)));
+    return true;
   }
 
   unregister(id: ProcessId): Promise<boolean> {

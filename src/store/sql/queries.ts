@@ -4,7 +4,7 @@ import type { JobFacts } from "../../core/jobs/explain.ts";
 import { matchesTexts, textsOf } from "../../core/jobs/filter.ts";
 import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
-import { type JobKey, parseGeneratedId } from "../../core/text/ids.ts";
+import { type JobKey, parseGeneratedId, type ProcessId } from "../../core/text/ids.ts";
 import { type Flag, isYes, type JobRow, readMeta, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
 import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
@@ -284,14 +284,16 @@ export class Queries implements QueryStore {
   *#overview(db: Reads): Script<JobOverview> {
     type Queue = { name: string | null; paused: Flag; now: number };
     const lanes = yield* this.#allLanes();
-    const [set, counted, oldest] = yield* together(
+    const [set, counted, running, oldest] = yield* together(
       db.all<Queue>(this.#sql.queues),
       db.all<LaneCount & Tallied>(this.#sql.counted),
+      db.all<{ holder: ProcessId | null; jobs: number }>(this.#sql.running),
       db.all<{ lane: number; createdAt: number | null }>(this.#dialect.oldest, { lanes: lanes.map(({ id }) => id) }),
     );
     const read = {
       lanes,
       counted,
+      running: new Map(running.map(({ holder, jobs }) => [holder, jobs] as const)),
       set: new Map(set.flatMap(({ name, paused }) => (name === null ? [] : [[name, { paused: isYes(paused) }] as const]))),
       oldest: new Map(oldest.flatMap(({ lane, createdAt }) => (createdAt === null ? [] : [[lane, createdAt] as const]))),
     };
@@ -368,6 +370,7 @@ function statements(dialect: Dialect, { ready, suspect, waiting, running, unwant
       select lane, state, n, 0 as ended, 0 as since, 0 as fresh, 0 as before from (${unfinished}) as unfinished
       union all
       select lane, state, n, ended, since, fresh, before from ${table("tally")}`,
+    running: `select holder, count(*) as jobs from ${running} as running group by holder`,
     metas: `select key, meta from ${table("jobs")} where ${dialect.in("key", "bigint", ":keys")} and meta is not null`,
     queues: `select name, paused, :now as now from (select 1 as one) as always left join ${table("queues")} on true`,
   };

@@ -21,9 +21,9 @@ import {
   reclaimedBy,
   type RecoveredProcess,
   type Recovering,
+  type RecoveryHistory,
   type RecoveryPreview,
   type RecoveryStore,
-  type RecoveryTotals,
   reportOf,
   type StoredReport,
 } from "../recoveries.ts";
@@ -210,17 +210,17 @@ export class Recoveries implements RecoveryStore {
     return acknowledged;
   }
 
-  reports({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<StoredReport[]> {
-    return this.#access.read((db) => this.#reports.list(db, which, limit));
+  history({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory> {
+    return this.#access.read((db) => this.#history(db, which, limit));
   }
 
-  totals(): Promise<RecoveryTotals> {
-    return this.#access.read((db) => this.#totals(db));
-  }
-
-  *#totals(db: Reads): Script<RecoveryTotals> {
-    const [reclaimed, reports] = yield* together(this.#parts.recoveryLog.totals(db), this.#reports.totals(db));
-    return { ...reclaimed, reports };
+  *#history(db: Reads, which: "ended" | "all" | "open", limit: number): Script<RecoveryHistory> {
+    const [reports, reclaimed, sums] = yield* together(
+      this.#reports.list(db, which, limit),
+      this.#parts.recoveryLog.totals(db),
+      this.#reports.totals(db),
+    );
+    return { reports, totals: { ...reclaimed, reports: sums } };
   }
 
   preview(known: Known, expired: readonly ExpiredLease[]): Promise<RecoveryPreview> {

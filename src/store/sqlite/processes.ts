@@ -57,7 +57,6 @@ export class Processes implements ProcessStore {
         `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
          returning pid, host, program`,
       ),
-      running: db.prepare("select holder, count(*) as n from holdfast_jobs where state = 'running' group by holder"),
       isEntered: db.prepare("select 1 from holdfast_processes where id = ?"),
       // Its running jobs refer to the row until they are reclaimed.
       remove: db.prepare(
@@ -119,26 +118,20 @@ export class Processes implements ProcessStore {
     });
   }
 
-  running(): Promise<Map<ProcessId | null, number>> {
-    type Row = { holder: ProcessId | null; n: number };
-    return this.#access.read(() => new Map(this.#sql.running.all<Row>().map(({ holder, n }) => [holder, n])));
-  }
-
-  announce(id: ProcessId, works: readonly Works[]): Promise<void> {
+  update(id: ProcessId, change: { works: readonly Works[] } | { stop: number }): Promise<boolean> {
+    if ("stop" in change) return this.#access.write("stop", (tx) => this.#askToStop(tx, id, change.stop));
     return this.#access.write("announce", (tx) => {
-      if (this.#sql.announce.run(worksText(works), id) > 0) tx.wrote();
+      const isChanged = this.#sql.announce.run(worksText(change.works), id) > 0;
+      if (isChanged) tx.wrote();
+      return isChanged;
     });
   }
 
-  askToStop(ids: readonly ProcessId[], drain: number): Promise<ProcessId[]> {
-    return this.#access.write("stop", (tx) =>
-      ids.filter((id) => {
-        const [process] = this.#sql.askToStop.all<AskedProcess>({ id, drain });
-        if (process === undefined) return false;
-        runSync(this.#parts.audit.record(tx, ...stopAsked(id, process, drain)));
-        return true;
-      }),
-    );
+  #askToStop(tx: Tx, id: ProcessId, drain: number): boolean {
+    const [process] = this.#sql.askToStop.all<AskedProcess>({ id, drain });
+    if (process === undefined) return false;
+    runSync(this.#parts.audit.record(tx, ...stopAsked(id, process, drain)));
+    return true;
   }
 
   async unregister(id: ProcessId): Promise<boolean> {

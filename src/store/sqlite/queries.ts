@@ -20,7 +20,7 @@ export const QUERY_DIALECT: QueryDialect = {
   ready: READY,
   suspect: SUSPECT,
   waiting: "state = 'waiting'",
-  running: "(select lane from holdfast_jobs where state = 'running')",
+  running: "(select lane, holder from holdfast_jobs where state = 'running')",
   unwanted: `
     select job.lane, job.state, -count(*) from (${endedWithWork(DIALECT)}) as ended
     cross join holdfast_work as work on work.build = ended.key cross join holdfast_jobs as job on job.key = work.job

@@ -51,6 +51,7 @@ export class Maintenance implements MaintenanceStore {
   readonly #parts: Parts;
   readonly #access: Pick<StoreAccess, "now" | "read">;
   readonly #checkpoint: Checkpoint | null;
+  #keptBy: "thread" | "commits" = "commits";
   #isClosed = false;
 
   constructor(db: Connection, parts: Parts, access: Pick<StoreAccess, "now" | "read">) {
@@ -78,7 +79,12 @@ export class Maintenance implements MaintenanceStore {
     return isLong({ bytes }) ? await this.#wal(false) : null;
   }
 
-  leaveTo(whom: "thread" | "commits"): void {
+  get keptBy(): "thread" | "commits" {
+    return this.#keptBy;
+  }
+
+  set keptBy(whom: "thread" | "commits") {
+    this.#keptBy = whom;
     if (!this.#isClosed) this.#checkpoint?.leaveTo(whom);
   }
 
