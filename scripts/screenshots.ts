@@ -70,5 +70,5 @@ async function addHistory({ engine }: Holdfast): Promise<void> {
       minutes.push({ ...counts, queue, minute: now - i });
     }
   }
-  await engine.store.minutes.add(minutes, 0);
+  await engine.store.queues.addMinutes(minutes, 0);
 }

@@ -60,7 +60,7 @@ export class MinuteRecorder {
     );
     this.#counted.clear();
     try {
-      await this.#parts.store.minutes.add(minutes, this.#minute - KEPT_MINUTES);
+      await this.#parts.store.queues.addMinutes(minutes, this.#minute - KEPT_MINUTES);
     } catch (error) {
       this.#parts.log.warn("the counts of a minute could not be written, and are lost", describeError(error));
     }

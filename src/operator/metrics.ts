@@ -19,10 +19,10 @@ export async function metricsSnapshot(
     // What could not be read is no figure.
     overviewOf(hf, counted).then((seen) => (seen.unreadable.length > 0 ? null : seen)),
     ifReadable(async () => (await counted).queues),
-    ifReadable(() => store.minutes.read("totals")),
+    ifReadable(() => store.queues.minutes("totals")),
     ifReadable(async () => (await store.builds.list({ newest: true })).items),
     ifReadable(() => store.schedules.list()),
-    ifReadable(() => store.sinks.list()),
+    ifReadable(() => store.events.sinks()),
     ifReadable(() => hf.recovery.stats()),
     ifReadable(() => store.recoveries.history({ limit: 1 })),
     ifReadable(() => store.maintenance.gauge()),

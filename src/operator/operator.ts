@@ -186,7 +186,7 @@ export class Operator {
 
   /** What ended in the last minutes, by minute and queue. */
   minutes(last: number, of: { queue?: string; step?: number }): Promise<QueueMinute[]> {
-    return this.#engine.store.minutes.read({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
+    return this.#engine.store.queues.minutes({ from: Math.floor(this.now() / MINUTE_MS) - last + 1, ...of });
   }
 
   /** Limits that are in use, those that most jobs wait for first. */
@@ -325,7 +325,7 @@ export class Operator {
   }
 
   newestEvent(): Promise<number> {
-    return this.#engine.store.events.newest();
+    return this.#engine.store.events.position();
   }
 
   followEvents(on: OnEvent, options: { types?: string[] }, from: number): Subscription {
@@ -355,11 +355,11 @@ export class Operator {
   }
 
   sinks(): Promise<SinkView[]> {
-    return this.#engine.store.sinks.list();
+    return this.#engine.store.events.sinks();
   }
 
   forgetSink(name: string): Promise<boolean> {
-    return this.#engine.store.sinks.drop(name);
+    return this.#engine.store.events.dropSink(name);
   }
 
   auditEntries(query: AuditQuery): Promise<AuditEntry[]> {

@@ -98,7 +98,6 @@ const WAITED_FOR = [
   "locks",
   "schedules",
   "events",
-  "sinks",
 ] as const;
 
 /** Reports every call to a clock that is moved by hand. */

@@ -1,5 +1,6 @@
 import { isDeepStrictEqual } from "node:util";
 import type { QueueSettings } from "../core/jobs/claiming.ts";
+import type { QueueMinute } from "../core/jobs/minutes.ts";
 import type { Policy } from "../core/jobs/retry.ts";
 import type { Missed, Schedule } from "../core/jobs/schedule.ts";
 import { type Declaration, type SetQueue, type SetRule, SettingsView } from "../core/limits/settings.ts";
@@ -15,6 +16,17 @@ export interface QueueStore {
   setPaused(queue: string, paused: boolean): Promise<boolean>;
   /** Limits that are in use, by key; those that most jobs wait for first. */
   limits(limit: number): Promise<LimitUsage[]>;
+  /** Ended attempts: from this minute on, by minute and queue; or the totals of each queue. */
+  minutes(query: MinutesQuery | "totals"): Promise<QueueMinute[]>;
+  /** Adds what a worker counted, to the minutes and to the totals; removes minutes before `keepFrom`. */
+  addMinutes(minutes: readonly QueueMinute[], keepFrom: number): Promise<void>;
+}
+
+export interface MinutesQuery {
+  from: number;
+  queue?: string;
+  /** How many minutes are added up; a sum has the first of them. Default: 1. */
+  step?: number;
 }
 
 export interface LimitUsage {

@@ -10,9 +10,8 @@ import type { Next, Outcome, Policy, Reclaimed } from "../core/jobs/retry.ts";
 import type { Declaration } from "../core/limits/settings.ts";
 import type { AuditStore } from "./audit.ts";
 import type { BuildStore } from "./builds.ts";
-import type { EventStore, SinkStore } from "./events.ts";
+import type { EventStore } from "./events.ts";
 import type { DamageStore, MaintenanceStore } from "./maintenance.ts";
-import type { MinuteStore } from "./minutes.ts";
 import type { LockStore, QueueStore, ScheduleStore } from "./queues.ts";
 import type { QueryStore } from "./queries.ts";
 import type { ProcessStore } from "./processes.ts";
@@ -44,8 +43,6 @@ export interface Store {
   readonly locks: LockStore;
   readonly schedules: ScheduleStore;
   readonly events: EventStore;
-  readonly sinks: SinkStore;
-  readonly minutes: MinuteStore;
 
   /** Each job by itself; `whole`: all or none, and the answer to a refusal is that one alone. */
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]>;

@@ -65,7 +65,7 @@ test("events --follow continues with new events, without a gap, leaves nothing b
   const { code, stdout } = await running.ended;
   assert.equal(code, 0);
   assert.equal(stdout.trimEnd().split("\n").length, 2);
-  assert.deepEqual(await hf.engine.store.sinks.list(), []);
+  assert.deepEqual(await hf.engine.store.events.sinks(), []);
   assert.equal((await registeredProcesses(hf.engine.store.processes)).length, 1);
 });
 
@@ -75,7 +75,7 @@ test("events sinks shows who is how far behind and why, and forget drops one", a
   const off = hf.events.subscribe(() => Promise.reject(new Error("mail is down")), { name: "mail" });
   await hf.queues.pause("another");
   await sink(hf, "mail", ({ failures }) => failures > 0);
-  await hf.engine.store.sinks.open("idle", "file");
+  await hf.engine.store.events.position({ name: "idle", kind: "file" });
   const { sinks } = await place.json<{ sinks: { name: string; behind: number; error: string | null }[] }>(["events", "sinks"]);
   assert.deepEqual(
     sinks.map(({ name, behind, error }) => [name, behind, error]),
@@ -110,7 +110,7 @@ test("work delivers to the sinks of its config, from the config's folder; who on
   assert.match(readFileSync(join(own.folder, "events.jsonl"), "utf8"), /^{"seq":\d+,"type":"queue.paused",.*\n$/);
   await beside.queues.resume("something");
   await own.run(["status"]);
-  assert.equal((await beside.engine.store.sinks.list())[0]?.behind, 1);
+  assert.equal((await beside.engine.store.events.sinks())[0]?.behind, 1);
   await beside.close();
   await own.remove();
 });

@@ -89,7 +89,7 @@ export function auditCases(check: Check): void {
     await store.locks.acquire("nightly", "agent-1", "the token", 5_000);
     const nextAt = clock.now() + 60_000;
     const when = { cron: "0 * * * *", timezone: "UTC", missed: "once", within: null, overlap: true } as const;
-    await store.sinks.open("hook", "webhook");
+    await store.events.position({ name: "hook", kind: "webhook" });
     const { revision } = await store.schedules.save({ key: "hourly", ...when, template: newJob(), nextAt });
     const process = await store.processes.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
     await store.queues.setPaused("q", true);
@@ -99,7 +99,7 @@ export function auditCases(check: Check): void {
     await store.schedules.setPaused({ key: "hourly", revision }, nextAt + 1);
     await store.schedules.trigger("hourly");
     await store.schedules.remove("hourly");
-    await store.sinks.drop("hook");
+    await store.events.dropSink("hook");
     await store.processes.update(process, { stop: 9_000 });
     const lock = { holder: "agent-1", acquiredAt, expiresAt: acquiredAt + 5_000, stale: false };
     const named = { pid: 7, host: "here", program: "worker" };
@@ -212,7 +212,7 @@ export function auditCases(check: Check): void {
     assert.equal(await store.schedules.setPaused({ key: "paused" }, null), true);
     assert.equal(await store.schedules.remove("none"), false);
     assert.equal(await store.schedules.trigger("none"), null);
-    assert.equal(await store.sinks.drop("none"), false);
+    assert.equal(await store.events.dropSink("none"), false);
     assert.equal(await store.processes.update(await register(store), { stop: 1_000 }), false);
     assert.deepEqual(await auditHead(store), before);
   });

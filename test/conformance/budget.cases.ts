@@ -42,7 +42,7 @@ export function budgetCases(check: Check): void {
   check("what will never fit stops its queue, and is written into its build, without a word to others", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const [a, b, c] = (await parsing(store, at, ["a", "b", "c"])) as [Claimed, Claimed, Claimed];
-    const events = await store.events.newest();
+    const events = await store.events.position();
     const starts = [
       { ...a, estimate: dollars(100) },
       { ...b, estimate: dollars(600) },
@@ -53,7 +53,7 @@ export function budgetCases(check: Check): void {
     assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", "budget_precheck_block", dollars(600)]);
     assert.deepEqual(build.reserved, dollars(100));
     assert.equal(await isQueuePaused(store, at.build), true);
-    assert.equal(await store.events.newest(), events);
+    assert.equal(await store.events.position(), events);
     await settleItem(store, a, ended({ cost: dollars(501) }));
     assert.deepEqual(await store.work.begin(starts.slice(2)), ["pause"]);
     assert.equal((await seeBuild(store, at.build)).blocked, "budget_exceeded");

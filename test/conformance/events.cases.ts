@@ -10,9 +10,9 @@ const WEEK = 7 * 86_400_000;
 
 export function eventCases(check: Check): void {
   check("before anything happened there is nothing, and 0 is the newest", async ({ store }) => {
-    assert.equal(await store.events.newest(), 0);
+    assert.equal(await store.events.position(), 0);
     assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
-    assert.deepEqual(await store.sinks.list(), []);
+    assert.deepEqual(await store.events.sinks(), []);
   });
 
   check("events are listed in order, each with its time and a dedupe key of its own", async ({ store, clock }) => {
@@ -66,10 +66,10 @@ export function eventCases(check: Check): void {
     await store.enqueue([telling()]);
     const claimed = await claimOne(store);
     await takeBack(store, "stalled", claimed);
-    const before = await store.events.newest();
+    const before = await store.events.position();
     assert.deepEqual(await store.settle([{ job: claimed.job, fence: claimed.fence, outcome: SUCCEEDED }]), ["lost"]);
     assert.equal(await store.cancel("absent"), false);
-    assert.equal(await store.events.newest(), before);
+    assert.equal(await store.events.position(), before);
   });
 
   check("events are read from a place on, so many at a time, or the last of them, or some types only", async ({ store }) => {
@@ -80,7 +80,7 @@ export function eventCases(check: Check): void {
     assert.equal(await names({ limit: 2 }), "ab");
     assert.equal(await names({ limit: 2, after: first?.seq as number }), "bc");
     assert.equal(await names({ limit: 2, last: true }), "cd");
-    assert.equal(await names({ limit: 9, after: await store.events.newest() }), "");
+    assert.equal(await names({ limit: 9, after: await store.events.position() }), "");
     assert.equal(await names({ limit: 9, types: ["sink.forgotten"] }), "abcd");
     assert.equal(await names({ limit: 3, types: ["other", "sink.*"], last: true }), "bcd");
     assert.equal(await names({ limit: 9, types: ["*"] }), "abcd");
@@ -90,12 +90,12 @@ export function eventCases(check: Check): void {
 
   check("a new sink starts from now, one that is known keeps its place", async ({ store, clock }) => {
     await happens(store);
-    const start = await store.sinks.open("s", "file");
-    assert.equal(start, await store.events.newest());
+    const start = await store.events.position({ name: "s", kind: "file" });
+    assert.equal(start, await store.events.position());
     await happens(store);
     await happens(store);
-    assert.equal(await store.sinks.open("s", "webhook"), start);
-    const [view] = await store.sinks.list();
+    assert.equal(await store.events.position({ name: "s", kind: "webhook" }), start);
+    const [view] = await store.events.sinks();
     assert.deepEqual(view, {
       name: "s",
       kind: "webhook",
@@ -114,9 +114,13 @@ export function eventCases(check: Check): void {
   check(
     "a sink that is opened in the turn of an event gets what comes after it in that turn, and not what came before",
     async ({ store }) => {
-      await store.sinks.open("before", "x");
-      await store.sinks.open("after", "x");
-      const [, cursor] = await Promise.all([store.sinks.drop("before"), store.sinks.open("s", "x"), store.sinks.drop("after")]);
+      await store.events.position({ name: "before", kind: "x" });
+      await store.events.position({ name: "after", kind: "x" });
+      const [, cursor] = await Promise.all([
+        store.events.dropSink("before"),
+        store.events.position({ name: "s", kind: "x" }),
+        store.events.dropSink("after"),
+      ]);
       const told = await store.events.page({ after: cursor as number, limit: 10 });
       assert.deepEqual(
         told.map(({ data }) => data),
@@ -126,40 +130,44 @@ export function eventCases(check: Check): void {
   );
 
   check("the newest is as of the call: what is handed in after it comes after it", async ({ store }) => {
-    await store.sinks.open("before", "x");
-    await store.sinks.open("after", "x");
-    const [, newest] = await Promise.all([store.sinks.drop("before"), store.events.newest(), store.sinks.drop("after")]);
+    await store.events.position({ name: "before", kind: "x" });
+    await store.events.position({ name: "after", kind: "x" });
+    const [, newest] = await Promise.all([
+      store.events.dropSink("before"),
+      store.events.position(),
+      store.events.dropSink("after"),
+    ]);
     const told = await store.events.page({ after: newest as number, limit: 10 });
     assert.deepEqual(told.map(({ data }) => data).at(-1), { sink: "after" });
-    const last = store.events.newest();
-    await store.sinks.open("later", "x");
-    await store.sinks.drop("later");
+    const last = store.events.position();
+    await store.events.position({ name: "later", kind: "x" });
+    await store.events.dropSink("later");
     assert.equal((await store.events.page({ after: await last, limit: 10 })).length, 1);
   });
 
   check("one delivers at a time; who asks meanwhile learns how far that one is", async ({ store }) => {
     const [one, two] = await processes(store);
-    const start = await store.sinks.open("s", "x");
+    const start = await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const token = await taken(store, one);
     assert.deepEqual(await hold(store, two), { token: null, cursor: start });
     assert.deepEqual(await hold(store, one), { token: null, cursor: start }, "another one in the same process is another");
-    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
+    assert.equal(await store.events.deliver("s", token, { seq: seq, ttl: TTL }), true);
     assert.deepEqual(await hold(store, two), { token: null, cursor: seq });
     assert.deepEqual(await hold(store, one, token), { token, cursor: seq }, "by its token it is kept");
-    assert.equal((await store.sinks.list())[0]?.holder, one);
+    assert.equal((await store.events.sinks())[0]?.holder, one);
   });
 
   check("two who try at once: one gets it", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const got = await Promise.all([hold(store, one), hold(store, two), hold(store, one)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
 
   check("a deliverer whose time is over is replaced, and its late writes change nothing", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    const start = await store.sinks.open("s", "x");
+    const start = await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const old = await taken(store, one);
     pass(clock, TTL - 1);
@@ -167,34 +175,34 @@ export function eventCases(check: Check): void {
     pass(clock, 1);
     const token = await taken(store, two);
     assert.ok(token > old);
-    assert.equal(await store.sinks.update("s", old, { seq: seq, ttl: TTL }), false);
-    assert.equal(await store.sinks.update("s", old, { error: "boom", ttl: TTL }), false);
-    assert.equal(await store.sinks.update("s", old, null), false);
+    assert.equal(await store.events.deliver("s", old, { seq: seq, ttl: TTL }), false);
+    assert.equal(await store.events.deliver("s", old, { error: "boom", ttl: TTL }), false);
+    assert.equal(await store.events.deliver("s", old, null), false);
     assert.deepEqual(await hold(store, one, old), { token: null, cursor: start });
-    const [view] = await store.sinks.list();
+    const [view] = await store.events.sinks();
     assert.deepEqual([view?.cursor, view?.failures, view?.holder], [start, 0, two]);
-    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
+    assert.equal(await store.events.deliver("s", token, { seq: seq, ttl: TTL }), true);
   });
 
   check("a deliverer continues when its lease has expired but no other process replaced it", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const token = await taken(store, one);
     pass(clock, 10 * TTL);
     assert.deepEqual((await hold(store, one, token))?.token, token);
     pass(clock, 10 * TTL);
-    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), true);
+    assert.equal(await store.events.deliver("s", token, { seq: seq, ttl: TTL }), true);
   });
 
   check("delivering, failing and keeping it each prolong the time", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const token = await taken(store, one);
     const acts = [
-      () => store.sinks.update("s", token, { seq: seq, ttl: TTL }),
-      () => store.sinks.update("s", token, { error: "boom", ttl: TTL }),
+      () => store.events.deliver("s", token, { seq: seq, ttl: TTL }),
+      () => store.events.deliver("s", token, { error: "boom", ttl: TTL }),
       () => hold(store, one, token),
     ];
     for (const act of acts) {
@@ -207,17 +215,17 @@ export function eventCases(check: Check): void {
 
   check("a deliverer whose process is gone is replaced at once", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const old = await taken(store, one);
     await store.processes.unregister(one);
     await taken(store, two);
-    assert.equal(await store.sinks.update("s", old, { seq: seq, ttl: TTL }), false);
+    assert.equal(await store.events.deliver("s", old, { seq: seq, ttl: TTL }), false);
   });
 
   check("a clock that was set back does not make a process wait longer than the time to live", async ({ store, clock }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     await taken(store, one);
     pass(clock, -3_600_000);
     await taken(store, two);
@@ -225,53 +233,53 @@ export function eventCases(check: Check): void {
 
   check("a deliverer that leaves makes room at once", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const token = await taken(store, one);
-    assert.equal(await store.sinks.update("s", token, null), true);
-    assert.equal(await store.sinks.update("s", token, null), false);
-    assert.equal(await store.sinks.update("s", token, { seq: seq, ttl: TTL }), false, "what it left is not its own any more");
+    assert.equal(await store.events.deliver("s", token, null), true);
+    assert.equal(await store.events.deliver("s", token, null), false);
+    assert.equal(await store.events.deliver("s", token, { seq: seq, ttl: TTL }), false, "what it left is not its own any more");
     await taken(store, two);
   });
 
   check("a place never goes back", async ({ store }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seqs = [await happens(store), await happens(store)] as const;
     const token = await taken(store, one);
-    await store.sinks.update("s", token, { seq: seqs[1], ttl: TTL });
-    await store.sinks.update("s", token, { seq: seqs[0], ttl: TTL });
-    assert.equal((await store.sinks.list())[0]?.cursor, seqs[1]);
+    await store.events.deliver("s", token, { seq: seqs[1], ttl: TTL });
+    await store.events.deliver("s", token, { seq: seqs[0], ttl: TTL });
+    assert.equal((await store.events.sinks())[0]?.cursor, seqs[1]);
   });
 
   check("failures are counted with the last error, until something is delivered", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     const token = await taken(store, one);
-    await store.sinks.update("s", token, { error: "first", ttl: TTL });
+    await store.events.deliver("s", token, { error: "first", ttl: TTL });
     pass(clock, 1_000);
-    await store.sinks.update("s", token, { error: "second", ttl: TTL });
+    await store.events.deliver("s", token, { error: "second", ttl: TTL });
     const told = async () => {
-      const [view] = await store.sinks.list();
+      const [view] = await store.events.sinks();
       return [view?.failures, view?.error, view?.failedAt, view?.deliveredAt];
     };
     assert.deepEqual(await told(), [2, "second", clock.now(), null]);
-    await store.sinks.update("s", token, { seq: seq, ttl: TTL });
+    await store.events.deliver("s", token, { seq: seq, ttl: TTL });
     assert.deepEqual(await told(), [0, null, null, clock.now()]);
   });
 
   check("a sink that is forgotten loses its cursor, and its deliverer is notified", async ({ store }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const token = await taken(store, one);
-    assert.equal(await store.sinks.drop("s"), true);
-    assert.equal(await store.sinks.drop("s"), false);
+    assert.equal(await store.events.dropSink("s"), true);
+    assert.equal(await store.events.dropSink("s"), false);
     assert.equal(await hold(store, one, token), null);
     const seq = await happens(store);
-    assert.equal(await store.sinks.open("s", "x"), seq, "it starts anew");
+    assert.equal(await store.events.position({ name: "s", kind: "x" }), seq, "it starts anew");
     assert.equal(
-      await store.sinks.update("s", token, { seq: seq + 1, ttl: TTL }),
+      await store.events.deliver("s", token, { seq: seq + 1, ttl: TTL }),
       false,
       "an old token is worth nothing in its new life",
     );
@@ -280,14 +288,14 @@ export function eventCases(check: Check): void {
 
   check("who is refused, or has nothing to do, writes nothing", async ({ store }) => {
     const [one, two] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const other = ((await taken(store, one)) + 1) as Fence;
     const changes = await changesDuring(store, async () => {
       await hold(store, two);
       await hold(store, two, other);
-      await store.sinks.open("s", "x");
-      await store.sinks.update("s", other, { seq: 1, ttl: TTL });
-      await store.sinks.drop("absent");
+      await store.events.position({ name: "s", kind: "x" });
+      await store.events.deliver("s", other, { seq: 1, ttl: TTL });
+      await store.events.dropSink("absent");
       await store.events.trim({ olderThan: WEEK, limit: 100 });
     });
     assert.deepEqual(changes, []);
@@ -295,25 +303,25 @@ export function eventCases(check: Check): void {
 
   check("only what every sink has passed and what is old is trimmed, in steps", async ({ store, clock }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
-    await store.sinks.open("slow", "x");
+    await store.events.position({ name: "s", kind: "x" });
+    await store.events.position({ name: "slow", kind: "x" });
     const seqs: number[] = [];
     for (let i = 0; i < 5; i++) seqs.push(await happens(store));
     const trim = (limit = 100) => store.events.trim({ olderThan: WEEK, limit });
     const left = async () => (await store.events.page({ after: 0, limit: 100 })).map(({ seq }) => seq);
 
     const token = await taken(store, one);
-    await store.sinks.update("s", token, { seq: seqs[4] as number, ttl: TTL });
+    await store.events.deliver("s", token, { seq: seqs[4] as number, ttl: TTL });
     pass(clock, WEEK + 1);
     assert.equal(await trim(), 0, "the slow one needs them all");
     const slow = (await hold(store, one, null, "slow"))?.token as Fence;
-    await store.sinks.update("slow", slow, { seq: seqs[3] as number, ttl: TTL });
+    await store.events.deliver("slow", slow, { seq: seqs[3] as number, ttl: TTL });
     const young = await happens(store);
     assert.equal(await trim(3), 3);
     assert.deepEqual(await left(), [seqs[3], seqs[4], young]);
     assert.equal(await trim(3), 1);
-    await store.sinks.update("slow", slow, { seq: young, ttl: TTL });
-    await store.sinks.update("s", token, { seq: young, ttl: TTL });
+    await store.events.deliver("slow", slow, { seq: young, ttl: TTL });
+    await store.events.deliver("s", token, { seq: young, ttl: TTL });
     assert.equal(await trim(3), 1);
     assert.deepEqual(await left(), [young], "what is young stays, to look back at");
     assert.equal(await trim(3), 0);
@@ -324,7 +332,7 @@ export function eventCases(check: Check): void {
     pass(clock, WEEK + 1);
     assert.equal(await store.events.trim({ olderThan: WEEK, limit: 100 }), 1);
     assert.deepEqual(await store.events.page({ after: 0, limit: 10 }), []);
-    assert.equal(await store.events.newest(), newest);
+    assert.equal(await store.events.position(), newest);
     assert.ok((await happens(store)) > newest);
   });
 
@@ -340,21 +348,21 @@ export function eventCases(check: Check): void {
 
   check.shared("events, places and failures persist", async ({ store, reopen }) => {
     const [one] = await processes(store);
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const seq = await happens(store);
     await happens(store);
     const token = await taken(store, one);
-    await store.sinks.update("s", token, { seq: seq, ttl: TTL });
-    await store.sinks.update("s", token, { error: "boom", ttl: TTL });
-    const before = [await store.events.page({ after: 0, limit: 10 }), await store.sinks.list()];
+    await store.events.deliver("s", token, { seq: seq, ttl: TTL });
+    await store.events.deliver("s", token, { error: "boom", ttl: TTL });
+    const before = [await store.events.page({ after: 0, limit: 10 }), await store.events.sinks()];
     const again = await reopen();
-    assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.sinks.list()], before);
+    assert.deepEqual([await again.events.page({ after: 0, limit: 10 }), await again.events.sinks()], before);
   });
 
   check.shared("a deliverer in another process is seen, and two never have the same sink", async ({ store, another }) => {
     const other = await another();
     const [one, two] = [await register(store), await register(other)];
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const got = await Promise.all([hold(store, one), hold(other, two)]);
     assert.equal(got.filter((answer) => answer?.token !== null).length, 1);
   });
@@ -368,9 +376,9 @@ function telling(): NewJob {
 
 /** An operator's act that is always told: something to deliver. */
 async function happens(store: Store, name = "something"): Promise<number> {
-  await store.sinks.open(name, "test");
-  await store.sinks.drop(name);
-  return store.events.newest();
+  await store.events.position({ name, kind: "test" });
+  await store.events.dropSink(name);
+  return store.events.position();
 }
 
 async function processes(store: Store): Promise<[ProcessId, ProcessId]> {
@@ -378,7 +386,7 @@ async function processes(store: Store): Promise<[ProcessId, ProcessId]> {
 }
 
 function hold(store: Store, holder: ProcessId, token: Fence | null = null, name = "s") {
-  return store.sinks.hold(name, { holder, ttl: TTL, token });
+  return store.events.hold(name, { holder, ttl: TTL, token });
 }
 
 async function taken(store: Store, holder: ProcessId): Promise<Fence> {

@@ -59,7 +59,7 @@ export function jobEventCases(check: Check): void {
     check(`a job that ${what} tells it once`, async ({ store }) => {
       await store.queues.declare([TOLD]);
       const held = await running(store, { policy: { crashes: 1 } });
-      const before = await store.events.newest();
+      const before = await store.events.position();
       await act(store, held);
       const events = (await store.events.page({ after: before, limit: 10 })).filter(({ job }) => job === held.id);
       assert.deepEqual(typesOf(events), types);
@@ -140,24 +140,24 @@ export function jobEventCases(check: Check): void {
   check("what is undone, refused or a duplicate tells nothing", async ({ store }) => {
     await store.queues.declare([TOLD]);
     const [id] = (await add(store, { id: "one", key: "k" })) as [string];
-    const before = await store.events.newest();
+    const before = await store.events.position();
     const [good, bad] = await Promise.allSettled([store.cancel("absent"), store.enqueue([newJob(), badJob()])]);
     assert.deepEqual([good.status, bad.status], ["fulfilled", "rejected"]);
     await store.enqueue([newJob({ id: "one" }), newJob({ key: "k" }), newJob({ after: ["absent"] })]);
     await store.enqueue([newJob(), newJob({ after: ["absent"] })], { whole: true });
     assert.equal(await store.retry(id), false);
-    assert.equal(await store.events.newest(), before);
+    assert.equal(await store.events.position(), before);
   });
 
   check.inProcess("what is undone with the caller's own transaction tells nothing", async ({ store }) => {
     await store.queues.declare([TOLD]);
-    const before = await store.events.newest();
+    const before = await store.events.position();
     const undone = store.transact((handle) => {
       store.enqueueWithin(handle, [newJob()]);
       throw new Error("no");
     });
     await assert.rejects(undone, /no/);
-    assert.equal(await store.events.newest(), before);
+    assert.equal(await store.events.position(), before);
   });
 
   check.inProcess("a job that is added in the caller's own transaction has its event in that transaction", async ({ store }) => {

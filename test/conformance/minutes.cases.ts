@@ -10,25 +10,25 @@ function minuteOf(queue: string, minute: number, attempts: number): QueueMinute 
 
 export function minuteCases(check: Check): void {
   check("the counts of a minute add up over workers, and to the total of their queue", async ({ store }) => {
-    await store.minutes.add([minuteOf("mail", 100, 2), minuteOf("pdf", 100, 1)], 0);
-    await store.minutes.add([minuteOf("mail", 100, 3)], 0);
-    await store.minutes.add([minuteOf("mail", 101, 4)], 0);
-    assert.deepEqual(await store.minutes.read({ from: 100 }), [
+    await store.queues.addMinutes([minuteOf("mail", 100, 2), minuteOf("pdf", 100, 1)], 0);
+    await store.queues.addMinutes([minuteOf("mail", 100, 3)], 0);
+    await store.queues.addMinutes([minuteOf("mail", 101, 4)], 0);
+    assert.deepEqual(await store.queues.minutes({ from: 100 }), [
       minuteOf("mail", 100, 5),
       minuteOf("pdf", 100, 1),
       minuteOf("mail", 101, 4),
     ]);
-    assert.deepEqual(await store.minutes.read({ from: 101, queue: "mail" }), [minuteOf("mail", 101, 4)]);
-    assert.deepEqual(await store.minutes.read({ from: 101, queue: "pdf" }), []);
-    assert.deepEqual(await store.minutes.read("totals"), [minuteOf("mail", 0, 9), minuteOf("pdf", 0, 1)]);
+    assert.deepEqual(await store.queues.minutes({ from: 101, queue: "mail" }), [minuteOf("mail", 101, 4)]);
+    assert.deepEqual(await store.queues.minutes({ from: 101, queue: "pdf" }), []);
+    assert.deepEqual(await store.queues.minutes("totals"), [minuteOf("mail", 0, 9), minuteOf("pdf", 0, 1)]);
   });
 
   check("minutes are added up by steps", async ({ store }) => {
-    await store.minutes.add(
+    await store.queues.addMinutes(
       [minuteOf("mail", 119, 1), minuteOf("mail", 120, 2), minuteOf("mail", 179, 3), minuteOf("pdf", 150, 4)],
       0,
     );
-    assert.deepEqual(await store.minutes.read({ from: 100, step: 60 }), [
+    assert.deepEqual(await store.queues.minutes({ from: 100, step: 60 }), [
       minuteOf("mail", 60, 1),
       minuteOf("mail", 120, 5),
       minuteOf("pdf", 120, 4),
@@ -36,15 +36,15 @@ export function minuteCases(check: Check): void {
   });
 
   check("old minutes are removed, and the totals stay", async ({ store }) => {
-    await store.minutes.add([minuteOf("mail", 100, 1)], 0);
-    await store.minutes.add([minuteOf("mail", 200, 1)], 150);
-    assert.deepEqual(await store.minutes.read({ from: 0 }), [minuteOf("mail", 200, 1)]);
-    assert.deepEqual(await store.minutes.read("totals"), [minuteOf("mail", 0, 2)]);
+    await store.queues.addMinutes([minuteOf("mail", 100, 1)], 0);
+    await store.queues.addMinutes([minuteOf("mail", 200, 1)], 150);
+    assert.deepEqual(await store.queues.minutes({ from: 0 }), [minuteOf("mail", 200, 1)]);
+    assert.deepEqual(await store.queues.minutes("totals"), [minuteOf("mail", 0, 2)]);
   });
 
   check("two workers that write the same minutes at once lose none", async ({ store }) => {
     const both = [minuteOf("a", 7, 1), minuteOf("b", 7, 1)];
-    await Promise.all(Array.from({ length: 8 }, (_, i) => store.minutes.add(i % 2 === 0 ? both : both.toReversed(), 0)));
-    assert.deepEqual(await store.minutes.read("totals"), [minuteOf("a", 0, 8), minuteOf("b", 0, 8)]);
+    await Promise.all(Array.from({ length: 8 }, (_, i) => store.queues.addMinutes(i % 2 === 0 ? both : both.toReversed(), 0)));
+    assert.deepEqual(await store.queues.minutes("totals"), [minuteOf("a", 0, 8), minuteOf("b", 0, 8)]);
   });
 }

@@ -495,7 +495,7 @@ export function recoveryCases(check: Check): void {
     for (const write of writes) await assert.rejects(async () => write(), refusal, String(write));
     assert.equal((await see(store, id as string)).state, "pending");
     assert.equal((await countJobs(store.queries)).pending, 1);
-    assert.equal(typeof (await store.events.newest()), "number");
+    assert.equal(typeof (await store.events.position()), "number");
     store.hooks.refuseWrites = null;
     assert.equal(await store.cancel(id as string), true);
   });

@@ -122,20 +122,20 @@ wherever((stage, place) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a file"] as NonNullable<(typeof OUTLETS)[string]>);
       const child = scene.start("deliverer", { ...outlet.told, point: `sink:${moment}` });
       assert.equal((await child.end()).signal, "SIGKILL", child.stderr);
-      assert.equal((await hf.engine.store.sinks.list()).length, moment === "committed" ? 1 : 0);
+      assert.equal((await hf.engine.store.events.sinks()).length, moment === "committed" ? 1 : 0);
       const { id } = await hf.enqueue(telling, 1);
       await start(scene, outlet);
       await hf.enqueue(telling, 2);
       await delivered(hf, outlet.name);
       const got = linesOf(join(scene.folder, "events.jsonl")) as Event[];
       assert.equal(got.filter(({ job }) => job === id).length, moment === "committed" ? 1 : 0, "from its first commit on");
-      assert.equal(got.at(-1)?.seq, await hf.engine.store.events.newest());
+      assert.equal(got.at(-1)?.seq, await hf.engine.store.events.position());
     });
 
     test(`a deliverer killed at trim:${moment} removes all old events or none, and no event that a sink still needs`, async (t) => {
       const { scene, outlet, hf } = await stageFor(stage, t, OUTLETS["a subscriber"] as NonNullable<(typeof OUTLETS)[string]>);
       await hf.enqueueMany(telling, [1, 2]);
-      await hf.engine.store.sinks.open(outlet.name, "subscriber");
+      await hf.engine.store.events.position({ name: outlet.name, kind: "subscriber" });
       await hf.enqueueMany(telling, [3, 4]);
       await scene.backdate(8 * 86_400_000);
       const child = scene.start("deliverer", { ...outlet.told, point: `trim:${moment}` });
@@ -196,7 +196,7 @@ wherever((stage, place) => {
           }
         };
         // From the first event on.
-        for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.sinks.open(name, "test");
+        for (const name of ["hook", "file", "subscriber"]) await hf.engine.store.events.position({ name, kind: "test" });
         await Promise.all([keepKilling(), keepKilling(), produce()]);
         server.answer = () => ({ status: 204 });
         await scene.start("deliverer", told).next("ready");
@@ -222,7 +222,7 @@ async function start(scene: Scene, outlet: Outlet, more: object = {}): Promise<C
 }
 
 async function behind(hf: Holdfast, { name }: Outlet): Promise<number> {
-  return (await hf.engine.store.sinks.list()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
+  return (await hf.engine.store.events.sinks()).find((sink) => sink.name === name)?.behind ?? Number.NaN;
 }
 
 /** Everything that happened has arrived; for the first time in order; and again only under its own dedupe key. */

@@ -159,8 +159,8 @@ async function acts(store: Store, random: Random): Promise<void> {
     () => store.schedules.setPaused({ key: name }, null),
     () => store.schedules.trigger(name),
     () => store.schedules.remove(name),
-    () => store.sinks.open(name, "file"),
-    () => store.sinks.drop(name),
+    () => store.events.position({ name, kind: "file" }),
+    () => store.events.dropSink(name),
     () => store.queues.setPaused(name, true),
     () => store.queues.setPaused(name, false),
   ];

@@ -81,11 +81,11 @@ describe("a database that has gone back", { skip: noServer }, () => {
 
   test("a deliverer of the time that was lost moves no place", async (t) => {
     const store = await opened(t, "power");
-    await store.sinks.open("s", "test");
+    await store.events.position({ name: "s", kind: "test" });
     const holder = await store.processes.register(PROCESS);
-    const hold = await store.sinks.hold("s", { holder, ttl: 60_000, token: null });
+    const hold = await store.events.hold("s", { holder, ttl: 60_000, token: null });
     await server.query("truncate holdfast.awake", url);
-    assert.equal(await store.sinks.update("s", hold?.token as Fence, { seq: 5, ttl: 60_000 }), false);
+    assert.equal(await store.events.deliver("s", hold?.token as Fence, { seq: 5, ttl: 60_000 }), false);
   });
 
   test("is noticed once, by the first process, also by a user's own transaction", async (t) => {

@@ -37,7 +37,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await quick.end();
     const first = await store.events.page({ after: 0, limit: 10 });
     assert.deepEqual(first.map(nameOf), ["quick"], "whatever else is open in this cluster");
-    assert.equal(await store.events.newest(), 1);
+    assert.equal(await store.events.position(), 1);
     await slow.end();
     const then = await store.events.page({ after: first[0]?.seq as number, limit: 10 });
     assert.deepEqual(then.map(nameOf), ["slow"], "though it was written first");
@@ -174,7 +174,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual((await store.events.page({ after: 0, limit: 5 })).map(nameOf), names.slice(0, 5));
     assert.deepEqual((await store.events.page({ after: 0, limit: 1, last: true })).map(nameOf), ["2499"]);
     assert.deepEqual((await store.events.page({ after: 0, limit: 9_999 })).map(nameOf), names);
-    assert.equal(await store.events.newest(), 2_500);
+    assert.equal(await store.events.position(), 2_500);
   });
 
   test("who finds nothing new, or is refused, writes nothing", async (t) => {
@@ -183,17 +183,17 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     await one.begin();
     await one.tell("one");
     await one.end();
-    await store.sinks.open("s", "x");
+    await store.events.position({ name: "s", kind: "x" });
     const by = { holder: await register(store), ttl: 30_000, token: null };
-    assert.ok((await store.sinks.hold("s", by))?.token);
+    assert.ok((await store.events.hold("s", by))?.token);
     const written = () => query("select n.xmin::text as trimmed, s.xmin::text as sink from $.trimmed as n, $.sinks as s");
     const before = await written();
     await store.events.page({ after: 1, limit: 10 });
     await store.events.page({ after: 0, limit: 10, types: ["test.*"] });
-    await store.events.newest();
-    await store.sinks.list();
-    await store.sinks.open("s", "x");
-    assert.equal((await store.sinks.hold("s", by))?.token, null);
+    await store.events.position();
+    await store.events.sinks();
+    await store.events.position({ name: "s", kind: "x" });
+    assert.equal((await store.events.hold("s", by))?.token, null);
     await store.events.trim({ olderThan: 86_400_000, limit: 10 });
     assert.deepEqual(await written(), before);
   });
@@ -215,7 +215,7 @@ describe("the outbox on PostgreSQL", { skip: noServer }, () => {
     const fragile = await startServer({ settings: { wal_writer_delay: "10s", synchronous_commit: "off" } });
     t.after(() => fragile.close());
     const { store } = await ground(t, fragile, { durability: "process" });
-    for (const [i, numbered] of [() => seqs(store), () => store.events.newest()].entries()) {
+    for (const [i, numbered] of [() => seqs(store), () => store.events.position()].entries()) {
       await happens(store);
       await numbered();
       const read = await store.events.page({ after: 0, limit: 10 });
@@ -291,10 +291,10 @@ async function storm(t: TestContext, server: PostgresServer, url: string, random
   /** Comes in at any time, and must get all that is committed from then on. */
   const join = async (reader: Store, name: string) => {
     while (!written.signal.aborted) {
-      const cursor = random() < 0.5 ? await reader.sinks.open(name, "test") : await reader.events.newest();
+      const cursor = random() < 0.5 ? await reader.events.position({ name, kind: "test" }) : await reader.events.position();
       const [first] = await reader.events.page({ after: cursor, limit: 1 });
       assert.ok(first === undefined || first.seq === cursor + 1, "numbers have no gaps");
-      await reader.sinks.drop(name);
+      await reader.events.dropSink(name);
       await maybeStall();
     }
   };
@@ -373,8 +373,8 @@ async function ground(
 
 /** An operator's act that is always told. */
 async function happens(store: Store): Promise<void> {
-  await store.sinks.open("something", "test");
-  await store.sinks.drop("something");
+  await store.events.position({ name: "something", kind: "test" });
+  await store.events.dropSink("something");
 }
 
 /**

@@ -6,8 +6,8 @@ import type { SinkView } from "../../src/store/events.ts";
 export async function happens(hf: Holdfast, ...names: string[]): Promise<void> {
   const { store } = hf.engine;
   for (const name of names) {
-    await store.sinks.open(name, "test");
-    await store.sinks.drop(name);
+    await store.events.position({ name, kind: "test" });
+    await store.events.dropSink(name);
   }
 }
 
@@ -26,7 +26,7 @@ export async function sink(hf: Holdfast, name: string, is: (view: SinkView) => b
   let last: object | undefined;
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const look = async () => {
-    const view = (await store.sinks.list()).find((one) => one.name === name);
+    const view = (await store.events.sinks()).find((one) => one.name === name);
     last = view;
     if (view !== undefined && is(view)) resolve();
   };

@@ -20,16 +20,16 @@ describe("a subscriber", () => {
     assert.deepEqual(got, await hf.engine.store.events.page({ after: 1, limit: 10 }));
     assert.match(got[0]?.dedupeKey ?? "", /^[0-9a-f]{64}$/);
     assert.equal(got[0]?.at, clock.now());
-    assert.deepEqual(await hf.engine.store.sinks.list(), [], "nothing is stored about it");
+    assert.deepEqual(await hf.engine.store.events.sinks(), [], "nothing is stored about it");
   });
 
   test("gets what is committed in the very turn after its subscribing", async (t) => {
     for (const options of [{}, { name: "durable" }]) {
       const { hf, clock } = await memory(t);
-      await hf.engine.store.sinks.open("a", "test");
+      await hf.engine.store.events.position({ name: "a", kind: "test" });
       const got: string[] = [];
       hf.events.subscribe((event) => void got.push(nameOf(event)), options);
-      void hf.engine.store.sinks.drop("a");
+      void hf.engine.store.events.dropSink("a");
       await clock.advance(0);
       assert.deepEqual(got, ["a"], JSON.stringify(options));
     }
@@ -82,7 +82,7 @@ describe("a subscriber", () => {
     await happens(hf, "a", "b");
     await clock.advance(0);
     assert.deepEqual(other, ["a", "b"]);
-    const [, picky] = await hf.engine.store.sinks.list();
+    const [, picky] = await hf.engine.store.events.sinks();
     assert.deepEqual([picky?.name, picky?.behind, picky?.failures, picky?.error], ["picky", 2, 1, "no, thanks"]);
     assert.deepEqual(logged[0]?.message, "delivering events failed; it is tried again");
 
@@ -96,7 +96,7 @@ describe("a subscriber", () => {
       const full = Math.min(300_000, 1_000 * 2 ** i);
       assert.ok(pause >= full / 2 && pause <= full, `pause ${i} is ${pause}`);
     }
-    assert.equal((await hf.engine.store.sinks.list())[1]?.failures, 0);
+    assert.equal((await hf.engine.store.events.sinks())[1]?.failures, 0);
   });
 
   for (const options of [{}, { name: "durable" }]) {
@@ -192,12 +192,12 @@ describe("a durable subscriber", () => {
     const off = hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "job", types: ["job.*"] });
     await happens(hf, "a", "b");
     await clock.advance("2s");
-    const [view] = await hf.engine.store.sinks.list();
+    const [view] = await hf.engine.store.events.sinks();
     assert.equal(view?.behind, 0);
     await happens(hf, "c");
     await clock.advance(0);
     await off();
-    assert.equal((await hf.engine.store.sinks.list())[0]?.behind, 0);
+    assert.equal((await hf.engine.store.events.sinks())[0]?.behind, 0);
     assert.deepEqual(got, []);
   });
 
@@ -281,10 +281,10 @@ describe("a durable subscriber", () => {
     two.events.subscribe(slow.run as () => Promise<void>, { name: "s" });
     await slow.called(1);
     assert.equal(nameOf(slow.calls[0]?.context as Event), "a", "it starts where the other's place is known to be");
-    const before = (await two.engine.store.sinks.list())[0]?.cursor;
+    const before = (await two.engine.store.events.sinks())[0]?.cursor;
     on.calls[0]?.end();
     await clock.advance("1s");
-    assert.equal((await two.engine.store.sinks.list())[0]?.cursor, before, "the late one's place is not written");
+    assert.equal((await two.engine.store.events.sinks())[0]?.cursor, before, "the late one's place is not written");
     assert.equal(on.calls.length, 1, "nor does it go on");
     slow.calls[0]?.end();
     await slow.called(2);
@@ -302,7 +302,7 @@ describe("a durable subscriber", () => {
     hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "s" });
     await happens(hf, "a");
     await clock.advance("1m");
-    await hf.engine.store.sinks.drop("s");
+    await hf.engine.store.events.dropSink("s");
     await clock.advance("1m");
     await happens(hf, "b");
     await clock.advance("1m");
@@ -310,7 +310,7 @@ describe("a durable subscriber", () => {
     await clock.advance("1m");
     assert.equal(got[0], "a");
     assert.equal(got.at(-1), "c");
-    assert.equal((await hf.engine.store.sinks.list())[0]?.behind, 0);
+    assert.equal((await hf.engine.store.events.sinks())[0]?.behind, 0);
   });
 });
 

@@ -32,7 +32,7 @@ describe("a file sink", () => {
     const { hf, clock, logged } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a");
     await sink(hf, "out", ({ failures }) => failures === 1);
-    assert.match((await hf.engine.store.sinks.list())[0]?.error ?? "", /^The file cannot be written: ENOENT/);
+    assert.match((await hf.engine.store.events.sinks())[0]?.error ?? "", /^The file cannot be written: ENOENT/);
     mkdirSync(join(path, ".."));
     await happens(hf, "b");
     await clock.advance("1s");
@@ -180,7 +180,7 @@ describe("a webhook", () => {
     await server.until(() => ["one", "two", "three"].every((id) => types(id).length === 3));
     for (const id of ["one", "two", "three"]) assert.deepEqual(types(id), whole);
     assert.deepEqual(types("bad"), ["job.enqueued"]);
-    const [view] = await hf.engine.store.sinks.list();
+    const [view] = await hf.engine.store.events.sinks();
     assert.equal(view?.behind, 12, "the place stays before the refused event, so that a crash loses nothing");
     isWell = true;
     await clock.advance("100ms");
@@ -235,11 +235,11 @@ describe("a webhook", () => {
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
     // An operator forgets the sink: the process finds out when it writes the refusal down.
     server.answer = async () => {
-      await hf.engine.store.sinks.drop("hook");
+      await hf.engine.store.events.dropSink("hook");
       return { status: 500 };
     };
     await hf.enqueueMany(told, [1, 2, 3]);
-    while ((await hf.engine.store.sinks.list()).length === 0 || server.received.length === 0)
+    while ((await hf.engine.store.events.sinks()).length === 0 || server.received.length === 0)
       await new Promise((resolve) => setImmediate(resolve));
     for (let turn = 0; turn < 50; turn++) await new Promise((resolve) => setImmediate(resolve));
     assert.equal(server.received.length, 1);
@@ -313,7 +313,7 @@ describe("a webhook", () => {
     await server.stop();
     await clock.advance("1s");
     await sink(hf, "hook", ({ error }) => error === `${url} cannot be reached: ECONNREFUSED.`);
-    const told = JSON.stringify([logged, await hf.engine.store.sinks.list()]);
+    const told = JSON.stringify([logged, await hf.engine.store.events.sinks()]);
     assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is printed");
   });
 
@@ -323,7 +323,7 @@ describe("a webhook", () => {
     });
     await happens(hf, "a");
     await sink(hf, "hook", ({ error }) => error === "http://127.0.0.1:9 cannot be reached: bad port.");
-    const told = JSON.stringify([logged, await hf.engine.store.sinks.list()]);
+    const told = JSON.stringify([logged, await hf.engine.store.events.sinks()]);
     assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is printed");
   });
 
@@ -409,8 +409,8 @@ describe("sinks", () => {
     await second.close();
     await happens(third, "b");
     assert.deepEqual(linesOf(join(dir, "out")).map(nameOf), ["a"]);
-    assert.equal((await third.engine.store.sinks.list())[0]?.behind, 1);
-    assert.equal((await third.engine.store.sinks.list())[0]?.holder, null);
+    assert.equal((await third.engine.store.events.sinks())[0]?.behind, 1);
+    assert.equal((await third.engine.store.events.sinks())[0]?.holder, null);
   });
 
   test("of one name in two processes get each event once", async (t) => {

@@ -100,7 +100,7 @@ export class DurablePosition implements DeliveryPosition {
   }
 
   async open(): Promise<void> {
-    this.#cursor = this.#stored = await this.#parts.store.sinks.open(this.#parts.name, this.#parts.kind);
+    this.#cursor = this.#stored = await this.#parts.store.events.position({ name: this.#parts.name, kind: this.#parts.kind });
   }
 
   async acquire(): Promise<boolean> {
@@ -135,7 +135,7 @@ export class DurablePosition implements DeliveryPosition {
   async recordFailure(error: string): Promise<void> {
     const token = this.#token;
     if (token === null) return;
-    if (await this.#parts.store.sinks.update(this.#parts.name, token, { error, ttl: RIGHT_TTL_MS }))
+    if (await this.#parts.store.events.deliver(this.#parts.name, token, { error, ttl: RIGHT_TTL_MS }))
       this.#confirmedAt = this.#parts.clock.monotonic();
     else this.#lose();
   }
@@ -151,13 +151,13 @@ export class DurablePosition implements DeliveryPosition {
     this.#cancelSkippedSave?.();
     this.advance(this.#cursor);
     await this.flush();
-    if (this.#token !== null) await this.#parts.store.sinks.update(this.#parts.name, this.#token, null);
+    if (this.#token !== null) await this.#parts.store.events.deliver(this.#parts.name, this.#token, null);
     this.#token = null;
   }
 
   async #hold(): Promise<boolean> {
     const before = this.#parts.clock.monotonic();
-    const held = await this.#parts.store.sinks.hold(this.#parts.name, {
+    const held = await this.#parts.store.events.hold(this.#parts.name, {
       holder: this.#parts.self,
       ttl: RIGHT_TTL_MS,
       token: this.#token,
@@ -183,7 +183,7 @@ export class DurablePosition implements DeliveryPosition {
       this.#renewal = null;
       const token = this.#token;
       if (token === null) return;
-      void this.#parts.store.sinks
+      void this.#parts.store.events
         .hold(this.#parts.name, { holder: this.#parts.self, ttl: RIGHT_TTL_MS, token })
         .then((held) => {
           if (this.#token !== token) return;
@@ -202,7 +202,7 @@ export class DurablePosition implements DeliveryPosition {
       while (this.#token !== null && this.#stored < this.#cursor) {
         const seq = this.#cursor;
         const token = this.#token;
-        if (await this.#parts.store.sinks.update(this.#parts.name, token, { seq, ttl: RIGHT_TTL_MS })) {
+        if (await this.#parts.store.events.deliver(this.#parts.name, token, { seq, ttl: RIGHT_TTL_MS })) {
           this.#stored = seq;
           this.#confirmedAt = this.#parts.clock.monotonic();
         } else if (this.#token === token) this.#lose();

@@ -65,7 +65,7 @@ export class Relays {
     const subscriber = new Subscriber(on);
     const position =
       name === undefined
-        ? new TransientPosition(() => (from === undefined ? store.events.newest() : Promise.resolve(from)))
+        ? new TransientPosition(() => (from === undefined ? store.events.position() : Promise.resolve(from)))
         : this.#positionOf(name, subscriber.kind);
     const relay = new Relay({ store, clock, log, name: name ?? "a subscriber", position, sink: subscriber, types });
     if (name !== undefined) this.#subscribers.add(name);

@@ -39,7 +39,7 @@ import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commi
 import { UserTransactions } from "./transactions/user-transaction.ts";
 import type { Queries } from "../sql/queries.ts";
 import { ChangeFeed } from "./change-feed.ts";
-import type { EventLog, Sinks } from "../sql/events.ts";
+import type { EventLog } from "../sql/events.ts";
 import type { Processes } from "./processes.ts";
 import type { Queues, Schedules } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";
@@ -83,8 +83,6 @@ export class PostgresStore implements Store {
   readonly locks: Locks;
   readonly schedules: Schedules;
   readonly events: EventLog;
-  readonly sinks: Sinks;
-  readonly minutes: StoreParts["minutes"];
   readonly #opened: OpenedPostgres;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
@@ -145,8 +143,6 @@ export class PostgresStore implements Store {
     this.locks = parts.locks;
     this.schedules = parts.schedules;
     this.events = parts.events;
-    this.sinks = parts.sinks;
-    this.minutes = parts.minutes;
     const name = options.schema ?? "holdfast";
     this.maintenance = new Maintenance(s, { access, time, address: writer.address, name });
     this.damage = new Damage(reader.rows, s);

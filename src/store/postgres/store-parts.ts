@@ -2,11 +2,10 @@ import { Attempts } from "../sql/attempts.ts";
 import { Audit, type AuditGuards, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
 import { Dependents } from "../sql/dependents.ts";
-import { EventLog, Sinks } from "../sql/events.ts";
+import { EventLog } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
 import { Cancel, Operate } from "../sql/operate.ts";
 import { Retention } from "../sql/retention.ts";
-import { Minutes } from "../sql/minutes.ts";
 import { Notes } from "../sql/notes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
@@ -91,9 +90,7 @@ export function storeParts(
     schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
     queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
     queues: new Queues(dialect, { settings, audit }, scripts),
-    events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId }, scripts),
-    minutes: new Minutes(dialect, scripts),
-    sinks: new Sinks(dialect, { audit, numbers }, scripts),
+    events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId, audit }, scripts),
     auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
     work: new Work(dialect, { batches, hooks, guards }, scripts),
     recoveries: new Recoveries(dialect, recovered, scripts),

@@ -7,7 +7,6 @@ import {
   type EventRow,
   type EventStore,
   type SinkHold,
-  type SinkStore,
   type SinkView,
   toEvent,
 } from "../events.ts";
@@ -46,15 +45,32 @@ export async function readNumbered<Row extends Looked>(numbers: EventNumbers, re
   return read();
 }
 
+interface Parts {
+  numbers: EventNumbers;
+  guard: EventGuard;
+  databaseId: string;
+  audit: Audit;
+}
+
+interface Claim {
+  holder: ProcessId;
+  ttl: number;
+  token: Fence | null;
+}
+
+interface Cursor {
+  cursor: number;
+}
+
 export class EventLog implements EventStore {
   readonly #access: Access;
-  readonly #parts: { numbers: EventNumbers; guard: EventGuard; databaseId: string };
-  readonly #sql: ReturnType<typeof statements>;
+  readonly #parts: Parts;
+  readonly #sql: ReturnType<typeof statements> & ReturnType<typeof sinkStatements>;
 
-  constructor(dialect: Dialect, parts: { numbers: EventNumbers; guard: EventGuard; databaseId: string }, access: Access) {
+  constructor(dialect: Dialect, parts: Parts, access: Access) {
     this.#access = access;
     this.#parts = parts;
-    this.#sql = statements(dialect, parts);
+    this.#sql = { ...statements(dialect, parts), ...sinkStatements(dialect, parts.numbers) };
   }
 
   async page(query: EventQuery): Promise<Event[]> {
@@ -78,10 +94,6 @@ export class EventLog implements EventStore {
     return this.#access.read((db) => db.all<PageRow>(sql, params));
   }
 
-  newest(): Promise<number> {
-    return this.#parts.numbers.newestNow();
-  }
-
   async trim({ olderThan, limit }: { olderThan: number; limit: number }): Promise<number> {
     const { numbers } = this.#parts;
     // If nothing reads events, they are numbered here; without a number they would never be trimmed.
@@ -93,6 +105,76 @@ export class EventLog implements EventStore {
 
   *#trim(tx: Tx, olderThan: number, limit: number): Script<number> {
     return (yield* tx.returning(this.#sql.trim, { olderThan, limit })).length;
+  }
+
+  position(sink?: { name: string; kind: string }): Promise<number> {
+    if (sink === undefined) return this.#parts.numbers.newestNow();
+    return this.#write("sink", sink.name, (tx) => this.#open(tx, sink));
+  }
+
+  *#open(tx: Tx, { name, kind }: { name: string; kind: string }): Script<number> {
+    for (;;) {
+      const found = yield* tx.get<Cursor & { kind: string }>(this.#sql.find, { name });
+      if (found !== undefined) {
+        if (found.kind !== kind) yield* tx.run(this.#sql.setKind, { name, kind });
+        return found.cursor;
+      }
+      const cursor = yield* this.#parts.numbers.newestIn(tx);
+      if (yield* tx.run(this.#sql.insert, { name, kind, cursor })) return cursor;
+    }
+  }
+
+  /** A standby process asks again and again: a refusal writes nothing. */
+  async hold(name: string, claim: Claim): Promise<SinkHold | null> {
+    type Seen = Cursor & { token: Fence; isFree: Flag };
+    const { ttl, token } = claim;
+    const seen = await this.#access.read((db) => db.get<Seen>(this.#sql.look, { name, ttl }));
+    if (seen === undefined) return null;
+    if (!isYes(seen.isFree) && seen.token !== token) return { token: null, cursor: seen.cursor };
+    return this.#write("hold", name, (tx) => this.#hold(tx, name, claim));
+  }
+
+  *#hold(tx: Tx, name: string, { holder, ttl, token }: Claim): Script<SinkHold | null> {
+    if (token !== null) {
+      const [kept] = yield* tx.returning<Cursor>(this.#sql.keep, { name, holder, ttl, token });
+      if (kept !== undefined) return { token, cursor: kept.cursor };
+    }
+    const [taken] = yield* tx.returning<Cursor & { token: Fence }>(this.#sql.take, { name, holder, ttl });
+    if (taken !== undefined) return { token: taken.token, cursor: taken.cursor };
+    const found = yield* tx.get<Cursor>(this.#sql.find, { name });
+    return found === undefined ? null : { token: null, cursor: found.cursor };
+  }
+
+  deliver(name: string, token: Fence, delivery: Delivery): Promise<boolean> {
+    const { advance, fail, release } = this.#sql;
+    if (delivery === null) return this.#write("sink", name, (tx) => tx.run(release, { name, token }));
+    const isDelivered = "seq" in delivery;
+    const sql = isDelivered ? advance : fail;
+    return this.#write(isDelivered ? "advance" : "sink", name, (tx) => tx.run(sql, { name, token, ...delivery }));
+  }
+
+  dropSink(name: string): Promise<boolean> {
+    return this.#write("sink", name, (tx) => this.#drop(tx, name));
+  }
+
+  *#drop(tx: Tx, name: string): Script<boolean> {
+    const [before] = yield* tx.returning<object>(this.#sql.drop, { name });
+    if (before === undefined) return false;
+    yield* this.#parts.audit.record(tx, { action: "sink.forgotten", name, before: { ...before }, after: null });
+    return true;
+  }
+
+  async sinks(): Promise<SinkView[]> {
+    type Row = SinkView & { isBehind: boolean };
+    const { numbers } = this.#parts;
+    const rows = await readNumbered(numbers, () => this.#access.read((db) => db.all<Row>(this.#sql.sinks, { low: numbers.low })));
+    return rows.map(({ name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt }) => {
+      return { name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt };
+    });
+  }
+
+  #write<T>(operation: "sink" | "hold" | "advance", name: string, script: (tx: Tx) => Script<T>): Promise<T> {
+    return this.#access.write(operation, script, { row: `sink ${name}` });
   }
 }
 
@@ -139,97 +221,6 @@ function statements(dialect: Dialect, { numbers, guard }: { numbers: EventNumber
   };
 }
 
-interface Claim {
-  holder: ProcessId;
-  ttl: number;
-  token: Fence | null;
-}
-
-interface Cursor {
-  cursor: number;
-}
-
-export class Sinks implements SinkStore {
-  readonly #access: Access;
-  readonly #parts: { audit: Audit; numbers: EventNumbers };
-  readonly #sql: ReturnType<typeof sinkStatements>;
-
-  constructor(dialect: Dialect, parts: { audit: Audit; numbers: EventNumbers }, access: Access) {
-    this.#access = access;
-    this.#parts = parts;
-    this.#sql = sinkStatements(dialect, parts.numbers);
-  }
-
-  open(name: string, kind: string): Promise<number> {
-    return this.#write("sink", name, (tx) => this.#open(tx, name, kind));
-  }
-
-  *#open(tx: Tx, name: string, kind: string): Script<number> {
-    for (;;) {
-      const found = yield* tx.get<Cursor & { kind: string }>(this.#sql.find, { name });
-      if (found !== undefined) {
-        if (found.kind !== kind) yield* tx.run(this.#sql.setKind, { name, kind });
-        return found.cursor;
-      }
-      const cursor = yield* this.#parts.numbers.newestIn(tx);
-      if (yield* tx.run(this.#sql.insert, { name, kind, cursor })) return cursor;
-    }
-  }
-
-  /** A standby process asks again and again: a refusal writes nothing. */
-  async hold(name: string, claim: Claim): Promise<SinkHold | null> {
-    type Seen = Cursor & { token: Fence; isFree: Flag };
-    const { ttl, token } = claim;
-    const seen = await this.#access.read((db) => db.get<Seen>(this.#sql.look, { name, ttl }));
-    if (seen === undefined) return null;
-    if (!isYes(seen.isFree) && seen.token !== token) return { token: null, cursor: seen.cursor };
-    return this.#write("hold", name, (tx) => this.#hold(tx, name, claim));
-  }
-
-  *#hold(tx: Tx, name: string, { holder, ttl, token }: Claim): Script<SinkHold | null> {
-    if (token !== null) {
-      const [kept] = yield* tx.returning<Cursor>(this.#sql.keep, { name, holder, ttl, token });
-      if (kept !== undefined) return { token, cursor: kept.cursor };
-    }
-    const [taken] = yield* tx.returning<Cursor & { token: Fence }>(this.#sql.take, { name, holder, ttl });
-    if (taken !== undefined) return { token: taken.token, cursor: taken.cursor };
-    const found = yield* tx.get<Cursor>(this.#sql.find, { name });
-    return found === undefined ? null : { token: null, cursor: found.cursor };
-  }
-
-  update(name: string, token: Fence, delivery: Delivery): Promise<boolean> {
-    const { advance, fail, release } = this.#sql;
-    if (delivery === null) return this.#write("sink", name, (tx) => tx.run(release, { name, token }));
-    const isDelivered = "seq" in delivery;
-    const sql = isDelivered ? advance : fail;
-    return this.#write(isDelivered ? "advance" : "sink", name, (tx) => tx.run(sql, { name, token, ...delivery }));
-  }
-
-  drop(name: string): Promise<boolean> {
-    return this.#write("sink", name, (tx) => this.#drop(tx, name));
-  }
-
-  *#drop(tx: Tx, name: string): Script<boolean> {
-    const [before] = yield* tx.returning<object>(this.#sql.drop, { name });
-    if (before === undefined) return false;
-    yield* this.#parts.audit.record(tx, { action: "sink.forgotten", name, before: { ...before }, after: null });
-    return true;
-  }
-
-  async list(): Promise<SinkView[]> {
-    type Row = SinkView & { isBehind: boolean };
-    const { numbers } = this.#parts;
-    const rows = await readNumbered(numbers, () => this.#access.read((db) => db.all<Row>(this.#sql.list, { low: numbers.low })));
-    return rows.map(({ name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt }) => {
-      return { name, kind, cursor, behind, oldestAt, holder, failures, failedAt, error, deliveredAt, createdAt };
-    });
-  }
-
-  #write<T>(operation: "sink" | "hold" | "advance", name: string, script: (tx: Tx) => Script<T>): Promise<T> {
-    return this.#access.write(operation, script, { row: `sink ${name}` });
-  }
-}
-
 function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
   const { table } = dialect;
   const sinks = table("sinks");
@@ -265,7 +256,7 @@ function sinkStatements(dialect: Dialect, numbers: EventNumbers) {
     release: `update ${sinks} set holder = null, expires_at = null where ${held}`,
     drop: `delete from ${sinks} where name = :name returning kind, cursor`,
     // Numbers have no gaps, and events that a sink has not passed are not trimmed, so `behind` need not be counted.
-    list: `
+    sinks: `
       select ${numbers.isBehind} as "isBehind", name, kind, cursor, holder, failures, failed_at as "failedAt", error,
         delivered_at as "deliveredAt", created_at as "createdAt",
         ${dialect.greatest("0", `(select max(seq) from ${table("events")}) - cursor`)} as behind,

@@ -1,4 +1,5 @@
 import { isFinished, type JobState } from "../../core/jobs/job.ts";
+import { BUCKET_BOUNDS_MS, type QueueMinute } from "../../core/jobs/minutes.ts";
 import { ticksToFire } from "../../core/jobs/schedule.ts";
 import type { LimitRule } from "../../core/limits/limit.ts";
 import type { Declaration, SettingsChange } from "../../core/limits/settings.ts";
@@ -9,6 +10,7 @@ import {
   jobsOf,
   madeLast,
   type LimitUsage,
+  type MinutesQuery,
   type QueueStore,
   type ScheduleDraft,
   type ScheduleRow,
@@ -32,15 +34,25 @@ import {
   wait,
 } from "./script.ts";
 
+const COUNTS = ["succeeded", "failed", "retried", "wait_ms", "run_ms"] as const;
+const WAITS = bucketColumns("wait");
+const RUNS = bucketColumns("run");
+/** Of both databases' schemas. */
+export const MINUTE_COLUMNS = [...COUNTS, ...WAITS, ...RUNS];
+
+type MinuteRow = Record<string, number> & { queue: never };
+
 export class Queues implements QueueStore {
   readonly #access: Access;
   readonly #parts: { settings: Settings; audit: Audit };
   readonly #limits: string;
+  readonly #minutes: ReturnType<typeof minutesSql>;
 
   constructor(dialect: Dialect, parts: { settings: Settings; audit: Audit }, access: Access) {
     this.#access = access;
     this.#parts = parts;
     this.#limits = limitsSql(dialect);
+    this.#minutes = minutesSql(dialect);
   }
 
   limits(limit: number): Promise<LimitUsage[]> {
@@ -67,6 +79,85 @@ export class Queues implements QueueStore {
     if (!paused) tx.ready(queue);
     return true;
   }
+
+  async minutes(query: MinutesQuery | "totals"): Promise<QueueMinute[]> {
+    const rows = await this.#access.read((db) => {
+      if (query === "totals") return db.all<MinuteRow>(this.#minutes.totals);
+      const { from, queue = null, step = 1 } = query;
+      return db.all<MinuteRow>(this.#minutes.since, { from, queue, step });
+    });
+    return rows.map(toMinute);
+  }
+
+  addMinutes(minutes: readonly QueueMinute[], keepFrom: number): Promise<void> {
+    return this.#access.write("minutes", (tx) => this.#addMinutes(tx, minutes, keepFrom));
+  }
+
+  *#addMinutes(tx: Tx, minutes: readonly QueueMinute[], keepFrom: number): Script<void> {
+    // Always in the same order, so that two workers never wait for each other's rows.
+    const rows = minutes.toSorted((a, b) => (a.queue < b.queue ? -1 : a.queue > b.queue ? 1 : a.minute - b.minute));
+    for (const minute of rows) {
+      for (const at of [0, minute.minute]) yield* tx.run(this.#minutes.add, { ...toColumns(minute), minute: at });
+    }
+    yield* tx.run(this.#minutes.prune, { keepFrom });
+  }
+}
+
+function bucketColumns(of: string): string[] {
+  return Array.from({ length: BUCKET_BOUNDS_MS.length + 1 }, (_, i) => `${of}_${i}`);
+}
+
+function minutesSql({ table }: Dialect) {
+  const minutes = table("minutes");
+  const columns = ["queue", "minute", ...MINUTE_COLUMNS];
+  return {
+    add: `
+      insert into ${minutes} as total (${columns.join(", ")}) values (${columns.map((name) => `:${name}`).join(", ")})
+      on conflict (queue, minute) do update set ${MINUTE_COLUMNS.map((name) => `${name} = total.${name} + excluded.${name}`).join(", ")}`,
+    prune: `delete from ${minutes} where minute > 0 and minute < :keepFrom`,
+    since: `
+      select queue, minute - minute % cast(:step as bigint) as minute, ${MINUTE_COLUMNS.map((name) => `cast(sum(${name}) as bigint) as ${name}`).join(", ")}
+      from ${minutes}
+      where minute >= :from and minute > 0 and (cast(:queue as text) is null or queue = :queue) group by 1, 2 order by 2, 1`,
+    totals: `select ${columns.join(", ")} from ${minutes} where minute = 0 order by queue`,
+  };
+}
+
+function toColumns({
+  queue,
+  succeeded,
+  failed,
+  retried,
+  waitMs,
+  runMs,
+  waits,
+  runs,
+}: QueueMinute): Record<string, string | number> {
+  const buckets = [...WAITS.map((name, i) => [name, waits[i] ?? 0]), ...RUNS.map((name, i) => [name, runs[i] ?? 0])];
+  return {
+    queue,
+    succeeded,
+    failed,
+    retried,
+    wait_ms: Math.round(waitMs),
+    run_ms: Math.round(runMs),
+    ...Object.fromEntries(buckets),
+  };
+}
+
+function toMinute(row: MinuteRow): QueueMinute {
+  const number = (name: string) => row[name] as number;
+  return {
+    queue: row.queue,
+    minute: number("minute"),
+    succeeded: number("succeeded"),
+    failed: number("failed"),
+    retried: number("retried"),
+    waitMs: number("wait_ms"),
+    runMs: number("run_ms"),
+    waits: WAITS.map(number),
+    runs: RUNS.map(number),
+  };
 }
 
 /** A counter has a row for each lane; its jobs that wait are those that it has parked, and those that it lets through next. */

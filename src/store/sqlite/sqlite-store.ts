@@ -87,8 +87,6 @@ export class SqliteStore implements Store {
   readonly locks: StoreParts["locks"];
   readonly schedules: StoreParts["schedules"];
   readonly events: StoreParts["events"];
-  readonly sinks: StoreParts["sinks"];
-  readonly minutes: StoreParts["minutes"];
   readonly #path: string;
   readonly #driver: DriverName;
   readonly #db: Connection;
@@ -183,8 +181,6 @@ export class SqliteStore implements Store {
     this.locks = parts.locks;
     this.schedules = parts.schedules;
     this.events = parts.events;
-    this.sinks = parts.sinks;
-    this.minutes = parts.minutes;
     const { enqueueParts, lanes } = parts;
     this.#group = new GroupCommit(db, {
       path,

@@ -2,10 +2,9 @@ import type { Alive } from "../alive.ts";
 import { Attempts } from "../sql/attempts.ts";
 import { Audit, AuditLog } from "../sql/audit.ts";
 import { Builds } from "../sql/builds/builds.ts";
-import { EventLog, Sinks } from "../sql/events.ts";
+import { EventLog } from "../sql/events.ts";
 import { Locks } from "../sql/locks.ts";
 import { Cancel, Operate } from "../sql/operate.ts";
-import { Minutes } from "../sql/minutes.ts";
 import { Notes } from "../sql/notes.ts";
 import { Queues, Schedules } from "../sql/queues.ts";
 import { type FileFacts, Recoveries } from "../sql/recoveries.ts";
@@ -71,13 +70,11 @@ export class StoreParts {
   readonly schedules: Schedules;
   readonly queues: Queues;
   readonly events: EventLog;
-  readonly sinks: Sinks;
   readonly audit: Audit;
   readonly auditLog: AuditLog;
   readonly builds: Builds;
   readonly work: Work;
   readonly recoveries: Recoveries;
-  readonly minutes: Minutes;
 
   constructor(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts) {
     const { db, databaseId, durability } = opened;
@@ -92,7 +89,6 @@ export class StoreParts {
     this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
     this.notes = new Notes(DIALECT, NOTE_GUARD, scripts);
-    this.minutes = new Minutes(DIALECT, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
       db,
@@ -101,8 +97,7 @@ export class StoreParts {
     );
     this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
     const numbers = eventNumbers(scripts);
-    this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId }, scripts);
-    this.sinks = new Sinks(DIALECT, { audit, numbers }, scripts);
+    this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId, audit }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
     const attempts = (this.attempts = new Attempts(DIALECT, ATTEMPT_GUARD));

@@ -26,7 +26,7 @@ if (subscribes !== undefined) {
     { name: subscribes },
   );
   // After it in the same commit: from here on it is known.
-  await hf.engine.store.sinks.open(subscribes, "subscriber");
+  await hf.engine.store.events.position({ name: subscribes, kind: "subscriber" });
 }
 if (works) hf.work([telling]);
 await say("ready");

@@ -1,4 +1,4 @@
-import { MINUTE_COLUMNS } from "../../sql/minutes.ts";
+import { MINUTE_COLUMNS } from "../../sql/queues.ts";
 
 /** Queues, limits, schedules, and events with their sinks. A queue without any of them has no row here. */
 export const sql = (s: string): string => `

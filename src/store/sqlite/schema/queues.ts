@@ -1,4 +1,4 @@
-import { MINUTE_COLUMNS } from "../../sql/minutes.ts";
+import { MINUTE_COLUMNS } from "../../sql/queues.ts";
 
 /** Queues as they are set up, schedules, and events with their sinks. Nothing here has a row where no job asks for it. */
 export const sql = `
