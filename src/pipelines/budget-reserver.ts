@@ -45,8 +45,8 @@ export class CostRecorder {
       .map(([{ total }, { job, fence }]) => ({ job, fence, cost: total }));
     this.#unsaved = new Map();
     if (reports.length === 0) return;
-    this.#store.work
-      .saveCosts(reports)
+    this.#store
+      .saveProgress(reports)
       .catch((error: unknown) => this.#log.warn("costs were not written; they go with the attempt's end", describeError(error)));
   }
 }

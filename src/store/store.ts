@@ -3,6 +3,7 @@ import type { LogLine } from "../core/jobs/attempts.ts";
 import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
 import type { Clock } from "../core/text/duration.ts";
 import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
+import type { Amount } from "../core/pipelines/cost.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
 import type { LeaseState, LeaseRef } from "../core/jobs/lease.ts";
@@ -63,7 +64,7 @@ export interface Store {
    * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<LeaseState[]>;
-  /** What running attempts report: progress, for people, or the checkpoint that the job's next attempt loads. */
+  /** What running attempts report: progress, for people; the checkpoint that the job's next attempt loads; their cost so far. */
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
   /** Adds lines to the log of attempts, which may have ended meanwhile. */
   saveLogs(logs: readonly AttemptLog[]): Promise<void>;
@@ -166,7 +167,8 @@ export interface Settlement extends LeaseRef {
   decided?: Next | undefined;
 }
 
-export type ProgressReport = LeaseRef & ({ fraction: number; message: string | null } | { checkpoint: string | null });
+export type ProgressReport = LeaseRef &
+  ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount });
 
 /** Lines that an attempt has logged, in their order. */
 export interface AttemptLog extends LeaseRef {

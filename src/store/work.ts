@@ -28,7 +28,6 @@ export interface WorkStore {
   works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
   /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
-  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]>;
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
 
   /** Which of these are referenced by a transaction that is committed, or was under way at the call. */

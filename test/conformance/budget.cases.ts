@@ -80,7 +80,7 @@ export function budgetCases(check: Check): void {
     const plain = { ...a, job: 9_999 as typeof a.job };
     const said = [a, b, plain].map(({ job, fence }) => ({ job, fence, estimate: dollars(1), cost: dollars(1) }));
     assert.deepEqual(await store.work.begin(said), ["lost", "lost", "lost"]);
-    assert.deepEqual(await store.work.saveCosts(said), ["lost", "cancelled", "gone"]);
+    assert.deepEqual(await store.saveProgress(said), ["lost", "cancelled", "gone"]);
     assert.deepEqual(await everyWork(store, at.build), before);
   });
 
@@ -146,7 +146,7 @@ export function budgetCases(check: Check): void {
       const at = await site(store, { budget: FIVE });
       const lease = await parsingOne(store, at);
       assert.deepEqual(await store.work.begin([{ ...lease, estimate: dollars(50) }]), ["start"]);
-      assert.deepEqual(await store.work.saveCosts([{ ...lease, cost: dollars(20) }]), ["held"]);
+      assert.deepEqual(await store.saveProgress([{ ...lease, cost: dollars(20) }]), ["held"]);
       await act(store, lease);
       assert.deepEqual(await money(store, at.build), { spent: cents * 10_000, reserved: 0 });
       assert.deepEqual(await store.work.costs("docs"), tells ? { parse: { attempts: 1, spent: dollars(cents) } } : {});
@@ -185,7 +185,7 @@ export function budgetCases(check: Check): void {
   check("what an attempt has saved is not charged to the next", async ({ store }) => {
     const at = await site(store, { budget: FIVE });
     const first = await parsingOne(store, at);
-    await store.work.saveCosts([{ ...first, cost: dollars(20) }]);
+    await store.saveProgress([{ ...first, cost: dollars(20) }]);
     await settleItem(store, first, undefined, { kind: "later", delay: 0, error: ERROR });
     const [second] = (await claimOf(store, at.build)) as [Claimed];
     await takeBack(store, "stalled", second);
@@ -242,7 +242,7 @@ async function wander(store: Store, passTime: (millis: number) => void, random: 
       }
       case 1: {
         for (const one of some) one.saved = pick(900_000);
-        await store.work.saveCosts(some.map(({ lease, saved }) => ({ ...lease, cost: cost(saved) })));
+        await store.saveProgress(some.map(({ lease, saved }) => ({ ...lease, cost: cost(saved) })));
         break;
       }
       case 2: {

@@ -137,7 +137,7 @@ async function work(store: PostgresStore, sites: readonly Site[], random: Random
         });
         const starts = claimed.map(({ job, fence }) => ({ job, fence, estimate: dollars(random.int(0, 3)) }));
         await store.work.begin(starts);
-        await store.work.saveCosts(starts.map(({ job, fence }) => ({ job, fence, cost: dollars(1) })));
+        await store.saveProgress(starts.map(({ job, fence }) => ({ job, fence, cost: dollars(1) })));
         held.push(...claimed);
       },
       () => {

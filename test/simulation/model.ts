@@ -148,7 +148,7 @@ export class Model {
       const job = this.held(report);
       if (job === undefined) continue;
       if ("checkpoint" in report) job.checkpoint = report.checkpoint;
-      else
+      else if ("fraction" in report)
         job.progress =
           report.message === null ? { fraction: report.fraction } : { fraction: report.fraction, message: report.message };
     }

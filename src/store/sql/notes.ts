@@ -3,6 +3,7 @@ import { leaseState, type LeaseRef, type LeaseState } from "../../core/jobs/leas
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { ProgressReport } from "../store.ts";
 import type { Access, Dialect, Params, Reads, Script, Tx } from "./script.ts";
+import type { ItemTable } from "./work/items.ts";
 
 /** Whether leases are still held. */
 export class LeaseStates {
@@ -39,26 +40,31 @@ export interface NoteGuard {
  */
 export class Notes {
   readonly #guard: NoteGuard;
+  readonly #items: ItemTable;
   readonly #states: LeaseStates;
   readonly #access: Access;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, guard: NoteGuard, access: Access) {
+  constructor(dialect: Dialect, { guard, items }: { guard: NoteGuard; items: ItemTable }, access: Access) {
     this.#guard = guard;
+    this.#items = items;
     this.#states = new LeaseStates(dialect);
     this.#access = access;
     this.#sql = statements(dialect, guard);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
-    const isCheckpoint = reports.some((report) => "checkpoint" in report);
-    return this.#access.write(isCheckpoint ? "checkpoint" : "progress", (tx) => this.save(tx, reports));
+    const has = (kind: string) => reports.some((report) => kind in report);
+    const operation = has("checkpoint") ? "checkpoint" : has("cost") ? "costs" : "progress";
+    return this.#access.write(operation, (tx) => this.save(tx, reports));
   }
 
   *save(tx: Tx, reports: readonly ProgressReport[]): Script<LeaseState[]> {
     let isSaved = true;
     for (const report of reports) if ("checkpoint" in report && !(yield* this.#saveCheckpoint(tx, report))) isSaved = false;
     if (!(yield* this.#saveNewest(tx, reports))) isSaved = false;
+    const costs = reports.filter((report) => "cost" in report);
+    if (costs.length > 0 && (yield* this.#items.saveCosts(tx, costs)).size < costs.length) isSaved = false;
     return isSaved ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
   }
 

@@ -88,7 +88,7 @@ export class StoreParts {
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
     this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
-    this.notes = new Notes(DIALECT, NOTE_GUARD, scripts);
+    this.notes = new Notes(DIALECT, { guard: NOTE_GUARD, items: this.enqueueParts.batches.items }, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
       db,

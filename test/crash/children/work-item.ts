@@ -32,7 +32,7 @@ async function run(store: Store, at: Site): Promise<void> {
   if (operation === "begin") crashAt(point);
   await store.work.begin(leases.map(({ job, fence }) => ({ job, fence, estimate: dollars(50) })));
   if (operation === "costs") crashAt(point);
-  await store.work.saveCosts(leases.map(({ job, fence }) => ({ job, fence, cost: dollars(70) })));
+  await store.saveProgress(leases.map(({ job, fence }) => ({ job, fence, cost: dollars(70) })));
   if (operation === "settle") crashAt(point);
   const rows = await Promise.all(["a", "b"].map((one) => seeTarget(store, one)));
   const settlements = rows.map((row, i) => {

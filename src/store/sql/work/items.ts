@@ -1,11 +1,10 @@
-import type { LeaseState, LeaseRef } from "../../../core/jobs/lease.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import { reserveBatch, settleReservation } from "../../../core/pipelines/budget.ts";
 import { type Amount, NO_COST } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";
 import type { Beginning, NewWork } from "../../work.ts";
-import type { LeaseStates } from "../notes.ts";
 import { type Dialect, type Reads, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 import { type BuildSpend, isSame } from "./build-totals.ts";
 import type { WorkBatches } from "./work-batches.ts";
@@ -257,10 +256,9 @@ interface Start {
 interface Parts {
   batches: WorkBatches;
   settings: Settings;
-  states: LeaseStates;
 }
 
-/** Reserves budget for attempts before they start, and saves the costs that they report. */
+/** Reserves budget for attempts before they start. */
 export class CostLedger {
   readonly #parts: Parts;
 
@@ -287,12 +285,6 @@ export class CostLedger {
     yield* together(batches.items.reserve(tx, reserved), batches.totals.write(tx, totals));
     for (const queue of exhausted) yield* wait(settings.pause(tx, queue, true));
     return answers;
-  }
-
-  *saveCosts(tx: Tx, reports: readonly (LeaseRef & { cost: Amount })[]): Script<LeaseState[]> {
-    const saved = yield* this.#parts.batches.items.saveCosts(tx, reports);
-    if (saved.size === reports.length) return reports.map(() => "held");
-    return yield* this.#parts.states.of(tx, reports);
   }
 }
 

@@ -75,9 +75,8 @@ export class Work implements WorkStore {
     this.#access = access;
     this.#batches = batches;
     this.#hooks = hooks;
-    const states = new LeaseStates(dialect);
-    this.#listing = new Listing(dialect, { ...hooks, batches, states });
-    this.#ledger = new CostLedger({ ...hooks, batches, states });
+    this.#listing = new Listing(dialect, { ...hooks, batches, states: new LeaseStates(dialect) });
+    this.#ledger = new CostLedger({ ...hooks, batches });
     this.#runs = new Runs(dialect, guards.builds);
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
@@ -194,11 +193,6 @@ export class Work implements WorkStore {
     // Pipelined: the lock is sent ahead of the statements that lock rows.
     const queues = this.#hooks.claimedQueues(claimed) ?? [];
     return (yield* together(wait(this.#hooks.lockQueues(tx, queues)), this.#ledger.begin(tx, starts)))[1];
-  }
-
-  saveCosts(reports: readonly (LeaseRef & { cost: Amount })[]): Promise<LeaseState[]> {
-    if (reports.length === 0) return Promise.resolve([]);
-    return this.#access.write("costs", (tx) => this.#ledger.saveCosts(tx, reports));
   }
 
   async costs(pipeline: string): Promise<Record<string, CostHistory>> {
