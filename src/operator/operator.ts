@@ -245,8 +245,8 @@ export class Operator {
   }
 
   /** With `stale`, only if it has expired by then. */
-  breakLock(name: string, options: { stale: boolean }): Promise<boolean> {
-    return this.#engine.store.locks.break(name, options);
+  async breakLock(name: string, { stale }: { stale: boolean }): Promise<boolean> {
+    return (await this.#engine.store.locks.clean({ name, stale })).removed.length > 0;
   }
 
   async orchestratorLocks(): Promise<OrchestratorLock[]> {

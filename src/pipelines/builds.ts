@@ -35,9 +35,8 @@ import {
   buildById,
   type BuildRow,
   type OrchestratorLockRow,
-  type OrchestratedBuild,
-  type LockConflict,
   type NewOrchestratorLock,
+  type StartedBuild,
 } from "../store/builds.ts";
 
 interface BuildsParts {
@@ -102,7 +101,6 @@ export class Builds {
       lead,
       listing: model.listingJob(null, 0),
     });
-    if ("paused" in answer) throw paused(model.name, answer.paused);
     return this.#leading(runtime, answer, lead, checked);
   }
 
@@ -128,7 +126,7 @@ export class Builds {
     const approval =
       options.token === undefined ? {} : { approval: { token: options.token, budget: options.budget ?? fromBudget(row.budget) } };
     const resume = () =>
-      this.#engine.store.builds.resume({
+      this.#engine.store.builds.start({
         build: id,
         hash: model.hash,
         description: JSON.stringify(model.description),
@@ -285,11 +283,12 @@ export class Builds {
 
   #leading<All>(
     runtime: PipelineRuntime,
-    answer: OrchestratedBuild | LockConflict,
+    answer: StartedBuild,
     { token }: NewOrchestratorLock,
     { concurrency, signal }: CheckedOptions,
   ): BuildHandle<All> {
     if ("conflict" in answer) throw conflict(answer.conflict);
+    if ("paused" in answer) throw paused(runtime.model.name, answer.paused);
     const handle = new BuildHandle<All>(this.#engine, answer, this.#outputs());
     const orchestrator = new Orchestrator({
       engine: this.#engine,

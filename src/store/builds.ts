@@ -21,13 +21,12 @@ import type { NewJob } from "./store.ts";
  * build is not ACTIVE, or work of earlier builds is left.
  */
 export interface BuildStore {
-  /** Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build. */
-  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }>;
   /**
-   * Takes the lock, uses the token, sets the budget and continues the build, in one commit. Failures are run again
+   * Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build; `paused`:
+   * another build waits for its budget. Or resumes a build: uses the token, sets the budget, and runs failures again
    * (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
    */
-  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict>;
+  start(build: NewBuild | ResumeBuild): Promise<StartedBuild>;
   /**
    * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
    * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
@@ -35,7 +34,7 @@ export interface BuildStore {
    */
   move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
   /**
-   * For a paused build: uses a token and sets the budget, so that the next `resume` needs no token; or makes a new token, and
+   * For a paused build: uses a token and sets the budget, so that it is resumed without a token; or makes a new token, and
    * earlier ones become invalid. Null: no such build. Throws core's refusals.
    */
   authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null>;
@@ -70,6 +69,8 @@ export interface NewBuild {
   lead: NewOrchestratorLock;
   listing: NewJob;
 }
+
+export type StartedBuild = OrchestratedBuild | LockConflict | { paused: string };
 
 export interface ResumeBuild {
   build: string;

@@ -174,10 +174,11 @@ export interface LockStore {
   /** Extends a lock that is still held by this token; `ttl` null releases it. False: it is not. */
   renew(name: string, token: string, ttl: number | null): Promise<boolean>;
   list(name?: string): Promise<LockView[]>;
-  /** An operator's action. `stale`: only if it is expired, or its exclusive claim has ended. */
-  break(name: string, options?: { stale: boolean }): Promise<boolean>;
-  /** Removes expired locks, and shortens those that expire later than they can since the clock was set back. */
-  clean(): Promise<CleanedLocks>;
+  /**
+   * Removes expired locks, and shortens those that expire later than they can since the clock was set back. `broken`: an operator
+   * removes this one; if it must be `stale`, only once it is expired, or its exclusive claim has ended.
+   */
+  clean(broken?: { name: string; stale?: boolean }): Promise<CleanedLocks>;
 }
 
 export interface CleanedLocks {

@@ -266,7 +266,7 @@ test("an orchestrator whose heartbeat finds another token stops and writes nothi
   assert.equal(await breakOrchestratorLock(builds, "slow", { by: "operator" }), true);
   const broken = await buildById(builds, handle.id);
   assert.deepEqual([broken?.state, broken?.reason], ["CRASHED", "orchestrator_lost"], "in the transaction that broke the lock");
-  await builds.resume({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
+  await builds.start({ build: handle.id, hash, description, lead: { ...lead, token: "another" } });
   const seen = async () => [
     await buildById(builds, handle.id),
     await builds.orchestratorLocks(),

@@ -19,6 +19,7 @@ import {
   SUCCEEDED,
   takeBack,
   saveCheckpoint,
+  breakLock,
 } from "./parts.ts";
 import type { Check } from "./suite.ts";
 
@@ -94,7 +95,7 @@ export function auditCases(check: Check): void {
     const process = await store.processes.register({ pid: 7, host: "here", boot: "boot", program: "worker", stoppable: true });
     await store.queues.setPaused("q", true);
     await store.queues.setPaused("q", false);
-    await store.locks.break("nightly");
+    await breakLock(store, "nightly");
     await store.schedules.setPaused({ key: "hourly" }, null);
     await store.schedules.setPaused({ key: "hourly", revision }, nextAt + 1);
     await store.schedules.trigger("hourly");
@@ -157,10 +158,10 @@ export function auditCases(check: Check): void {
 
   check("a lock is broken as a stale one only when it is, and by its name then", async ({ store, clock }) => {
     await store.locks.acquire("l", "agent-1", "t", 5_000);
-    assert.equal(await store.locks.break("l", { stale: true }), false);
+    assert.equal(await breakLock(store, "l", { stale: true }), false);
     assert.equal((await lockOf(store, "l"))?.holder, "agent-1");
     pass(clock, 5_000);
-    assert.equal(await store.locks.break("l", { stale: true }), true);
+    assert.equal(await breakLock(store, "l", { stale: true }), true);
     assert.equal(await lockOf(store, "l"), null);
     const [entry, ...others] = await store.audit.page({ after: 0, limit: 10 });
     assert.partialDeepStrictEqual(entry, { action: "lock.broken", before: { holder: "agent-1", stale: true } });
@@ -169,7 +170,7 @@ export function auditCases(check: Check): void {
 
   check("that a token was used is written down with who used it, and the token is not", async ({ store }) => {
     const led = await paused(store);
-    await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: { usd: 9 } } }));
+    await store.builds.start(resuming(led, { approval: { token: tokenOf(1), budget: { usd: 9 } } }));
     const lock = { pipeline: "docs", token: "token-2" };
     await store.builds.move(led.build.id, { move: "pause", reason: "budget_exceeded" }, lock, { bytes: bytes(2) });
     await store.builds.authorize(led.build.id, { token: tokenOf(2), budget: { usd: 12 } }, "alice");
@@ -208,7 +209,7 @@ export function auditCases(check: Check): void {
     assert.equal((await store.prune({ state: "failed", limit: 10 })).removed, 0);
     assert.equal(await store.queues.setPaused("q", true), false);
     assert.equal(await store.queues.setPaused("other", false), false);
-    assert.equal(await store.locks.break("absent"), false);
+    assert.equal(await breakLock(store, "absent"), false);
     assert.equal(await store.schedules.setPaused({ key: "paused" }, null), true);
     assert.equal(await store.schedules.remove("none"), false);
     assert.equal(await store.schedules.trigger("none"), null);

@@ -79,10 +79,10 @@ export function buildFactCases(check: Check): void {
     await outOfMoney(store, at);
     const token = tokenOf(1);
     const give = (usd: number) => ({ token, budget: { usd } });
-    await refused(store, "BUDGET_TOO_SMALL", () => store.builds.resume(resuming(at, { approval: give(6.49) })));
+    await refused(store, "BUDGET_TOO_SMALL", () => store.builds.start(resuming(at, { approval: give(6.49) })));
     const error = await refused(store, "BUDGET_TOO_SMALL", () => store.builds.authorize(build.id, give(6.49), "operator"));
     assert.match(error.hint, /\$6\.50/);
-    const resumed = made(await store.builds.resume(resuming(at, { approval: give(6.5) })));
+    const resumed = made(await store.builds.start(resuming(at, { approval: give(6.5) })));
     assert.deepEqual([resumed.blocked, resumed.refused, resumed.budget.micros], [null, FREE, 6_500_000]);
     assert.equal(await claimable(store, build), 0, "what was refused is still held by who was refused");
   });
@@ -94,10 +94,10 @@ export function buildFactCases(check: Check): void {
     await store.builds.authorize(at.build.id, { token: tokenOf(1), budget: { usd: 7 } }, "operator");
     await settleItem(store, running, ended({ cost: dollars(100) }));
     assert.deepEqual((await seeBuild(store, at.build)).spent, dollars(500), "what ends while it is paused is charged");
-    await refused(store, "BUDGET_TOO_SMALL", () => store.builds.resume(resuming(at)));
+    await refused(store, "BUDGET_TOO_SMALL", () => store.builds.start(resuming(at)));
     await store.builds.authorize(at.build.id, { bytes: bytes(2) }, "operator");
     const approval = { token: tokenOf(2), budget: { usd: 8 } };
-    assert.equal(made(await store.builds.resume(resuming(at, { approval }))).state, "ACTIVE");
+    assert.equal(made(await store.builds.start(resuming(at, { approval }))).state, "ACTIVE");
   });
 
   check("what the budget refused before a crash is asked again after it", async ({ store }) => {
@@ -106,7 +106,7 @@ export function buildFactCases(check: Check): void {
     assert.deepEqual(await store.work.begin([{ ...item, estimate: dollars(501) }]), ["pause"]);
     await store.builds.move(at.build.id, STOPPED, at.lock);
     assert.equal((await seeBuild(store, at.build)).blocked, "budget_precheck_block");
-    const build = made(await store.builds.resume(resuming(at)));
+    const build = made(await store.builds.start(resuming(at)));
     assert.deepEqual([build.state, build.blocked, build.refused], ["ACTIVE", null, FREE]);
     assert.equal(await isQueuePaused(store, build), false, "the queue that was stopped is open");
   });

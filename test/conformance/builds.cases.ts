@@ -84,7 +84,7 @@ export function buildCases(check: Check): void {
     assert.ok(starting.some(({ ready }) => ready?.has("pipeline/docs")));
     const lock = { pipeline: "docs", token: lead.token };
     const led = { build: made(await store.builds.move(build, STOPPED, lock)), lead, lock };
-    const resumed = await changesDuring(store, () => store.builds.resume(resuming(led)));
+    const resumed = await changesDuring(store, () => store.builds.start(resuming(led)));
     assert.ok(resumed.some(({ ready }) => ready?.has("pipeline/docs")));
   });
 
@@ -190,7 +190,7 @@ export function buildCases(check: Check): void {
       assert.equal(await isQueuePaused(store, led.build), true);
       assert.equal(await claimable(store, led.build), 0);
       assert.equal(await leadOf(store.builds, "docs"), null, "the lock is let go");
-      const resumed = made(await store.builds.resume(resuming(led)));
+      const resumed = made(await store.builds.start(resuming(led)));
       assert.deepEqual([resumed.state, resumed.reason, resumed.seq], ["ACTIVE", "resumed", 3]);
       assert.equal((await leadOf(store.builds, "docs"))?.build, id);
       assert.equal(await isQueuePaused(store, led.build), false);
@@ -228,14 +228,14 @@ export function buildCases(check: Check): void {
     const led = await started(store);
     await store.builds.move(led.build.id, abandonment("not needed"), { by: "operator" });
     await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, abandonment("really"), { by: "operator" }));
-    await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led)));
+    await refused(store, "BUILD_STATE", () => store.builds.start(resuming(led)));
     for (const move of Object.keys(BUILD_MOVES) as BuildMove[]) {
       const wanted = { move, reason: "abandoned", note: "please" } as const;
       await refused(store, "BUILD_STATE", () => store.builds.move(led.build.id, wanted, { by: "operator" }));
     }
     await refused(store, "BUILD_NOT_PAUSED", () => store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator"));
     await started(store, { token: "token-2" });
-    await refused(store, "BUILD_STATE", () => store.builds.resume(resuming(led, { token: "token-3" })));
+    await refused(store, "BUILD_STATE", () => store.builds.start(resuming(led, { token: "token-3" })));
   });
 
   check("an operator abandons a build in any state, and its orchestrator has no lock any more", async ({ store, clock }) => {
@@ -258,26 +258,26 @@ export function buildCases(check: Check): void {
 
   check("a build resumes only with the pipeline that it was started with", async ({ store }) => {
     const led = await stopped(store);
-    const error = await refused(store, "PIPELINE_CHANGED", () => store.builds.resume(resuming(led, { version: 2 })));
+    const error = await refused(store, "PIPELINE_CHANGED", () => store.builds.start(resuming(led, { version: 2 })));
     assert.match(error.message, /version of stage "parse" is 2, it was 1\./);
     const unknown = { ...resuming(led), build: "b00000000000000000" };
-    await refused(store, "NO_SUCH_BUILD", () => store.builds.resume(unknown));
-    assert.equal(made(await store.builds.resume(resuming(led))).state, "ACTIVE");
+    await refused(store, "NO_SUCH_BUILD", () => store.builds.start(unknown));
+    assert.equal(made(await store.builds.start(resuming(led))).state, "ACTIVE");
   });
 
   check("a build whose orchestrator lock is held is not resumed by another process", async ({ store }) => {
     const led = await started(store);
     const conflict = await leadOf(store.builds, "docs");
     assert.equal(conflict?.build, led.build.id);
-    await changesNothing(store, { conflict }, () => store.builds.resume(resuming(led)));
+    await changesNothing(store, { conflict }, () => store.builds.start(resuming(led)));
   });
 
   check.shared("of two processes that resume at once one does", async ({ store, another }) => {
     const led = await stopped(store);
     const other = await another();
     const answers = await Promise.all([
-      store.builds.resume(resuming(led, { token: "token-2" })),
-      other.builds.resume(resuming(led, { token: "token-3" })),
+      store.builds.start(resuming(led, { token: "token-2" })),
+      other.builds.start(resuming(led, { token: "token-3" })),
     ]);
     assert.equal(answers.filter((answer) => "conflict" in answer).length, 1);
     assert.equal((await seeBuild(store, led.build)).seq, 3);
@@ -312,7 +312,7 @@ export function buildCases(check: Check): void {
       const failed = { parse: [0, 0, 2, 0, 0], index: [0, 0, 0, 0, 0] };
       assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
       await store.builds.move(at.build.id, STOPPED, at.lock);
-      const resumed = made(await store.builds.resume(resuming(at))) as OrchestratedBuild;
+      const resumed = made(await store.builds.start(resuming(at))) as OrchestratedBuild;
       assert.deepEqual([resumed.retries, resumed.failed, resumed.spent.micros], [true, 0, 20_000]);
       assert.deepEqual(await counts(store, at.build), [0, 0, { parse: [0, 0, 0, 0, 0], index: [0, 0, 0, 0, 0] }]);
       const lock = { pipeline: "docs", token: "token-2" };
@@ -321,7 +321,7 @@ export function buildCases(check: Check): void {
       await store.builds.move(at.build.id, STOPPED, lock);
       assert.deepEqual(await counts(store, at.build), [0, 2, failed]);
       assert.equal((await store.work.results({ build: at.build.id, failed: true, limit: 9 })).length, 2);
-      await store.builds.resume(resuming(at, { token: "token-3" }));
+      await store.builds.start(resuming(at, { token: "token-3" }));
       const own = { pipeline: "docs", token: "token-3" };
       assert.equal(await store.builds.advance(at.build.id, own, { round: 0, listing: listing("docs") }), true);
       assert.equal(
@@ -363,7 +363,7 @@ export function buildCases(check: Check): void {
       await settleItem(store, at.lister, ended({ result: null }));
       if (hasDied) await store.builds.orphan({ dead: [at.lead.holder], alive: [] }, LOST);
       else await store.builds.move(at.build.id, STOPPED, at.lock);
-      await store.builds.resume(resuming(at));
+      await store.builds.start(resuming(at));
       const retried = await store.work.results({ retried: at.build.key, after: 0, limit: 9 });
       assert.deepEqual(
         retried.map(({ path }) => path),

@@ -51,7 +51,7 @@ export function leadCases(check: Check): void {
       const { state } = await seeBuild(store, build);
       const next = newLead(await register(store), "token-2");
       const led = { build, lead: next, lock };
-      made(await (state === "CRASHED" ? store.builds.resume(resuming(led)) : store.builds.start(newBuild(next))));
+      made(await (state === "CRASHED" ? store.builds.start(resuming(led)) : store.builds.start(newBuild(next))));
       await zombie(store, build.id, lock);
       await zombie(store, (await leadOf(store.builds, "docs"))?.build ?? "", lock);
     });
@@ -126,7 +126,7 @@ export function leadCases(check: Check): void {
     const led = await started(store);
     await store.processes.unregister(led.lead.holder);
     const lead = newLead(await register(store));
-    const build = made(await store.builds.resume(resuming({ ...led, lead })));
+    const build = made(await store.builds.start(resuming({ ...led, lead })));
     assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "resumed", 3]);
     assert.deepEqual(
       (await toldOf(store, build)).map(({ data }) => data["reason"]),
@@ -183,7 +183,7 @@ export function leadCases(check: Check): void {
       );
       assert.equal(await isQueuePaused(store, wiki.build), false);
       await changesNothing(store, [], () => store.builds.orphan({ dead: [docs.lead.holder], alive: [] }, AT_STARTUP));
-      assert.equal(made(await store.builds.resume(resuming({ ...docs, lead: wiki.lead }))).state, "ACTIVE");
+      assert.equal(made(await store.builds.start(resuming({ ...docs, lead: wiki.lead }))).state, "ACTIVE");
     },
   );
 

@@ -158,6 +158,15 @@ export async function workOff(store: Store, request: Partial<ClaimRequest> = {})
   }
 }
 
+/** As an operator does. */
+export async function breakLock(
+  { locks }: Pick<Store, "locks">,
+  name: string,
+  options: { stale?: boolean } = {},
+): Promise<boolean> {
+  return (await locks.clean({ name, ...options })).removed.length === 1;
+}
+
 export async function saveCheckpoint(
   store: Pick<Store, "saveProgress">,
   { job, fence }: LeaseRef,

@@ -27,7 +27,7 @@ const TEN = { usd: 10 };
 
 /** The two ways in which a token is given. */
 const WAYS: Record<string, (store: Store, led: Led, approval: Approval) => Promise<unknown>> = {
-  resume: (store, led, approval) => store.builds.resume(resuming(led, { approval })),
+  resume: (store, led, approval) => store.builds.start(resuming(led, { approval })),
   approve: (store, { build }, approval) => store.builds.authorize(build.id, approval, "operator"),
 };
 
@@ -46,7 +46,7 @@ export function tokenCases(check: Check): void {
 
   check("a paused build resumes with the token and a new budget, in one commit", async ({ store }) => {
     const led = await paused(store);
-    const build = made(await store.builds.resume(resuming(led, { approval: { token: tokenOf(1), budget: TEN } })));
+    const build = made(await store.builds.start(resuming(led, { approval: { token: tokenOf(1), budget: TEN } })));
     assert.deepEqual([build.state, build.reason, build.seq], ["ACTIVE", "budget_approved", 3]);
     assert.deepEqual([build.budget, build.approved, build.blocked], [{ micros: 10_000_000, tokens: null }, false, null]);
     assert.equal((await leadOf(store.builds, "docs"))?.build, build.id);
@@ -60,7 +60,7 @@ export function tokenCases(check: Check): void {
   check("what the new budget does not name stays as it was", async ({ store }) => {
     const led = await paused(store, { budget: { micros: 5_000_000, tokens: 100 } });
     const approval = { token: tokenOf(1), budget: { tokens: 1_000 } };
-    const build = made(await store.builds.resume(resuming(led, { approval })));
+    const build = made(await store.builds.start(resuming(led, { approval })));
     assert.deepEqual(build.budget, { micros: 5_000_000, tokens: 1_000 });
   });
 
@@ -114,7 +114,7 @@ export function tokenCases(check: Check): void {
     check(`a token is for the pause that it was made for, and not for a later one: ${way}`, async ({ store }) => {
       const led = await paused(store);
       await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
-      await store.builds.resume(resuming(led, { approval: { token: tokenOf(2), budget: TEN } }));
+      await store.builds.start(resuming(led, { approval: { token: tokenOf(2), budget: TEN } }));
       await store.builds.move(led.build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(3) });
       await refused(store, "TOKEN_REPLACED", () => give(store, led, { token: tokenOf(1), budget: TEN }));
       await refused(store, "TOKEN_USED", () => give(store, led, { token: tokenOf(2), budget: TEN }));
@@ -129,14 +129,14 @@ export function tokenCases(check: Check): void {
 
   check("a paused build without a token does not go on", async ({ store }) => {
     const led = await paused(store);
-    await refused(store, "TOKEN_NEEDED", () => store.builds.resume(resuming(led)));
+    await refused(store, "TOKEN_NEEDED", () => store.builds.start(resuming(led)));
   });
 
   check("another pipeline is refused before a token is used up", async ({ store }) => {
     const led = await paused(store);
     const approval = { token: tokenOf(1), budget: TEN };
-    await refused(store, "PIPELINE_CHANGED", () => store.builds.resume(resuming(led, { version: 2, approval })));
-    assert.equal(made(await store.builds.resume(resuming(led, { approval }))).state, "ACTIVE");
+    await refused(store, "PIPELINE_CHANGED", () => store.builds.start(resuming(led, { version: 2, approval })));
+    assert.equal(made(await store.builds.start(resuming(led, { approval }))).state, "ACTIVE");
   });
 
   check("of two who use one token at once one does", async ({ store }) => {
@@ -156,14 +156,14 @@ export function tokenCases(check: Check): void {
     assert.deepEqual(approved.budget, { micros: 10_000_000, tokens: null });
     assert.equal(await isQueuePaused(store, led.build), true, "nothing runs yet");
     await refused(store, "TOKEN_USED", () => store.builds.authorize(led.build.id, approval, "alice"));
-    const build = made(await store.builds.resume(resuming(led)));
+    const build = made(await store.builds.start(resuming(led)));
     assert.deepEqual([build.state, build.reason, build.approved], ["ACTIVE", "budget_approved", false]);
     assert.deepEqual(
       (await toldOf(store, build)).map(({ type }) => type),
       ["build.started", "build.paused", "build.approved", "build.resumed"],
     );
     await store.builds.move(build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(2) });
-    await refused(store, "TOKEN_NEEDED", () => store.builds.resume(resuming(led, { token: "token-3" })));
+    await refused(store, "TOKEN_NEEDED", () => store.builds.start(resuming(led, { token: "token-3" })));
   });
 
   check("an operator may approve again with another token: each approval has an event and an audit entry", async ({ store }) => {
@@ -216,7 +216,7 @@ export function tokenCases(check: Check): void {
     const led = await paused(store, { token: "the-lock-s-token" });
     await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
     await store.builds.authorize(led.build.id, { token: tokenOf(2), budget: TEN }, "operator");
-    await store.builds.resume(resuming(led, { token: "the-next-token" }));
+    await store.builds.start(resuming(led, { token: "the-next-token" }));
     await breakOrchestratorLock(store.builds, "docs", { by: "operator" });
     const all = JSON.stringify(await everything(store));
     for (const n of [1, 2]) {

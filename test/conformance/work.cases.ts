@@ -360,7 +360,7 @@ export function workCases(check: Check): void {
     assert.equal(await store.builds.advance(led.build.id, led.lock, "run"), true);
     assert.equal((await claimOf(store, led.build)).length, 1, "its listing");
     const resumed = await store.builds.move(led.build.id, STOPPED, led.lock);
-    const answer = await store.builds.resume(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));
+    const answer = await store.builds.start(resuming({ ...led, build: made(resumed) }, { token: "token-3" }));
     assert.equal((answer as OrchestratedBuild).isQueuePaused, false);
   });
 

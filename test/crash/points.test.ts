@@ -216,7 +216,7 @@ async function goesOn(hf: Holdfast): Promise<void> {
   );
   assert.deepEqual(await store.builds.orphan({ dead, alive: [] }, "orphaned_at_startup"), []);
   const { id, hash, description } = orphans[0] as BuildRow;
-  const resumed = await store.builds.resume({ build: id, hash, description, lead: newLead(self.id, "the next") });
+  const resumed = await store.builds.start({ build: id, hash, description, lead: newLead(self.id, "the next") });
   assert.equal("state" in resumed && resumed.state, "ACTIVE");
 }
 

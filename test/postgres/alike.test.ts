@@ -5,7 +5,7 @@ import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, ClaimRequest, Enqueued, NewJob, Store } from "../../src/store/store.ts";
 import { testClock, type TestClock } from "../../src/testing/index.ts";
-import { declaring, ERROR, LEASE, limitRule, newJob, POLICY } from "../conformance/parts.ts";
+import { declaring, ERROR, LEASE, limitRule, newJob, POLICY, breakLock } from "../conformance/parts.ts";
 import { misjudged } from "../conformance/postgres-store.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
@@ -229,7 +229,7 @@ function pause(queue: string, paused: boolean): Deed {
 function lock(name: string, taken: boolean): Deed {
   return {
     what: `${taken ? "lock" : "unlock"} ${name}`,
-    act: ({ store, call }) => call(() => (taken ? store.locks.acquire(name, "me", "token", 500) : store.locks.break(name))),
+    act: ({ store, call }) => call(() => (taken ? store.locks.acquire(name, "me", "token", 500) : breakLock(store, name))),
   };
 }
 

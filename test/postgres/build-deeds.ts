@@ -40,7 +40,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
         assert.deepEqual([build.state, build.seq], ["BUDGET_PAUSE", 2]);
         assert.equal(await leadOf(direct.builds, pipeline), null);
         await hasTold(direct, build, ["build.started", "build.paused"]);
-        const resumed = await direct.builds.resume(resuming(led, { approval: approvalOf(n) }));
+        const resumed = await direct.builds.start(resuming(led, { approval: approvalOf(n) }));
         assert.equal(made(resumed).seq, 3, "the token is good");
       },
     );
@@ -56,7 +56,7 @@ export const BUILD_DEEDS: Readonly<Record<string, Prepare>> = {
     return deed(
       (store) =>
         Promise.all([
-          store.builds.resume(resuming(led, { approval: approvalOf(n), token: lock.token })),
+          store.builds.start(resuming(led, { approval: approvalOf(n), token: lock.token })),
           store.builds.advance(led.build.id, lock, { round: 1, listing: listing(pipeline, 1) }),
           store.builds.beat(lock),
         ]),

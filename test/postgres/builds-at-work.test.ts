@@ -99,10 +99,10 @@ async function stopAndResume(
   const lock = { pipeline, token: lead.token };
   await breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
   const led = { build, lead, lock };
-  const resumed = await store.builds.resume(resuming(led, { token: lead.token })).catch(() => null);
+  const resumed = await store.builds.start(resuming(led, { token: lead.token })).catch(() => null);
   if (resumed === null || "conflict" in resumed) return 0;
   const stopped = await store.builds.move(build.id, STOPPED, lock);
-  await store.builds.resume(resuming(led, { token: lead.token })).catch(() => null);
+  await store.builds.start(resuming(led, { token: lead.token })).catch(() => null);
   return stopped === null ? 0 : 1;
 }
 
@@ -111,7 +111,7 @@ async function isWhole(store: PostgresStore, { build }: Site): Promise<void> {
   await breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
   const lead = newLead(await register(store), `last of ${pipeline}`);
   const lock = { pipeline, token: lead.token };
-  const before = made(await store.builds.resume(resuming({ build, lead, lock }, { token: lead.token })));
+  const before = made(await store.builds.start(resuming({ build, lead, lock }, { token: lead.token })));
   assert.deepEqual(booksOf(before), {
     open: 0,
     failed: 0,

@@ -118,7 +118,7 @@ describe("builds of several processes", { skip: noServer }, () => {
       const answers = await Promise.allSettled(
         stores.flatMap((store, i): Promise<unknown>[] => [
           store.builds.orphan({ dead: [], alive: [] }, LOST),
-          store.builds.resume(resuming({ ...led, lead }, { token: `resumed ${round}-${i}` })),
+          store.builds.start(resuming({ ...led, lead }, { token: `resumed ${round}-${i}` })),
           store.builds.start(newBuild({ ...lead, token: `started ${round}-${i}` })),
         ]),
       );
@@ -235,7 +235,7 @@ async function anything(
     case 0:
       return store.builds.start(newBuild(lead, { pipeline }));
     case 1:
-      return store.builds.resume(resuming({ build: last, lead, lock }, { token: lead.token }));
+      return store.builds.start(resuming({ build: last, lead, lock }, { token: lead.token }));
     case 2:
       return breakOrchestratorLock(store.builds, pipeline, { by: "operator" });
     case 3:

@@ -3,7 +3,7 @@ import { after, before, describe, test } from "node:test";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import type { Claimed, Declaration, NewJob, Store } from "../../src/store/store.ts";
-import { claim, declaring, ERROR, limitRule, newJob, SUCCEEDED } from "../conformance/parts.ts";
+import { claim, declaring, ERROR, limitRule, newJob, SUCCEEDED, breakLock } from "../conformance/parts.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 import { LimitRows, rowsOfSchema } from "../limits/rows.ts";
@@ -138,7 +138,7 @@ async function anything(store: Store, random: Random): Promise<void> {
     // An audit entry locks the head of the audit, which every operation wants.
     () => store.queues.setPaused(random.pick(FREE), true),
     () => store.queues.setPaused(random.pick(FREE), false),
-    () => store.locks.break("held"),
+    () => breakLock(store, "held"),
     () => store.locks.acquire("held", "anna", String(random.next()), 1_000),
   ];
   for (let turn = 0; turn < TURNS; turn++) {
@@ -153,7 +153,7 @@ async function acts(store: Store, random: Random): Promise<void> {
   const one = (name: string): (() => Promise<unknown>)[] => [
     () => store.locks.acquire(name, "anna", `${random.next()}`, 60_000),
     () => store.locks.acquire(name, "anna", `${random.next()}`, 1),
-    () => store.locks.break(name),
+    () => breakLock(store, name),
     () => store.locks.clean(),
     () => store.schedules.save({ key: name, ...when, template: newJob({ name }), nextAt: Date.now() + 3_600_000 }),
     () => store.schedules.setPaused({ key: name }, null),
@@ -169,7 +169,7 @@ async function acts(store: Store, random: Random): Promise<void> {
     await Promise.all(some.map((name) => random.pick(one(name))()));
   }
   // A lock of its name keeps a queue closed.
-  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.queues.setPaused(name, false), store.locks.break(name)]);
+  for (const name of ["w", "x", "y", "z"]) await Promise.all([store.queues.setPaused(name, false), breakLock(store, name)]);
 }
 
 async function settleSome(store: Store, held: Claimed[], random: Random): Promise<void> {

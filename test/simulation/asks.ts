@@ -7,7 +7,7 @@ import { anyId, chain, declarations, idOf, LEASES, newJobs, outcome, progress, Q
 import type { Random } from "./random.ts";
 import { useSchedule } from "./ticking.ts";
 import type { World } from "./world.ts";
-import { saveCheckpoint } from "../conformance/parts.ts";
+import { saveCheckpoint, breakLock } from "../conformance/parts.ts";
 
 const TTLS = [400, 20_000, 120_000];
 
@@ -182,7 +182,7 @@ function useLock(world: World, actor: Actor, random: Random): Promise<unknown> {
     case "clean":
       return actor.store.locks.clean();
     case "break":
-      return random.chance(0.5) ? actor.store.locks.break(name) : actor.store.locks.list();
+      return random.chance(0.5) ? breakLock(actor.store, name) : actor.store.locks.list();
   }
 }
 

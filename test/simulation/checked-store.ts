@@ -101,7 +101,7 @@ export class CheckedStore {
     };
   }
 
-  get locks(): Pick<Store["locks"], "acquire" | "renew" | "break" | "list" | "clean"> {
+  get locks(): Pick<Store["locks"], "acquire" | "renew" | "list" | "clean"> {
     const ask = this.#asking("locks", this.#store.locks);
     const { locks: model, healing, events } = this.#model;
     return {
@@ -118,13 +118,13 @@ export class CheckedStore {
               : model.extend({ name, token, ttl, process: this.#self }, this.#now);
           mustEqual(answer, renewed, ttl === null ? `releasing lock ${name}` : `extending lock ${name}`);
         }),
-      break: (name) =>
-        ask("break", [name], (answer) => {
-          mustEqual(answer, model.break(name), `breaking lock ${name}`);
-          if (answer) events.tell(this.#now, "lock.broken", name);
-        }),
       list: () => ask("list", [], (answer) => mustEqual(plain(answer), model.views(this.#now), "the locks")),
-      clean: () => ask("clean", [], (answer) => healing.cleanLocks(this.#now, answer)),
+      clean: (broken) =>
+        ask("clean", [broken], (answer) => {
+          if (broken === undefined) return healing.cleanLocks(this.#now, answer);
+          mustEqual(answer.removed.length === 1, model.break(broken.name), `breaking lock ${broken.name}`);
+          if (answer.removed.length > 0) events.tell(this.#now, "lock.broken", broken.name);
+        }),
     };
   }
 

@@ -5,7 +5,7 @@ import { CHECKED_TABLES, fillChecksums } from "../../src/store/sqlite/maintenanc
 import { through } from "../../src/store/sqlite/driver.ts";
 import type { Claimed, NewJob, Settlement, Store, Expired, Pruned } from "../../src/store/store.ts";
 import type { ScheduleOptions } from "./schedule.ts";
-import { scheduleOf } from "../conformance/parts.ts";
+import { scheduleOf, breakLock } from "../conformance/parts.ts";
 
 /** Stores with one thing wrong each, as a careless change might make it. A simulation that finds none of them proves nothing. */
 export const mutations: Record<string, ScheduleOptions> = {
@@ -64,7 +64,7 @@ export const mutations: Record<string, ScheduleOptions> = {
   "passes over the first in line": { break: passOver },
   "claims from a locked queue": broken((store) => ({
     claim: async (request) => {
-      for (const { queue } of request.from) if (queue !== undefined) await store.locks.break(queue);
+      for (const { queue } of request.from) if (queue !== undefined) await breakLock(store, queue);
       return store.claim(request);
     },
   })),

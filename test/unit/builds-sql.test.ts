@@ -60,7 +60,7 @@ describe("the tables of builds", () => {
     const { db, store } = await place(t);
     const led = await paused(store);
     await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");
-    await store.builds.resume(resuming(led, { approval: { token: tokenOf(2), budget: { usd: 8 } } }));
+    await store.builds.start(resuming(led, { approval: { token: tokenOf(2), budget: { usd: 8 } } }));
     await store.builds.move(led.build.id, PAUSED, { pipeline: "docs", token: "token-2" }, { bytes: bytes(3) });
     const usable = db.prepare("select pause from holdfast_tokens where used_at is null and replaced_at is null").all();
     assert.deepEqual(

@@ -65,22 +65,22 @@ export class Locks implements LockStore {
     return toLocks(await this.#access.read((db) => db.all<LockRow>(this.#sql.list, { name: name ?? null })));
   }
 
-  break(name: string, { stale = false } = {}): Promise<boolean> {
-    return this.#write(name, (tx) => this.#break(tx, name, stale));
-  }
-
-  *#break(tx: Tx, name: string, stale: boolean): Script<boolean> {
-    const [before] = yield* tx.returning<BrokenLock>(this.#sql.break, { name, stale });
-    if (before === undefined) return false;
-    tx.ready(name);
-    yield* this.#parts.audit.record(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
-    return true;
+  clean(broken?: { name: string; stale?: boolean }): Promise<CleanedLocks> {
+    return broken === undefined ? this.#cleanIfNeeded() : this.#write(broken.name, (tx) => this.#break(tx, broken));
   }
 
   /** Called often, mostly for nothing: then nothing is written. */
-  async clean(): Promise<CleanedLocks> {
+  async #cleanIfNeeded(): Promise<CleanedLocks> {
     const unclean = await this.#access.read((db) => db.get(this.#sql.unclean));
     return unclean === undefined ? { removed: [], shortened: [] } : this.#access.write("reclaim", (tx) => this.#clean(tx));
+  }
+
+  *#break(tx: Tx, { name, stale = false }: { name: string; stale?: boolean }): Script<CleanedLocks> {
+    const [before] = yield* tx.returning<BrokenLock>(this.#sql.break, { name, stale });
+    if (before === undefined) return { removed: [], shortened: [] };
+    tx.ready(name);
+    yield* this.#parts.audit.record(tx, { action: "lock.broken", name, before: { ...before, stale }, after: null });
+    return { removed: [name], shortened: [] };
   }
 
   *#clean(tx: Tx): Script<CleanedLocks> {

@@ -115,8 +115,11 @@ export class Operate {
     return true;
   }
 
-  async prune(filter: PruneFilter | Expired): Promise<Pruned> {
-    if (!("expired" in filter)) return this.#access.write("prune", (tx) => this.#prune(tx, filter));
+  prune(filter: PruneFilter | Expired): Promise<Pruned> {
+    return "expired" in filter ? this.#pruneExpired(filter) : this.#access.write("prune", (tx) => this.#prune(tx, filter));
+  }
+
+  async #pruneExpired(filter: Expired): Promise<Pruned> {
     const { due, soon, unlisted } = await this.#access.read((db) => this.#parts.retention.outstanding(db, filter.expired.minAge));
     if (due) return this.#access.write("expire", (tx) => this.#expire(tx, filter, unlisted));
     // In real time, whatever clock is injected.

@@ -26,6 +26,7 @@ import {
   type ResumeBuild,
   resumption,
   STARTED,
+  type StartedBuild,
   startsNothing,
   tokenUse,
 } from "../../builds.ts";
@@ -86,11 +87,12 @@ export class Builds implements BuildStore {
     return this.#access.write("beat", (tx) => this.#locks.beat(tx, lock));
   }
 
-  start(build: NewBuild): Promise<OrchestratedBuild | LockConflict | { paused: string }> {
+  start(build: NewBuild | ResumeBuild): Promise<StartedBuild> {
+    if ("build" in build) return this.#write((tx) => this.#resume(tx, build));
     return this.#write((tx) => this.#start(tx, build), [build.listing]);
   }
 
-  *#start(tx: Tx, wanted: NewBuild): Script<OrchestratedBuild | LockConflict | { paused: string }> {
+  *#start(tx: Tx, wanted: NewBuild): Script<StartedBuild> {
     const { pipeline, lead } = wanted;
     const by = this.#orchestrator(lead);
     const conflict = yield* this.#locks.held(tx, pipeline);
@@ -104,10 +106,6 @@ export class Builds implements BuildStore {
     yield* this.#locks.take(tx, pipeline, build.key, lead);
     yield* this.#list(tx, build, wanted.listing);
     return yield* this.#orchestrated(tx, yield* this.#runs.get(tx, build.key));
-  }
-
-  resume(build: ResumeBuild): Promise<OrchestratedBuild | LockConflict> {
-    return this.#write((tx) => this.#resume(tx, build));
   }
 
   *#resume(tx: Tx, wanted: ResumeBuild): Script<OrchestratedBuild | LockConflict> {
