@@ -143,7 +143,7 @@ export class Holdfast implements AsyncDisposable {
       },
       acknowledge: async () => {
         this.#refuseClosed();
-        return (await engine.store.recoveries.acknowledge()).map(reportOf);
+        return (await engine.store.recoveries.close("acknowledged")).closed.map(reportOf);
       },
     };
     this.recovery = limitArguments(recovery, "recovery", {

@@ -30,11 +30,10 @@ export interface RecoveryStore {
    */
   reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess>;
   /**
-   * Ends the report, with audit entry and event; called by its owner. Answers with the named processes that are still registered,
-   * if any. Without findings the owner gives the report up. Null: given up, or the report has another owner.
+   * Ends reports, each with audit entry and event. The owner of a report ends it, unless named processes are still registered
+   * (`left`); without findings it gives the report up. An operator acknowledges all that have errors.
    */
-  close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null>;
-  acknowledge(): Promise<StoredReport[]>;
+  close(ending: OwnReport | "acknowledged"): Promise<{ closed: StoredReport[]; left: Left[] }>;
   /** Reports, the newest first, and the sums over all. "open": under way, or with errors and not acknowledged. */
   history(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory>;
   /** What a recovery would change. `expired`: leases that it would end. `rebooted`: those of the dead whose host restarted. */
@@ -100,8 +99,14 @@ export interface RecoveredProcess extends Reclaimed, HeldByDead {
   isUnregistered: boolean;
 }
 
-export interface SettleAs extends Findings {
+export interface OwnReport {
+  report: number;
   by: ProcessId;
+  /** Null: given up. */
+  ending: ReportEnding | null;
+}
+
+export interface ReportEnding extends Findings {
   jobsPending: number;
   /** The operator who asked for the recovery; default: the janitor. */
   asked?: string;

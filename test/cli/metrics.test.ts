@@ -33,7 +33,7 @@ test("after a crash the figures say what was recovered, by whom it is worked on,
     const { store, self: by } = hf.engine;
     const findings = { errors: ["3 commits are gone"], commitsMissing: 3, walFramesReplayed: 0 };
     const begun = await store.recoveries.begin({ dead: [], by, opening: true, alone: true, findings });
-    await store.recoveries.close(begun?.report as number, { by, jobsPending: 0, ...findings });
+    await store.recoveries.close({ report: begun?.report as number, by, ending: { jobsPending: 0, ...findings } });
     const after = await figures(place);
     assert.equal(value(after, "recoveries_total"), 2);
     assert.equal(value(after, "recoveries_open"), 1);

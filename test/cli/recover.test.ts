@@ -85,7 +85,7 @@ test("a report with errors makes health say so until an operator acknowledges it
     const { store, self: by } = hf.engine;
     const findings = { errors: [found], commitsMissing: 3, walFramesReplayed: 0 };
     const begun = await store.recoveries.begin({ dead: [], by, opening: true, alone: true, findings });
-    await store.recoveries.close(begun?.report as number, { by, jobsPending: 0, ...findings });
+    await store.recoveries.close({ report: begun?.report as number, by, ending: { jobsPending: 0, ...findings } });
   }
   interface Health {
     ok: boolean;

@@ -179,10 +179,10 @@ export function recoveryCases(check: Check): void {
     const recovering = await begun(store, by, [dead]);
     assert.equal((await reclaimFrom(store, recovering, dead, { limit: 1 })).isDone, false);
     assert.equal((await registeredProcesses(store.processes)).length, 2);
-    const ending = { by, jobsPending: 0, ...FOUND };
+    const ending = { jobsPending: 0, ...FOUND };
     assert.deepEqual(
-      await store.recoveries.close(recovering.report, ending),
-      { left: recovering.left },
+      await store.recoveries.close({ report: recovering.report, by, ending }),
+      { closed: [], left: recovering.left },
       "nor is its report ended",
     );
     assert.deepEqual(await reclaimFrom(store, recovering, dead), { ...NOTHING, entries: 1 });
@@ -269,15 +269,14 @@ export function recoveryCases(check: Check): void {
     assert.deepEqual(await reclaimFrom(store, theirs, dead), { ...NOTHING, entries: 1 });
     assert.deepEqual(await reclaimFrom(store, mine, dead), GONE);
     const ending = { jobsPending: 0, ...FOUND };
-    assert.equal(
-      await store.recoveries.close(mine.report, { ...ending, by: second }),
-      null,
+    assert.deepEqual(
+      await store.recoveries.close({ report: mine.report, by: second, ending }),
+      { closed: [], left: [] },
       "the report belongs to another process",
     );
-    const left = await store.recoveries.close(mine.report, { ...ending, by: first });
-    assert.ok(left !== null && "left" in left);
+    const { left } = await store.recoveries.close({ report: mine.report, by: first, ending });
     assert.deepEqual(
-      left.left.map(({ id }) => id),
+      left.map(({ id }) => id),
       [later],
       "whom the other has found is to be buried first",
     );
@@ -326,7 +325,8 @@ export function recoveryCases(check: Check): void {
     const second = await register(store, "second");
     const after = await begun(store, second, [dead, first]);
     assert.deepEqual([after.report, after.owned, after.continued], [before.report, true, true]);
-    assert.equal(await store.recoveries.close(before.report, { by: first, jobsPending: 0, ...FOUND }), null);
+    const late = { report: before.report, by: first, ending: { jobsPending: 0, ...FOUND } };
+    assert.deepEqual(await store.recoveries.close(late), { closed: [], left: [] });
     for (const { id } of after.left) {
       await reclaimFrom(store, after, id, { spent: 1 });
     }
@@ -343,9 +343,9 @@ export function recoveryCases(check: Check): void {
     const [first, second, dead] = [await register(store), await register(store), await register(store)];
     const { report } = await begun(store, first, [dead]);
     assert.equal(await begin(store, second, []).then((one) => one?.owned), undefined, "a live owner keeps its report");
-    await store.recoveries.close(report, { by: second });
+    await store.recoveries.close({ report, by: second, ending: null });
     assert.equal(await begin(store, second, []), null, "nor can another process give it up");
-    await store.recoveries.close(report, { by: first });
+    await store.recoveries.close({ report, by: first, ending: null });
     const handed = await begun(store, second, []);
     assert.deepEqual([handed.report, handed.owned], [report, true]);
     await store.processes.unregister(second);
@@ -363,18 +363,19 @@ export function recoveryCases(check: Check): void {
     const recovering = await store.recoveries.begin({ dead: [found(dead)], by, opening: true, alone: true, findings });
     assert.ok(recovering !== null);
     await reclaimFrom(store, recovering, dead);
-    const ending = { by, jobsPending: 0, errors: ["two", "one"], commitsMissing: 1, walFramesReplayed: 0 };
-    const report = await store.recoveries.close(recovering.report, ending);
-    assert.ok(report !== null && "state" in report);
+    const ending = { jobsPending: 0, errors: ["two", "one"], commitsMissing: 1, walFramesReplayed: 0 };
+    const { closed } = await store.recoveries.close({ report: recovering.report, by, ending });
+    const [report] = closed;
+    assert.ok(report !== undefined);
     const { state, errors, wasSuccessful, commitsMissing, walFramesReplayed } = report;
     assert.deepEqual([state, errors, wasSuccessful, commitsMissing, walFramesReplayed], ["failed", ["one", "two"], false, 2, 7]);
     assert.deepEqual((await store.recoveries.history({ limit: 10, which: "open" })).reports, [report]);
     pass(clock, 60_000);
-    const acknowledged = await store.recoveries.acknowledge();
+    const { closed: acknowledged } = await store.recoveries.close("acknowledged");
     assert.deepEqual(acknowledged, [
       { ...report, state: "acknowledged", acknowledgedBy: UNKNOWN_ACTOR, acknowledgedAt: clock.now() },
     ]);
-    assert.deepEqual(await store.recoveries.acknowledge(), []);
+    assert.deepEqual((await store.recoveries.close("acknowledged")).closed, []);
     assert.deepEqual((await store.recoveries.history({ limit: 10, which: "open" })).reports, []);
     assert.deepEqual((await store.recoveries.history({ limit: 10 })).reports, acknowledged);
   });
@@ -406,7 +407,7 @@ export function recoveryCases(check: Check): void {
     const findings = { errors: ["wrong"] };
     const again = await store.recoveries.begin({ dead: [], by, opening: false, alone: false, findings });
     await closed(store, again as Recovering, by);
-    await store.recoveries.acknowledge();
+    await store.recoveries.close("acknowledged");
     assert.deepEqual(
       (await told()).map(([type]) => type),
       ["recovery.completed", "recovery.failed", "recovery.acknowledged"],
@@ -440,7 +441,7 @@ export function recoveryCases(check: Check): void {
     const second = await begun(store, by, [other]);
     await reclaimFrom(store, second, other, { spent: 10 });
     const ending = { ...FOUND, errors: ["2 are gone"], commitsMissing: 2 };
-    await store.recoveries.close(second.report, { by, jobsPending: 3, ...ending });
+    await store.recoveries.close({ report: second.report, by, ending: { jobsPending: 3, ...ending } });
     const sums = {
       ...NO_COUNTS,
       reports: 2,
@@ -453,7 +454,7 @@ export function recoveryCases(check: Check): void {
       failed: 1,
     };
     assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, { ...sums, open: 1 });
-    await store.recoveries.acknowledge();
+    await store.recoveries.close("acknowledged");
     assert.deepEqual((await store.recoveries.history({ limit: 0 })).totals.reports, { ...sums, open: 0 });
   });
 
@@ -486,7 +487,7 @@ export function recoveryCases(check: Check): void {
       () => store.settle([]),
       () => store.cancel(id as string),
       () => store.locks.acquire("a", "b", "c", 1),
-      () => store.recoveries.acknowledge(),
+      () => store.recoveries.close("acknowledged"),
       () => store.queues.setPaused("work", true),
       () => store.enqueueWithin({}, []),
       () => store.builds.move("b", abandonment("n"), { by: "me" }),
@@ -522,9 +523,9 @@ function reclaimFrom(store: Store, { report }: Recovering, process: ProcessId, g
 }
 
 async function closed(store: Store, { report }: Recovering, by: ProcessId, jobsPending = 0): Promise<StoredReport> {
-  const ended = await store.recoveries.close(report, { by, jobsPending, ...FOUND });
-  assert.ok(ended !== null && "state" in ended, "it is ended");
-  return ended;
+  const { closed } = await store.recoveries.close({ report, by, ending: { jobsPending, ...FOUND } });
+  assert.equal(closed.length, 1, "it is ended");
+  return closed[0] as StoredReport;
 }
 
 /** All of it. */

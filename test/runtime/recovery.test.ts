@@ -251,7 +251,7 @@ test("a report that its process left unfinished is finished by a process that wo
   const report = begun?.report as number;
   const reason = "orchestrator_lost";
   await store.recoveries.reclaimFrom({ report, process: dead, as: "crashed", reason, limit: 1, spent: 0, cause: "it died" });
-  await store.recoveries.close(report, { by: owner });
+  await store.recoveries.close({ report: report, by: owner, ending: null });
   await store.processes.unregister(owner);
   hf.work([job<null, void>({ name: "idle", run: () => {} })]);
   await clock.advance("30s");

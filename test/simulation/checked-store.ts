@@ -67,7 +67,10 @@ export class CheckedStore {
           for (const judgement of recoveries.taken(dead)) checkTaking(this.#world, this.#now, judgement);
           recoveries.reclaimFrom(this.#now, dead, answer);
         }),
-      close: (report, ending) => ask("close", [report, ending], (answer) => recoveries.close(this.#now, report, ending, answer)),
+      close: (ending) =>
+        ask("close", [ending], (answer) => {
+          if (ending !== "acknowledged") recoveries.close(this.#now, ending, answer);
+        }),
       stale: (query) => ask("stale", [query], (answer) => healing.stale(this.#now, query, answer)),
       reclaim: (judgements, cause) =>
         ask("reclaim", [judgements, cause], (answer) => {

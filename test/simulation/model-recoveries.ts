@@ -2,7 +2,7 @@ import type { ProcessId } from "../../src/core/text/ids.ts";
 import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
 import type {
   DeadProcess,
-  SettleAs,
+  OwnReport,
   Found,
   Judgement,
   Left,
@@ -101,22 +101,23 @@ export class ModelRecoveries {
     });
   }
 
-  close(at: number, report: number, ending: SettleAs | { by: ProcessId }, answer: StoredReport | { left: Left[] } | null): void {
+  close(at: number, { report, by, ending }: OwnReport, answer: { closed: StoredReport[]; left: Left[] }): void {
     const open = this.#open;
-    const { by } = ending;
-    if (open?.id !== report || open.owner !== by) return mustEqual(answer, null, "the end of another process's report");
-    if (!("errors" in ending)) {
+    const nothing = { closed: [], left: [] };
+    if (open?.id !== report || open.owner !== by) return mustEqual(answer, nothing, "the end of another process's report");
+    if (ending === null) {
       open.owner = null;
-      return mustEqual(answer, null, "a report that its owner gives up");
+      return mustEqual(answer, nothing, "a report that its owner gives up");
     }
     const left = this.#left(open);
-    must(answer !== null, "a report is ended by its owner");
-    if ("left" in answer) return mustEqual(idsOf(answer.left), left, "who is to be buried before a report is ended");
-    mustEqual(left, [], "who was not buried when a report was ended");
-    const counts = Object.fromEntries(Object.keys(NO_COUNTS).map((name) => [name, answer[name as keyof RecoveryCounts]]));
+    mustEqual(idsOf(answer.left), left, "who is to be buried before a report is ended");
+    if (left.length > 0) return mustEqual(answer.closed, [], "a report that names processes that are not buried");
+    const [ended] = answer.closed;
+    must(ended !== undefined, "a report is ended by its owner");
+    const counts = Object.fromEntries(Object.keys(NO_COUNTS).map((name) => [name, ended[name as keyof RecoveryCounts]]));
     mustEqual(counts, { ...open.counts }, "what a report counts");
-    const { state, crashed } = answer;
-    mustEqual([state, crashed.length, answer.jobsPending], ["completed", open.named.size, ending.jobsPending], "a report");
+    const { state, crashed } = ended;
+    mustEqual([state, crashed.length, ended.jobsPending], ["completed", open.named.size, ending.jobsPending], "a report");
     this.#open = null;
     this.#model.events.tell(at, "recovery.completed");
   }

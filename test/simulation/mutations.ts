@@ -127,10 +127,10 @@ export const mutations: Record<string, ScheduleOptions> = {
     reclaimFrom: (dead) => spoiled(store, store.recoveries.reclaimFrom(dead), "update holdfast_recoveries set jobs = jobs + 1"),
   })),
   "reports a recovery twice": recovering((store) => ({
-    close: (report, ending) =>
+    close: (ending) =>
       spoiled(
         store,
-        store.recoveries.close(report, ending),
+        store.recoveries.close(ending),
         `${ADD_EVENT} select type, at, transition || '2', job, data from holdfast_events where type = 'recovery.completed' and ${NEWEST}`,
       ),
   })),

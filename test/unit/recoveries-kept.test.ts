@@ -32,7 +32,7 @@ test("old reports are forgotten with the names in them, but none with errors tha
     assert.ok(begun !== null);
     const dead = { process: id, as: "crashed", reason: "orchestrator_lost", cause: "died" } as const;
     await store.recoveries.reclaimFrom({ report: begun.report, ...dead, limit: 1, spent: 0 });
-    await store.recoveries.close(begun.report, { by, jobsPending: 0, ...NO_FINDINGS });
+    await store.recoveries.close({ report: begun.report, by, ending: { jobsPending: 0, ...NO_FINDINGS } });
   }
   const kept = (await store.recoveries.history({ limit: 9_999 })).reports.map(({ id }) => id);
   assert.deepEqual(kept.toReversed(), [2, REPORTS_KEPT, ...[1, 2, 3, 4].map((n) => REPORTS_KEPT + n)]);

@@ -107,7 +107,7 @@ export class Recovery {
     this.#abort.abort();
     if (this.#owned === null) return;
     await this.#store.recoveries
-      .close(this.#owned.report, { by: this.#self })
+      .close({ report: this.#owned.report, by: this.#self, ending: null })
       .catch((error: unknown) => this.#log.warn("could not give up a recovery report", describeError(error)));
   }
 
@@ -187,14 +187,14 @@ export class Recovery {
       if (owned.found === null) return;
       for (;;) {
         const { report, jobsPending, found, asked } = owned;
-        const ending = { by: this.#self, jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
-        const ended = await this.#store.recoveries.close(report, ending);
-        if (ended !== null && "left" in ended) {
-          await this.#reclaimOthers(owned, ended.left);
+        const ending = { jobsPending, ...found, ...(asked === undefined ? {} : { asked }) };
+        const { closed, left } = await this.#store.recoveries.close({ report, by: this.#self, ending });
+        if (left.length > 0) {
+          await this.#reclaimOthers(owned, left);
           continue;
         }
         if (this.#owned === owned) this.#owned = null;
-        if (ended !== null) this.#logReport(ended);
+        for (const ended of closed) this.#logReport(ended);
         return;
       }
     } catch (error) {

@@ -14,7 +14,7 @@ import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import {
   type DeadProcess,
   type ExpiredLease,
-  type SettleAs,
+  type OwnReport,
   type Found,
   type Judgement,
   type Left,
@@ -175,39 +175,35 @@ export class Recoveries implements RecoveryStore {
     return count;
   }
 
-  close(report: number, ending: SettleAs | { by: ProcessId }): Promise<StoredReport | { left: Left[] } | null> {
-    return this.#write("report", (tx) => this.#close(tx, report, ending));
-  }
-
-  *#close(tx: Tx, report: number, ending: SettleAs | { by: ProcessId }): Script<StoredReport | { left: Left[] } | null> {
-    const row = yield* this.#reports.row(tx, report);
-    if (row?.state !== "running" || row.owner !== ending.by) return null;
-    if (!("errors" in ending)) {
-      yield* this.#reports.setOwner(tx, report, null);
-      return null;
-    }
-    const { by, jobsPending: pending } = ending;
-    const left = yield* this.#reports.left(tx, report);
-    if (left.length > 0) return { left };
-    const found = addFindings(ending, { commitsMissing: this.#parts.file.commitsMissing() });
-    const { errors } = yield* this.#reports.find(tx, report, found);
-    const ended = yield* this.#reports.end(tx, report, { by, state: finalState(errors), pending });
-    yield* this.#record(tx, `recovery.${finalState(errors)}`, ending.asked ?? RECOVERY_ACTOR, { before: null, report: ended });
-    return ended;
-  }
-
-  acknowledge(): Promise<StoredReport[]> {
+  close(ending: OwnReport | "acknowledged"): Promise<{ closed: StoredReport[]; left: Left[] }> {
+    if (ending !== "acknowledged") return this.#write("report", (tx) => this.#close(tx, ending));
     return this.#write("acknowledge", (tx) => this.#acknowledge(tx, this.#parts.audit.actor ?? UNKNOWN_ACTOR));
   }
 
-  *#acknowledge(tx: Tx, by: string): Script<StoredReport[]> {
-    const acknowledged: StoredReport[] = [];
+  *#close(tx: Tx, { report, by, ending }: OwnReport): Script<{ closed: StoredReport[]; left: Left[] }> {
+    const row = yield* this.#reports.row(tx, report);
+    if (row?.state !== "running" || row.owner !== by) return { closed: [], left: [] };
+    if (ending === null) {
+      yield* this.#reports.setOwner(tx, report, null);
+      return { closed: [], left: [] };
+    }
+    const left = yield* this.#reports.left(tx, report);
+    if (left.length > 0) return { closed: [], left };
+    const found = addFindings(ending, { commitsMissing: this.#parts.file.commitsMissing() });
+    const { errors } = yield* this.#reports.find(tx, report, found);
+    const ended = yield* this.#reports.end(tx, report, { by, state: finalState(errors), pending: ending.jobsPending });
+    yield* this.#record(tx, `recovery.${finalState(errors)}`, ending.asked ?? RECOVERY_ACTOR, { before: null, report: ended });
+    return { closed: [ended], left: [] };
+  }
+
+  *#acknowledge(tx: Tx, by: string): Script<{ closed: StoredReport[]; left: Left[] }> {
+    const closed: StoredReport[] = [];
     for (const { id, state } of yield* this.#reports.failed(tx)) {
       const report = yield* this.#reports.acknowledge(tx, id, by);
       yield* this.#record(tx, "recovery.acknowledged", by, { before: { state }, report });
-      acknowledged.push(report);
+      closed.push(report);
     }
-    return acknowledged;
+    return { closed, left: [] };
   }
 
   history({ limit, which = "ended" }: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory> {

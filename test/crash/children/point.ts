@@ -95,7 +95,7 @@ const SCENES: Record<string, (hf: Holdfast) => Promise<unknown>> = {
     const { store, self: by } = hf.engine;
     const findings = { errors: ["wrong"], commitsMissing: null, walFramesReplayed: 0 };
     const begun = await store.recoveries.begin({ dead: [], by, opening: false, alone: true, findings });
-    await store.recoveries.close(begun?.report as number, { by, jobsPending: 0, ...findings });
+    await store.recoveries.close({ report: begun?.report as number, by, ending: { jobsPending: 0, ...findings } });
     crashAt(point);
     return hf.recovery.acknowledge();
   },
