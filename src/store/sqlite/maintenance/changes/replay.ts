@@ -108,7 +108,7 @@ function* changesAfter({ folder, databaseId, epoch, after, tail }: Replay): Gene
   const segments = segmentsIn(folder, databaseId, epoch);
   for (const [i, { path }] of segments.entries()) {
     const next = segments[i + 1];
-    if (next !== undefined && next.head.after <= after) continue;
+    if (next !== undefined && next.after <= after) continue;
     const { changes, damaged } = readSegment(path);
     yield* changes.filter(isNew);
     if (damaged) yield "damaged";

@@ -1,14 +1,4 @@
-import {
-  existsSync,
-  fchmodSync,
-  fsyncSync,
-  ftruncateSync,
-  readdirSync,
-  readFileSync,
-  readSync,
-  rmSync,
-  writeSync,
-} from "node:fs";
+import { existsSync, fchmodSync, fsyncSync, ftruncateSync, readdirSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
 import { fileSize, modeLike, openFile } from "../../faults.ts";
@@ -24,14 +14,14 @@ export interface Change {
   at: number | null;
 }
 
-export interface SegmentHead {
-  databaseId: string;
+/** A file of the journal. Its name says what it holds: the changes after this one. */
+interface Segment {
+  path: string;
   epoch: number;
   after: number;
 }
 
 const FULL_BYTES = 16 * 1024 * 1024;
-const HEAD_BYTES = 512;
 
 export function changesFolder(path: string): string {
   return `${path}-changes`;
@@ -41,7 +31,7 @@ export function changesFolder(path: string): string {
 export class SegmentWriter {
   readonly #folder: string;
   readonly #full: number;
-  readonly #head: Omit<SegmentHead, "after">;
+  readonly #of: { databaseId: string; epoch: number };
   #file: string | null = null;
   #size = 0;
   last: number;
@@ -50,20 +40,19 @@ export class SegmentWriter {
    * `kept`: the first change that the database still has. From there on the newest segment may have been cut off by a crash or a
    * full disk, in any place, so it is written again.
    */
-  constructor(folder: string, head: Omit<SegmentHead, "after">, kept: number | null, full = FULL_BYTES) {
+  constructor(folder: string, of: { databaseId: string; epoch: number }, kept: number | null, full = FULL_BYTES) {
     this.#full = full;
     this.#folder = folder;
-    this.#head = head;
-    removeUnbegun(folder);
-    const newest = segmentsIn(folder, head.databaseId, head.epoch).at(-1);
-    this.last = newest?.head.after ?? 0;
+    this.#of = of;
+    const newest = segmentsIn(folder, of.databaseId, of.epoch).at(-1);
+    this.last = newest?.after ?? 0;
     if (newest === undefined) return;
     this.#file = newest.path;
     const { changes, ends, whole } = readSegment(newest.path);
     const first = kept === null ? -1 : changes.findIndex(({ seq }) => seq >= kept);
     const good = first === -1 ? changes.length : first;
-    this.last = changes[good - 1]?.seq ?? newest.head.after;
-    this.#size = first === -1 ? whole : (ends[good - 1] ?? headLength(newest.path));
+    this.last = changes[good - 1]?.seq ?? newest.after;
+    this.#size = first === -1 ? whole : (ends[good - 1] ?? 0);
     if (this.#size < fileSize(newest.path)) cut(newest.path, this.#size);
   }
 
@@ -76,65 +65,31 @@ export class SegmentWriter {
   }
 
   #begin(after: number): void {
-    const { databaseId, epoch } = this.#head;
-    // The id keeps it apart from the segments of another database of the same name.
-    const name = `${String(epoch).padStart(5, "0")}-${String(after).padStart(16, "0")}-${databaseId.slice(0, 8)}.changes`;
-    const file = join(this.#folder, name);
-    this.#size = write(file, "wx", line({ ...this.#head, after } satisfies SegmentHead));
-    this.#file = file;
+    const { databaseId, epoch } = this.#of;
+    const name = `${String(epoch).padStart(5, "0")}-${String(after).padStart(16, "0")}-${databaseId}.changes`;
+    this.#file = join(this.#folder, name);
+    this.#size = write(this.#file, "wx", "");
     syncFolder(this.#folder);
   }
 }
 
-export function segmentsIn(folder: string, databaseId: string, epoch: number): { path: string; head: SegmentHead }[] {
-  return segmentsOf(folder, databaseId).filter(({ head }) => head.epoch === epoch);
+export function segmentsIn(folder: string, databaseId: string, epoch: number): Segment[] {
+  return segmentsOf(folder, databaseId).filter((segment) => segment.epoch === epoch);
 }
 
 /** The highest epoch that there are segments of; -1: there are none. */
 export function lastEpochIn(folder: string, databaseId: string): number {
-  return Math.max(-1, ...segmentsOf(folder, databaseId).map(({ head }) => head.epoch));
+  return Math.max(-1, ...segmentsOf(folder, databaseId).map(({ epoch }) => epoch));
 }
 
-function segmentsOf(folder: string, databaseId: string): { path: string; head: SegmentHead }[] {
-  return namesIn(folder).flatMap((name) => {
-    const path = join(folder, name);
-    // A damaged head is replaced by the name.
-    const head = headOf(path) ?? fromName(name, databaseId);
-    return head?.databaseId === databaseId ? [{ path, head }] : [];
-  });
-}
-
-function fromName(name: string, databaseId: string): SegmentHead | null {
-  const [, epoch, after, id] = /^(\d+)-(\d+)-(.+)\.changes$/.exec(name) ?? [];
-  return id === databaseId.slice(0, 8) ? { databaseId, epoch: Number(epoch), after: Number(after) } : null;
-}
-
-function namesIn(folder: string): string[] {
+function segmentsOf(folder: string, databaseId: string): Segment[] {
   if (!existsSync(folder)) return [];
   return readdirSync(folder)
-    .filter((name) => name.endsWith(".changes"))
-    .toSorted();
-}
-
-/** A crash or a full disk has left less than a head: the segment is empty. */
-function removeUnbegun(folder: string): void {
-  for (const name of namesIn(folder)) if (!startOf(join(folder, name)).includes(10)) rmSync(join(folder, name));
-}
-
-function headOf(path: string): SegmentHead | null {
-  const bytes = startOf(path);
-  const end = bytes.indexOf(10);
-  return end === -1 ? null : (parse(bytes.toString("utf8", 0, end)) as SegmentHead | null);
-}
-
-function headLength(path: string): number {
-  return startOf(path).indexOf(10) + 1;
-}
-
-function startOf(path: string): Buffer {
-  const bytes = Buffer.alloc(HEAD_BYTES);
-  using file = openFile(path, "r");
-  return bytes.subarray(0, readSync(file.fd, bytes, 0, HEAD_BYTES, 0));
+    .toSorted()
+    .flatMap((name) => {
+      const [, epoch, after, id] = /^(\d+)-(\d+)-(.+)\.changes$/.exec(name) ?? [];
+      return id === databaseId ? [{ path: join(folder, name), epoch: Number(epoch), after: Number(after) }] : [];
+    });
 }
 
 /**
@@ -146,13 +101,13 @@ export function readSegment(path: string): { changes: Change[]; ends: number[]; 
   const changes: Change[] = [];
   const ends: number[] = [];
   let damaged = false;
-  let whole = bytes.indexOf(10) + 1;
+  let whole = 0;
   for (let end = bytes.indexOf(10, whole); end !== -1; end = bytes.indexOf(10, whole)) {
     const value = parse(bytes.toString("utf8", whole, end));
     whole = end + 1;
     damaged = value === null;
     if (value === null) continue;
-    changes.push(value as Change);
+    changes.push(value);
     ends.push(whole);
   }
   return { changes, ends, whole, damaged };
@@ -173,21 +128,21 @@ export function trimSegments(
     const upTo = from.length === 0 ? Number.POSITIVE_INFINITY : Math.min(...from);
     const segments = segmentsIn(folder, now.databaseId, epoch);
     for (const [i, { path }] of segments.entries()) {
-      const next = segments[i + 1]?.head.after ?? (from.length === 0 ? 0 : Number.POSITIVE_INFINITY);
+      const next = segments[i + 1]?.after ?? (from.length === 0 ? 0 : Number.POSITIVE_INFINITY);
       if (next <= upTo) rmSync(path);
     }
   }
 }
 
-function line(value: object): string {
+function line(value: Change): string {
   const text = JSON.stringify(value);
   return `${crc32(text).toString(16).padStart(8, "0")} ${text}\n`;
 }
 
-function parse(text: string): unknown {
+function parse(text: string): Change | null {
   const [sum, json] = [text.slice(0, 8), text.slice(9)];
   return /^[0-9a-f]{8} $/.test(text.slice(0, 9)) && Number.parseInt(sum, 16) === crc32(json)
-    ? (JSON.parse(json) as unknown)
+    ? (JSON.parse(json) as Change)
     : null;
 }
 

@@ -200,7 +200,7 @@ export class Damage implements DamageStore {
     for (const { id, what, clearedBy, clearedAt } of this.#findings.cleared()) {
       const act = { action: "damage.cleared", name: id, before: { what }, after: { by: clearedBy, at: clearedAt } } as const;
       await this.#watched?.record(act);
-      this.#findings.recorded(id);
+      this.#findings.drop(id);
     }
   }
 

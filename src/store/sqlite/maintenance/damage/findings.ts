@@ -5,28 +5,28 @@ import type { Finding, NewFinding } from "../../../maintenance.ts";
 import { createFolder, modeLike } from "../../faults.ts";
 import { syncFolder, writeSynced } from "../backup/copy.ts";
 
-/** The suffix of a file that says who cleared a finding, until the audit records it. */
-const CLEARED = ".cleared";
-
-export interface Cleared extends Finding {
-  clearedBy: string;
-  clearedAt: number;
+/** A finding that a check has cleared stays until the audit records that. */
+interface Stored extends Finding {
+  clearedBy?: string;
+  clearedAt?: number;
 }
 
 /** Files beside the database, because a damaged database is not written; one a finding, so that processes need not coordinate. */
 export class Findings {
   readonly #path: string;
-  readonly #folder: string | null;
-  readonly #kept = new Map<string, Finding>();
-  readonly #cleared = new Map<string, Cleared>();
+  /** Of a database in memory. */
+  readonly #kept = new Map<string, Stored>();
 
   constructor(path: string) {
     this.#path = path;
-    this.#folder = path === ":memory:" ? null : findingsFolder(path);
   }
 
   all(): Finding[] {
-    return this.#folder === null ? [...this.#kept.values()] : readAll(this.#folder);
+    return this.#stored().filter(({ clearedAt }) => clearedAt === undefined);
+  }
+
+  cleared(): Stored[] {
+    return this.#stored().filter(({ clearedAt }) => clearedAt !== undefined);
   }
 
   /** Synced when it returns. An equal finding is stored once. */
@@ -34,46 +34,36 @@ export class Findings {
     const same = this.all().find(({ severity, what }) => severity === finding.severity && what === finding.what);
     if (same !== undefined) return same;
     const made: Finding = { id: `${at}-${randomBytes(4).toString("hex")}`, at, commitsMissing: null, ...finding };
-    if (this.#folder === null) this.#kept.set(made.id, made);
-    else write(this.#folder, made, modeLike(this.#path));
+    this.#store(made);
     return made;
   }
 
   /** Damage stays until a clean check clears it, or the database is replaced. */
   remove(ids: readonly string[]): void {
-    const removable = new Set(ids);
-    for (const { id } of this.all().filter(({ id, severity }) => severity !== "damage" && removable.has(id))) this.#drop(id);
+    for (const { id, severity } of this.all()) if (severity !== "damage" && ids.includes(id)) this.drop(id);
   }
 
-  #drop(id: string): void {
+  /** Clears damage that a complete check has not found again. */
+  clear(ids: readonly string[], clearedBy: string, clearedAt: number): void {
+    for (const finding of this.all()) if (ids.includes(finding.id)) this.#store({ ...finding, clearedBy, clearedAt });
+  }
+
+  drop(id: string): void {
     this.#kept.delete(id);
-    if (this.#folder !== null) rmSync(join(this.#folder, `${id}.json`), { force: true });
+    if (this.#path !== ":memory:") rmSync(join(findingsFolder(this.#path), `${id}.json`), { force: true });
   }
 
-  /**
-   * Clears damage that a complete check has not found again. The record of the clearing is synced before the finding is removed:
-   * if the process dies in between, the finding stays, and the next process that opens the database writes the audit entry.
-   */
-  clear(ids: readonly string[], by: string, at: number): void {
-    const clearable = new Set(ids);
-    for (const finding of this.all().filter(({ id }) => clearable.has(id))) {
-      const cleared: Cleared = { ...finding, clearedBy: by, clearedAt: at };
-      if (this.#folder === null) this.#cleared.set(finding.id, cleared);
-      else writeSynced(join(this.#folder, `${finding.id}${CLEARED}`), JSON.stringify(cleared), modeLike(this.#path));
-      this.#drop(finding.id);
-    }
-    if (this.#folder !== null && ids.length > 0) syncFolder(this.#folder);
+  #stored(): Stored[] {
+    const found = this.#path === ":memory:" ? [...this.#kept.values()] : readAll(findingsFolder(this.#path));
+    return found.sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
   }
 
-  cleared(): Cleared[] {
-    if (this.#folder === null) return [...this.#cleared.values()];
-    const standing = new Set(this.all().map(({ id }) => id));
-    return clearedIn(this.#folder).filter(({ id }) => !standing.has(id));
-  }
-
-  recorded(id: string): void {
-    this.#cleared.delete(id);
-    if (this.#folder !== null) rmSync(join(this.#folder, `${id}${CLEARED}`), { force: true });
+  #store(finding: Stored): void {
+    if (this.#path === ":memory:") return void this.#kept.set(finding.id, finding);
+    const folder = findingsFolder(this.#path);
+    createFolder(folder, modeLike(this.#path));
+    writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`, modeLike(this.#path));
+    syncFolder(dirname(folder));
   }
 }
 
@@ -86,34 +76,17 @@ export function clearFindings(path: string): void {
   syncFolder(dirname(path));
 }
 
-function write(folder: string, finding: Finding, mode: number): void {
-  createFolder(folder, mode);
-  writeSynced(join(folder, `${finding.id}.json`), `${JSON.stringify(finding, null, 2)}\n`, mode);
-  syncFolder(dirname(folder));
-}
-
-function clearedIn(folder: string): Cleared[] {
+function readAll(folder: string): Stored[] {
   try {
-    const names = readdirSync(folder).filter((name) => name.endsWith(CLEARED));
-    return names.map((name) => JSON.parse(readFileSync(join(folder, name), "utf8")) as Cleared);
+    const names = readdirSync(folder).filter((name) => name.endsWith(".json"));
+    return names.map((name) => read(join(folder, name))).filter((finding) => finding !== null);
   } catch {
     return [];
   }
-}
-
-function readAll(folder: string): Finding[] {
-  let names: string[];
-  try {
-    names = readdirSync(folder);
-  } catch {
-    return [];
-  }
-  const found = names.filter((name) => name.endsWith(".json")).map((name) => read(join(folder, name)));
-  return found.filter((finding) => finding !== null).sort((a, b) => a.at - b.at || (a.id < b.id ? -1 : 1));
 }
 
 /** Null: another process has just removed it. A finding that cannot be parsed still counts as damage. */
-function read(file: string): Finding | null {
+function read(file: string): Stored | null {
   let text: string;
   try {
     text = readFileSync(file, "utf8");
@@ -121,7 +94,7 @@ function read(file: string): Finding | null {
     return null;
   }
   try {
-    return JSON.parse(text) as Finding;
+    return JSON.parse(text) as Stored;
   } catch {
     const what = `Something was found, and ${file} that says what cannot be read.`;
     return { id: basename(file, ".json"), at: 0, severity: "damage", what, commitsMissing: null };
