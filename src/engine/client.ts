@@ -24,9 +24,8 @@ import {
   refuseUnknown,
 } from "../core/text/options.ts";
 import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts";
-import type { DamageStore } from "../store/maintenance.ts";
 import { countJobs } from "../store/queries.ts";
-import type { Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
+import type { Enqueued as StoreEnqueued, NewJob, Store, DamageStore } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { changeMatching, type MatchingAction, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";

@@ -2,7 +2,8 @@ import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { type Cost, toCost } from "../core/pipelines/cost.ts";
 import { pathText } from "../core/pipelines/work.ts";
 import type { BuildRow } from "../store/builds.ts";
-import type { StoredResult, WorkStore } from "../store/work.ts";
+import type { StoredResult } from "../store/work.ts";
+import type { WorkStore } from "../store/store.ts";
 
 /** What a stage did for a target in a build. Without a cell it has not got there. */
 export interface Cell {

@@ -16,19 +16,13 @@ import type { Engine } from "../engine/engine.ts";
 import { describeError } from "../engine/log.ts";
 import { ITEMS_PER_CLEAR } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
-import {
-  buildById,
-  type BuildRow,
-  type BuildStore,
-  type OrchestratedBuild,
-  type LockToken,
-  newestBuild,
-} from "../store/builds.ts";
+import { buildById, type BuildRow, type OrchestratedBuild, type LockToken, newestBuild } from "../store/builds.ts";
 import { BuildContext } from "./stage-input.ts";
 import type { Model } from "./model.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";
 import { SourceChanges } from "./sources/changes.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
+import type { BuildStore } from "../store/store.ts";
 
 /** Lower bound between two looks, however many commits arrive. */
 const MIN_LOOK_INTERVAL_MS = 25;

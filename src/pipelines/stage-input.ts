@@ -15,8 +15,8 @@ import type { Target } from "../core/pipelines/source.ts";
 import { type StageDefinition, stageKey } from "../core/pipelines/stage.ts";
 import { type CompletedStages, type Segment, type Step, doneMark, findStep } from "../core/pipelines/work.ts";
 import type { BuildRow } from "../store/builds.ts";
-import type { Store } from "../store/store.ts";
-import type { ResultContext, FoundResult, TargetRow, WorkStore, WorkView } from "../store/work.ts";
+import type { Store, WorkStore } from "../store/store.ts";
+import type { ResultContext, FoundResult, TargetRow, WorkView } from "../store/work.ts";
 import type { BuildSettings, Model, StagePosition } from "./model.ts";
 import { Batcher, type Reader } from "./values.ts";
 

@@ -14,7 +14,8 @@ import { type Step, pathText } from "../core/pipelines/work.ts";
 import { HoldfastError, damagedRow } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";
-import type { StoredResult, WorkStore } from "../store/work.ts";
+import type { StoredResult } from "../store/work.ts";
+import type { WorkStore } from "../store/store.ts";
 
 /** All values together, in UTF-16 units. */
 const MAX_RECENT_CHARS = 2_000_000;

@@ -5,19 +5,6 @@ import { toStorable } from "../core/text/text.ts";
 
 export type { AuditFault, AuditHead };
 
-/**
- * Actions of operators, of recovery and on builds, with the state before and after. An entry is written in the transaction of its
- * action. The database rejects changes of entries, and a chain of hashes reveals them. Entries hold no secrets and no job inputs.
- */
-export interface AuditStore {
-  /** Entries after a number, in order; with `last` the newest of them. */
-  page(query: AuditQuery): Promise<AuditEntry[]>;
-  /** Verifies entries after `from`, the end of an earlier call, or from the first on. */
-  verify(query: AuditVerification): Promise<AuditCheck>;
-  /** Writes the entry and the event of an action that changes nothing else in this database, such as a backup. */
-  record(act: Act): Promise<void>;
-}
-
 export interface AuditEntry {
   seq: number;
   at: number;

@@ -12,48 +12,7 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { type BuildKey, parseBuildId, type ProcessId } from "../core/text/ids.ts";
 import { pipelineChanged, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { type Flag, isYes } from "./job-row.ts";
-import type { KnownProcesses } from "./processes.ts";
-import type { NewJob } from "./store.ts";
-
-/**
- * Builds: their states, budgets and orchestrators. A method reads the row inside its transaction, asks core, and writes what core
- * decides. Each transition has a number, an audit entry and an event in its transaction. The build's queue is paused whenever the
- * build is not ACTIVE, or work of earlier builds is left.
- */
-export interface BuildStore {
-  /**
-   * Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build; `paused`:
-   * another build waits for its budget. Or resumes a build: uses the token, sets the budget, and runs failures again
-   * (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
-   */
-  start(build: NewBuild | ResumeBuild): Promise<StartedBuild>;
-  /**
-   * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
-   * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
-   * process than `holder` holds it.
-   */
-  move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
-  /**
-   * For a paused build: uses a token and sets the budget, so that it is resumed without a token; or makes a new token, and
-   * earlier ones become invalid. Null: no such build. Throws core's refusals.
-   */
-  authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null>;
-  /**
-   * The orchestrator's next step. "run" resumes the queue once no work of earlier builds is left. A round starts with its listing
-   * job, or round 0 again for what failed before a resume, once no later round is open. False: the build is not ready for it, not
-   * ACTIVE, or the token is not the lock's.
-   */
-  advance(build: string, lock: LockToken, to: "run" | NewRound): Promise<boolean>;
-  list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
-
-  beat(lock: LockToken): Promise<boolean>;
-  orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
-  /**
-   * Moves ACTIVE builds without a live orchestrator to CRASHED: its process is dead, not registered, or, unless among `alive`,
-   * without a heartbeat for ORCHESTRATOR_TTL_MS; or the build has no lock.
-   */
-  orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]>;
-}
+import type { NewJob, BuildStore } from "./store.ts";
 
 export const ORCHESTRATOR_TTL_MS = 10 * 60_000;
 

@@ -1,21 +1,6 @@
 import { dedupeKey, type Event } from "../core/jobs/event.ts";
 import type { Fence, ProcessId } from "../core/text/ids.ts";
 
-/** Events, and the positions of sinks and named subscribers among them. */
-export interface EventStore {
-  page(query: EventQuery): Promise<Event[]>;
-  /** Removes at most `limit` of the oldest events that every sink has passed. */
-  trim(what: { olderThan: number; limit: number }): Promise<number>;
-  /** The number of the newest event. `sink`: where that sink continues; an unknown one is added, and starts from now. */
-  position(sink?: { name: string; kind: string }): Promise<number>;
-  /** Takes or, by its token, keeps the right to deliver. It is free without a holder, after its `ttl`, or if its holder is dead. */
-  hold(sink: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
-  /** Records a delivery. False: the sink has another token, and nothing changes. */
-  deliver(sink: string, token: Fence, delivery: Delivery): Promise<boolean>;
-  sinks(): Promise<SinkView[]>;
-  dropSink(name: string): Promise<boolean>;
-}
-
 export interface EventQuery {
   after: number;
   limit: number;

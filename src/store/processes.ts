@@ -1,19 +1,7 @@
 import type { ProcessId } from "../core/text/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
-
-export interface ProcessStore {
-  /** The process that this handle acts for. `register` sets it; a thread of a registered process sets it itself. */
-  self: ProcessId | null;
-  /** Registers this process, with a proof of life. It is its first commit: before it, the process claims and acknowledges nothing. */
-  register(process: NewProcess): Promise<ProcessId>;
-  /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
-  probe(boot?: string): Promise<ProbedProcesses>;
-  /** What a process works on, or that it is asked to stop, its running jobs within `stop`. False: nothing changed. */
-  update(id: ProcessId, change: { works: readonly Works[] } | { stop: number }): Promise<boolean>;
-  /** False: the process still holds something. */
-  unregister(id: ProcessId): Promise<boolean>;
-}
+import type { ProcessStore } from "./store.ts";
 
 export interface ProbedProcesses {
   /** Null: it is not registered. */

@@ -1,24 +1,10 @@
-import type { AttemptView } from "../core/jobs/attempts.ts";
 import type { Lane } from "../core/jobs/claiming.ts";
-import type { JobFacts } from "../core/jobs/explain.ts";
 import type { JobSelection } from "../core/jobs/filter.ts";
-import { type FinishedState, isFinished, type Job, JOB_STATES, type JobState } from "../core/jobs/job.ts";
-import type { JobKey, ProcessId } from "../core/text/ids.ts";
+import { type FinishedState, isFinished, JOB_STATES, type JobState } from "../core/jobs/job.ts";
+import type { ProcessId } from "../core/text/ids.ts";
 import { lastMinute, type Tallied } from "./job-row.ts";
 import type { Works } from "./processes.ts";
-
-export interface QueryStore {
-  get(id: string): Promise<Job | null>;
-  /** What explains why a job, or the oldest pending job of a queue, does not run. Null: there is none. */
-  facts(of: { id: string } | { queue: string }): Promise<JobFacts | null>;
-  /** Attempts that are kept, oldest first, and the running or succeeded one. None: there is no such job. */
-  attempts(id: string): Promise<AttemptView[]>;
-  /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
-  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
-  overview(): Promise<JobOverview>;
-  /** The trace of each of these jobs that has one. */
-  traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>>;
-}
+import type { QueryStore } from "./store.ts";
 
 /** The jobs of each queue, and of each lane that has ever had one; and how many each process runs. */
 export interface JobOverview {

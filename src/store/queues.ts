@@ -1,26 +1,12 @@
 import { isDeepStrictEqual } from "node:util";
 import type { QueueSettings } from "../core/jobs/claiming.ts";
-import type { QueueMinute } from "../core/jobs/minutes.ts";
 import type { Policy } from "../core/jobs/retry.ts";
 import type { Missed, Schedule } from "../core/jobs/schedule.ts";
-import { type Declaration, type SetQueue, type SetRule, SettingsView } from "../core/limits/settings.ts";
+import { type SetQueue, type SetRule, SettingsView } from "../core/limits/settings.ts";
 import { type JobKey, parseGeneratedId } from "../core/text/ids.ts";
 import type { Act } from "./audit.ts";
 import { type Flag, isYes } from "./job-row.ts";
 import type { Enqueued, NewJob } from "./store.ts";
-
-export interface QueueStore {
-  /** The last declaration wins. */
-  declare(declarations: readonly Declaration[]): Promise<void>;
-  /** A paused queue's running jobs continue. False: nothing changed. */
-  setPaused(queue: string, paused: boolean): Promise<boolean>;
-  /** Limits that are in use, by key; those that most jobs wait for first. */
-  limits(limit: number): Promise<LimitUsage[]>;
-  /** Ended attempts: from this minute on, by minute and queue; or the totals of each queue. */
-  minutes(query: MinutesQuery | "totals"): Promise<QueueMinute[]>;
-  /** Adds what a worker counted, to the minutes and to the totals; removes minutes before `keepFrom`. */
-  addMinutes(minutes: readonly QueueMinute[], keepFrom: number): Promise<void>;
-}
 
 export interface MinutesQuery {
   from: number;
@@ -83,22 +69,6 @@ export function toRule({ id, queue, job, position, keyed, concurrency, starts, p
 /** Equal for equal policies, whatever the order of their properties. */
 export function policyText(policy: Policy): string {
   return JSON.stringify(policy, Object.keys(policy).sort());
-}
-
-export interface ScheduleStore {
-  /** A saved schedule stays paused, and keeps its next tick unless cron or time zone differ. */
-  save(draft: ScheduleDraft): Promise<StoredSchedule>;
-  /** By key. `due`: without paused ones, those that are due, the most overdue first; if none is, those that tick next. */
-  list(query?: { key?: string; due?: boolean }): Promise<StoredSchedule[]>;
-  /**
-   * Adds a job for each tick and advances the schedule, if it is still as it was read; false: another process did it. Without
-   * `overlap` at most one job is added, and none while the last job is unfinished.
-   */
-  tick(tick: Tick): Promise<boolean>;
-  trigger(key: string): Promise<Enqueued | null>;
-  remove(key: string): Promise<boolean>;
-  /** Pauses (`nextAt` null) or continues a schedule. False: there is none, or it was not paused, or was saved since it was read. */
-  setPaused(schedule: { key: string; revision?: number }, nextAt: number | null): Promise<boolean>;
 }
 
 export interface ScheduleDraft {
@@ -167,18 +137,6 @@ export function jobsOf(template: string, ticks: readonly number[]): NewJob[] {
 export function madeLast(answers: readonly Enqueued[]): JobKey | null {
   const last = answers.at(-1);
   return last === undefined ? null : (parseGeneratedId(last.id)?.key ?? null);
-}
-
-export interface LockStore {
-  acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
-  /** Extends a lock that is still held by this token; `ttl` null releases it. False: it is not. */
-  renew(name: string, token: string, ttl: number | null): Promise<boolean>;
-  list(name?: string): Promise<LockView[]>;
-  /**
-   * Removes expired locks, and shortens those that expire later than they can since the clock was set back. `broken`: an operator
-   * removes this one; if it must be `stale`, only once it is expired, or its exclusive claim has ended.
-   */
-  clean(broken?: { name: string; stale?: boolean }): Promise<CleanedLocks>;
 }
 
 export interface CleanedLocks {

@@ -9,43 +9,10 @@ import {
   wasSuccessful,
 } from "../core/recovery/recovery-report.ts";
 import type { HeldByDead, JobEnds } from "../core/recovery/recovery-plan.ts";
-import type { HeldLease, LeaseRef, StaleLease } from "../core/jobs/lease.ts";
+import type { HeldLease, LeaseRef } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";
-import type { KnownProcesses, Life } from "./processes.ts";
-
-/**
- * Reclaims what dead processes and expired leases hold, and reports it. Each transaction adds what it reclaimed to the report's
- * row, so a report is exact wherever a recovery is killed, and the next recovery continues it. At most one report is open.
- */
-export interface RecoveryStore {
-  /**
-   * Opens a report, or continues the open one, and names the dead processes that are still registered. Null, and nothing is
-   * written: no process is dead, there is no finding, and every report has an owner.
-   */
-  begin(found: Found): Promise<Recovering | null>;
-  /**
-   * Reclaims at most `limit` jobs of a dead process, with the locks of its exclusive claims. Once it holds no job, the same
-   * transaction marks its builds CRASHED, frees its locks and unregisters it (`isDone`).
-   */
-  reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess>;
-  /**
-   * Ends reports, each with audit entry and event. The owner of a report ends it, unless named processes are still registered
-   * (`left`); without findings it gives the report up. An operator acknowledges all that have errors.
-   */
-  close(ending: OwnReport | "acknowledged"): Promise<{ closed: StoredReport[]; left: Left[] }>;
-  /** Reports, the newest first, and the sums over all. "open": under way, or with errors and not acknowledged. */
-  history(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory>;
-  /** What a recovery would change. `expired`: leases that it would end. `rebooted`: those of the dead whose host restarted. */
-  preview(
-    known: KnownProcesses & { rebooted?: readonly ProcessId[] },
-    expired: readonly ExpiredLease[],
-  ): Promise<RecoveryPreview>;
-  /** Leases to judge: expired, expiring later than possible (`skewed`), or held by one of the `dead`. */
-  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
-  /** Ends or cuts leases, each only if it is still exactly as it was judged. `by`: an operator, for the audit. */
-  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed & { shortened: number }>;
-}
+import type { Life } from "./processes.ts";
 
 export interface Judgement extends HeldLease {
   verdict: "cut" | "crashed" | "interrupted" | "stalled";

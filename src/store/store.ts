@@ -1,25 +1,84 @@
 import type { Enqueued } from "../core/jobs/admission.ts";
-import type { LogLine } from "../core/jobs/attempts.ts";
-import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
-import type { Clock } from "../core/text/duration.ts";
-import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
+import type { AttemptView } from "../core/jobs/attempts.ts";
+import type { ClaimOutlook, ClaimSource } from "../core/jobs/claiming.ts";
+import type { Event } from "../core/jobs/event.ts";
+import type { JobFacts } from "../core/jobs/explain.ts";
+import type { Job } from "../core/jobs/job.ts";
+import type { LeaseRef, LeaseState, StaleLease } from "../core/jobs/lease.ts";
+import type { QueueMinute } from "../core/jobs/minutes.ts";
+import type { Reclaimed } from "../core/jobs/retry.ts";
+import type { Declaration } from "../core/limits/settings.ts";
+import type { CostHistory } from "../core/pipelines/budget.ts";
+import type { BuildReason, WantedMove } from "../core/pipelines/build.ts";
 import type { Amount } from "../core/pipelines/cost.ts";
+import type { WalView } from "../core/recovery/loss.ts";
+import type { Clock } from "../core/text/duration.ts";
 import type { HoldfastError } from "../core/text/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
-import type { LeaseState, LeaseRef } from "../core/jobs/lease.ts";
-import type { Next, Outcome, Policy, Reclaimed } from "../core/jobs/retry.ts";
-import type { Declaration } from "../core/limits/settings.ts";
-import type { AuditStore } from "./audit.ts";
-import type { BuildStore } from "./builds.ts";
-import type { EventStore } from "./events.ts";
-import type { DamageStore, MaintenanceStore } from "./maintenance.ts";
-import type { LockStore, QueueStore, ScheduleStore } from "./queues.ts";
-import type { QueryStore } from "./queries.ts";
-import type { ProcessStore } from "./processes.ts";
-import type { RecoveryStore } from "./recoveries.ts";
-import type { NewWork, WorkEnd, WorkStore } from "./work.ts";
+import type { Act, AuditCheck, AuditEntry, AuditQuery, AuditVerification } from "./audit.ts";
+import type { BackUpOptions, Manifest } from "./backups.ts";
+import type {
+  Approval,
+  BuildFilter,
+  BuildRow,
+  ByOperator,
+  LockToken,
+  MintedToken,
+  NewBuild,
+  NewRound,
+  OrchestratorLockRow,
+  ResumeBuild,
+  StartedBuild,
+} from "./builds.ts";
+import type { Delivery, EventQuery, SinkHold, SinkView } from "./events.ts";
+import type {
+  AttemptLog,
+  Change,
+  ChangeOptions,
+  ClaimRequest,
+  Claimed,
+  Expired,
+  ProgressReport,
+  PruneFilter,
+  Pruned,
+  Settlement,
+  NewJob,
+} from "./jobs.ts";
+import type { Checked, Finding, Gauged, Thoroughness, Vitals } from "./maintenance.ts";
+import type { KnownProcesses, NewProcess, ProbedProcesses, Works } from "./processes.ts";
+import type { JobOverview, ListFilter } from "./queries.ts";
+import type { CleanedLocks, LimitUsage, LockView, MinutesQuery, ScheduleDraft, StoredSchedule, Tick } from "./queues.ts";
+import type {
+  DeadProcess,
+  ExpiredLease,
+  Found,
+  Judgement,
+  Left,
+  OwnReport,
+  RecoveredProcess,
+  Recovering,
+  RecoveryHistory,
+  RecoveryPreview,
+  StoredReport,
+} from "./recoveries.ts";
+import type {
+  ArtifactRef,
+  Beginning,
+  Clearing,
+  FoundResult,
+  ListedBatch,
+  MemberPage,
+  ResultContext,
+  ResultQuery,
+  StoredResult,
+  TargetPage,
+  TargetPaths,
+  TargetRow,
+  WorkView,
+} from "./work.ts";
 
 export type { ClaimSource, Declaration, Enqueued, LeaseState, ClaimOutlook, Reclaimed };
+export type * from "./jobs.ts";
 
 /**
  * Where jobs live. Each call is one atomic unit: when its promise resolves, it has happened durably; otherwise it has not. Calls
@@ -84,6 +143,241 @@ export interface Store {
   close(): Promise<void>;
 }
 
+export interface QueryStore {
+  get(id: string): Promise<Job | null>;
+  /** What explains why a job, or the oldest pending job of a queue, does not run. Null: there is none. */
+  facts(of: { id: string } | { queue: string }): Promise<JobFacts | null>;
+  /** Attempts that are kept, oldest first, and the running or succeeded one. None: there is no such job. */
+  attempts(id: string): Promise<AttemptView[]>;
+  /** A page may have fewer items than `limit`, and `next`: then the rows that a call may read were read. */
+  list(filter: ListFilter): Promise<{ items: Job[]; next?: string }>;
+  overview(): Promise<JobOverview>;
+  /** The trace of each of these jobs that has one. */
+  traces(jobs: readonly JobKey[]): Promise<Map<JobKey, string>>;
+}
+
+export interface QueueStore {
+  /** The last declaration wins. */
+  declare(declarations: readonly Declaration[]): Promise<void>;
+  /** A paused queue's running jobs continue. False: nothing changed. */
+  setPaused(queue: string, paused: boolean): Promise<boolean>;
+  /** Limits that are in use, by key; those that most jobs wait for first. */
+  limits(limit: number): Promise<LimitUsage[]>;
+  /** Ended attempts: from this minute on, by minute and queue; or the totals of each queue. */
+  minutes(query: MinutesQuery | "totals"): Promise<QueueMinute[]>;
+  /** Adds what a worker counted, to the minutes and to the totals; removes minutes before `keepFrom`. */
+  addMinutes(minutes: readonly QueueMinute[], keepFrom: number): Promise<void>;
+}
+
+export interface ScheduleStore {
+  /** A saved schedule stays paused, and keeps its next tick unless cron or time zone differ. */
+  save(draft: ScheduleDraft): Promise<StoredSchedule>;
+  /** By key. `due`: without paused ones, those that are due, the most overdue first; if none is, those that tick next. */
+  list(query?: { key?: string; due?: boolean }): Promise<StoredSchedule[]>;
+  /**
+   * Adds a job for each tick and advances the schedule, if it is still as it was read; false: another process did it. Without
+   * `overlap` at most one job is added, and none while the last job is unfinished.
+   */
+  tick(tick: Tick): Promise<boolean>;
+  trigger(key: string): Promise<Enqueued | null>;
+  remove(key: string): Promise<boolean>;
+  /** Pauses (`nextAt` null) or continues a schedule. False: there is none, or it was not paused, or was saved since it was read. */
+  setPaused(schedule: { key: string; revision?: number }, nextAt: number | null): Promise<boolean>;
+}
+
+export interface LockStore {
+  acquire(name: string, holder: string, token: string, ttl: number): Promise<boolean>;
+  /** Extends a lock that is still held by this token; `ttl` null releases it. False: it is not. */
+  renew(name: string, token: string, ttl: number | null): Promise<boolean>;
+  list(name?: string): Promise<LockView[]>;
+  /**
+   * Removes expired locks, and shortens those that expire later than they can since the clock was set back. `broken`: an operator
+   * removes this one; if it must be `stale`, only once it is expired, or its exclusive claim has ended.
+   */
+  clean(broken?: { name: string; stale?: boolean }): Promise<CleanedLocks>;
+}
+
+/** Events, and the positions of sinks and named subscribers among them. */
+export interface EventStore {
+  page(query: EventQuery): Promise<Event[]>;
+  /** Removes at most `limit` of the oldest events that every sink has passed. */
+  trim(what: { olderThan: number; limit: number }): Promise<number>;
+  /** The number of the newest event. `sink`: where that sink continues; an unknown one is added, and starts from now. */
+  position(sink?: { name: string; kind: string }): Promise<number>;
+  /** Takes or, by its token, keeps the right to deliver. It is free without a holder, after its `ttl`, or if its holder is dead. */
+  hold(sink: string, by: { holder: ProcessId; ttl: number; token: Fence | null }): Promise<SinkHold | null>;
+  /** Records a delivery. False: the sink has another token, and nothing changes. */
+  deliver(sink: string, token: Fence, delivery: Delivery): Promise<boolean>;
+  sinks(): Promise<SinkView[]>;
+  dropSink(name: string): Promise<boolean>;
+}
+
+/**
+ * Actions of operators, of recovery and on builds, with the state before and after. An entry is written in the transaction of its
+ * action. The database rejects changes of entries, and a chain of hashes reveals them. Entries hold no secrets and no job inputs.
+ */
+export interface AuditStore {
+  /** Entries after a number, in order; with `last` the newest of them. */
+  page(query: AuditQuery): Promise<AuditEntry[]>;
+  /** Verifies entries after `from`, the end of an earlier call, or from the first on. */
+  verify(query: AuditVerification): Promise<AuditCheck>;
+  /** Writes the entry and the event of an action that changes nothing else in this database, such as a backup. */
+  record(act: Act): Promise<void>;
+}
+
+export interface ProcessStore {
+  /** The process that this handle acts for. `register` sets it; a thread of a registered process sets it itself. */
+  self: ProcessId | null;
+  /** Registers this process, with a proof of life. It is its first commit: before it, the process claims and acknowledges nothing. */
+  register(process: NewProcess): Promise<ProcessId>;
+  /** Which of the other processes live, as far as can be proven. `boot`: of this host, for a caller that is not registered. */
+  probe(boot?: string): Promise<ProbedProcesses>;
+  /** What a process works on, or that it is asked to stop, its running jobs within `stop`. False: nothing changed. */
+  update(id: ProcessId, change: { works: readonly Works[] } | { stop: number }): Promise<boolean>;
+  /** False: the process still holds something. */
+  unregister(id: ProcessId): Promise<boolean>;
+}
+
+/**
+ * Reclaims what dead processes and expired leases hold, and reports it. Each transaction adds what it reclaimed to the report's
+ * row, so a report is exact wherever a recovery is killed, and the next recovery continues it. At most one report is open.
+ */
+export interface RecoveryStore {
+  /**
+   * Opens a report, or continues the open one, and names the dead processes that are still registered. Null, and nothing is
+   * written: no process is dead, there is no finding, and every report has an owner.
+   */
+  begin(found: Found): Promise<Recovering | null>;
+  /**
+   * Reclaims at most `limit` jobs of a dead process, with the locks of its exclusive claims. Once it holds no job, the same
+   * transaction marks its builds CRASHED, frees its locks and unregisters it (`isDone`).
+   */
+  reclaimFrom(dead: DeadProcess): Promise<RecoveredProcess>;
+  /**
+   * Ends reports, each with audit entry and event. The owner of a report ends it, unless named processes are still registered
+   * (`left`); without findings it gives the report up. An operator acknowledges all that have errors.
+   */
+  close(ending: OwnReport | "acknowledged"): Promise<{ closed: StoredReport[]; left: Left[] }>;
+  /** Reports, the newest first, and the sums over all. "open": under way, or with errors and not acknowledged. */
+  history(query: { limit: number; which?: "ended" | "all" | "open" }): Promise<RecoveryHistory>;
+  /** What a recovery would change. `expired`: leases that it would end. `rebooted`: those of the dead whose host restarted. */
+  preview(
+    known: KnownProcesses & { rebooted?: readonly ProcessId[] },
+    expired: readonly ExpiredLease[],
+  ): Promise<RecoveryPreview>;
+  /** Leases to judge: expired, expiring later than possible (`skewed`), or held by one of the `dead`. */
+  stale(query: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]>;
+  /** Ends or cuts leases, each only if it is still exactly as it was judged. `by`: an operator, for the audit. */
+  reclaim(judgements: readonly Judgement[], cause: string, by?: string): Promise<Reclaimed & { shortened: number }>;
+}
+
+/**
+ * Builds: their states, budgets and orchestrators. A method reads the row inside its transaction, asks core, and writes what core
+ * decides. Each transition has a number, an audit entry and an event in its transaction. The build's queue is paused whenever the
+ * build is not ACTIVE, or work of earlier builds is left.
+ */
+export interface BuildStore {
+  /**
+   * Takes the pipeline's lock and starts a build with its first listing job, in one commit. Abandons a CRASHED build; `paused`:
+   * another build waits for its budget. Or resumes a build: uses the token, sets the budget, and runs failures again
+   * (`OrchestratedBuild.retries`). Throws core's refusals (NO_SUCH_BUILD, state, token, PIPELINE_CHANGED).
+   */
+  start(build: NewBuild | ResumeBuild): Promise<StartedBuild>;
+  /**
+   * The lock is released if the build is not ACTIVE after the move. Null: no such build, or the lock has another token. `by`: a
+   * move of an operator, without the token; one that crashes the build breaks the lock, and null: there is none, or another
+   * process than `holder` holds it.
+   */
+  move(build: string, move: WantedMove, lock: LockToken | ByOperator, mint?: MintedToken): Promise<BuildRow | null>;
+  /**
+   * For a paused build: uses a token and sets the budget, so that it is resumed without a token; or makes a new token, and
+   * earlier ones become invalid. Null: no such build. Throws core's refusals.
+   */
+  authorize(build: string, use: Approval | MintedToken, by: string): Promise<BuildRow | null>;
+  /**
+   * The orchestrator's next step. "run" resumes the queue once no work of earlier builds is left. A round starts with its listing
+   * job, or round 0 again for what failed before a resume, once no later round is open. False: the build is not ready for it, not
+   * ACTIVE, or the token is not the lock's.
+   */
+  advance(build: string, lock: LockToken, to: "run" | NewRound): Promise<boolean>;
+  list(filter: BuildFilter): Promise<{ items: BuildRow[]; next?: string }>;
+
+  beat(lock: LockToken): Promise<boolean>;
+  orchestratorLocks(pipeline?: string): Promise<OrchestratorLockRow[]>;
+  /**
+   * Moves ACTIVE builds without a live orchestrator to CRASHED: its process is dead, not registered, or, unless among `alive`,
+   * without a heartbeat for ORCHESTRATOR_TTL_MS; or the build has no lock.
+   */
+  orphan(known: KnownProcesses, reason: BuildReason): Promise<BuildRow[]>;
+}
+
+/**
+ * A job with `work` is a *work item*: (build, stage, target). What follows from its end is in its settlement (`WorkEnd`) and is
+ * written with it: the result, the target's progress, counts, cost, and the next work item. However an attempt leaves `running`,
+ * its reservation is freed and its cost is charged in that transaction.
+ */
+export interface WorkStore {
+  /** Of one segment; missing ones are left out. */
+  targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
+  countTargets(pipeline: string, segment: number): Promise<number>;
+  /** Writes a batch of a listing if its job is still held. Targets with another `rev` than was read are left alone. */
+  listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState>;
+
+  lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
+  results(query: ResultQuery): Promise<StoredResult[]>;
+
+  /** Cancels unfinished work items of ended builds; returns how many. */
+  clearWork(clearing: Clearing): Promise<number>;
+  works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
+  /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
+  begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
+  costs(pipeline: string): Promise<Record<string, CostHistory>>;
+
+  /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
+  referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
+  artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;
+}
+
+export interface MaintenanceStore {
+  readonly journaled: boolean;
+  /** Rises with each restore: a journal continues only backups of the same epoch. */
+  readonly epoch: number;
+  readonly isOverdue: boolean;
+  /** Who keeps the log short: a thread that calls `run`, or, by default, each commit of this handle. */
+  keptBy: "thread" | "commits";
+  /** Regular maintenance, for a thread in which a stall blocks no job. Returns the write-ahead log if it is long. */
+  run(): Promise<WalView | null>;
+  /**
+   * Copies the write-ahead log into the database, off this thread. `alone`: no other process has the file open; otherwise a short
+   * log is left to it. `waitMs`: also empties the log, and waits this long for readers. Does nothing on a server.
+   */
+  checkpoint(how: { alone: boolean } | { waitMs: number }): Promise<void>;
+  /** Cheap, whatever the size of the database. `readers`: also of a short log. */
+  gauge(options?: { readers?: boolean }): Promise<Gauged>;
+  diagnose(): Promise<Vitals>;
+  /** A checked copy at one instant, which gets its name only when it is whole. Rejects with `BACKUP_EXISTS`. */
+  backUp(path: string, options: BackUpOptions): Promise<Manifest>;
+}
+
+export interface DamageStore {
+  /** Why every write is rejected with `DAMAGED` or `DATABASE_GONE`; null: no damage is known. */
+  readonly damaged: string | null;
+  /** Why reads may lack committed rows: damage, or commits that were missing at opening. Null: nothing is known to be missing. */
+  readonly incomplete: string | null;
+  /**
+   * The error for a write or a claim (`DAMAGED`, `DATABASE_GONE`; for a claim also `LOCKS_LOST`); null: it is accepted. `again`:
+   * checks the findings of other processes, the files, and this process's locks first.
+   */
+  refusal(of: "write" | "claim", again?: boolean): HoldfastError | null;
+  /**
+   * Checks off the main thread. Damage is stored, and the store is read-only from then on. `clears`: findings that are cleared if
+   * the check is complete and has none. Processes that opened the database read-only must open it again.
+   */
+  check(how: Thoroughness, clears?: readonly string[]): Promise<Checked>;
+  /** Findings of all processes that no report has recorded yet; damage stays until a check or a restore clears it. */
+  findings(): Promise<Finding[]>;
+}
+
 export type Durability = "power" | "process";
 
 /** What a store asks of the program that has it open, which sets these. */
@@ -98,116 +392,4 @@ export interface StoreHooks {
 
 export function newHooks(): StoreHooks {
   return { refuseWrites: null, missingArtifacts: () => [], onDamaged: () => {} };
-}
-
-export interface NewJob {
-  name: string;
-  queue: string;
-  version: number;
-  policy: Policy;
-  input: string | null;
-  priority: number;
-  delay: number;
-  runAt?: number;
-  /** Chosen by the caller: one job ever. */
-  id?: string;
-  /** Made by the engine for a follow-up, whose id is known before its commit. */
-  followUpId?: string;
-  /** One unfinished job of this name. */
-  key?: string;
-  /** An unfinished job with the key gets this input; while it runs, this job waits behind it. */
-  replaces?: boolean;
-  /** Set by the store: the running job behind which it waits. */
-  behind?: { id: string; job: JobKey };
-  scheduledFor?: number;
-  after?: readonly string[];
-  tags?: readonly string[];
-  /** Where a trace of the producer continues, as W3C's traceparent. */
-  trace?: string | undefined;
-  /** Settings of its queue and limits; the same object for all jobs of a definition. */
-  declares?: Declaration;
-  /** The job's key for each declared limit, in their order. */
-  limitKeys?: readonly string[];
-  work?: NewWork;
-}
-
-export interface ClaimRequest {
-  from: readonly ClaimSource[];
-  max: number;
-  /** The process that vouches for the claim; null for a claim by hand, where only the lease counts. */
-  holder: ProcessId | null;
-  worker: string;
-  /** The token for the queue's lock, which an exclusive claim takes. */
-  exclusive?: string;
-  /** Called before the answer if the claim itself shows the outlook after it. */
-  left?: (outlook: ClaimOutlook) => void;
-}
-
-export interface Claimed extends LeaseRef {
-  id: string;
-  name: string;
-  queue: string;
-  version: number;
-  input: string | null;
-  attempt: number;
-  priority: number;
-  policy: Policy;
-  lease: number;
-  expiresAt: number;
-  scheduledFor: number | null;
-  createdAt: number;
-}
-
-export interface Settlement extends LeaseRef {
-  outcome: Outcome;
-  followUps?: readonly NewJob[] | undefined;
-  /** Of a success: callbacks that write the user's rows in the same transaction. */
-  commit?: readonly CommitRows[] | undefined;
-  work?: WorkEnd | undefined;
-  decided?: Next | undefined;
-}
-
-export type ProgressReport = LeaseRef &
-  ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount });
-
-/** Lines that an attempt has logged, in their order. */
-export interface AttemptLog extends LeaseRef {
-  /** Number of the first of these lines within the attempt, from 1 on. */
-  first: number;
-  lines: readonly LogLine[];
-  /** How many lines of an attempt are kept. */
-  keep: number;
-}
-
-export interface PruneFilter {
-  state: FinishedState;
-  queue?: string;
-  ids?: readonly string[];
-  finishedBefore?: number;
-  limit: number;
-}
-
-/** Jobs that their queue need not keep, and that ended at least `minAge` milliseconds ago. */
-export interface Expired {
-  expired: { minAge: number };
-  limit: number;
-}
-
-export interface Pruned {
-  removed: number;
-  more: boolean;
-}
-
-export interface ChangeOptions {
-  ownOnly?: boolean;
-  /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
-  onIncoming?: () => void;
-}
-
-export interface Change {
-  own: boolean;
-  /** Queues whose jobs may have become claimable; null: unknown. */
-  ready: ReadonlySet<string> | null;
-  /** Leases that ended other than by their holder's settle, e.g. by `cancel`. */
-  ended: readonly { job: JobKey; fence: Fence }[];
 }

@@ -1,39 +1,10 @@
-import type { CostHistory } from "../core/pipelines/budget.ts";
 import type { StoredValue, ValueHash } from "../core/pipelines/context-hash.ts";
 import type { Amount } from "../core/pipelines/cost.ts";
-import type { BuildKey, JobKey, ResultKey } from "../core/text/ids.ts";
+import type { BuildKey, ResultKey } from "../core/text/ids.ts";
 import type { JobError } from "../core/jobs/job.ts";
-import type { LeaseState, LeaseRef } from "../core/jobs/lease.ts";
 import { parseCompletedStages, type CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildRow } from "./builds.ts";
-import type { NewJob } from "./store.ts";
-
-/**
- * A job with `work` is a *work item*: (build, stage, target). What follows from its end is in its settlement (`WorkEnd`) and is
- * written with it: the result, the target's progress, counts, cost, and the next work item. However an attempt leaves `running`,
- * its reservation is freed and its cost is charged in that transaction.
- */
-export interface WorkStore {
-  /** Of one segment; missing ones are left out. */
-  targets(query: TargetPaths | TargetPage | MemberPage): Promise<TargetRow[]>;
-  countTargets(pipeline: string, segment: number): Promise<number>;
-  /** Writes a batch of a listing if its job is still held. Targets with another `rev` than was read are left alone. */
-  listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState>;
-
-  lookUp(pipeline: string, contexts: readonly ResultContext[]): Promise<(FoundResult | null)[]>;
-  results(query: ResultQuery): Promise<StoredResult[]>;
-
-  /** Cancels unfinished work items of ended builds; returns how many. */
-  clearWork(clearing: Clearing): Promise<number>;
-  works(jobs: readonly JobKey[]): Promise<(WorkView | null)[]>;
-  /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
-  begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
-  costs(pipeline: string): Promise<Record<string, CostHistory>>;
-
-  /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
-  referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;
-  artifacts(of: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]>;
-}
+import type { NewJob, WorkStore } from "./store.ts";
 
 export interface ResultContext {
   stage: string;

@@ -2,10 +2,8 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import {
   type Checked,
-  type DamageStore,
   type Finding,
   type Gauged,
-  type MaintenanceStore,
   NAMED,
   type Setting,
   STUCK,
@@ -18,6 +16,7 @@ import type { Rows } from "./connection/driver.ts";
 import { schemaVersion } from "./migrate.ts";
 import type { ServerTime } from "./connection/server-time.ts";
 import type { Access } from "./transactions/transaction.ts";
+import type { DamageStore, MaintenanceStore } from "../store.ts";
 
 const SETTINGS: Record<string, string | null> = {
   fsync: "on",

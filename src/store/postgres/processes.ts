@@ -21,7 +21,6 @@ import { Alive } from "../alive.ts";
 import {
   lifeOf,
   type NewProcess,
-  type ProcessStore,
   type ProbedProcesses,
   type RegisteredProcess,
   stopAsked,
@@ -38,6 +37,7 @@ import { named } from "./scripts.ts";
 import type { ServerTime } from "./connection/server-time.ts";
 import type { Session } from "./connection/session.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
+import type { ProcessStore } from "../store.ts";
 
 /** Interval of the heartbeat of a process that neither a lock file nor a connection proves alive, in milliseconds. */
 const HEARTBEAT_MS = 20_000;

@@ -12,7 +12,6 @@ import {
   type AuditCheck,
   type AuditEntry,
   type AuditQuery,
-  type AuditStore,
   type AuditVerification,
   type CheckedRow,
   headless,
@@ -32,6 +31,7 @@ import {
   type Tx,
   wait,
 } from "./script.ts";
+import type { AuditStore } from "../store.ts";
 
 /** Selects, as `name`, each trigger protecting audit entries that is missing, disabled or changed. */
 export interface AuditGuards {

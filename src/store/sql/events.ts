@@ -1,18 +1,10 @@
 import type { Event } from "../../core/jobs/event.ts";
 import type { Fence, ProcessId } from "../../core/text/ids.ts";
-import {
-  type Delivery,
-  EVENT,
-  type EventQuery,
-  type EventRow,
-  type EventStore,
-  type SinkHold,
-  type SinkView,
-  toEvent,
-} from "../events.ts";
+import { type Delivery, EVENT, type EventQuery, type EventRow, type SinkHold, type SinkView, toEvent } from "../events.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import type { Audit } from "./audit.ts";
 import type { Access, Dialect, Reads, Script, Tx } from "./script.ts";
+import type { EventStore } from "../store.ts";
 
 /** SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are read, see `EventNumbering`. */
 export interface EventNumbers {

@@ -1,10 +1,11 @@
 import { NOTHING_RECLAIMED } from "../../core/jobs/retry.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
-import { type BrokenLock, type CleanedLocks, type LockRow, type LockStore, type LockView, toLocks } from "../queues.ts";
+import { type BrokenLock, type CleanedLocks, type LockRow, type LockView, toLocks } from "../queues.ts";
 import type { Access, Dialect, Processes, Reads, Script, Tx } from "./script.ts";
 import type { Audit } from "./audit.ts";
 import type { RecoveryLog } from "./reports.ts";
+import type { LockStore } from "../store.ts";
 
 /**
  * Whether a row `lock` is held: its time is not over, or its exclusive claim is still running. `coalesce` keeps PostgreSQL from

@@ -6,10 +6,11 @@ import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { damagedRow } from "../../core/text/errors.ts";
 import { type JobKey, parseGeneratedId, type ProcessId } from "../../core/text/ids.ts";
 import { type Flag, isYes, type JobRow, readMeta, slotBehind, slotOf, type Tallied, toJob } from "../job-row.ts";
-import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter, type QueryStore } from "../queries.ts";
+import { jobOverview, type JobOverview, type LaneCount, lanesOf, type ListFilter } from "../queries.ts";
 import type { Attempts } from "./attempts.ts";
 import { JobFactsReader } from "./job-facts.ts";
 import { type Access, type Answer, type Dialect, type Params, type Reads, type Script, together, wait } from "./script.ts";
+import type { QueryStore } from "../store.ts";
 
 const COLUMNS = `
   job.key, job.fence, job.state, job.lane, job.priority, job.attempt, job.crashes, job.run_at, job.created_at, job.started_at, job.finished_at,

@@ -11,16 +11,14 @@ import {
   madeLast,
   type LimitUsage,
   type MinutesQuery,
-  type QueueStore,
   type ScheduleDraft,
   type ScheduleRow,
   scheduleSaved,
-  type ScheduleStore,
   type StoredSchedule,
   type Tick,
   toSchedule,
 } from "../queues.ts";
-import type { Enqueued } from "../store.ts";
+import type { Enqueued, QueueStore, ScheduleStore } from "../store.ts";
 import type { Audit } from "./audit.ts";
 import {
   type Access,

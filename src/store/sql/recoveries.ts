@@ -23,7 +23,6 @@ import {
   type Recovering,
   type RecoveryHistory,
   type RecoveryPreview,
-  type RecoveryStore,
   reportOf,
   type StoredReport,
 } from "../recoveries.ts";
@@ -47,6 +46,7 @@ import {
   type Tx,
   wait,
 } from "./script.ts";
+import type { RecoveryStore } from "../store.ts";
 
 interface Parts {
   settle: Settle;

@@ -6,7 +6,6 @@ import {
   lifeOf,
   type NewProcess,
   type ProcessRow,
-  type ProcessStore,
   type ProbedProcesses,
   type RegisteredProcess,
   stopAsked,
@@ -20,6 +19,7 @@ import { runSync } from "../sql/script.ts";
 import type { StoreAccess } from "./scripts.ts";
 import type { Connection, DriverName } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
+import type { ProcessStore } from "../store.ts";
 
 interface Parts {
   audit: Audit;

@@ -10,7 +10,6 @@ import {
   budgetOf,
   type BuildFilter,
   type BuildRow,
-  type BuildStore,
   factsOf,
   listingOf,
   type LockConflict,
@@ -31,7 +30,7 @@ import {
   tokenUse,
 } from "../../builds.ts";
 import type { KnownProcesses } from "../../processes.ts";
-import type { NewJob } from "../../store.ts";
+import type { NewJob, BuildStore } from "../../store.ts";
 import type { Audit } from "../audit.ts";
 import type { RecoveryLog } from "../reports.ts";
 import {

@@ -4,7 +4,7 @@ import type { Amount } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { BuildRow } from "../../builds.ts";
 import { type Flag, isYes } from "../../job-row.ts";
-import type { NewJob } from "../../store.ts";
+import type { NewJob, WorkStore } from "../../store.ts";
 import type {
   ArtifactRef,
   Beginning,
@@ -19,7 +19,6 @@ import type {
   TargetPage,
   TargetPaths,
   TargetRow,
-  WorkStore,
   WorkView,
 } from "../../work.ts";
 import { type BuildGuard, endedWithWork, Runs } from "../builds/build-rows.ts";

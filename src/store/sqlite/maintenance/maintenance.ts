@@ -5,17 +5,8 @@ import { promisify } from "node:util";
 import { isLong, type WalReader, type WalView } from "../../../core/recovery/loss.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
-import {
-  type Gauged,
-  type JournalLag,
-  type MaintenanceStore,
-  NAMED,
-  type Setting,
-  STUCK,
-  type StuckJob,
-  type Vitals,
-} from "../../maintenance.ts";
-import type { Durability } from "../../store.ts";
+import { type Gauged, type JournalLag, NAMED, type Setting, STUCK, type StuckJob, type Vitals } from "../../maintenance.ts";
+import type { Durability, MaintenanceStore } from "../../store.ts";
 import { type Connection, type DriverName, scalar } from "../driver.ts";
 import { schemaVersion, versionOf } from "../migrate.ts";
 import type { StoreAccess } from "../scripts.ts";

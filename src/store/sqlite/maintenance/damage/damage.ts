@@ -3,7 +3,7 @@ import type { AuditHead } from "../../../../core/recovery/audit.ts";
 import { findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/text/errors.ts";
 import type { Act } from "../../../audit.ts";
-import type { Checked, DamageStore, Finding, NewFinding, Thoroughness } from "../../../maintenance.ts";
+import type { Checked, Finding, NewFinding, Thoroughness } from "../../../maintenance.ts";
 import type { Connection, DriverName } from "../../driver.ts";
 import { explain, fileSize, isDamage } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
@@ -14,6 +14,7 @@ import { scanLog, walSize } from "../wal.ts";
 import { mostSeen, readSlots } from "../witness.ts";
 import { checkDatabase, type CheckedPages, type CheckRequest } from "./check.ts";
 import { Findings } from "./findings.ts";
+import type { DamageStore } from "../../../store.ts";
 
 /** A smaller database is checked faster than a thread is started. */
 const SMALL_BYTES = 1024 * 1024;

@@ -1,0 +1,121 @@
+import type { LogLine } from "../core/jobs/attempts.ts";
+import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
+import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
+import type { Amount } from "../core/pipelines/cost.ts";
+import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
+import type { LeaseRef } from "../core/jobs/lease.ts";
+import type { Next, Outcome, Policy } from "../core/jobs/retry.ts";
+import type { Declaration } from "../core/limits/settings.ts";
+import type { NewWork, WorkEnd } from "./work.ts";
+
+export interface NewJob {
+  name: string;
+  queue: string;
+  version: number;
+  policy: Policy;
+  input: string | null;
+  priority: number;
+  delay: number;
+  runAt?: number;
+  /** Chosen by the caller: one job ever. */
+  id?: string;
+  /** Made by the engine for a follow-up, whose id is known before its commit. */
+  followUpId?: string;
+  /** One unfinished job of this name. */
+  key?: string;
+  /** An unfinished job with the key gets this input; while it runs, this job waits behind it. */
+  replaces?: boolean;
+  /** Set by the store: the running job behind which it waits. */
+  behind?: { id: string; job: JobKey };
+  scheduledFor?: number;
+  after?: readonly string[];
+  tags?: readonly string[];
+  /** Where a trace of the producer continues, as W3C's traceparent. */
+  trace?: string | undefined;
+  /** Settings of its queue and limits; the same object for all jobs of a definition. */
+  declares?: Declaration;
+  /** The job's key for each declared limit, in their order. */
+  limitKeys?: readonly string[];
+  work?: NewWork;
+}
+
+export interface ClaimRequest {
+  from: readonly ClaimSource[];
+  max: number;
+  /** The process that vouches for the claim; null for a claim by hand, where only the lease counts. */
+  holder: ProcessId | null;
+  worker: string;
+  /** The token for the queue's lock, which an exclusive claim takes. */
+  exclusive?: string;
+  /** Called before the answer if the claim itself shows the outlook after it. */
+  left?: (outlook: ClaimOutlook) => void;
+}
+
+export interface Claimed extends LeaseRef {
+  id: string;
+  name: string;
+  queue: string;
+  version: number;
+  input: string | null;
+  attempt: number;
+  priority: number;
+  policy: Policy;
+  lease: number;
+  expiresAt: number;
+  scheduledFor: number | null;
+  createdAt: number;
+}
+
+export interface Settlement extends LeaseRef {
+  outcome: Outcome;
+  followUps?: readonly NewJob[] | undefined;
+  /** Of a success: callbacks that write the user's rows in the same transaction. */
+  commit?: readonly CommitRows[] | undefined;
+  work?: WorkEnd | undefined;
+  decided?: Next | undefined;
+}
+
+export type ProgressReport = LeaseRef &
+  ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount });
+
+/** Lines that an attempt has logged, in their order. */
+export interface AttemptLog extends LeaseRef {
+  /** Number of the first of these lines within the attempt, from 1 on. */
+  first: number;
+  lines: readonly LogLine[];
+  /** How many lines of an attempt are kept. */
+  keep: number;
+}
+
+export interface PruneFilter {
+  state: FinishedState;
+  queue?: string;
+  ids?: readonly string[];
+  finishedBefore?: number;
+  limit: number;
+}
+
+/** Jobs that their queue need not keep, and that ended at least `minAge` milliseconds ago. */
+export interface Expired {
+  expired: { minAge: number };
+  limit: number;
+}
+
+export interface Pruned {
+  removed: number;
+  more: boolean;
+}
+
+export interface ChangeOptions {
+  ownOnly?: boolean;
+  /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
+  onIncoming?: () => void;
+}
+
+export interface Change {
+  own: boolean;
+  /** Queues whose jobs may have become claimable; null: unknown. */
+  ready: ReadonlySet<string> | null;
+  /** Leases that ended other than by their holder's settle, e.g. by `cancel`. */
+  ended: readonly { job: JobKey; fence: Fence }[];
+}
