@@ -99,6 +99,7 @@ export const CAUSES: Readonly<Record<string, string>> = {
   NO_HANDLER: "A worker got a job without `run`, or no job at all.",
   NO_KERNEL_LIMIT: "`simulateCrash`: this host cannot limit memory by the kernel.",
   NO_RIGHTS: "The PostgreSQL user lacks a right.",
+  NO_SUCH_PIPELINE: "The server was not given a pipeline of this name.",
   NO_SUCH_BUILD: "The database has no build with this id.",
   NO_SUCH_JOB: "The database has no job with this id.",
   NO_SUCH_LOCK: "The database has no lock with this name.",

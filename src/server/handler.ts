@@ -3,6 +3,7 @@ import { bodyLimit } from "hono/body-limit";
 import { secureHeaders } from "hono/secure-headers";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
+import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import { rejectSurplus } from "../core/text/arguments.ts";
 import { checkFunction, checkText, describeValue, refuseUnknown } from "../core/text/options.ts";
 import { definitionOf, type JobDef } from "../engine/definition.ts";
@@ -25,6 +26,8 @@ export interface ServerOptions {
   redact?: (job: Job) => Job;
   /** Definitions of jobs that are enqueued over HTTP: their queue, retries, limits and schema apply. Default: none, so defaults apply. */
   jobs?: JobDef[];
+  /** Pipelines whose next build can be planned over HTTP. Default: none. */
+  pipelines?: Pipeline[];
   /** Title of the dashboard. Default: "Holdfast". */
   title?: string;
 }
@@ -40,6 +43,7 @@ const STATUS: Record<string, number> = {
   NO_SUCH_ROUTE: 404,
   NO_SUCH_JOB: 404,
   NO_SUCH_BUILD: 404,
+  NO_SUCH_PIPELINE: 404,
   NO_SUCH_QUEUE: 404,
   NO_SUCH_SCHEDULE: 404,
   ARTIFACT_MISSING: 404,
@@ -65,8 +69,9 @@ const STATUS: Record<string, number> = {
  */
 export function handler(hf: Holdfast, options: ServerOptions = {}): (request: Request) => Promise<Response> {
   rejectSurplus(arguments, 2, "handler");
-  refuseUnknown(options, ["basePath", "authorize", "redact", "jobs", "title"], "handler");
+  refuseUnknown(options, ["basePath", "authorize", "redact", "jobs", "pipelines", "title"], "handler");
   for (const def of options.jobs ?? []) definitionOf(def);
+  for (const pipeline of options.pipelines ?? []) pipelineOf(pipeline);
   if (options.authorize !== undefined) checkFunction(options.authorize, "authorize");
   if (options.redact !== undefined) checkFunction(options.redact, "redact");
   if (options.title !== undefined) checkText(options.title, "The title");

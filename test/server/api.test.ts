@@ -2,7 +2,7 @@ import type { ScheduleDetails } from "../../src/operator/operator.ts";
 import assert from "node:assert/strict";
 import { basename } from "node:path";
 import { after, describe, test } from "node:test";
-import { type AttemptView, type Explanation, items, type Job, job, pipeline } from "../../src/index.ts";
+import { type AttemptView, type Explanation, items, type Job, job, pipeline, type Plan } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
 import type { GridPage, GridRow } from "../../src/operator/grid.ts";
@@ -294,6 +294,22 @@ for (const store of STORES) {
         rows.map(({ target, cells }) => [target, cells["read"]?.state, cells["draft"]?.state, cells["draft"]?.cost.usd]),
         ids.map((id) => (id === "t5" ? [id, "cached", "failed", 0] : [id, "cached", "ran", 0.25])),
       );
+    });
+
+    test("the next build of a pipeline that the server knows is planned, and changes nothing", async (t) => {
+      const docs = pipeline("docs")
+        .source(items(() => ["a", "b"], { id: (item) => item }))
+        .stage("parse", { estimate: { usd: 0.5 } }, () => 1);
+      const one = await site(t, store, { pipelines: [docs] });
+      assert.deepEqual(await one.call("pipelines.list"), { items: [{ name: "docs" }] });
+      const plan = await one.call<Plan>("pipelines.plan", { path: { name: "docs" } });
+      assert.deepEqual([plan.stages["parse"]?.run, plan.estimate], [2, { usd: 1, tokens: 0 }]);
+      assert.deepEqual((await one.hf.builds.list()).items, []);
+      await (await one.hf.builds.start(docs)).done();
+      const after = await one.call<Plan>("pipelines.plan", { path: { name: "docs" } });
+      assert.deepEqual([after.stages["parse"]?.run, after.stages["parse"]?.cached], [0, 2]);
+      const refused = await errorOf(await one.fetch("api/v1/pipelines/dosc/plan"));
+      assert.deepEqual([refused.status, refused.code], [404, "NO_SUCH_PIPELINE"]);
     });
 
     test("what happened is shown: overview, workers, recovery, audit, doctor, events", async (t) => {

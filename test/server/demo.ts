@@ -52,6 +52,7 @@ const thumbnails = pipeline("thumbnails")
   .source(items(() => articles.slice(0, 8), { id: (one) => one }))
   .stage("render", { version: 3 }, ({ target }) => ({ image: `${target.id}.png` }));
 
+export const DEMO_PIPELINES = [summaries, thumbnails];
 export const DEMO_JOBS = [mail, resize, sync, report];
 
 /** Fills a database with something of everything that the dashboard shows. Returns when nothing moves any more. */

@@ -6,7 +6,7 @@ import { after, before, describe, test, type TestContext } from "node:test";
 import { type Browser, chromium, type Page } from "playwright-core";
 import { buildUi } from "../../scripts/ui.ts";
 import { dashboardFiles } from "../../src/server/dashboard-files.ts";
-import { fillDemo, mail } from "./demo.ts";
+import { DEMO_PIPELINES, fillDemo, mail } from "./demo.ts";
 import { type Site, site } from "./parts.ts";
 
 const CHROMIUM = "/usr/bin/chromium";
@@ -45,7 +45,7 @@ describe("the dashboard in a browser", { skip }, () => {
       await one.hf.jobs.cancel(ids.running);
       if (!expectsErrors) assert.deepEqual(problems, []);
     });
-    const one = await site(t);
+    const one = await site(t, "sqlite", { pipelines: DEMO_PIPELINES });
     const ids = await fillDemo(one.hf);
     const page = await context.newPage();
     page.on("console", (message) => {
@@ -186,6 +186,14 @@ describe("the dashboard in a browser", { skip }, () => {
     const said = await page.getByText(/^Job \S+ is enqueued\.$/).textContent();
     const job = await one.hf.jobs.wait(/^Job (\S+)/.exec(said as string)?.[1] as string);
     assert.deepEqual(job.input, { month: "last" });
+  });
+
+  test("the next build is planned beside what the last one did", async (t) => {
+    const { page, one, ids } = await opened(t);
+    await page.goto(`${one.address}#/builds/${ids.paused}`);
+    await page.getByRole("button", { name: "Plan the next build" }).click();
+    await page.getByRole("row", { name: /^summarise \d+ work items \d+ work items \d+ work items .*at most \$/ }).waitFor();
+    assert.equal((await one.hf.builds.list()).items.length, 2, "a plan is no build");
   });
 
   test("a paused build is explained, approved with a new budget, and refused", async (t) => {

@@ -5,7 +5,7 @@ import { definedOnly } from "../../core/text/options.ts";
 import { readToken, atLeastZero } from "../arguments.ts";
 import { configOf, modulesOf } from "../config.ts";
 import { openExisting } from "../database.ts";
-import { definitionsIn } from "../modules.ts";
+import { definitionsIn, pipelinesIn } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
 import { untilInterrupted } from "../signals.ts";
@@ -41,9 +41,17 @@ export function uiCommand(parent: Command): void {
       using over = untilInterrupted();
       await using hf = await openExisting(command);
       const config = configOf(command);
-      const jobs = config === null ? [] : await definitionsIn(modulesOf(config));
+      const files = config === null ? [] : modulesOf(config);
+      const jobs = await definitionsIn(files);
+      const pipelines = (await pipelinesIn(files)).map(({ pipeline }) => pipeline);
       const { serve } = await import("../../server/serve.ts");
-      await using serving = await serve(hf, { host: options.host, port: options.port, jobs, ...definedOnly({ token }) });
+      await using serving = await serve(hf, {
+        host: options.host,
+        port: options.port,
+        jobs,
+        pipelines,
+        ...definedOnly({ token }),
+      });
       const { address, token: made } = serving;
       const login = serving.newLoginAddress();
       answer(command, { address, login, ...definedOnly({ token: token === undefined ? made : undefined }) }, () =>

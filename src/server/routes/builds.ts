@@ -26,6 +26,36 @@ export const BUILD_ROUTES = [
     answer: schemas.pageOf(schemas.build),
     run: ({ hf, query }) => hf.builds.list(definedOnly(query)),
   }),
+  route("get", "/pipelines", {
+    id: "pipelines.list",
+    summary: "Pipelines that the server knows, whose next build can be planned.",
+    role: "read",
+    answer: z.object({ items: z.array(z.object({ name: z.string() })) }),
+    run: async ({ options: { pipelines = [] } }) => ({ items: pipelines.map(({ name }) => ({ name })) }),
+  }),
+  route("get", "/pipelines/:name/plan", {
+    id: "pipelines.plan",
+    summary: "What a build would do now, stage by stage, with its estimated cost. Reads the source; changes nothing.",
+    role: "read",
+    path: schemas.nameInPath,
+    answer: z.object({
+      stages: z.record(z.string(), z.looseObject({ run: z.int(), cached: z.int(), unknown: z.int(), estimate: schemas.cost })),
+      removed: z.int(),
+      estimate: schemas.cost,
+      upperBound: z.optional(z.boolean()),
+      incomplete: z.optional(z.boolean()),
+      warnings: z.array(z.string()),
+    }),
+    run: async ({ hf, path, options: { pipelines = [] } }) => {
+      const pipeline = pipelines.find(({ name }) => name === path.name);
+      if (pipeline !== undefined) return hf.builds.plan(pipeline);
+      throw new HoldfastError(
+        "NO_SUCH_PIPELINE",
+        `The server knows no pipeline "${path.name}".`,
+        "Give it to handler(hf, { pipelines }), or list its module in the config that `holdfast ui` reads.",
+      );
+    },
+  }),
   route("get", "/builds/:id", {
     id: "builds.get",
     summary: "One build.",

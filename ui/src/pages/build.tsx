@@ -24,6 +24,7 @@ import {
 import { address, hrefOf, setQuery } from "../router.ts";
 import { Grid } from "./grid.tsx";
 import { BudgetBar } from "./budget.tsx";
+import { PlanBeside } from "./plan.tsx";
 
 export function BuildPage() {
   const id = address.value.id ?? "";
@@ -87,6 +88,7 @@ function Shown({ build }: { build: Build }) {
         </Panel>
       </div>
       <Stages build={build} />
+      <PlanBeside build={build} />
       {errors.length === 0 ? null : (
         <Panel title="Errors" note={errors.length < 20 ? plural(errors.length, "error") : "the first 20 errors"} flush>
           <Table label="Errors" head={["Stage", "Target", "Message"]}>
