@@ -9,7 +9,7 @@ import { fileModeOf } from "../core/text/text.ts";
 import { collect, type Collected, hashOf, hashOfNow, ownNow, verifiedPieces } from "./collect.ts";
 import { clearOrphanedFiles, Trash, type IsReferenced, type Liveness, sweep, type Swept } from "./sweep.ts";
 import { type Exported, type ExportEntry, exportTo } from "./export.ts";
-import { checkHash, damaged, explain, faultOf, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
+import { checkHash, damaged, explain, explained, faultOf, isAbsent, Layout, makeFolder, missing, nameFor } from "./folder.ts";
 import { type ArtifactData, type Stored, Writer } from "./write.ts";
 
 export interface ArtifactsOptions {
@@ -44,14 +44,7 @@ export class Artifacts {
 
   static async open(folder: string, options: ArtifactsOptions): Promise<Artifacts> {
     const root = resolve(folder);
-    let layout: Layout;
-    try {
-      await makeFolder(root, options.mode);
-      layout = new Layout(root, fileModeOf((await stat(root)).mode));
-      for (const path of [layout.temporary, layout.trash]) await makeFolder(path, layout.mode);
-    } catch (error) {
-      throw explain(error, root);
-    }
+    const layout = await makeLayout(root, options.mode).catch(explained(root));
     const artifacts = new Artifacts(layout, options.alive(layout.alive), () => options.clock?.now() ?? Date.now());
     await artifacts.clear();
     return artifacts;
@@ -82,12 +75,8 @@ export class Artifacts {
   async path(hash: string): Promise<string> {
     await using handle = await this.#open(hash);
     const path = this.#layout.fileOf(hash);
-    try {
-      if ((await hashOf(handle)) !== hash) throw damaged(hash, path);
-      return path;
-    } catch (error) {
-      throw explain(error, path);
-    }
+    if ((await hashOf(handle).catch(explained(path))) !== hash) throw damaged(hash, path);
+    return path;
   }
 
   copyNow(hash: string, to: string): void {
@@ -134,11 +123,8 @@ export class Artifacts {
     const cutoff = this.#now() - toMillis(olderThan, "olderThan");
     const token = this.#hold();
     await this.clear();
-    try {
-      return await sweep({ layout: this.#layout, trash: this.#trash, token, cutoff }, isReferenced);
-    } catch (error) {
-      throw explain(error, this.#layout.root);
-    }
+    const parts = { layout: this.#layout, trash: this.#trash, token, cutoff };
+    return sweep(parts, isReferenced).catch(explained(this.#layout.root));
   }
 
   /** Writes these files, `manifest.json` and `checksums.txt` (`sha256sum -c checksums.txt`) into a folder, complete or not at all. */
@@ -148,20 +134,13 @@ export class Artifacts {
     return exportTo({ layout: this.#layout, token, pieces: (hash) => this.#pieces(hash) }, dir, entries, manifest);
   }
 
-  async collect(hashes: readonly string[], folder: string, tell: (done: number) => void = () => {}): Promise<Collected> {
-    try {
-      return await collect(hashes, { folder, mode: this.#layout.mode, pieces: (hash) => this.#pieces(hash), tell });
-    } catch (error) {
-      throw explain(error, folder);
-    }
+  collect(hashes: readonly string[], folder: string, tell: (done: number) => void): Promise<Collected> {
+    const options = { folder, mode: this.#layout.mode, pieces: (hash: string) => this.#pieces(hash), tell };
+    return collect(hashes, options).catch(explained(folder));
   }
 
   async clear(): Promise<void> {
-    try {
-      await clearOrphanedFiles(this.#layout, this.#trash, this.#alive, this.#now());
-    } catch (error) {
-      throw explain(error, this.#layout.root);
-    }
+    await clearOrphanedFiles(this.#layout, this.#trash, this.#alive, this.#now()).catch(explained(this.#layout.root));
   }
 
   close(): void {
@@ -198,6 +177,13 @@ export class Artifacts {
       throw new HoldfastError("CLOSED", "The folder of artifacts is closed.", "Open the database again, or close it later.");
     return (this.#token ??= this.#alive.hold());
   }
+}
+
+async function makeLayout(root: string, mode: number | undefined): Promise<Layout> {
+  await makeFolder(root, mode);
+  const layout = new Layout(root, fileModeOf((await stat(root)).mode));
+  for (const path of [layout.temporary, layout.trash]) await makeFolder(path, layout.mode);
+  return layout;
 }
 
 function tooLarge(hash: string, cause: unknown): HoldfastError {

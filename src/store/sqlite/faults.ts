@@ -83,6 +83,14 @@ export function explain(error: unknown, path: string): unknown {
   return new HoldfastError(code, message, hint, { cause: error });
 }
 
+export function explaining<T>(path: string, run: () => T): T {
+  try {
+    return run();
+  } catch (error) {
+    throw explain(error, path);
+  }
+}
+
 function explanation(fault: SqliteFault, path: string, reason: string): [code: string, message: string, hint: string] {
   switch (fault) {
     case "BUSY":

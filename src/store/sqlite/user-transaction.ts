@@ -6,7 +6,7 @@ import { isAsyncFunction, isThenable } from "../../core/text/text.ts";
 import { CommitRowsFailed } from "../commit-rows.ts";
 import type { Durability, Enqueued, NewJob, Settlement } from "../store.ts";
 import { type Connection, type DriverName, isHandleOf, type Statement, through } from "./driver.ts";
-import { explain, isBusy } from "./faults.ts";
+import { explain, explaining, isBusy } from "./faults.ts";
 import { COUNTED, type CountedRow, type GroupCommit, type Tx } from "./group-commit.ts";
 import { EnqueueParts } from "./jobs/enqueue.ts";
 import type { Settle } from "./jobs/settle.ts";
@@ -30,11 +30,7 @@ export class UserTransactions {
   }
 
   enqueue(handle: unknown, jobs: readonly NewJob[]): Enqueued[] {
-    try {
-      return this.#handleOf(handle).enqueue(jobs);
-    } catch (error) {
-      throw explain(error, this.#host.path);
-    }
+    return explaining(this.#host.path, () => this.#handleOf(handle).enqueue(jobs));
   }
 
   #handleOf(given: unknown): UserHandle {
@@ -227,11 +223,8 @@ export class OwnTransaction {
     }
     // A savepoint outside of a transaction would be one by itself, committed by its release.
     if (!this.#db.inTransaction) throw ended(this.#open.call);
-    try {
-      return this.#enqueueParts.provisionally(this.#open.tx, jobs);
-    } catch (error) {
-      throw explain(error, this.#path);
-    }
+    const { tx } = this.#open;
+    return explaining(this.#path, () => this.#enqueueParts.provisionally(tx, jobs));
   }
 
   /** The savepoint is gone with the transaction it was made in, even if another one was begun since. */

@@ -26,6 +26,17 @@ const LONG_BYTES = 4 * 1024 * 1024;
 /** A shorter log is copied faster than a thread is started. */
 const SHORT_BYTES = 1024 * 1024;
 
+const SETTINGS = [
+  "journal_mode",
+  "synchronous",
+  "journal_size_limit",
+  "wal_autocheckpoint",
+  "foreign_keys",
+  "page_size",
+  "auto_vacuum",
+  "busy_timeout",
+];
+
 interface Parts {
   path: string;
   driver: DriverName;
@@ -154,49 +165,26 @@ export class Maintenance implements MaintenanceStore {
 
   #settings(): Setting[] {
     const { path, durability } = this.#parts;
-    const inFile = path !== ":memory:";
-    const wanted: Record<string, string | null> = {
-      journal_mode: inFile ? "wal" : null,
-      synchronous: inFile ? (durability === "power" ? "2" : "1") : null,
-      journal_size_limit: null,
-      wal_autocheckpoint: null,
-      foreign_keys: null,
-      page_size: null,
-      auto_vacuum: null,
-      busy_timeout: null,
-    };
-    return Object.entries(wanted).map(([name, value]) => {
-      return { name, value: String(scalar(this.#db, `pragma ${name}`) ?? ""), wanted: value };
+    const wanted: Record<string, string> =
+      path === ":memory:" ? {} : { journal_mode: "wal", synchronous: durability === "power" ? "2" : "1" };
+    return SETTINGS.map((name) => {
+      return { name, value: String(scalar(this.#db, `pragma ${name}`) ?? ""), wanted: wanted[name] ?? null };
     });
   }
 
   #stuck(now: number): StuckJob[] {
-    const before = now - STUCK;
-    const running = this.#db
+    const rows = this.#db
       .prepare(
-        `select job.id, job.created_at, job.key, job.expires_at, job.started_at + json_extract(policy.body, '$.timeout')
-         from holdfast_jobs as job left join holdfast_policies as policy on policy.id = job.policy
-         where job.state = 'running' and (job.expires_at < ?1 or job.started_at + json_extract(policy.body, '$.timeout') < ?1)
-         order by job.expires_at limit ${NAMED}`,
+        `select id, created_at, key, iif(expires_at < ?1, 'expired', 'overdue'), ?2 - iif(expires_at < ?1, expires_at, due)
+         from (select job.id, job.created_at, job.key, job.expires_at, job.started_at + json_extract(policy.body, '$.timeout') as due
+               from holdfast_jobs as job left join holdfast_policies as policy on policy.id = job.policy
+               where job.state = 'running' and (job.expires_at < ?1 or due < ?1) order by job.expires_at limit ${NAMED})
+         union all
+         select * from (select id, created_at, key, 'forgotten', null from holdfast_jobs as job
+               where state = 'waiting' and not exists (select 1 from holdfast_waits where holdfast_waits.job = job.key) limit ${NAMED})`,
       )
-      .rows(before) as [string | null, number, JobKey, number, number | null][];
-    const waiting = this.#db
-      .prepare(
-        `select job.id, job.created_at, job.key from holdfast_jobs as job
-         where job.state = 'waiting' and not exists (select 1 from holdfast_waits where holdfast_waits.job = job.key) limit ${NAMED}`,
-      )
-      .rows() as [string | null, number, JobKey][];
-    return [
-      ...running.map(([id, createdAt, key, expires, due]): StuckJob => {
-        const expired = expires < before;
-        return {
-          id: publicId(id, createdAt, key),
-          why: expired ? "expired" : "overdue",
-          by: now - (expired ? expires : (due ?? now)),
-        };
-      }),
-      ...waiting.map(([id, createdAt, key]): StuckJob => ({ id: publicId(id, createdAt, key), why: "forgotten", by: null })),
-    ];
+      .rows(now - STUCK, now) as [string | null, number, JobKey, StuckJob["why"], number | null][];
+    return rows.map(([id, createdAt, key, why, by]) => ({ id: publicId(id, createdAt, key), why, by }));
   }
 
   /** Rows are added in order, so the last of each is the latest, unless the clock was set back. */

@@ -16,7 +16,7 @@ import {
 } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import { type Connection, type DriverName, scalar } from "../../driver.ts";
-import { createFolder, explain, fileSize, modeLike } from "../../faults.ts";
+import { createFolder, explaining, fileSize, modeLike } from "../../faults.ts";
 import { refuseNewer, versionOf } from "../../migrate.ts";
 import type { Known } from "../epoch.ts";
 import { type Copied, copyFrom, digestFile, sizeOf, syncFolder, writeSynced } from "./copy.ts";
@@ -76,14 +76,6 @@ async function copy({ db, path, driver }: Source, to: string, onProgress: OnProg
     );
   } finally {
     clearInterval(timer);
-  }
-}
-
-function explaining<T>(path: string, run: () => T): T {
-  try {
-    return run();
-  } catch (error) {
-    throw explain(error, path);
   }
 }
 

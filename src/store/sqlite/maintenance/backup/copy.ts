@@ -6,7 +6,7 @@ import { DEFAULT_FILE_MODE } from "../../../../core/text/text.ts";
 import type { BackupFacts, OnProgress } from "../../../backups.ts";
 import { passStep } from "../../../points.ts";
 import { connect, type Connection, copyPages, type DriverName, quoted, scalar, tablesOf } from "../../driver.ts";
-import { createFile, explain, faultOf, fileSize, modeLike, openFile } from "../../faults.ts";
+import { createFile, explain, explaining, faultOf, fileSize, modeLike, openFile } from "../../faults.ts";
 import { schemaVersion, versionOf } from "../../migrate.ts";
 import { stateOf } from "../changes/journal.ts";
 import { checkDatabase } from "../damage/check.ts";
@@ -45,11 +45,7 @@ export function inspect(
   const sha256 = digestFile(path, (done) => onProgress({ step: "hashing", done, total: size }));
   if (expected !== undefined && expected !== sha256) return { size, sha256, survey: null };
   onProgress({ step: "checking", done: 0, total: size });
-  try {
-    return { size, sha256, survey: survey(driver, path) };
-  } catch (error) {
-    throw explain(error, path);
-  }
+  return { size, sha256, survey: explaining(path, () => survey(driver, path)) };
 }
 
 /**
@@ -106,11 +102,8 @@ export interface Survey {
 export function survey(driver: DriverName, path: string): Survey | null {
   // On a read-only connection SQLite skips every CHECK. Nothing is written.
   using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS, mustExist: true });
-  return versionOf(db) === 0 ? null : surveyOf(db, driver);
-}
-
-function surveyOf(db: Connection, driver: DriverName): Survey {
   const schema = versionOf(db);
+  if (schema === 0) return null;
   // Rows of an older schema may lack checksums.
   const checked = checkDatabase(db, driver, schema === schemaVersion() ? "whole" : "quick");
   const [findings, rows] = checked.structural ? [checked.findings, []] : [[], checked.findings];

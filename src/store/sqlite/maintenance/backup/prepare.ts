@@ -10,7 +10,7 @@ import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
 import { DIALECT, txOn } from "../../scripts.ts";
 import { connect, type Connection, type DriverName, inTransaction, scalar } from "../../driver.ts";
-import { explain } from "../../faults.ts";
+import { explaining } from "../../faults.ts";
 import { Events } from "../../jobs/events.ts";
 import { migrate } from "../../migrate.ts";
 import { stateOf } from "../changes/journal.ts";
@@ -41,7 +41,7 @@ export function restoreTo(
 ): Prepared & { survey: Survey | null } {
   const { driver, path } = preparation;
   const total = statSync(from).size;
-  try {
+  return explaining(path, () => {
     const copied = copyFileSynced(from, path, (done) => onProgress({ step: "copying", done, total }));
     if (copied !== sha256) throw new Error(`${from} has changed while it was read`);
     chmodSync(path, mode);
@@ -53,9 +53,7 @@ export function restoreTo(
     syncFolder(dirname(path));
     passStep("restore:prepared");
     return { ...prepared, survey: surveyed };
-  } catch (error) {
-    throw explain(error, path);
-  }
+  });
 }
 
 /** Added to sequences: more than can have been given out after the backup was made. */

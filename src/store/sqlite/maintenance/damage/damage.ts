@@ -5,7 +5,7 @@ import { HoldfastError, damagedDatabase, damageCleared } from "../../../../core/
 import type { Act } from "../../../audit.ts";
 import type { Checked, Finding, NewFinding, Thoroughness } from "../../../maintenance.ts";
 import type { Connection, DriverName } from "../../driver.ts";
-import { explain, fileSize, isDamage } from "../../faults.ts";
+import { explain, explaining, fileSize, isDamage } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
 import { runTask, runTaskApart } from "../backup/tasks.ts";
 import { epochIn, knownIn } from "../epoch.ts";
@@ -220,20 +220,11 @@ export class Damage implements DamageStore {
   /** Heads of the audit that witnesses recorded: the database must contain them. */
   auditHeads(): AuditHead[] {
     if (this.#path === ":memory:" || this.#watched === null) return [];
-    const epoch = this.#epoch(this.#watched.db);
+    const { db, databaseId } = this.#watched;
+    const epoch = explaining(this.#path, () => epochIn(db));
     // A restored database does not continue from heads of an earlier epoch.
-    const seen = readSlots(this.#path).filter(
-      (slot) => slot.seen.databaseId === this.#watched?.databaseId && slot.seen.epoch === epoch,
-    );
+    const seen = readSlots(this.#path).filter((slot) => slot.seen.databaseId === databaseId && slot.seen.epoch === epoch);
     return seen.flatMap(({ seen: { audit, missed } }) => [audit ?? [], missed ?? []].flat());
-  }
-
-  #epoch(db: Connection): number {
-    try {
-      return epochIn(db);
-    } catch (error) {
-      throw explain(error, this.#path);
-    }
   }
 
   #refresh(): void {
@@ -285,18 +276,10 @@ const GONE = "DATABASE_GONE";
 
 /** In a child process, on a copy. What a killed check leaves is removed by the next check, or by the next backup in that folder. */
 async function checkApart(request: CheckRequest): Promise<CheckedPages> {
-  const staging = stage(request);
+  const staging = explaining(request.path, () => new Staging(`${request.path}-checked`, request.driver));
   try {
     return await runTaskApart("checkCopy", { ...request, copy: staging.database });
   } finally {
     staging.discard();
-  }
-}
-
-function stage({ path, driver }: CheckRequest): Staging {
-  try {
-    return new Staging(`${path}-checked`, driver);
-  } catch (error) {
-    throw explain(error, path);
   }
 }

@@ -80,7 +80,7 @@ function readDamaged<T>(driver: DriverName, path: string, read: (db: Connection)
 }
 
 /** Where the journal continues the backup; its last changes are in the database itself. */
-export type JournalStart = Pick<Replay, "folder" | "databaseId" | "epoch" | "after">;
+type JournalStart = Pick<Replay, "folder" | "databaseId" | "epoch" | "after">;
 
 interface SalvageInput {
   driver: DriverName;
@@ -136,9 +136,7 @@ export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvag
 function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   const { driver, damaged, mode, backup, preparation } = input;
   const { path } = preparation;
-  const isJournaled =
-    readDamaged(driver, damaged, (db) => stateOf(db)?.active ?? false) ?? (backup !== null && backup.journal !== null);
-  const source = backup && (isJournaled ? continueBackup(input) : { path: backup.path, reached: null });
+  const source = backup && continueBackup(input, backup);
   const report: SalvageReport = {
     backup: backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null },
     tables: [],
@@ -162,7 +160,8 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
     db.exec("begin");
     withoutTriggers(db, () => fillGaps(db, copies, input, report));
     create("trigger");
-    if (isJournaled) leaveOn(db);
+    const isJournaled = readDamaged(driver, damaged, (from) => stateOf(from)?.active ?? false);
+    if (isJournaled ?? (backup !== null && backup.journal !== null)) leaveOn(db);
     db.exec("commit");
     // Of `main` only: the backup stays as it is.
     db.exec("pragma main.journal_mode = delete");
@@ -182,15 +181,17 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
 }
 
 /** What the changes after the backup made of it, as far as the journal leads. */
-function continueBackup({ driver, damaged, backup, preparation }: SalvageInput): { path: string; reached: number | null } {
-  const { path, journal } = backup as NonNullable<SalvageInput["backup"]>;
+function continueBackup(
+  { driver, damaged, preparation }: SalvageInput,
+  { path, journal }: NonNullable<SalvageInput["backup"]>,
+): { path: string; reached: number | null } {
   if (journal === null) return { path, reached: null };
   const to = join(dirname(preparation.path), "source");
   copyFileSynced(path, to);
   using db = connect(driver, to, { busyTimeout: 0, mustExist: true });
   withoutRules(db);
   try {
-    const tail = readDamaged(driver, damaged, unwrittenChanges) ?? [];
+    const tail = readDamaged(driver, damaged, (from) => (stateOf(from)?.active ? unwrittenChanges(from) : [])) ?? [];
     const whole = { ...journal, tail, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true };
     return { path: to, reached: inTransaction(db, () => replay(db, whole, () => {})).reached };
   } catch (error) {
