@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, beforeEach, describe, test, type TestContext } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
 import postgres from "postgres";
-import { notificationText, parseNotification } from "../../src/store/postgres/notifier.ts";
+import { notificationText, parseNotification } from "../../src/store/postgres/change-feed.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Fence, JobKey } from "../../src/core/text/ids.ts";
 import type { Change, Durability } from "../../src/store/store.ts";

@@ -10,7 +10,7 @@ import { parseAddress } from "../../src/store/postgres/connection/address.ts";
 import { loadDriver } from "../../src/store/postgres/connection/driver.ts";
 import { EventNumbering } from "../../src/store/postgres/events.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { Reader } from "../../src/store/postgres/connection/connections.ts";
+import { Reader } from "../../src/store/postgres/connection/session.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import type { Durability, Store } from "../../src/store/store.ts";
 import { newJob, register } from "../conformance/parts.ts";

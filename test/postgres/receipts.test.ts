@@ -5,7 +5,7 @@ import { parseAddress } from "../../src/store/postgres/connection/address.ts";
 import { loadDriver } from "../../src/store/postgres/connection/driver.ts";
 import { codeOf } from "../../src/store/postgres/connection/faults.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
-import { Receipts } from "../../src/store/postgres/transactions/receipts.ts";
+import { Receipts } from "../../src/store/postgres/transactions/transaction.ts";
 import { REFUSED } from "../../src/store/postgres/connection/session-settings.ts";
 import { Session } from "../../src/store/postgres/connection/session.ts";
 import { noServer, type PostgresServer, startServer } from "./server.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as passes } from "node:timers/promises";
-import { Notifier } from "../../src/store/postgres/notifier.ts";
+import { Notifier } from "../../src/store/postgres/change-feed.ts";
 
 const MAIL = committed("mail");
 const TIMEOUT = Object.assign(new Error("canceling statement due to lock timeout"), { code: "55P03" });

@@ -1,9 +1,9 @@
 import type { Change, ChangeOptions } from "../store.ts";
 import type { Value } from "./connection/driver.ts";
-import { backoff } from "./connection/faults.ts";
+import { backoff, codeOf } from "./connection/faults.ts";
 import type { Session, SessionOptions } from "./connection/session.ts";
 import { quoteName } from "./migrate.ts";
-import { channelOf, type Committed, listenerName, Notifier, parseNotification } from "./notifier.ts";
+import type { Fence, JobKey } from "../../core/text/ids.ts";
 
 /** Time between two looks for commits of other processes, ±25 %: while notifications arrive, and while they cannot. */
 const LISTENING_LOOK_MS = 5_000;
@@ -194,3 +194,169 @@ function inRealTime(millis: number, call: () => void): () => void {
   const timer = setTimeout(call, millis).unref();
   return () => clearTimeout(timer);
 }
+
+/** Minimum time between two notifications: while another process listens, while none does, and while the server cannot deliver. */
+const NOTIFY_INTERVAL_MS = { heard: 2, unheard: 100, undelivered: 1_000 } as const;
+const LISTENER_CHECK_MS = 1_000;
+const CLOSE_TIMEOUT_MS = 1_000;
+/** PostgreSQL rejects 8,000 bytes and more. */
+const MAX_BYTES = 7_900;
+
+export interface Committed {
+  ready: ReadonlySet<string>;
+  ended: readonly { job: JobKey; fence: Fence }[];
+}
+
+/** A hint for other processes, which may be lost: they also look by themselves. */
+interface Notification {
+  from: string;
+  ready: readonly string[] | null;
+  ended: readonly (readonly [job: JobKey, fence: Fence])[];
+}
+
+type Statement = [text: string, ...values: Value[]];
+
+/**
+ * Notifies other processes of commits. One notification is under way at a time: it follows a commit at once or, shortly after
+ * another, by the timer; later commits share the next one. PostgreSQL makes commits that notify wait for each other in all
+ * databases of the server, so no commit of a job notifies by itself.
+ */
+export class Notifier {
+  readonly #send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>;
+  readonly #channel: string;
+  readonly #from: string;
+  readonly #listeners: string;
+  #ready = new Set<string>();
+  #ended: Committed["ended"][number][] = [];
+  #isPending = false;
+  #underWay: Committed | null = null;
+  #sending: Promise<void> = Promise.resolve();
+  #timer: NodeJS.Timeout | null = null;
+  #sentAt = Number.NEGATIVE_INFINITY;
+  #checkedAt = Number.NEGATIVE_INFINITY;
+  #state: keyof typeof NOTIFY_INTERVAL_MS = "unheard";
+  #isClosed = false;
+
+  constructor(schema: string, from: string, send: (text: string, ...values: Value[]) => Promise<readonly unknown[]>) {
+    this.#channel = channelOf(schema);
+    this.#from = from;
+    this.#listeners = listenerName(schema, "");
+    this.#send = send;
+  }
+
+  /** The statement to send right behind a commit; the caller passes its answer to `answered`. Null: the caller calls `add`. */
+  behind(committed: Committed): Statement | null {
+    const isUrgent = committed.ready.size + committed.ended.length > 0;
+    if (!isUrgent || this.#state !== "heard" || this.#isPending || this.#underWay !== null || this.#isClosed) return null;
+    return performance.now() < this.#sentAt + NOTIFY_INTERVAL_MS.heard ? null : this.#statement(committed);
+  }
+
+  add({ ready, ended }: Committed): void {
+    for (const queue of ready) this.#ready.add(queue);
+    this.#ended.push(...ended);
+    this.#isPending = true;
+    this.#schedule();
+  }
+
+  answered(answer: { rows: readonly unknown[] } | { error: unknown }): void {
+    const sent = this.#underWay;
+    this.#underWay = null;
+    if ("rows" in answer) {
+      this.#state = answer.rows.length > 0 ? "heard" : "unheard";
+    } else if (isUndelivered(answer.error) && sent !== null) {
+      this.#state = "undelivered";
+      // Holders of ended leases notice that by themselves; jobs that can be claimed would wait.
+      return this.add({ ready: sent.ready, ended: [] });
+    }
+    this.#schedule();
+  }
+
+  within(ready: Iterable<string>): Statement {
+    return ["select pg_notify($1, $2)", this.#channel, notificationText({ from: "", ready: [...ready], ended: [] })];
+  }
+
+  async close(): Promise<void> {
+    await new Promise<void>((resolve) => process.nextTick(resolve));
+    this.#isClosed = true;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    const { promise: late, resolve } = Promise.withResolvers<void>();
+    const timer = setTimeout(resolve, CLOSE_TIMEOUT_MS);
+    const rest = this.#sending.then(() => (this.#ready.size + this.#ended.length > 0 ? this.#sendPending() : undefined));
+    await Promise.race([rest, late]);
+    clearTimeout(timer);
+  }
+
+  #schedule(): void {
+    if (!this.#isPending || this.#underWay !== null || this.#isClosed) return;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = null;
+    const left = this.#sentAt + NOTIFY_INTERVAL_MS[this.#state] - performance.now();
+    if (left <= 0) this.#sending = this.#sendPending();
+    else this.#timer = setTimeout(() => this.#schedule(), left).unref();
+  }
+
+  async #sendPending(): Promise<void> {
+    const pending = { ready: this.#ready, ended: this.#ended };
+    this.#ready = new Set();
+    this.#ended = [];
+    this.#isPending = false;
+    try {
+      this.answered({ rows: await this.#send(...this.#statement(pending)) });
+    } catch (error) {
+      this.answered({ error });
+    }
+  }
+
+  #statement(committed: Committed): Statement {
+    const { ready, ended } = committed;
+    const now = performance.now();
+    this.#underWay = committed;
+    this.#sentAt = now;
+    const pairs = ended.map(({ job, fence }): [JobKey, Fence] => [job, fence]);
+    const text = notificationText({ from: this.#from, ready: [...ready], ended: pairs });
+    if (this.#state === "heard" && now < this.#checkedAt + LISTENER_CHECK_MS) return [NOTIFY, this.#channel, text];
+    this.#checkedAt = now;
+    return [NOTIFY_LISTENERS, this.#channel, text, this.#listeners, this.#from];
+  }
+}
+
+export function channelOf(schema: string): string {
+  return `holdfast:${schema}`;
+}
+
+export function listenerName(schema: string, store: string): string {
+  return `holdfast hears ${schema} ${store}`;
+}
+
+export function notificationText({ from, ready, ended }: Notification): string {
+  const text = JSON.stringify([from, ready, ended]);
+  if (Buffer.byteLength(text) <= MAX_BYTES) return text;
+  return ended.length > 0 ? notificationText({ from, ready, ended: [] }) : JSON.stringify([from, null, []]);
+}
+
+export function parseNotification(text: string): Notification | null {
+  try {
+    const [from, ready, ended] = JSON.parse(text) as [unknown, unknown, unknown];
+    if (typeof from !== "string" || !(ready === null || Array.isArray(ready)) || !Array.isArray(ended)) return null;
+    return { from, ready: ready as string[] | null, ended: ended as Notification["ended"] };
+  } catch {
+    return null;
+  }
+}
+
+/** The server's notification queue is full because a listener does not read, or another commit that notifies takes too long. */
+function isUndelivered(error: unknown): boolean {
+  const code = codeOf(error);
+  return code === "54000" || code === "55P03";
+}
+
+/**
+ * A commit that notifies waits for all others on the server, and one of them may wait for a replica that is down: the timeout
+ * bounds that. Nor does a hint wait for the disk.
+ */
+const NOTIFY = `
+  select pg_notify($1, $2), set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '250ms', true)`;
+/** No row, and no notification, while no other store listens. Every role may see the names of connections. */
+const NOTIFY_LISTENERS = `${NOTIFY} where exists (
+  select 1 from pg_stat_activity
+  where datname = current_database() and starts_with(application_name, $3) and application_name <> $3 || $4)`;

@@ -1,20 +1,19 @@
 import {
   Admission,
-  isEarly,
   findRejected,
-  type RejectedJob,
-  rejectAll,
-  replacedJob,
   type InitialState,
+  isEarly,
+  rejectAll,
+  type RejectedJob,
+  replacedJob,
   type Wait,
 } from "../../core/jobs/admission.ts";
 import { generatedId, type JobKey } from "../../core/text/ids.ts";
 import { metaOf, publicId, slotBehind, slotOf, slotOfJob } from "../job-row.ts";
 import type { Enqueued, NewJob } from "../store.ts";
 import { listOf, lists } from "./connection/driver.ts";
-import type { SingleCall, Tx } from "./transactions/transaction.ts";
+import type { Made, SingleCall, SingleStatement, Tx } from "./transactions/transaction.ts";
 import type { Happened } from "./events.ts";
-import type { Made, SingleStatement } from "./transactions/receipts.ts";
 import { type ExistingJobs, ExistingJobsLookUp } from "./existing-jobs.ts";
 import { runAsync } from "../sql/script.ts";
 import type { WorkBatch } from "../sql/work/work-batch.ts";

@@ -1,16 +1,16 @@
 import {
-  subjectData,
   commitTransition,
   type EventType,
   jobEvent,
   type JobEventType,
   type NewEvent,
+  subjectData,
 } from "../../core/jobs/event.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { publicId } from "../job-row.ts";
 import { type Reads, type Script, wait } from "../sql/script.ts";
 import type { EventNumbers } from "../sql/events.ts";
-import type { Reader } from "./connection/connections.ts";
+import type { Reader } from "./connection/session.ts";
 import { listOf, lists } from "./connection/driver.ts";
 import { LOCK_WAIT_MS } from "./connection/session-settings.ts";
 import { MUTEX } from "./transactions/mutexes.ts";

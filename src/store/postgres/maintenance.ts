@@ -14,7 +14,7 @@ import {
 import { publicId } from "../job-row.ts";
 import type { Rows } from "./connection/driver.ts";
 import { schemaVersion } from "./migrate.ts";
-import type { ServerTime } from "./connection/server-time.ts";
+import type { ServerTime } from "./connection/server-state.ts";
 import type { Access } from "./transactions/transaction.ts";
 import type { DamageStore, MaintenanceStore } from "../store.ts";
 

@@ -9,20 +9,20 @@ import {
   type Change,
   type ChangeOptions,
   type Claimed,
+  type ClaimOutlook,
   type ClaimRequest,
   type ClaimSource,
   type Durability,
   type Enqueued,
   type Expired,
   type LeaseState,
+  newHooks,
   type NewJob,
-  type ClaimOutlook,
   type ProgressReport,
   type Pruned,
   type PruneFilter,
   type Settlement,
   type Store,
-  newHooks,
 } from "../store.ts";
 import { type OpenedPostgres, openPostgres } from "./connection/open.ts";
 import { storeParts, type StoreParts } from "./store-parts.ts";
@@ -33,7 +33,7 @@ import { Damage, Maintenance } from "./maintenance.ts";
 import type { Builds } from "../sql/builds/builds.ts";
 import type { Locks } from "../sql/locks.ts";
 import { secondShare } from "./settle/settle-effects.ts";
-import { SettleQueue } from "./settle/settle-queue.ts";
+import { SettleQueue } from "./settle/settle-successes.ts";
 import type { CallHints } from "./transactions/write-queue.ts";
 import { GroupCommit, type GroupCommitOptions } from "./transactions/group-commit.ts";
 import { UserTransactions } from "./transactions/user-transaction.ts";
@@ -45,7 +45,7 @@ import type { Queues, Schedules } from "../sql/queues.ts";
 import type { Recoveries } from "../sql/recoveries.ts";
 import { COMMIT_LIMIT_MS, onlyOne } from "../commit-rows.ts";
 import { RowCommits } from "./transactions/commit-rows.ts";
-import { ServerTime } from "./connection/server-time.ts";
+import { ServerTime } from "./connection/server-state.ts";
 import type { Work } from "../sql/work/work.ts";
 
 export interface PostgresStoreOptions {

@@ -22,6 +22,7 @@ import {
   lifeOf,
   type NewProcess,
   type ProbedProcesses,
+  type ProcessStore,
   type RegisteredProcess,
   stopAsked,
   toProcess,
@@ -34,7 +35,7 @@ import { networkFileSystem } from "../sqlite/open.ts";
 import type { Rows } from "./connection/driver.ts";
 import { codeOf, NO_WRITES } from "./connection/faults.ts";
 import { named } from "./scripts.ts";
-import type { ServerTime } from "./connection/server-time.ts";
+import type { ServerTime } from "./connection/server-state.ts";
 import type { Session } from "./connection/session.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { ProcessStore } from "../store.ts";

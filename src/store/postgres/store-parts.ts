@@ -14,28 +14,32 @@ import { Work } from "../sql/work/work.ts";
 import { ArtifactCheck } from "../sql/work/work-batch.ts";
 import { WorkBatches } from "../sql/work/work-batches.ts";
 import { OrderedLock, QueueLocks } from "./transactions/mutexes.ts";
-import { Catalog } from "./catalog.ts";
-import { ClaimLocks } from "./claims/claim-statements.ts";
+import { Catalog, Settings } from "./catalog.ts";
+import { ClaimLocks, Outlooks } from "./claims/claim-statements.ts";
 import { Claim } from "./claims/claim.ts";
 import { Leases } from "./claims/leases.ts";
-import { Outlooks } from "./claims/ready-lanes.ts";
 import type { OpenedPostgres } from "./connection/open.ts";
-import type { ServerTime } from "./connection/server-time.ts";
+import type { ServerTime } from "./connection/server-state.ts";
 import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
 import { LimitCache, Limits } from "./limits/limits.ts";
 import { queryDialect } from "./queries.ts";
 import { Queries } from "../sql/queries.ts";
-import { Events, JobEvents, EventNumbering } from "./events.ts";
-import { cancelDatabase, dependentsDatabase, operateDatabase, retentionDatabase } from "./operate.ts";
+import { EventNumbering, Events, JobEvents } from "./events.ts";
+import {
+  cancelDatabase,
+  dependentsDatabase,
+  operateDatabase,
+  retentionDatabase,
+  workDatabase,
+  workHooks,
+} from "./script-hooks.ts";
 import { Processes } from "./processes.ts";
 import { GUARDS } from "./schema/audit.ts";
-import { Settings } from "./settings.ts";
 import { SettleEffects, Tally } from "./settle/settle-effects.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";
 import type { StoreHooks } from "../store.ts";
-import { workDatabase, workHooks } from "./work.ts";
 
 const NO_FILE: FileFacts = {
   logAtOpening: () => ({ bytes: 0, frames: 0 }),

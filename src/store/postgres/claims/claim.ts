@@ -1,24 +1,27 @@
 import {
   type ClaimableLane,
+  ClaimableLanes,
+  MAX_PROMOTED_JOBS,
   onlyQueue,
   outlookOf,
-  MAX_PROMOTED_JOBS,
   queueOf,
-  quotas,
-  ClaimableLanes,
   QueueRotation,
+  quotas,
 } from "../../../core/jobs/claiming.ts";
 import { isPipelineQueue } from "../../../core/pipelines/work.ts";
-import type { ClaimRequest, Claimed } from "../../store.ts";
+import type { Claimed, ClaimRequest } from "../../store.ts";
 import {
+  allOf,
   byStartedTurn,
   type ClaimLocks,
   claimSql,
   commonIn,
+  type FoundLanes,
   holdsSuspect,
   isSuspect,
   laneOf,
   LOCKED,
+  ReadyLanes,
   singleClaimSql,
   singleLaneClaimSql,
   type SingleRow,
@@ -30,9 +33,7 @@ import {
 import { listOf, type Rows, type Value } from "../connection/driver.ts";
 import { RerunTransaction } from "../connection/faults.ts";
 import { LimitedClaim } from "../limits/limited-claim.ts";
-import { allOf, type FoundLanes, ReadyLanes } from "./ready-lanes.ts";
-import type { Outcome, SingleStatement } from "../transactions/receipts.ts";
-import type { SingleCall, Tx } from "../transactions/transaction.ts";
+import type { Outcome, SingleCall, SingleStatement, Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { JobParts } from "../store-parts.ts";
 

@@ -4,13 +4,11 @@ import { plural } from "../../../core/text/text.ts";
 import type { Durability } from "../../store.ts";
 import { migrate, type Migrated, quoteName } from "../migrate.ts";
 import { parseAddress } from "./address.ts";
-import { backoff } from "./faults.ts";
-import { Reader, Writer } from "./connections.ts";
+import { backoff, explain, isLost } from "./faults.ts";
+import { Reader, Session, type SessionOptions, Writer } from "./session.ts";
 import { loadDriver, type Rows, type Server } from "./driver.ts";
-import { Epoch } from "./epoch.ts";
-import { explain, isLost } from "./faults.ts";
+import { Epoch } from "./server-state.ts";
 import { writing } from "./session-settings.ts";
-import { Session, type SessionOptions } from "./session.ts";
 
 interface OpenPostgresOptions {
   schema?: string;

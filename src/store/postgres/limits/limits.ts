@@ -1,11 +1,10 @@
 import { randomUUID } from "node:crypto";
-import { FetchedRows, RowMissing, CounterCache } from "../../../core/limits/lane-usage.ts";
-import { type LimitChanges, type Gate, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
+import { CounterCache, FetchedRows, RowMissing } from "../../../core/limits/lane-usage.ts";
+import { type Gate, type LimitChanges, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import type { NewJob } from "../../store.ts";
-import type { Catalog } from "../catalog.ts";
+import type { Catalog, Settings } from "../catalog.ts";
 import { listOf } from "../connection/driver.ts";
-import type { Settings } from "../settings.ts";
 import type { QueueLocks } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";

@@ -14,7 +14,7 @@ import type { WorkEnd } from "../../work.ts";
 import { dialectOf, named } from "../scripts.ts";
 import { endedSql, HELD } from "../claims/leases.ts";
 import { listOf, lists } from "../connection/driver.ts";
-import { SettleSuccesses } from "./settle-successes.ts";
+import { MoreFollows, SettleSuccesses } from "./settle-successes.ts";
 import type { Tx } from "../transactions/transaction.ts";
 import type { SingleRoute } from "../transactions/write-queue.ts";
 import type { WorkBatch } from "../../sql/work/work-batch.ts";
@@ -29,9 +29,6 @@ export interface AttemptEnd extends LeaseRef {
 }
 
 export type SettleResult = { next: Next; outcome: Outcome } | null;
-
-/** Thrown if more than its own row follows from a settlement. Nothing is written. */
-export class MoreFollows extends Error {}
 
 type SettleParts = Pick<
   JobParts,

@@ -7,7 +7,7 @@ import { runAsync } from "../../sql/script.ts";
 import type { NewJob, Settlement } from "../../store.ts";
 import { codeOf, ConnectionLost } from "../connection/faults.ts";
 import { OURS_LOCALLY, USERS_LOCALLY } from "../connection/session-settings.ts";
-import type { Writer } from "../connection/connections.ts";
+import type { Writer } from "../connection/session.ts";
 import { JobParts } from "../store-parts.ts";
 import { longShare } from "../settle/settle-effects.ts";
 import { Settle } from "../settle/settle.ts";

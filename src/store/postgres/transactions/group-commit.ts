@@ -2,27 +2,24 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
-import { backoff } from "../connection/faults.ts";
-import type { Writer } from "../connection/connections.ts";
+import { backoff, closedError, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
+import type { Session, Writer } from "../connection/session.ts";
 import type { Rows } from "../connection/driver.ts";
-import { DatabaseReverted } from "../connection/epoch.ts";
-import { closedError, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
+import { DatabaseReverted } from "../connection/server-state.ts";
 import { beginning } from "../connection/session-settings.ts";
-import type { Session } from "../connection/session.ts";
 import type { ChangeFeed } from "../change-feed.ts";
 import { Stalled } from "./mutexes.ts";
-import { type Outcome, Receipts } from "./receipts.ts";
-import { Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
+import { type Outcome, Receipts, Transaction, type TransactionOptions, type Tx } from "./transaction.ts";
 import {
-  callsOf,
   type CallHints,
+  callsOf,
   halvesOf,
   isClaimOrSettle,
   type Item,
   type SingleRoute,
   together,
-  WriteQueue,
   wantedBy,
+  WriteQueue,
 } from "./write-queue.ts";
 
 export interface GroupCommitOptions extends TransactionOptions {

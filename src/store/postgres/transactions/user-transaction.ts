@@ -2,7 +2,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability, Enqueued, NewJob } from "../../store.ts";
 import type { Catalog } from "../catalog.ts";
 import type { Rows, Value } from "../connection/driver.ts";
-import { type Epoch, DatabaseReverted } from "../connection/epoch.ts";
+import { DatabaseReverted, type Epoch } from "../connection/server-state.ts";
 import { codeOf, explain, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
 import { borrowed, RELIED_READ } from "../connection/session-settings.ts";
 import { longShare } from "../settle/settle-effects.ts";

@@ -1,8 +1,7 @@
 import { type Operation, passPoint } from "../../points.ts";
 import type { Rows, Value } from "../connection/driver.ts";
 import type { Session } from "../connection/session.ts";
-import type { Outcome } from "./receipts.ts";
-import type { SingleCall, Transaction, Tx } from "./transaction.ts";
+import type { Outcome, SingleCall, Transaction, Tx } from "./transaction.ts";
 
 export interface Item {
   operation: Operation;
