@@ -196,16 +196,14 @@ export class PostgresStore implements Store {
 
   enqueue(jobs: readonly NewJob[], options?: { whole: boolean }): Promise<Enqueued[]> {
     if (this.hooks.refuseWrites !== null) return Promise.reject(this.hooks.refuseWrites());
-    const { enqueue, limits } = this.#parts.jobParts;
+    const { enqueue } = this.#parts.jobParts;
     // None of these can be refused, so `whole` need not be checked.
     const enqueued = enqueue.isPlain(jobs)
       ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
           rows: jobs.length,
           single: enqueue.route,
         })
-      : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)), {
-          wants: () => limits.queuesOf(jobs),
-        });
+      : this.#write("enqueue", (tx) => (options?.whole ? enqueue.whole(tx, jobs) : enqueue.run(tx, jobs)));
     this.#changes.incoming();
     return enqueued;
   }
@@ -244,7 +242,6 @@ export class PostgresStore implements Store {
     if (request.holder !== null && this.#opened.connectionLimit.refusal("worker") !== null) return this.#claimIfAllowed(request);
     if (!this.#parts.claim.isQuick(request)) {
       return this.#group.submit("claim", (tx) => this.#parts.claim.run(tx, request), {
-        wants: () => this.#parts.claim.wants(request),
         single: {
           call: (tx, _, rows) => this.#parts.claim.single(tx, [request], rows),
           recall: (rows, outcome) => this.#parts.claim.route.recall(rows, outcome, [request]),

@@ -1,4 +1,4 @@
-import type { Fence, JobKey } from "../../core/text/ids.ts";
+import type { Fence } from "../../core/text/ids.ts";
 import {
   type Access,
   type Dialect,
@@ -146,7 +146,6 @@ function* isAny(rows: Script<unknown[]>): Script<boolean> {
 interface Before {
   limits: {
     queuesOf(jobs: readonly NewJob[]): string[];
-    claimedIn(jobs: readonly JobKey[]): string[];
     lock(tx: Tx, queues: readonly string[]): Promise<unknown>;
   };
   buildsLock: { take(tx: Tx): Promise<void> };
@@ -156,7 +155,7 @@ interface Before {
 export function scriptAccess(statements: Statements, access: PostgresAccess, { limits, buildsLock, settings }: Before): Access {
   return {
     read: (script) => runAsync(script(statements.reads({ rows: access.read, at: access.at() }))),
-    write: (operation, script, { row, builds = false, jobs = [], claimed = [] } = {}) => {
+    write: (operation, script, { row, builds = false, jobs = [] } = {}) => {
       const run = async (tx: Tx) => {
         if (builds) {
           await limits.lock(tx, limits.queuesOf(jobs));
@@ -165,10 +164,7 @@ export function scriptAccess(statements: Statements, access: PostgresAccess, { l
         }
         return runAsync(script(tx));
       };
-      return access.write(operation, run, {
-        wants: () => [...limits.queuesOf(jobs), ...limits.claimedIn(claimed)],
-        ...(row === undefined ? {} : { row }),
-      });
+      return access.write(operation, run, row === undefined ? {} : { row });
     },
   };
 }

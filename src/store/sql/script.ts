@@ -100,7 +100,6 @@ interface Locking {
   /** It changes builds or recovery reports; only one transaction at a time does. */
   builds?: boolean;
   jobs?: readonly NewJob[];
-  claimed?: readonly JobKey[];
 }
 
 export interface Access {

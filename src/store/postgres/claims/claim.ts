@@ -94,16 +94,6 @@ export class Claim {
     return queue !== null && !this.#parts.settings.limits(queue);
   }
 
-  /** Queues to lock. Of many lanes only those that have jobs are locked, which is not known yet. */
-  wants({ from }: ClaimRequest): string[] {
-    const matched = this.#parts.catalog.matching(from);
-    if (ReadyLanes.areMany(matched)) return [];
-    const limited = new ClaimableLanes(this.#parts.settings.view, [])
-      .byQueue(matched.all)
-      .filter((lanes) => this.#isLimited(lanes));
-    return limited.map(queueOf);
-  }
-
   async run(tx: Tx, request: ClaimRequest): Promise<Claimed[]> {
     if (!this.#isKnown()) {
       await this.#parts.settings.at(tx);

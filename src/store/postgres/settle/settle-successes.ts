@@ -209,7 +209,7 @@ export class SettleQueue {
 
   #write(settlements: readonly Settlement[], { owed = false } = {}): Promise<LeaseState[]> {
     const { settle, write } = this.#parts;
-    return write("settle", (tx) => settle.run(tx, settlements), { wants: () => settle.wants(settlements), owed });
+    return write("settle", (tx) => settle.run(tx, settlements), { owed });
   }
 
   #usesSecond(settlements: number): boolean {

@@ -215,18 +215,11 @@ export class Settle {
     return new Set(held.filter(isLate).map(([job]) => job));
   }
 
-  wants(settlements: readonly Settlement[]): string[] {
-    return [...this.#parts.limits.claimedIn(settlements.map(({ job }) => job)), ...this.#followed(settlements)];
-  }
-
-  #followed(settlements: readonly Settlement[]): string[] {
-    return this.#parts.limits.queuesOf(settlements.flatMap(({ followUps }) => followUps ?? []));
-  }
-
   async #lock(tx: Tx, settlements: readonly Settlement[]): Promise<void> {
     await this.#parts.settings.at(tx);
     const jobs = settlements.map(({ job }) => job);
-    await this.#parts.limits.lockOf(tx, jobs, this.#followed(settlements));
+    const followUps = settlements.flatMap(({ followUps }) => followUps ?? []);
+    await this.#parts.limits.lockOf(tx, jobs, this.#parts.limits.queuesOf(followUps));
   }
 
   /** In their order: a follow-up may take the id for which the next one is refused. */

@@ -14,11 +14,11 @@ import {
   type CallHints,
   callsOf,
   halvesOf,
+  namedRows,
   isClaimOrSettle,
   type Item,
   type SingleRoute,
   together,
-  wantedBy,
   WriteQueue,
 } from "./write-queue.ts";
 
@@ -28,8 +28,8 @@ export interface GroupCommitOptions extends TransactionOptions {
   durability: Durability;
   changes: ChangeFeed;
   onRevert: () => void;
-  /** Takes the locks that an earlier try needed, and those of these queues, before anything else. */
-  first: (tx: Tx, queues: readonly string[]) => Promise<void> | null;
+  /** Takes the locks that an earlier try needed, and those of these names, before anything else. */
+  first: (tx: Tx, names: readonly string[]) => Promise<void> | null;
   /** Writes audit entries after everything else: all writers of the audit lock its head. */
   last: (tx: Tx, entries: readonly NewAuditEntry[]) => Promise<void>;
   onStall: () => void;
@@ -161,8 +161,7 @@ export class GroupCommit {
     try {
       const atOnce = items.every(({ quick }) => quick);
       const begin = this.#begin;
-      // A single item takes its locks along with its first reads.
-      const first = this.#options.first(state, items.length > 1 ? wantedBy(items) : []);
+      const first = this.#options.first(state, namedRows(items));
       first?.catch(() => {});
       const done = first === null ? await this.#runSingle(session, state, items) : null;
       if (done !== null) return done;

@@ -235,7 +235,7 @@ export class Transaction extends ScriptTx implements Tx {
 export interface Access {
   at(): number | null;
   readonly read: Rows;
-  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints?: Pick<CallHints<T>, "wants" | "row">): Promise<T>;
+  write<T>(operation: Operation, run: (tx: Tx) => Promise<T>, hints?: Pick<CallHints<T>, "row">): Promise<T>;
   /** Reads in its turn among the writes, also where writes are rejected. */
   readInTurn<T>(operation: Operation, run: (tx: Tx) => Promise<T>): Promise<T>;
 }

@@ -10,13 +10,11 @@ export interface Item {
   rows: number;
   single: SingleRoute<unknown, unknown> | null;
   calls: Call[];
-  wants: () => readonly string[];
   row: string | null;
   run: (tx: Tx, inputs: unknown[]) => Promise<unknown[]>;
 }
 
 export interface CallHints<T> {
-  wants?: Item["wants"] | undefined;
   row?: string;
   single?: SingleRoute<undefined, T>;
   owed?: boolean;
@@ -52,14 +50,13 @@ export class WriteQueue {
     return this.#items.every(isClaimOrSettle);
   }
 
-  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { wants = FREE.wants, row, single }: CallHints<T>): Item {
+  add<T>(operation: Operation, run: (tx: Tx) => Promise<T>, { row, single }: CallHints<T>): Item {
     const item: Item = {
       operation,
       quick: false,
       rows: 1,
       single: (single ?? null) as Item["single"],
       calls: [],
-      wants,
       row: row ?? null,
       run: async (tx) => [await run(tx)],
     };
@@ -77,7 +74,7 @@ export class WriteQueue {
       last.rows += rows;
       return last;
     }
-    const item = { operation, quick: true, rows, single, calls: [], ...FREE, run } as unknown as Item;
+    const item = { operation, quick: true, rows, single, calls: [], row: null, run } as unknown as Item;
     this.#items.push(item);
     return item;
   }
@@ -93,17 +90,14 @@ export class WriteQueue {
   }
 }
 
-const FREE: Pick<Item, "wants" | "row"> = { wants: () => [], row: null };
-
 /**
- * The queues whose locks these items need. Several rows with users' names are locked like queues, before all of them: calls
- * come in any order, and two transactions that lock such rows one by one would deadlock.
+ * Several rows with users' names are locked like queues, before anything else: calls come in any order, and two transactions
+ * that lock such rows one by one would deadlock.
  */
-export function wantedBy(items: readonly Item[]): string[] {
+export function namedRows(items: readonly Item[]): string[] {
   const rows = new Set(items.flatMap(({ row }) => (row === null ? [] : ` ${row}`)));
-  const names = [...(rows.size > 1 ? rows : []), ...items.flatMap(({ wants }) => wants())];
-  // Such a name cannot be stored: only that call is rejected.
-  return names.filter((name) => !name.includes("\0"));
+  // A name with a NUL cannot be stored: only that call is rejected.
+  return rows.size > 1 ? [...rows].filter((name) => !name.includes("\0")) : [];
 }
 
 export function isClaimOrSettle({ operation, quick }: Item): boolean {

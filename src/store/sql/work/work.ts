@@ -91,7 +91,7 @@ export class Work implements WorkStore {
   }
 
   listed(lease: LeaseRef, batch: ListedBatch): Promise<LeaseState> {
-    return this.#access.write("listed", (tx) => this.#listed(tx, lease, batch), { claimed: [lease.job] });
+    return this.#access.write("listed", (tx) => this.#listed(tx, lease, batch));
   }
 
   *#listed(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
@@ -183,7 +183,7 @@ export class Work implements WorkStore {
 
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]> {
     const claimed = starts.map(({ job }) => job);
-    return this.#access.write("begin", (tx) => this.#begin(tx, starts, claimed), { claimed });
+    return this.#access.write("begin", (tx) => this.#begin(tx, starts, claimed));
   }
 
   *#begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[], claimed: readonly JobKey[]): Script<Beginning[]> {
