@@ -82,7 +82,8 @@ export class Dependents {
 
   *#unblock(tx: Tx, now: number, jobs: readonly JobKey[]): Script<void> {
     const { database } = this.#parts;
-    const free = (yield* tx.all<{ key: JobKey }>(this.#sql.free, { jobs })).map(({ key }) => key);
+    const blocked = new Set((yield* tx.all<{ job: JobKey }>(this.#sql.blocked, { jobs })).map(({ job }) => job));
+    const free = jobs.filter((job) => !blocked.has(job));
     if (free.length === 0) return;
     yield* wait(database.takeSlots(tx, free));
     const gates = new Map<JobKey, string | null>();
@@ -97,8 +98,8 @@ export class Dependents {
       const admitted = yield* wait(database.admit(tx, limited));
       for (const [i, { key }] of limited.entries()) gates.set(key, admitted[i] ?? null);
     }
-    const rows = Array.from(gates, ([key, gate]) => ({ key, gate }));
-    yield* tx.each(this.#sql.unblock, rows);
+    for (const [gate, group] of Map.groupBy(gates.keys(), (key) => gates.get(key) ?? null))
+      yield* tx.run(this.#sql.unblock, { gate, jobs: group });
   }
 
   *#cancel(
@@ -110,13 +111,14 @@ export class Dependents {
     type Named = { key: JobKey; createdAt: number; id: string | null };
     const waiting = yield* this.#waiting(tx, [...upstreamOf.keys()]);
     const upstreams = yield* tx.all<Named>(this.#sql.ids, { jobs: [...new Set(upstreamOf.values())] });
-    const errors = new Map(
-      upstreams.map(({ key, createdAt, id }) => {
-        return [key, JSON.stringify(upstreamEnded(publicId(id, createdAt, key), states.get(key) as FinishedState))];
-      }),
+    const behind = Map.groupBy(
+      waiting.map(({ key }) => key),
+      (job) => upstreamOf.get(job) as JobKey,
     );
-    const rows = waiting.map(({ key }) => ({ key, error: errors.get(upstreamOf.get(key) as JobKey) as string, at: now }));
-    yield* tx.each(this.#sql.cancel, rows);
+    for (const { key, createdAt, id } of upstreams) {
+      const error = JSON.stringify(upstreamEnded(publicId(id, createdAt, key), states.get(key) as FinishedState));
+      yield* tx.run(this.#sql.cancel, { jobs: behind.get(key) ?? [], error, at: now });
+    }
     const cancelled = waiting.map(({ key: job, lane }): FinishedJob => ({ job, lane, state: "cancelled" }));
     yield* wait(this.#parts.database.tell(tx, "job.cancelled", cancelled, false));
     const waited = cancelled.map(({ job, lane }) => ({ job, lane, was: "waiting" }) as const);
@@ -147,22 +149,18 @@ function statements(dialect: Dialect, takesSlot: string) {
     lock: `select 1 from ${table("jobs")} where ${jobs("key")} order by key`,
     removeBehind: `delete from ${table("waits")} where ${upstreams}`,
     removeOf: `delete from ${table("waits")} where ${jobs("job")}`,
-    free: `
-      select key from ${table("jobs")} as one
-      where ${jobs("key")} and not exists (select 1 from ${table("waits")} where job = one.key) order by key`,
+    blocked: `select distinct job from ${table("waits")} where ${jobs("job")}`,
     waiting: `
       select key, lane, priority, run_at as "runAt", created_at as "createdAt", limits from ${table("jobs")}
       where ${jobs("key")} and state = 'waiting' order by key`,
-    unblock: each({ key: "bigint", gate: "text" }, ({ value, from }) => {
-      return `
-        update ${table("jobs")} as job set state = 'pending', gate = ${value("gate")}${takesSlot} ${from()}
-        where job.key = ${value("key")} and job.state = 'waiting'`;
-    }),
-    cancel: each({ key: "bigint", error: "text", at: "bigint" }, ({ value, from }) => {
-      return `
-        update ${table("jobs")} as job set state = 'cancelled', error = ${value("error")}, finished_at = ${value("at")} ${from()}
-        where job.key = ${value("key")} and job.state = 'waiting'`;
-    }),
+    // No statement joins the jobs with a list: PostgreSQL may have planned it when both were short, and would compare each
+    // with each.
+    unblock: `
+      update ${table("jobs")} as job set state = 'pending', gate = :gate${takesSlot}
+      where ${jobs("key")} and state = 'waiting'`,
+    cancel: `
+      update ${table("jobs")} set state = 'cancelled', error = :error, finished_at = :at
+      where ${jobs("key")} and state = 'waiting'`,
     ids: `select key, created_at as "createdAt", id from ${table("jobs")} where ${jobs("key")}`,
   };
 }
