@@ -287,8 +287,6 @@ export interface KnownUsage {
 
 /** Counters as of the last stored change, for the next decision. Valid until another process changes them. */
 export class CounterCache {
-  /** Another process writes these counters too, so that cached ones are soon outdated. */
-  isShared = false;
   readonly #counters = new Map<string, readonly KnownUsage[]>();
 
   counter(rule: number, key: string): readonly KnownUsage[] | undefined {

@@ -24,7 +24,7 @@ import {
   type Settlement,
   type Store,
 } from "../store.ts";
-import { type OpenedPostgres, openPostgres } from "./connection/open.ts";
+import { type OpenedPostgres, openPostgres, type OpenPostgresOptions } from "./connection/open.ts";
 import { storeParts, type StoreParts } from "./store-parts.ts";
 import type { AuditLog } from "../sql/audit.ts";
 import { runAsync } from "../sql/script.ts";
@@ -48,19 +48,9 @@ import { RowCommits } from "./transactions/commit-rows.ts";
 import { ServerTime } from "./connection/server-state.ts";
 import type { Work } from "../sql/work/work.ts";
 
-export interface PostgresStoreOptions {
-  schema?: string;
-  readers?: number;
-  durability?: Durability;
-  create?: boolean;
-  clock: Clock;
-  /** Whether the given clock's time is written, or the database's. */
-  injected: boolean;
-  random: () => number;
-  actor?: string;
+export interface PostgresStoreOptions extends Omit<OpenPostgresOptions, "patience"> {
   /** How long calls wait for a server that cannot be reached, in milliseconds. */
   patience?: number;
-  waits?: boolean;
   commitLimit?: number;
 }
 

@@ -69,7 +69,7 @@ interface Parts {
  */
 export class Processes implements ProcessStore {
   readonly #access: Access;
-  readonly #sql: Record<"add" | "again" | "all" | "connected" | "setBackend" | "announce" | "askToStop" | "remove", string>;
+  readonly #sql: Record<"enter" | "all" | "connected" | "setBackend" | "announce" | "askToStop" | "remove", string>;
   readonly #parts: Parts;
   readonly #place: Place | null;
   readonly #alive: Alive | null;
@@ -87,15 +87,13 @@ export class Processes implements ProcessStore {
     this.#alive = this.#place === null ? null : new Alive(this.#place.folder, "node:sqlite");
     const columns = "place, alive, identity, pid, host, boot, program, stoppable, works, started_at, seen_at";
     this.#sql = {
-      add: `
-        with clock as materialized (select ${s}.clock($1) as now)
-        insert into ${s}.processes (${columns})
-        select $2, $3, $4, $5::integer, $6, $7, $8, $9::boolean, $10, now, now from clock returning id, started_at`,
-      again: `
+      // $11, $12: its id and start, if it is entered again.
+      enter: `
         with clock as materialized (select ${s}.clock($1) as now)
         insert into ${s}.processes (id, ${columns}) overriding system value
-        select $11::bigint, $2, $3, $4, $5::integer, $6, $7, $8, $9::boolean, $10, $12::bigint, now from clock
-        on conflict (id) do update set seen_at = excluded.seen_at`,
+        select coalesce($11::bigint, nextval('${s}.processes_id_seq')), $2, $3, $4, $5::integer, $6, $7, $8, $9::boolean, $10,
+          coalesce($12::bigint, now), now from clock
+        on conflict (id) do update set seen_at = excluded.seen_at returning id, started_at`,
       all: `
         select id, place, alive, pid, host, boot, program, started_at as "startedAt", works, stoppable, stop from ${s}.processes order by id`,
       // A role that may not look at another role's connections sees no `backend_start` of theirs.
@@ -127,7 +125,13 @@ export class Processes implements ProcessStore {
   }
 
   async #add(tx: Tx, process: NewProcess, alive: string): Promise<ProcessId> {
-    const [row] = await tx.rows<[ProcessId, number]>(this.#sql.add, tx.at, ...this.#written({ process, alive, works: [] }));
+    const [row] = await tx.rows<[ProcessId, number]>(
+      this.#sql.enter,
+      tx.at,
+      ...this.#written({ process, alive, works: [] }),
+      null,
+      null,
+    );
     const [id, startedAt] = row as [ProcessId, number];
     if (!this.#parts.pooled) await this.#setBackendIn(tx, id);
     tx.onCommit(() => {
@@ -187,7 +191,7 @@ export class Processes implements ProcessStore {
     const entry = this.#entry;
     if (entry === null) return;
     const self = this.self as ProcessId;
-    await tx.rows(this.#sql.again, tx.at, ...this.#written(entry), self, entry.startedAt);
+    await tx.rows(this.#sql.enter, tx.at, ...this.#written(entry), self, entry.startedAt);
     if (!this.#parts.pooled) await this.#setBackendIn(tx, self);
   }
 

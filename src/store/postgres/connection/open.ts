@@ -10,12 +10,13 @@ import { loadDriver, type Rows, type Server } from "./driver.ts";
 import { Epoch } from "./server-state.ts";
 import { writing } from "./session-settings.ts";
 
-interface OpenPostgresOptions {
+export interface OpenPostgresOptions {
   schema?: string;
   readers?: number;
   durability?: Durability;
   create?: boolean;
   clock: Clock;
+  /** Whether the given clock's time is written, or the database's. */
   injected: boolean;
   random: () => number;
   actor?: string;

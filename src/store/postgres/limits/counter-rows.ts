@@ -14,11 +14,11 @@ import { listOf, lists, placeIn } from "../connection/driver.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
 /**
- * How many parked jobs are read with each counter: the first, to see whether its turn has come; two, where a slot becomes free;
- * a few, where they will be cached or several slots do; or as many as can pass at once. A job that is missing after all is
- * fetched, and everything decided again, so a batch must not find that out key by key.
+ * How many parked jobs are read with each counter: the first, to see whether its turn has come; a few, where slots become
+ * free; or as many as can pass at once. A job that is missing after all is fetched, and everything decided again, so a batch
+ * must not find that out key by key.
  */
-const DEPTHS = { first: 1, two: 2, few: 8, many: 100 } as const;
+const DEPTHS = { first: 1, few: 8, many: 100 } as const;
 type Depth = keyof typeof DEPTHS;
 const FURTHER = "and ($2::integer is null or counter > $1 or priority < $2 or (priority = $2 and job > $3::bigint))";
 
@@ -74,7 +74,6 @@ export class CounterRows {
       where key = any($1::bigint[]) and coalesce(state, '') = 'pending' and coalesce(gate, 'limit') = 'limit'`;
     this.#heads = {
       first: heads(asked, DEPTHS.first),
-      two: heads(asked, DEPTHS.two),
       few: heads(asked, DEPTHS.few),
       many: heads(asked, DEPTHS.many),
     };
@@ -154,7 +153,7 @@ export class CounterRows {
   }
 
   async #fetchHeads(tx: Tx, limitRows: FetchedRows, asked: readonly Asked[], frees: boolean): Promise<ParkedRow[]> {
-    const groups = Map.groupBy(asked, ({ pair: [rule], uses }) => depthOf(frees, uses, this.#countersOf(rule).isShared));
+    const groups = Map.groupBy(asked, ({ uses }) => depthOf(frees, uses));
     const read = Array.from(groups, async ([depth, group]) => {
       const rows = await tx.rows<ParkedRow>(this.#heads[depth], ...pairLists(group));
       addHeads(limitRows, rows, DEPTHS[depth]);
@@ -251,9 +250,8 @@ function isEnough({ usage, firstParked }: KnownUsage, wanted: number): boolean {
   return usage.parked === 0 || (firstParked !== null && (firstParked.whole || firstParked.jobs.length >= wanted));
 }
 
-function depthOf(frees: boolean, uses: number, isShared: boolean): Depth {
+function depthOf(frees: boolean, uses: number): Depth {
   if (!frees) return "first";
-  if (isShared && uses === 1) return "two";
   return uses < DEPTHS.few / 2 ? "few" : "many";
 }
 

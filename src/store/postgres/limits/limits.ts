@@ -133,17 +133,13 @@ export class Limits {
     return answer.map((gate, i) => (opened.has(own[i] as JobKey) ? null : gate));
   }
 
+  /** Jobs that were claimed here have succeeded. */
   async free(tx: Tx, jobs: Iterable<JobKey>): Promise<void> {
-    const ended = Array.from(jobs, (job) => (this.#claimed.get(job) as ClaimedHere).limited as Limited);
-    if (ended.length === 0) return;
-    this.#over(tx, jobs);
-    await this.decide(tx, {
-      pairs: pairsIn(limitsOf(ended)),
-      frees: true,
-      decide: (limitGate) => {
-        for (const { lane, limits } of ended) limitGate.finish(lane, limits, true);
-      },
-    });
+    const of = (key: JobKey) => (this.#claimed.get(key) as ClaimedHere).limited as Limited;
+    await this.end(
+      tx,
+      Array.from(jobs, (key) => ({ ...of(key), key, priority: 0, began: true })),
+    );
   }
 
   due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
@@ -289,9 +285,7 @@ export class LimitCache {
     for (const queue of queues) {
       const known = this.#queues.get(queue);
       if (known === undefined) continue;
-      const isOurs = known.since !== null && known.since === last.get(queue);
-      if (!isOurs) this.#forget(queue);
-      known.counters.isShared = !isOurs;
+      if (known.since === null || known.since !== last.get(queue)) this.#forget(queue);
     }
   }
 
