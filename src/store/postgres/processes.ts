@@ -22,7 +22,6 @@ import {
   lifeOf,
   type NewProcess,
   type ProbedProcesses,
-  type ProcessStore,
   type RegisteredProcess,
   stopAsked,
   toProcess,
