@@ -1,23 +1,30 @@
 import type { TransactionHandle } from "./core/jobs/job.ts";
 import { type Duration, toMillis } from "./core/text/duration.ts";
-import { limitArguments } from "./core/text/arguments.ts";
+import {
+  checkBoolean,
+  checkFunction,
+  checkText,
+  describeValue,
+  invalidOption,
+  limitArguments,
+  refuseUnknown,
+} from "./core/text/options.ts";
 import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
-import { invalidOption, checkBoolean, checkFunction, checkText, describeValue, refuseUnknown } from "./core/text/options.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
 import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
 import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
-import type { EnqueueOptions, Enqueued } from "./core/pipelines/stage.ts";
+import type { Enqueued, EnqueueOptions } from "./core/pipelines/stage.ts";
 import { type Definition, definitionOf, type JobDef, newJob } from "./engine/definition.ts";
 import type { Engine } from "./engine/engine.ts";
 import type { OnEvent, SubscribeOptions, Subscription } from "./engine/events/relays.ts";
 import { ProgressWriter } from "./engine/progress.ts";
-import { enqueueWithin, Jobs, type PostgresTx, Queues, ifReadable, type SqliteTx, transact } from "./engine/client.ts";
+import { enqueueWithin, ifReadable, Jobs, type PostgresTx, Queues, type SqliteTx, transact } from "./engine/client.ts";
 import { type BackupOptions, makeBackup } from "./engine/maintenance/backups.ts";
 import { checkAll } from "./engine/maintenance/check.ts";
 import { type Lock, lockOf } from "./engine/lock.ts";
-import { type RecoveryStats, type StaleStats, recoveryStats } from "./engine/maintenance/janitor.ts";
+import { type RecoveryStats, recoveryStats, type StaleStats } from "./engine/maintenance/janitor.ts";
 import { recoveryPending } from "./engine/maintenance/recovery.ts";
 import { type ScheduleOptions, Schedules } from "./engine/schedules.ts";
 import { onSignals } from "./engine/shared-engine.ts";

@@ -1,10 +1,9 @@
 import { dirname } from "node:path";
 import type { BackupPlan } from "./core/recovery/backup-plan.ts";
 import { toMillis } from "./core/text/duration.ts";
-import { rejectSurplus } from "./core/text/arguments.ts";
+import { definedOnly, describeValue, invalidOption, rejectSurplus } from "./core/text/options.ts";
 import { HoldfastError } from "./core/text/errors.ts";
 import { checkStorable, DEFAULT_FILE_MODE, toStorable } from "./core/text/text.ts";
-import { definedOnly, describeValue, invalidOption } from "./core/text/options.ts";
 import { Engine } from "./engine/engine.ts";
 import { checkSinks } from "./engine/events/relays.ts";
 import { clockFrom } from "./engine/host.ts";

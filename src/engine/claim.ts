@@ -1,12 +1,11 @@
 import { hash, randomUUID } from "node:crypto";
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
 import { type CommitRows, type Job, toJobError } from "../core/jobs/job.ts";
-import { limitArguments } from "../core/text/arguments.ts";
+import { checkBoolean, checkName, checkOneOf, limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Fence, JobKey } from "../core/text/ids.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
-import { checkBoolean, checkName, checkOneOf, refuseUnknown } from "../core/text/options.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import { refusePipelineName } from "../core/pipelines/work.ts";
@@ -15,7 +14,7 @@ import type { Engine } from "./engine.ts";
 import { lossReason, type LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
-import type { ClaimSource, Claimed } from "../store/store.ts";
+import type { Claimed, ClaimSource } from "../store/store.ts";
 
 const DEFAULT_LEASE_MS = 30_000;
 const MAX_WAIT_MS = 5_000;

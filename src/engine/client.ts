@@ -10,8 +10,6 @@ import {
 } from "../core/jobs/job.ts";
 import { checkJobFilter, FILTER_OPTIONS, type JobFilter } from "../core/jobs/filter.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
-import { limitArguments } from "../core/text/arguments.ts";
-import { HoldfastError } from "../core/text/errors.ts";
 import {
   checkBoolean,
   checkCount,
@@ -21,11 +19,13 @@ import {
   definedOnly,
   describeValue,
   invalidOption,
+  limitArguments,
   refuseUnknown,
 } from "../core/text/options.ts";
+import { HoldfastError } from "../core/text/errors.ts";
 import { checkStorable, isAsyncFunction, isThenable } from "../core/text/text.ts";
 import { countJobs } from "../store/queries.ts";
-import type { Enqueued as StoreEnqueued, NewJob, Store, DamageStore } from "../store/store.ts";
+import type { DamageStore, Enqueued as StoreEnqueued, NewJob, Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { changeMatching, type MatchingAction, type MatchingResult } from "./all-matching.ts";
 import type { Engine } from "./engine.ts";

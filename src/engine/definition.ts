@@ -3,12 +3,9 @@ import { MAX_LOGS_KEPT } from "../core/jobs/attempts.ts";
 import { FINISHED_STATES, type FinishedState, isFinished, JOB_STATES, type JobState, toJobError } from "../core/jobs/job.ts";
 import { checkRunOptions, parse, type RunOptions, type RunSettings, type StandardSchema } from "../core/jobs/run-options.ts";
 import { checkLimits, type Limit } from "../core/limits/limit.ts";
-import type { JobContext, JobDef, Run } from "../core/pipelines/stage.ts";
+import type { EnqueueOptions, JobContext, JobDef, Run } from "../core/pipelines/stage.ts";
 import { refusePipelineName } from "../core/pipelines/work.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
-import { rejectSurplus } from "../core/text/arguments.ts";
-import { HoldfastError } from "../core/text/errors.ts";
-import { toJson } from "../core/text/json.ts";
 import {
   checkBoolean,
   checkCount,
@@ -19,11 +16,13 @@ import {
   describeValue,
   invalidOption,
   refuseUnknown,
+  rejectSurplus,
 } from "../core/text/options.ts";
+import { HoldfastError } from "../core/text/errors.ts";
+import { toJson } from "../core/text/json.ts";
 import { checkStorable } from "../core/text/text.ts";
 import type { Claimed, Declaration, NewJob } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
-import type { EnqueueOptions } from "../core/pipelines/stage.ts";
 
 export type { JobDef, Run, RunOptions };
 

@@ -1,8 +1,7 @@
 import { randomUUID } from "node:crypto";
-import { limitArguments } from "../core/text/arguments.ts";
+import { checkName, limitArguments } from "../core/text/options.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { checkName } from "../core/text/options.ts";
 import { checkStorable } from "../core/text/text.ts";
 import type { Engine } from "./engine.ts";
 

@@ -1,14 +1,21 @@
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
-import { limitArguments } from "../core/text/arguments.ts";
+import {
+  checkBoolean,
+  checkName,
+  checkOneOf,
+  checkText,
+  didYouMean,
+  limitArguments,
+  refuseUnknown,
+} from "../core/text/options.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { checkBoolean, checkName, checkOneOf, checkText, didYouMean, refuseUnknown } from "../core/text/options.ts";
-import { type Missed, nextTick, type Schedule, dueTicks } from "../core/jobs/schedule.ts";
+import { dueTicks, type Missed, nextTick, type Schedule } from "../core/jobs/schedule.ts";
 import type { ScheduleDraft, StoredSchedule } from "../store/queues.ts";
 import type { Store } from "../store/store.ts";
 import type { Enqueued } from "../core/pipelines/stage.ts";
 import { definitionOf, newJob } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { type Log, describeError, RepeatedFailure } from "./log.ts";
+import { describeError, type Log, RepeatedFailure } from "./log.ts";
 import { type ReadOptions, rejectIncomplete } from "./client.ts";
 
 export interface ScheduleOptions<In = unknown> {

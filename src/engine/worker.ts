@@ -1,16 +1,15 @@
-import { limitArguments } from "../core/text/arguments.ts";
+import { limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { refuseUnknown } from "../core/text/options.ts";
 import type { JobKey } from "../core/text/ids.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
-import type { Change, ClaimSource, Claimed, Declaration, ClaimOutlook } from "../store/store.ts";
+import type { Change, Claimed, ClaimOutlook, ClaimSource, Declaration } from "../store/store.ts";
 import { Attempt, Executor, Runnables } from "./attempt.ts";
 import type { ProgressWriter } from "./progress.ts";
 import type { Definition } from "./definition.ts";
 import type { Engine } from "./engine.ts";
-import { logFailure, describeError, RepeatedFailure } from "./log.ts";
+import { describeError, logFailure, RepeatedFailure } from "./log.ts";
 import { Settler } from "./settler.ts";
 
 const DEFAULT_CONCURRENCY = 10;

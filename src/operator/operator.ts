@@ -348,9 +348,10 @@ export class Operator {
     const stored = (await ifReadable(() => this.#engine.store.schedules.list())) ?? [];
     return stored.map((schedule) => {
       const { key, job, cron, timezone, paused, lastAt, nextAt, missed, overlap } = schedule;
-      const last = lastAt === undefined ? {} : { lastAt };
       const nextRuns = paused ? [] : nextTicks(schedule, RUNS_SHOWN);
-      return { key, job, cron, timezone, paused, ...last, nextAt, missed, overlap, nextRuns };
+      const details: ScheduleDetails = { key, job, cron, timezone, paused, nextAt, missed, overlap, nextRuns };
+      if (lastAt !== undefined) details.lastAt = lastAt;
+      return details;
     });
   }
 

@@ -4,9 +4,8 @@ import { fromBudget, isRefusedUse, toBudget, TOKEN_BYTES, tokenOf } from "../cor
 import type { Build, Why } from "../core/pipelines/build-view.ts";
 import { BUILD_STATES, type BuildState, hasEnded } from "../core/pipelines/build.ts";
 import type { Cost } from "../core/pipelines/cost.ts";
-import { limitArguments } from "../core/text/arguments.ts";
+import { checkCount, checkOneOf, checkText, limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { checkCount, checkOneOf, checkText, refuseUnknown } from "../core/text/options.ts";
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
 import type { Definition } from "../engine/definition.ts";
 import type { Engine } from "../engine/engine.ts";
@@ -34,8 +33,8 @@ import {
   abandonment,
   buildById,
   type BuildRow,
-  type OrchestratorLockRow,
   type NewOrchestratorLock,
+  type OrchestratorLockRow,
   type StartedBuild,
 } from "../store/builds.ts";
 

@@ -1,4 +1,4 @@
-import { limitArguments } from "../core/text/arguments.ts";
+import { limitArguments } from "../core/text/options.ts";
 import { randomBytes } from "node:crypto";
 import { TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
@@ -16,7 +16,7 @@ import type { Engine } from "../engine/engine.ts";
 import { describeError } from "../engine/log.ts";
 import { ITEMS_PER_CLEAR } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
-import { buildById, type BuildRow, type OrchestratedBuild, type LockToken, newestBuild } from "../store/builds.ts";
+import { buildById, type BuildRow, type LockToken, newestBuild, type OrchestratedBuild } from "../store/builds.ts";
 import { BuildContext } from "./stage-input.ts";
 import type { Model } from "./model.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";

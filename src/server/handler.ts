@@ -4,18 +4,17 @@ import { secureHeaders } from "hono/secure-headers";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";
-import { rejectSurplus } from "../core/text/arguments.ts";
-import { checkFunction, checkText, describeValue, refuseUnknown } from "../core/text/options.ts";
+import { checkFunction, checkText, describeValue, refuseUnknown, rejectSurplus } from "../core/text/options.ts";
 import { definitionOf, type JobDef } from "../engine/definition.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
-import { type Access, allows, refuseForeign, ROLES } from "./access.ts";
+import { type Access, allows, RateLimit, refuseForeign, ROLES } from "./access.ts";
 import { dashboard } from "./assets.ts";
-import { metricsRoutes } from "./metrics.ts";
 import { openapi } from "./openapi.ts";
-import { RateLimit } from "./rate-limit.ts";
 import { parseRequest, type Route } from "./route.ts";
 import { ROUTES } from "./routes/index.ts";
+import { exposition, familiesOf } from "../core/recovery/metrics.ts";
+import { alarmsOf } from "../operator/overview.ts";
 
 export interface ServerOptions {
   /** Path under which the handler is mounted, e.g. `/admin/jobs`. Default: "/". */
@@ -198,4 +197,18 @@ function answerOf(error: Error): [body: { error: { code: string; message: string
   const { code, message, hint } = error;
   const status = error instanceof LeaseLostError ? 409 : (STATUS[code] ?? 400);
   return [{ error: { code, message, hint } }, status as 400];
+}
+
+/** `/metrics` for Prometheus, and `/health/ready` for whatever routes requests. */
+export function metricsRoutes(app: Hono<Env>, hf: Holdfast): void {
+  const operator = new Operator(hf);
+  app.get("/metrics", async (c) => {
+    const text = exposition(familiesOf(await operator.metrics({})));
+    return c.text(text, 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
+  });
+  app.get("/health/ready", async (c) => {
+    const alarms = alarmsOf(await operator.overview());
+    const grave = alarms.filter((alarm) => alarm.grave);
+    return c.json({ ok: grave.length === 0, alarms }, grave.length === 0 ? 200 : 503);
+  });
 }

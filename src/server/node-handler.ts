@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { getRequestListener } from "@hono/node-server";
-import { rejectSurplus } from "../core/text/arguments.ts";
-import { checkFunction } from "../core/text/options.ts";
+import { checkFunction, rejectSurplus } from "../core/text/options.ts";
 
 /**
  * A fetch handler as a listener of `node:http`, for Express, Fastify and others. Mount it before anything that reads bodies.

@@ -1,7 +1,6 @@
-import { rejectSurplus } from "../core/text/arguments.ts";
+import { refuseUnknown, rejectSurplus } from "../core/text/options.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { fromJson, toJson } from "../core/text/json.ts";
-import { refuseUnknown } from "../core/text/options.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import { addFollowUp, checkCommit } from "../engine/attempt.ts";
 import { checkFraction } from "../engine/progress.ts";
@@ -9,6 +8,11 @@ import type { JobContext } from "../core/pipelines/stage.ts";
 import { type Definition, definitionOf, type JobDef, newJob } from "../engine/definition.ts";
 import { jobLog, quietLog } from "../engine/log.ts";
 import type { NewJob } from "../store/store.ts";
+import { checkHandle } from "./validate-recovery.ts";
+import type { Job } from "../core/jobs/job.ts";
+import type { Pipeline } from "../core/pipelines/pipeline.ts";
+import type { Holdfast } from "../holdfast.ts";
+import type { WorkerLoop } from "../engine/worker.ts";
 
 let calls = 0;
 
@@ -75,4 +79,33 @@ function contextOf({ name }: Definition, { id = `call-${++calls}`, attempt = 1 }
     commit: (run) => void checkCommit(run),
     enqueue: (def, input, options) => addFollowUp(followUps, definitionOf(def), input, options, (index) => `${id}-${index + 1}`),
   } satisfies Omit<JobContext<unknown>, "input">;
+}
+
+/**
+ * Runs what is due with a real worker until nothing is, also what handlers enqueue meanwhile. No time is made to pass:
+ * delayed jobs and retries stay for a later drain, after `clock.advance`. `ran` counts attempts; `failed` are the jobs
+ * that ended failed or quarantined, in that order. A pipeline's work runs if its build has an orchestrator.
+ *
+ * ```ts
+ * await hf.enqueue(invoice, { order: 7 });
+ * assert.deepEqual(await drain(hf, [invoice, mail]), { ran: 2, failed: [] });
+ * ```
+ */
+export async function drain(hf: Holdfast, defs: (JobDef | Pipeline)[]): Promise<{ ran: number; failed: Job[] }> {
+  rejectSurplus(arguments, 2, "drain");
+  checkHandle(hf, "drain");
+  // A due tick counts as a due job.
+  await hf.engine.scheduler.check();
+  const worker = hf.work(defs) as WorkerLoop;
+  try {
+    const { ran, unsuccessful } = await worker.untilDrained();
+    const ids = new Set(unsuccessful.map(({ claimed }) => claimed.id));
+    const jobs = await Promise.all([...ids].map((id) => hf.jobs.get(id)));
+    return {
+      ran,
+      failed: jobs.filter((job) => job !== null).filter(({ state }) => state === "failed" || state === "quarantined"),
+    };
+  } finally {
+    await worker.stop();
+  }
 }

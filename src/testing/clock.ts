@@ -1,6 +1,5 @@
-import { limitArguments, rejectSurplus } from "../core/text/arguments.ts";
+import { describeValue, invalidOption, limitArguments, rejectSurplus } from "../core/text/options.ts";
 import { type Clock, type Duration, toMillis } from "../core/text/duration.ts";
-import { describeValue, invalidOption } from "../core/text/options.ts";
 
 export interface TestClock extends Clock {
   /** Moves time on, stopping at each timer on the way, until everything that it set off has come to rest. */

@@ -1,10 +1,17 @@
-import { rejectSurplus } from "../core/text/arguments.ts";
+import {
+  checkOneOf,
+  checkText,
+  describeValue,
+  didYouMean,
+  invalidOption,
+  refuseUnknown,
+  rejectSurplus,
+} from "../core/text/options.ts";
 import { hostname } from "node:os";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { checkOneOf, checkText, invalidOption, refuseUnknown } from "../core/text/options.ts";
 import { bootId } from "../engine/host.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import { runTaskApart } from "../store/sqlite/maintenance/backup/tasks.ts";
@@ -12,6 +19,8 @@ import type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
 import { limitMemory } from "./kernel-limit.ts";
 import { FILL_HEAP_MESSAGE } from "./memory-eater.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
+import { armArtifactPoint, ARTIFACT_POINTS, type ArtifactPoint } from "../artifacts/folder.ts";
+import { armPoint, POINTS } from "../store/points.ts";
 
 const DEFAULT_MEMORY_MB = 128;
 
@@ -163,4 +172,28 @@ function notEnded(path: string, program: Program): HoldfastError {
 
 function outputText({ stdout, stderr }: Program): string {
   return `It printed: ${stdout}\nOn standard error: ${stderr}`;
+}
+
+/**
+ * SIGKILL to oneself at a named point: `<operation>:<moment>`. The operation is a transaction (`enqueue`, `claim`,
+ * `settle`, `tick` and so on), the moment `begun` (it is open), `written` (all its statements have run) or `committed`
+ * (no caller was answered yet). `deliver:begun` and `deliver:written` are before and after events go to a sink or subscriber;
+ * `put:…`, `sweep:…` and `export:…` are steps of artifacts, `backup:…`, `restore:…` and `salvage:…` those of what they name,
+ * `drain:…` those of the journal.
+ *
+ * ```ts
+ * crashAt("settle:written");
+ * ```
+ */
+export function crashAt(point: string): void {
+  rejectSurplus(arguments, 1, "crashAt");
+  if (POINTS.includes(point)) return armPoint(point);
+  if ((ARTIFACT_POINTS as readonly string[]).includes(point)) return armArtifactPoint(point as ArtifactPoint);
+  const points = [...POINTS, ...ARTIFACT_POINTS];
+  const meant = typeof point === "string" ? point.trim().replace(/\s+/, ":") : point;
+  throw new HoldfastError(
+    "NO_SUCH_POINT",
+    `There is no point ${describeValue(point)} to crash at.`,
+    `${didYouMean(meant, points)}Give one of ${points.join(", ")}.`,
+  );
 }

@@ -1,7 +1,6 @@
-import { rejectSurplus } from "../core/text/arguments.ts";
+import { describeValue, invalidOption, rejectSurplus } from "../core/text/options.ts";
 import { isDeepStrictEqual } from "node:util";
 import type { Job, JobState } from "../core/jobs/job.ts";
-import { describeValue, invalidOption } from "../core/text/options.ts";
 import type { Holdfast } from "../holdfast.ts";
 
 /** A job as it was: all of it, or just what `enqueue` has answered. */

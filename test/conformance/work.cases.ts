@@ -322,7 +322,7 @@ export function workCases(check: Check): void {
       (
         await store.recoveries.preview(
           NO_PROCESS,
-          [second, third].map((lease) => ({ ...lease, verdict: "crashed" })),
+          [second, third].map(({ job, fence }) => ({ job, fence, verdict: "crashed" })),
         )
       ).leftoverJobs,
       3,

@@ -10,16 +10,16 @@ import { folder, memory, test } from "./parts.ts";
 
 const LIBRARY = JSON.stringify(pathToFileURL(join(import.meta.dirname, "../../src/index.ts")).href);
 
-suite("stored job logs", () => {
-  const logging = (logs: number | undefined, run: (context: JobContext<unknown>) => void) =>
-    job({
-      name: "talk",
-      queue: { name: "talk", ...(logs === undefined ? {} : { logs }) },
-      retry: { attempts: 2, delay: 1 },
-      run,
-    });
-  const text = (lines: LogLine[] = []) => lines.map(({ level, message }) => `${level} ${message}`);
+const logging = (logs: number | undefined, run: (context: JobContext<unknown>) => void) =>
+  job({
+    name: "talk",
+    queue: { name: "talk", ...(logs === undefined ? {} : { logs }) },
+    retry: { attempts: 2, delay: 1 },
+    run,
+  });
+const text = (lines: LogLine[] = []) => lines.map(({ level, message }) => `${level} ${message}`);
 
+suite("stored job logs", () => {
   test("a queue that keeps logs stores what its handlers log with each attempt, and logs it as before", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const talk = logging(10, ({ log, attempt }) => {

@@ -1,8 +1,7 @@
-import { rejectSurplus } from "../text/arguments.ts";
+import { checkCount, describeValue, invalidOption, refuseUnknown, rejectSurplus } from "../text/options.ts";
 import { hash } from "node:crypto";
 import { canonicalJson, SECRET } from "../text/json.ts";
 import { HoldfastError } from "../text/errors.ts";
-import { checkCount, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
 import { Secret } from "../pipelines/budget.ts";
 
 export interface Rate {

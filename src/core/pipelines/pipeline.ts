@@ -3,10 +3,9 @@ import { type Budget, toBudget, UNLIMITED } from "./budget.ts";
 import { canonicalJson } from "../text/json.ts";
 import type { Cost } from "./cost.ts";
 import { findDifferences } from "./build-view.ts";
-import { rejectSurplus } from "../text/arguments.ts";
+import { checkCount, checkName, didYouMean, invalidOption, refuseUnknown, rejectSurplus } from "../text/options.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { hideSecrets } from "../limits/limit.ts";
-import { checkCount, checkName, didYouMean, invalidOption, refuseUnknown } from "../text/options.ts";
 import { type FilesSource, type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
 import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
 

@@ -1,8 +1,7 @@
-import { rejectSurplus } from "../text/arguments.ts";
+import { checkBoolean, describeValue, Nearest, refuseUnknown, rejectSurplus } from "../text/options.ts";
 import type { Readable } from "node:stream";
 import { HoldfastError } from "../text/errors.ts";
 import { fileGlobs, type Glob, ignoreGlobs, onlyGlob } from "../text/glob.ts";
-import { checkBoolean, describeValue, Nearest, refuseUnknown } from "../text/options.ts";
 import { checkStorable } from "../text/text.ts";
 
 /** One item that a pipeline works on. */

@@ -102,7 +102,8 @@ function allMatching(action: MatchingAction, summary: string) {
     role: "operate",
     body: schemas.matchingBody,
     answer: schemas.matchingAnswer,
-    run: async ({ hf, operator, body: { dryRun = false, reason: _, ...given } }) => {
+    run: async ({ hf, operator, body }) => {
+      const { dryRun = false, reason: _reason, ...given } = body;
       const filter = definedOnly(given);
       if (dryRun) return { matched: await operator.countMatching(action, filter), changed: 0 };
       return hf.jobs[`${action}All`](filter);
