@@ -1,5 +1,5 @@
 import { hash as digest } from "node:crypto";
-import { type FileHandle, lstat, mkdir, open, rename, rm, writeFile } from "node:fs/promises";
+import { lstat, mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
 import { toJson } from "../core/text/json.ts";
@@ -71,89 +71,52 @@ export async function exportTo(
   }
 }
 
+/** Into a new folder: no link in it can lead out of it. */
 async function stage(
   root: string,
   pieces: Parts["pieces"],
   entries: AsyncIterable<ExportEntry> | Iterable<ExportEntry>,
   manifest: string,
 ): Promise<{ files: number; bytes: number }> {
-  await using staging = await Staging.make(root, pieces);
-  for await (const entry of entries) await staging.add(entry);
-  return await staging.finish(manifest);
-}
-
-/** A new folder: no link in it can lead out of it. */
-class Staging implements AsyncDisposable {
-  readonly #root: string;
-  readonly #pieces: Parts["pieces"];
-  readonly #names = new ExportNames();
-  readonly #folders = new Set<string>();
-  readonly #checksums: FileHandle;
-  #lines: string[] = [];
-  #files = 0;
-  #bytes = 0;
-
-  private constructor(root: string, pieces: Parts["pieces"], checksums: FileHandle) {
-    this.#root = root;
-    this.#pieces = pieces;
-    this.#checksums = checksums;
-    this.#folders.add(root);
-  }
-
-  static async make(root: string, pieces: Parts["pieces"]): Promise<Staging> {
-    await mkdir(root);
-    return new Staging(root, pieces, await open(join(root, CHECKSUMS), "wx"));
-  }
-
-  async add(entry: ExportEntry): Promise<void> {
+  const names = new ExportNames();
+  const folders = new Set([root]);
+  const checksums: string[] = [];
+  let bytes = 0;
+  await mkdir(root);
+  for await (const entry of entries) {
     const { path } = entry;
-    const parts = this.#names.take(path);
+    const parts = names.take(path);
     const hash = "hash" in entry ? entry.hash : digest("sha256", entry.text);
-    const pieces = "hash" in entry ? this.#pieces(hash) : [Buffer.from(entry.text)];
     try {
-      await this.#makeFolders(parts.slice(0, -1));
-      this.#bytes += await writeNew(join(this.#root, ...parts), pieces);
+      await makeFolders(root, parts.slice(0, -1), folders);
+      bytes += await writeNew(join(root, ...parts), "hash" in entry ? pieces(hash) : [Buffer.from(entry.text)]);
     } catch (error) {
       throw faultOf(error) === "ENAMETOOLONG" ? invalidPath(path, "is too long for this disk") : error;
     }
-    this.#files++;
-    await this.#note(hash, path);
+    checksums.push(checksumLine(hash, path));
     passArtifactPoint("export:copied");
   }
+  const files = checksums.length;
+  await writeNew(join(root, MANIFEST), [Buffer.from(manifest)]);
+  checksums.push(checksumLine(digest("sha256", manifest), MANIFEST));
+  await writeNew(join(root, CHECKSUMS), inPieces(checksums));
+  for (const folder of folders) await syncFolder(folder);
+  return { files, bytes };
+}
 
-  async finish(manifest: string): Promise<{ files: number; bytes: number }> {
-    await writeNew(join(this.#root, MANIFEST), [Buffer.from(manifest)]);
-    await this.#note(digest("sha256", manifest), MANIFEST);
-    await this.#flush();
-    await this.#checksums.sync();
-    for (const folder of this.#folders) await syncFolder(folder);
-    return { files: this.#files, bytes: this.#bytes };
+async function makeFolders(root: string, parts: string[], made: Set<string>): Promise<void> {
+  let folder = root;
+  for (const part of parts) {
+    folder = join(folder, part);
+    if (made.has(folder)) continue;
+    // On a disk without case it may exist in another spelling.
+    await mkdir(folder, { recursive: true });
+    made.add(folder);
   }
+}
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.#checksums.close();
-  }
-
-  async #makeFolders(parts: string[]): Promise<void> {
-    let folder = this.#root;
-    for (const part of parts) {
-      folder = join(folder, part);
-      if (this.#folders.has(folder)) continue;
-      // On a disk without case it may exist in another spelling.
-      await mkdir(folder, { recursive: true });
-      this.#folders.add(folder);
-    }
-  }
-
-  async #note(hash: string, path: string): Promise<void> {
-    this.#lines.push(checksumLine(hash, path));
-    if (this.#lines.length >= 1_000) await this.#flush();
-  }
-
-  async #flush(): Promise<void> {
-    const lines = this.#lines.splice(0);
-    if (lines.length > 0) await this.#checksums.writeFile(lines.join(""));
-  }
+function* inPieces(lines: readonly string[]): Generator<Buffer> {
+  for (let at = 0; at < lines.length; at += 1_000) yield Buffer.from(lines.slice(at, at + 1_000).join(""));
 }
 
 function manifestText(manifest: object): string {

@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { Artifacts } from "../artifacts/artifacts.ts";
+import { newestFirst } from "../core/recovery/backup-plan.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { verifyArtifacts } from "../engine/maintenance/backups.ts";
 import { Alive } from "../store/alive.ts";
@@ -83,15 +84,12 @@ async function newestWholeBackup(
   driver: DriverName,
   onProgress: OnProgress | undefined,
 ): Promise<VerifiedBackup | null> {
-  const folders = new Set([backupsFolder(canonicalPath(path)), ...(given === undefined ? [] : [given])]);
-  const found = [...folders]
-    .flatMap((folder) => backupsIn(folder, databaseId).map((manifest) => ({ manifest, path: join(folder, manifest.file) })))
-    .filter((one) => existsSync(one.path))
-    // Not by clocks; and a backup from before a restore has what the restore undid.
-    .sort(({ manifest: a }, { manifest: b }) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
-  for (const one of found) {
+  const beside = backupsFolder(canonicalPath(path));
+  const folders = [...new Set([beside, given ?? beside])];
+  const found = folders.flatMap((folder) => backupsIn(folder, databaseId).map((manifest) => ({ folder, manifest })));
+  for (const { folder, manifest } of found.toSorted((a, b) => newestFirst(a.manifest, b.manifest))) {
     try {
-      return await verifyBackup(one.path, driver, onProgress);
+      return await verifyBackup(join(folder, manifest.file), driver, onProgress);
     } catch (error) {
       if (!(error instanceof HoldfastError)) throw error;
     }

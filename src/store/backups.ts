@@ -2,6 +2,7 @@ import { existsSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { basename, extname, join } from "node:path";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { JobState } from "../core/jobs/job.ts";
+import { newestFirst } from "../core/recovery/backup-plan.ts";
 
 export interface BackUpOptions {
   reason: BackupReason;
@@ -72,10 +73,10 @@ export function backupName(source: string, now: number): string {
   return `${basename(source, extname(source))}-${stamp}.db`;
 }
 
-/** The backups of one database, or of all, in a folder. Files without a readable manifest are left out. */
+/** The backups of one database, or of all, in a folder, the newest first. Files without a readable manifest are left out. */
 export function backupsIn(folder: string, databaseId: string | null): Manifest[] {
   if (!existsSync(folder)) return [];
-  return readdirSync(folder).flatMap((name) => {
+  const found = readdirSync(folder).flatMap((name) => {
     const file = name.slice(0, -".json".length);
     if (!name.endsWith(".json") || file === "") return [];
     try {
@@ -86,6 +87,7 @@ export function backupsIn(folder: string, databaseId: string | null): Manifest[]
       return [];
     }
   });
+  return found.sort(newestFirst);
 }
 
 /** The manifest last: it names the rest. */

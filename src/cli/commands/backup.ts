@@ -137,9 +137,9 @@ function baseOf(path: string, at: number | undefined, folder: string | undefined
   if (at === undefined)
     throw new HoldfastError("USAGE", "No backup to restore was given.", "Give its path, or an instant with --at.");
   const place = resolve(folder ?? backupsFolder(resolve(path)));
-  const found = backupsIn(place, databaseId)
-    .filter(({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0)
-    .toSorted((a, b) => b.copiedAt - a.copiedAt)[0];
+  const found = backupsIn(place, databaseId).find(
+    ({ changes, copiedAt, findings }) => typeof changes === "number" && copiedAt <= at && findings.length === 0,
+  );
   if (found !== undefined) return join(place, found.file);
   throw new HoldfastError(
     "NO_BACKUP",

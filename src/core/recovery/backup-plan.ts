@@ -40,19 +40,21 @@ export function checkBackups(options: BackupsOptions | undefined, beside: string
   };
 }
 
-export interface KnownBackup {
-  file: string;
+interface BackupAge {
   takenAt: number;
-  /** Epoch and commits, not clocks, tell which of two backups is newer. */
   epoch: number;
   commits: number;
+}
+
+export interface KnownBackup extends BackupAge {
+  file: string;
   scheduled: boolean;
   whole: boolean;
 }
 
 /** Milliseconds until the next backup; 0: now. Only whole ones count, or a damaged database would look well kept. */
 export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: readonly KnownBackup[], now: number): number {
-  const [newest] = newestFirst(backups.filter(({ whole }) => whole));
+  const [newest] = scheduled(backups, true);
   if (newest === undefined) return 0;
   const left = newest.takenAt + every - now;
   // A backup from the future says nothing: the clock was set.
@@ -61,12 +63,14 @@ export function backupDueIn({ every }: Pick<BackupPlan, "every">, backups: reado
 
 /** As long as new backups are damaged, no whole one is removed. */
 export function backupsToRemove(plan: Pick<BackupPlan, "keep">, backups: readonly KnownBackup[]): string[] {
-  const beyond = (whole: boolean, keep: number) => newestFirst(backups.filter((one) => one.whole === whole)).slice(keep);
-  return [...beyond(true, plan.keep), ...beyond(false, 1)].map(({ file }) => file);
+  return [...scheduled(backups, true).slice(plan.keep), ...scheduled(backups, false).slice(1)].map(({ file }) => file);
 }
 
-function newestFirst(backups: readonly KnownBackup[]): KnownBackup[] {
-  return backups
-    .filter(({ scheduled }) => scheduled)
-    .toSorted((a, b) => b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt);
+function scheduled(backups: readonly KnownBackup[], whole: boolean): KnownBackup[] {
+  return backups.filter((one) => one.scheduled && one.whole === whole).toSorted(newestFirst);
+}
+
+/** Not by clocks; and a backup from before a restore has what the restore undid. */
+export function newestFirst(a: BackupAge, b: BackupAge): number {
+  return b.epoch - a.epoch || b.commits - a.commits || b.takenAt - a.takenAt;
 }
