@@ -66,7 +66,7 @@ async function salvaged(path: string, options: Partial<SalvageOptions> = {}) {
 /** How many keys lie in the gaps that a salvage lists. */
 function keysIn(lost: readonly string[], highest: number): number {
   return lost.reduce((sum, text) => {
-    const [, after, before] = /^after (\d+)(?:, before (\d+))?$/.exec(text) ?? [];
+    const [, after, before] = /^(?:after|between) (\d+)(?: and (\d+))?$/.exec(text) ?? [];
     return sum + (after === undefined ? 1 : Number(before ?? highest + 1) - Number(after) - 1);
   }, 0);
 }

@@ -4,7 +4,7 @@ import { join, resolve } from "node:path";
 import type { Command } from "commander";
 import { clockText } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { bytesText, numberText, plural } from "../../core/text/text.ts";
+import { bytesText, firstOf, plural } from "../../core/text/text.ts";
 import { verifyWhole } from "../../engine/maintenance/backups.ts";
 import { Operator } from "../../operator/operator.ts";
 import { databaseAt, type RestoredDatabase, restoreWhole, salvageWhole } from "../../operator/restore.ts";
@@ -240,7 +240,7 @@ function salvagedText({ path, kept, reportFile, running, report, findings }: Sal
     [jobs.quarantined, "waited for others that are lost, and are in quarantine"],
     [report.abandonedBuilds, "had not ended, and were abandoned: the next build reuses what they have finished"],
   ] as const) {
-    if (ids.length > 0) lines.push(paint("yellow", `${firstNames(ids)}: ${what}.`));
+    if (ids.length > 0) lines.push(paint("yellow", `${firstOf(ids, NAMES_SHOWN)}: ${what}.`));
   }
   lines.push(...lostLines(report), ...report.notes, ...findings.map((finding) => paint("red", finding)));
   lines.push(`The damaged file is kept: ${kept}`, `All of this, to the row: ${reportFile}`);
@@ -248,15 +248,10 @@ function salvagedText({ path, kept, reportFile, running, report, findings }: Sal
 }
 
 function lostLines({ jobs, tables, notes }: SalvageReport): string[] {
-  const lines = tables.flatMap(({ table, lost }) => (lost.length === 0 ? [] : [`  ${table}: ${firstNames(lost)}`]));
-  if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${firstNames(jobs.lostIds)}`);
+  const lines = tables.flatMap(({ table, lost }) => (lost.length === 0 ? [] : [`  ${table}: ${firstOf(lost, NAMES_SHOWN)}`]));
+  if (jobs.lostIds.length > 0) lines.push(`  ids of lost jobs: ${firstOf(jobs.lostIds, NAMES_SHOWN)}`);
   if (lines.length > 0) return [paint("red", "Lost, as far as there was anything, by key:"), ...lines];
   return [notes.length === 0 ? "Nothing is lost." : "Nothing else is known to be lost."];
-}
-
-function firstNames(what: readonly string[]): string {
-  const more = what.length > NAMES_SHOWN ? ` and ${numberText(what.length - NAMES_SHOWN)} more` : "";
-  return what.slice(0, NAMES_SHOWN).join("; ") + more;
 }
 
 function salvageByServer(): HoldfastError {

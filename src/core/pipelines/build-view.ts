@@ -1,3 +1,4 @@
+import { firstOf } from "../text/text.ts";
 import { type Budget, fromBudget } from "./budget.ts";
 import { type Amount, type Cost, toCost } from "./cost.ts";
 import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
@@ -178,7 +179,7 @@ export function explainRun({ ran, before, after, members = [], forced, failedBef
     if (failedBefore === true && parts.length === 0) return "Ran: the last attempt failed.";
     if (before === null) return "Ran: this target had no result before.";
     if (parts.length === 0) return "Ran: the result before was deleted.";
-    return `Ran: ${joinParts(parts.map(({ part }) => part))} changed.`;
+    return `Ran: ${firstOf(parts.map(({ part }) => part))} changed.`;
   }
 }
 
@@ -200,8 +201,4 @@ function shown({ stage, version, key, input, uses, target, reuse }: ContextParts
     target: reuse === "bytes" ? { hash: target.hash } : { id: target.id, hash: target.hash },
     reuse,
   };
-}
-
-function joinParts(parts: string[]): string {
-  return parts.length > 5 ? `${parts.slice(0, 5).join(", ")} and ${parts.length - 5} more` : parts.join(", ");
 }

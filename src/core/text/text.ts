@@ -23,6 +23,12 @@ export function plural(count: number, one: string, many = `${one}s`): string {
   return `${numberText(count)} ${count === 1 ? one : many}`;
 }
 
+/** The first texts of a list, and how many more there are. */
+export function firstOf(texts: readonly string[], shown = 5): string {
+  const more = texts.length > shown ? ` and ${numberText(texts.length - shown)} more` : "";
+  return texts.slice(0, shown).join(", ") + more;
+}
+
 export function numberText(value: number): string {
   // `toLocaleString` costs a short command ten milliseconds.
   return Number.isInteger(value) && Math.abs(value) < 1_000 ? String(value) : value.toLocaleString("en-US");

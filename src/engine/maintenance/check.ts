@@ -1,12 +1,12 @@
 import { existsSync } from "node:fs";
 import { NO_ENTRY } from "../../core/recovery/audit.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
+import { firstOf } from "../../core/text/text.ts";
 import type { AuditFault, AuditHead } from "../../store/audit.ts";
 import type { Thoroughness } from "../../store/maintenance.ts";
 import type { Store } from "../../store/store.ts";
 import type { Engine } from "../engine.ts";
 
-const MAX_NAMED = 5;
 /** Other work of this process runs between two steps. */
 const ARTIFACTS_PER_STEP = 500;
 
@@ -20,15 +20,12 @@ export async function checkAll(engine: Engine, how: Thoroughness, signal?: Abort
   const { findings, references, artifacts, stays = known } = await damage.check(how, clears);
   signal?.throwIfAborted();
   const missing = await findMissingArtifacts(engine, artifacts);
-  const [first] = missing;
-  const named = missing.slice(0, MAX_NAMED).join(", ");
-  const more = missing.length > MAX_NAMED ? ` and ${missing.length - MAX_NAMED} more` : "";
   return [
     ...(stays === null ? [] : [stays]),
     ...findings,
     ...audit,
     ...references,
-    ...(first === undefined ? [] : [`Artifacts that something refers to are missing: ${named}${more}.`]),
+    ...(missing.length === 0 ? [] : [`Artifacts that something refers to are missing: ${firstOf(missing)}.`]),
   ];
 }
 

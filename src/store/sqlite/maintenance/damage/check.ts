@@ -2,6 +2,7 @@ import { statfsSync } from "node:fs";
 import { dirname } from "node:path";
 import { valueHash } from "../../../../core/pipelines/context-hash.ts";
 import type { JobKey } from "../../../../core/text/ids.ts";
+import { firstOf } from "../../../../core/text/text.ts";
 import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
 import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
@@ -157,8 +158,6 @@ function textsOf(db: Connection): Map<string, string | null> {
   return new Map(rows as [string, string | null][]);
 }
 
-const MOST_NAMED = 5;
-
 export interface BadRow {
   table: string;
   key: (string | number)[];
@@ -168,11 +167,9 @@ export interface BadRow {
 
 /** Damaged rows, and rows of two tables that contradict each other. */
 export function checkRows(db: Connection): string[] {
-  const damaged = [...Map.groupBy(badRows(db), ({ kind }) => kind)].map(([kind, rows]) => {
-    const names = rows.slice(0, MOST_NAMED).map(({ name }) => name);
-    const more = rows.length > MOST_NAMED ? ` and ${rows.length - MOST_NAMED} more` : "";
-    return `Not what was written: ${kind} ${names.join(", ")}${more}.`;
-  });
+  const damaged = [...Map.groupBy(badRows(db), ({ kind }) => kind)].map(
+    ([kind, rows]) => `Not what was written: ${kind} ${firstOf(rows.map(({ name }) => name))}.`,
+  );
   return [...damaged, ...strays(db)];
 }
 

@@ -194,5 +194,5 @@ export class TableCopy {
 
 function gapText({ after, before }: Gap): string {
   if (before === null) return after === null ? "all" : `after ${after}`;
-  return after === null ? `before ${before}` : `after ${after}, before ${before}`;
+  return after === null ? `before ${before}` : `between ${after} and ${before}`;
 }
