@@ -306,7 +306,7 @@ export const DEEDS: Readonly<Record<string, Prepare>> = {
           store.queues.setPaused(`saves ${n}`, true),
         ]),
       async (answers: unknown[]) => {
-        assert.deepEqual(answers, [true, true, "held", true]);
+        assert.deepEqual(answers, [true, true, ["held"], true]);
         assert.equal((await see(direct, id as string)).state, "cancelled");
         assert.equal((await lockOf(direct, `lock ${n}`))?.holder, "me");
         assert.equal(await direct.loadCheckpoint(held.job), `"${n}"`);
