@@ -58,16 +58,13 @@ export class ProgressWriter {
     if (this.#cancel === null) return;
     this.#cancel();
     this.#cancel = null;
-    const reports = [...this.#reports.values()];
+    const reports = [...this.#reports.values(), ...this.#logs.map(takeLines)];
     this.#reports = new Map();
-    if (reports.length > 0) this.#write("progress was not written", this.#store.saveProgress(reports));
-    const logs = this.#logs.map(takeLines);
     this.#logs = [];
-    if (logs.length > 0) this.#write("log lines were not written", this.#store.saveLogs(logs));
-  }
-
-  #write(failure: string, written: Promise<unknown>): void {
-    written.catch((error: unknown) => this.#log.warn(failure, describeError(error)));
+    if (reports.length === 0) return;
+    this.#store
+      .saveProgress(reports)
+      .catch((error: unknown) => this.#log.warn("progress and log lines were not written", describeError(error)));
   }
 }
 

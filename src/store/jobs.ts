@@ -76,7 +76,7 @@ export interface Settlement extends LeaseRef {
 }
 
 export type ProgressReport = LeaseRef &
-  ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount });
+  ({ fraction: number; message: string | null } | { checkpoint: string | null } | { cost: Amount } | AttemptLog);
 
 /** Lines that an attempt has logged, in their order. */
 export interface AttemptLog extends LeaseRef {

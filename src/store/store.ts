@@ -32,7 +32,6 @@ import type {
 } from "./builds.ts";
 import type { Delivery, EventQuery, SinkHold, SinkView } from "./events.ts";
 import type {
-  AttemptLog,
   Change,
   ChangeOptions,
   ClaimRequest,
@@ -123,10 +122,11 @@ export interface Store {
    * ended. A settlement with `commit` is the only one of its call; `CommitRowsFailed`: a callback threw.
    */
   settle(settlements: readonly Settlement[]): Promise<LeaseState[]>;
-  /** What running attempts report: progress, for people; the checkpoint that the job's next attempt loads; their cost so far. */
+  /**
+   * What running attempts report: progress, for people; the checkpoint that the job's next attempt loads; their cost so far; and
+   * lines of their log, which are added even if the attempt has ended meanwhile.
+   */
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]>;
-  /** Adds lines to the log of attempts, which may have ended meanwhile. */
-  saveLogs(logs: readonly AttemptLog[]): Promise<void>;
   loadCheckpoint(job: JobKey): Promise<string | null>;
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]>;
   /** When the next delayed job is due, and whether a job can be claimed now. */

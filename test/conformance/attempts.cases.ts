@@ -226,13 +226,13 @@ export function attemptCases(check: Check): void {
   check("log lines are kept with their attempt, the newest ones, in their order, with their data", async ({ store }) => {
     const id = await addOne(store, { policy: { attempts: 9 } });
     const first = await claimOne(store);
-    await store.saveLogs([logOf(first, 1, ["a", "b"])]);
+    await store.saveProgress([logOf(first, 1, ["a", "b"])]);
     assert.deepEqual(await messagesOf(store, id), [["a", "b"]]);
-    await store.saveLogs([logOf(first, 3, ["c", "d"])]);
+    await store.saveProgress([logOf(first, 3, ["c", "d"])]);
     assert.deepEqual(await messagesOf(store, id), [["b", "c", "d"]], "three are kept");
     await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
     const second = await claimOne(store);
-    await store.saveLogs([logOf(second, 1, ["e"])]);
+    await store.saveProgress([logOf(second, 1, ["e"])]);
     assert.deepEqual(await messagesOf(store, id), [["b", "c", "d"], ["e"]]);
     await settle(store, second, SUCCEEDED);
     const [, { log } = {}] = await store.queries.attempts(id);
@@ -244,7 +244,7 @@ export function attemptCases(check: Check): void {
     const first = await claimOne(store);
     await settle(store, first, { kind: "error", error: ERROR, delay: 0 });
     const second = await claimOne(store);
-    await store.saveLogs([logOf(first, 1, ["late"]), logOf(second, 1, ["now"])]);
+    await store.saveProgress([logOf(first, 1, ["late"]), logOf(second, 1, ["now"])]);
     assert.deepEqual(await messagesOf(store, id), [["late"], ["now"]]);
   });
 
@@ -253,13 +253,13 @@ export function attemptCases(check: Check): void {
     const id = await addOne(store, { policy: { attempts: 9 } });
     for (const line of ["a", "b", "c"]) {
       const claimed = await claimOne(store);
-      await store.saveLogs([logOf(claimed, 1, [line])]);
+      await store.saveProgress([logOf(claimed, 1, [line])]);
       await settle(store, claimed, { kind: "error", error: ERROR, delay: 0 });
     }
     assert.deepEqual(await messagesOf(store, id), [["c"]], "one attempt is kept");
     await store.cancel(id);
     assert.equal((await store.prune({ state: "cancelled", limit: 10 })).removed, 1);
-    await store.saveLogs([{ job: 1 as JobKey, fence: 1 as Fence, first: 1, lines: [], keep: 3 }]);
+    await store.saveProgress([{ job: 1 as JobKey, fence: 1 as Fence, first: 1, lines: [], keep: 3 }]);
     assert.deepEqual(await store.queries.attempts(id), []);
   });
 

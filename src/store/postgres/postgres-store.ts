@@ -5,7 +5,6 @@ import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Operation } from "../points.ts";
 import {
-  type AttemptLog,
   type Change,
   type ChangeOptions,
   type Claimed,
@@ -270,10 +269,6 @@ export class PostgresStore implements Store {
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#parts.notes.saveProgress(reports);
-  }
-
-  saveLogs(logs: readonly AttemptLog[]): Promise<void> {
-    return this.#write("progress", (tx) => runAsync(this.#parts.attempts.saveLogs(tx, logs)));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {

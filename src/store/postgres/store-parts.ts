@@ -71,7 +71,7 @@ export function storeParts(
   const { cancel, retention } = jobParts;
   const settle = new Settle(s, { ...jobParts, random });
   const leases = new Leases(s, scripts);
-  const notes = new Notes(dialect, { guard: UNGUARDED, items: batches.items }, scripts);
+  const notes = new Notes(dialect, { guard: UNGUARDED, items: batches.items, attempts }, scripts);
   const numbers = new EventNumbering(s, reader, access);
   const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
   const hooks = workHooks(s, { jobParts, notes, reader, access });

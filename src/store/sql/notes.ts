@@ -2,6 +2,7 @@ import type { JobState } from "../../core/jobs/job.ts";
 import { leaseState, type LeaseRef, type LeaseState } from "../../core/jobs/lease.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { ProgressReport } from "../store.ts";
+import type { Attempts } from "./attempts.ts";
 import type { Access, Dialect, Params, Reads, Script, Tx } from "./script.ts";
 import type { ItemTable } from "./work/items.ts";
 
@@ -34,23 +35,27 @@ export interface NoteGuard {
   check(row: NoteRow): void;
 }
 
+interface Parts {
+  guard: NoteGuard;
+  items: ItemTable;
+  attempts: Attempts;
+}
+
 /**
  * Checkpoints and progress, beside the job's row so that saving them does not rewrite its input. The job's row is locked first,
  * so that the end of the attempt comes before or after.
  */
 export class Notes {
-  readonly #guard: NoteGuard;
-  readonly #items: ItemTable;
+  readonly #parts: Parts;
   readonly #states: LeaseStates;
   readonly #access: Access;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, { guard, items }: { guard: NoteGuard; items: ItemTable }, access: Access) {
-    this.#guard = guard;
-    this.#items = items;
+  constructor(dialect: Dialect, parts: Parts, access: Access) {
+    this.#parts = parts;
     this.#states = new LeaseStates(dialect);
     this.#access = access;
-    this.#sql = statements(dialect, guard);
+    this.#sql = statements(dialect, parts.guard);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
@@ -60,16 +65,19 @@ export class Notes {
   }
 
   *save(tx: Tx, reports: readonly ProgressReport[]): Script<LeaseState[]> {
-    let isSaved = true;
-    for (const report of reports) if ("checkpoint" in report && !(yield* this.#saveCheckpoint(tx, report))) isSaved = false;
-    if (!(yield* this.#saveNewest(tx, reports))) isSaved = false;
+    const { items, attempts } = this.#parts;
     const costs = reports.filter((report) => "cost" in report);
-    if (costs.length > 0 && (yield* this.#items.saveCosts(tx, costs)).size < costs.length) isSaved = false;
-    return isSaved ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
+    const logs = reports.filter((report) => "lines" in report);
+    let isHeld = yield* this.#saveNewest(tx, reports);
+    for (const report of reports) if ("checkpoint" in report) isHeld = (yield* this.#saveCheckpoint(tx, report)) && isHeld;
+    if (costs.length > 0) isHeld = (yield* items.saveCosts(tx, costs)).size === costs.length && isHeld;
+    if (logs.length > 0) yield* attempts.saveLogs(tx, logs);
+    // Lines are added whether or not the attempt is still held.
+    return isHeld && logs.length === 0 ? reports.map(() => "held") : yield* this.#states.of(tx, reports);
   }
 
   #saveCheckpoint(tx: Tx, { job, fence, checkpoint }: LeaseRef & { checkpoint: string | null }): Script<boolean> {
-    return tx.run(this.#sql.checkpoint, { job, fence, checkpoint, ...this.#guard.saved.params({ job, checkpoint }) });
+    return tx.run(this.#sql.checkpoint, { job, fence, checkpoint, ...this.#parts.guard.saved.params({ job, checkpoint }) });
   }
 
   /** The newest progress of each attempt. No database can store a NUL in a text, or read what follows it. */
@@ -90,7 +98,7 @@ export class Notes {
 
   *#load(db: Reads, job: JobKey): Script<string | null> {
     const row = yield* db.get<NoteRow>(this.#sql.load, { job });
-    if (row !== undefined) this.#guard.check(row);
+    if (row !== undefined) this.#parts.guard.check(row);
     return row?.checkpoint ?? null;
   }
 }

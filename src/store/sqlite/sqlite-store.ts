@@ -4,7 +4,6 @@ import type { HoldfastError } from "../../core/text/errors.ts";
 import type { JobKey } from "../../core/text/ids.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import {
-  type AttemptLog,
   type Change,
   type ChangeOptions,
   type Claimed,
@@ -255,10 +254,6 @@ export class SqliteStore implements Store {
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
     return this.#parts.notes.saveProgress(reports);
-  }
-
-  saveLogs(logs: readonly AttemptLog[]): Promise<void> {
-    return this.#write("progress", (tx) => runSync(this.#parts.attempts.saveLogs(tx, logs)));
   }
 
   inspect(leases: readonly LeaseRef[]): Promise<LeaseState[]> {

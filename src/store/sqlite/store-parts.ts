@@ -62,7 +62,6 @@ export class StoreParts {
   readonly settle: Settle;
   readonly leases: Leases;
   readonly notes: Notes;
-  readonly attempts: Attempts;
   readonly queries: Queries;
   readonly operate: Operate;
   readonly locks: Locks;
@@ -88,7 +87,8 @@ export class StoreParts {
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
     this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
-    this.notes = new Notes(DIALECT, { guard: NOTE_GUARD, items: this.enqueueParts.batches.items }, scripts);
+    const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
+    this.notes = new Notes(DIALECT, { guard: NOTE_GUARD, items: this.enqueueParts.batches.items, attempts }, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
       db,
@@ -100,7 +100,6 @@ export class StoreParts {
     this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId, audit }, scripts);
     this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
     this.lanes = new ClaimedLanes(db);
-    const attempts = (this.attempts = new Attempts(DIALECT, ATTEMPT_GUARD));
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
     const database = operateDatabase(db, this.enqueueParts);
