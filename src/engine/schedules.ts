@@ -74,13 +74,13 @@ export class Schedules {
   /** Its jobs stay. False when there is no such schedule. */
   async remove(key: string): Promise<boolean> {
     this.#refuseClosed();
-    return this.#engine.store.schedules.remove(checkKey(key));
+    return this.#engine.store.schedules.update(checkKey(key), "removed");
   }
 
   /** No more ticks, until `resume`; in this and any other process, also after a restart. */
   async pause(key: string): Promise<void> {
     this.#refuseClosed();
-    if (!(await this.#engine.store.schedules.setPaused({ key: checkKey(key) }, null))) throw await this.#missing(key);
+    if (!(await this.#engine.store.schedules.update(checkKey(key), "paused"))) throw await this.#missing(key);
   }
 
   /** Continues with the next tick: those that fell into the pause were not missed. */
@@ -92,8 +92,8 @@ export class Schedules {
       if (schedule === undefined) throw await this.#missing(key);
       if (!schedule.paused) return;
       // Rejected if another pattern was saved meanwhile: then that one decides.
-      if (await store.schedules.setPaused(schedule, nextTick(schedule.cron, schedule.timezone, clock.now())))
-        return scheduler.changed();
+      const resumed = nextTick(schedule.cron, schedule.timezone, clock.now());
+      if (await store.schedules.update(key, { resumed, revision: schedule.revision })) return scheduler.changed();
     }
   }
 

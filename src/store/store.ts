@@ -179,10 +179,10 @@ export interface ScheduleStore {
    * `overlap` at most one job is added, and none while the last job is unfinished.
    */
   tick(tick: Tick): Promise<boolean>;
+  /** Adds one job now. Without `overlap` the answer is the last job while that is unfinished. Null: there is no such schedule. */
   trigger(key: string): Promise<Enqueued | null>;
-  remove(key: string): Promise<boolean>;
-  /** Pauses (`nextAt` null) or continues a schedule. False: there is none, or it was not paused, or was saved since it was read. */
-  setPaused(schedule: { key: string; revision?: number }, nextAt: number | null): Promise<boolean>;
+  /** Pauses, removes or, from its next tick on, resumes a schedule. False: there is none, or it was not paused, or was saved since. */
+  update(key: string, to: "paused" | "removed" | { resumed: number; revision: number }): Promise<boolean>;
 }
 
 export interface LockStore {

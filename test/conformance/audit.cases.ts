@@ -96,10 +96,10 @@ export function auditCases(check: Check): void {
     await store.queues.setPaused("q", true);
     await store.queues.setPaused("q", false);
     await breakLock(store, "nightly");
-    await store.schedules.setPaused({ key: "hourly" }, null);
-    await store.schedules.setPaused({ key: "hourly", revision }, nextAt + 1);
+    await store.schedules.update("hourly", "paused");
+    await store.schedules.update("hourly", { resumed: nextAt + 1, revision });
     await store.schedules.trigger("hourly");
-    await store.schedules.remove("hourly");
+    await store.schedules.update("hourly", "removed");
     await store.events.dropSink("hook");
     await store.processes.update(process, { stop: 9_000 });
     const lock = { holder: "agent-1", acquiredAt, expiresAt: acquiredAt + 5_000, stale: false };
@@ -200,7 +200,7 @@ export function auditCases(check: Check): void {
       template: newJob(),
       nextAt: 9e12,
     });
-    await store.schedules.setPaused({ key: "paused" }, null);
+    await store.schedules.update("paused", "paused");
     await store.queues.setPaused("q", true);
     const before = await auditHead(store);
     assert.equal(await store.cancel(id), false);
@@ -210,8 +210,8 @@ export function auditCases(check: Check): void {
     assert.equal(await store.queues.setPaused("q", true), false);
     assert.equal(await store.queues.setPaused("other", false), false);
     assert.equal(await breakLock(store, "absent"), false);
-    assert.equal(await store.schedules.setPaused({ key: "paused" }, null), true);
-    assert.equal(await store.schedules.remove("none"), false);
+    assert.equal(await store.schedules.update("paused", "paused"), true);
+    assert.equal(await store.schedules.update("none", "removed"), false);
     assert.equal(await store.schedules.trigger("none"), null);
     assert.equal(await store.events.dropSink("none"), false);
     assert.equal(await store.processes.update(await register(store), { stop: 1_000 }), false);

@@ -133,10 +133,10 @@ export function scheduleCases(check: Check): void {
 
   const OUTDATED: Record<string, (store: Store, schedule: StoredSchedule) => Promise<unknown>> = {
     "was saved anew": (store, { nextAt }) => save(store, { nextAt }),
-    "was paused": (store, { key }) => store.schedules.setPaused({ key }, null),
-    "was removed": (store, { key }) => store.schedules.remove(key),
+    "was paused": (store, { key }) => store.schedules.update(key, "paused"),
+    "was removed": (store, { key }) => store.schedules.update(key, "removed"),
     "was removed and made again": async (store, { key, nextAt }) => {
-      await store.schedules.remove(key);
+      await store.schedules.update(key, "removed");
       await save(store, { nextAt });
     },
     "has moved on": (store, schedule) => store.schedules.tick(tickOf(schedule, { fire: [] })),
@@ -215,7 +215,7 @@ export function scheduleCases(check: Check): void {
 
   check("a paused schedule can be triggered", async ({ store, clock }) => {
     await save(store, { nextAt: clock.now() + HOUR });
-    await store.schedules.setPaused({ key: "work" }, null);
+    await store.schedules.update("work", "paused");
     assert.notEqual(await store.schedules.trigger("work"), null);
     assert.equal((await seeAll(store)).length, 1);
   });
@@ -237,8 +237,8 @@ export function scheduleCases(check: Check): void {
   check("a removed schedule is gone, and its jobs stay", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
     await store.schedules.tick(tickOf(schedule));
-    assert.equal(await store.schedules.remove("work"), true);
-    assert.equal(await store.schedules.remove("work"), false);
+    assert.equal(await store.schedules.update("work", "removed"), true);
+    assert.equal(await store.schedules.update("work", "removed"), false);
     assert.deepEqual(await store.schedules.list(), []);
     assert.equal((await seeAll(store)).length, 1);
   });
@@ -246,32 +246,32 @@ export function scheduleCases(check: Check): void {
   check("a paused schedule has no tick, stays paused when it is saved, and resumes with the tick it is given", async (ground) => {
     const { store, clock } = ground;
     await save(store, { nextAt: clock.now() });
-    assert.equal(await store.schedules.setPaused({ key: "work" }, null), true);
-    assert.equal(await store.schedules.setPaused({ key: "work" }, null), true, "twice is once");
+    assert.equal(await store.schedules.update("work", "paused"), true);
+    assert.equal(await store.schedules.update("work", "paused"), true, "twice is once");
     assert.deepEqual(await store.schedules.list({ due: true }), []);
     const saved = await save(store, { nextAt: clock.now() });
     assert.equal(saved.paused, true);
-    assert.equal(await store.schedules.setPaused(saved, clock.now() + HOUR), true);
+    assert.equal(await store.schedules.update(saved.key, { resumed: clock.now() + HOUR, revision: saved.revision }), true);
     assert.deepEqual(
       (await store.schedules.list({ due: true })).map(({ nextAt }) => nextAt),
       [clock.now() + HOUR],
     );
-    assert.equal(await store.schedules.setPaused({ key: "absent" }, null), false);
+    assert.equal(await store.schedules.update("absent", "paused"), false);
   });
 
   check("resuming what is not paused steps over no tick", async ({ store, clock }) => {
     const schedule = await save(store, { nextAt: clock.now() });
-    assert.equal(await store.schedules.setPaused(schedule, clock.now() + HOUR), false);
+    assert.equal(await store.schedules.update(schedule.key, { resumed: clock.now() + HOUR, revision: schedule.revision }), false);
     assert.deepEqual(await dueIn(store, clock), [schedule]);
   });
 
   check("resuming what was saved anew since it was read is refused", async ({ store, clock }) => {
     const old = await save(store, { nextAt: clock.now() });
-    await store.schedules.setPaused({ key: "work" }, null);
+    await store.schedules.update("work", "paused");
     const saved = await save(store, { nextAt: clock.now() + 5, cron: "5 * * * *" });
-    assert.equal(await store.schedules.setPaused(old, clock.now() + HOUR), false);
+    assert.equal(await store.schedules.update(old.key, { resumed: clock.now() + HOUR, revision: old.revision }), false);
     assert.deepEqual(await store.schedules.list(), [saved]);
-    assert.equal(await store.schedules.setPaused({ key: "absent", revision: 1 }, clock.now()), false);
+    assert.equal(await store.schedules.update("absent", { resumed: clock.now(), revision: 1 }), false);
   });
 }
 

@@ -111,7 +111,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     await slow.query("select 1 from schedules where key = 'hourly' for update");
     for (const name of ["one", "two"]) await store().locks.acquire(name, "anna", name, 60_000);
     // One transaction, which has something to write down already.
-    const waits = Promise.all([breakLock(store(), "one"), store().schedules.setPaused({ key: "hourly" }, null)]);
+    const waits = Promise.all([breakLock(store(), "one"), store().schedules.update("hourly", "paused")]);
     await handles.blocked(1);
     assert.equal(await breakLock(store(1), "two"), true, "others act, and it is written down");
     assert.equal((await auditHead(store(1))).seq, 2);

@@ -270,14 +270,14 @@ describe("what several processes do at the same instant", { skip: noServer }, ()
         const tick = { key, revision, from, fire: [from], nextAt: from + HOUR };
         const [ticked] = await Promise.all([
           Promise.all(eight.map((one) => one.schedules.tick(tick))),
-          pauser.schedules.setPaused({ key: "work" }, null),
-          remover.schedules.remove("work"),
+          pauser.schedules.update("work", "paused"),
+          remover.schedules.update("work", "removed"),
           save(saver, { nextAt: clock.now() + HOUR, cron: "30 * * * *" }),
         ]);
         const made = (await claim(store)).length;
         assert.equal(made, ticked.filter((has) => has).length, `round ${round}`);
         assert.ok(made <= 1, `round ${round}`);
-        await store.schedules.remove("work");
+        await store.schedules.update("work", "removed");
       }
     },
   );

@@ -146,11 +146,11 @@ export class CheckedStore {
           model.tick(this.#now, tick, answer, unknown);
         }),
       trigger: (key) => ask("trigger", [key], (answer) => model.trigger(this.#now, key, answer)),
-      remove: (key) => ask("remove", [key], (answer) => model.remove(this.#now, key, answer)),
-      setPaused: (schedule, nextAt) =>
-        ask("setPaused", [schedule, nextAt], (answer) => {
-          if (nextAt === null) model.pause(this.#now, schedule.key, answer);
-          else model.resume(this.#now, { revision: 0, ...schedule }, nextAt, answer);
+      update: (key, to) =>
+        ask("update", [key, to], (answer) => {
+          if (to === "paused") model.pause(this.#now, key, answer);
+          else if (to === "removed") model.remove(this.#now, key, answer);
+          else model.resume(this.#now, { key, revision: to.revision }, to.resumed, answer);
         }),
     };
   }

@@ -22,13 +22,14 @@ export function useSchedule(world: World, actor: Actor, random: Random): Promise
     case "trigger":
       return store.schedules.trigger(key);
     case "pause":
-      return store.schedules.setPaused({ key }, null);
+      return store.schedules.update(key, "paused");
     case "remove":
-      return random.chance(0.5) ? store.schedules.remove(key) : store.schedules.list();
+      return random.chance(0.5) ? store.schedules.update(key, "removed") : store.schedules.list();
     case "resume": {
       // By the revision that an actor has read, be it a while ago.
       const revision = (schedule?.revision ?? 1) - (random.chance(0.2) ? 1 : 0);
-      return store.schedules.setPaused({ key, revision }, nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now()));
+      const resumed = nextTick(schedule?.cron ?? "* * * * *", "UTC", actor.clock.now());
+      return store.schedules.update(key, { resumed, revision });
     }
   }
 }

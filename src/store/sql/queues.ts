@@ -320,10 +320,6 @@ export class Schedules implements ScheduleStore {
     return yield* this.#add(tx, made, [now], null);
   }
 
-  remove(key: string): Promise<boolean> {
-    return this.#write("schedule", key, (tx) => this.#remove(tx, key));
-  }
-
   *#remove(tx: Tx, key: string): Script<boolean> {
     const [row] = yield* tx.returning<ScheduleRow>(this.#sql.remove, { key });
     if (row === undefined) return false;
@@ -332,9 +328,10 @@ export class Schedules implements ScheduleStore {
     return true;
   }
 
-  setPaused({ key, revision = 0 }: { key: string; revision?: number }, nextAt: number | null): Promise<boolean> {
-    if (nextAt === null) return this.#write("schedule", key, (tx) => this.#pause(tx, key));
-    return this.#write("schedule", key, (tx) => this.#resume(tx, key, revision, nextAt));
+  update(key: string, to: "paused" | "removed" | { resumed: number; revision: number }): Promise<boolean> {
+    if (to === "paused") return this.#write("schedule", key, (tx) => this.#pause(tx, key));
+    if (to === "removed") return this.#write("schedule", key, (tx) => this.#remove(tx, key));
+    return this.#write("schedule", key, (tx) => this.#resume(tx, key, to.revision, to.resumed));
   }
 
   *#pause(tx: Tx, key: string): Script<boolean> {
