@@ -11,7 +11,7 @@ import type { Holdfast } from "../holdfast.ts";
 import { backupsFolder, backupsIn } from "../store/backups.ts";
 import type { StoreLocation } from "../store/open-store.ts";
 import { reportOf } from "../store/recoveries.ts";
-import { Arrival } from "../store/sqlite/maintenance/damage/arrival.ts";
+import { isLogDamaged } from "../store/sqlite/maintenance/damage/arrival.ts";
 import { Findings } from "../store/sqlite/maintenance/damage/findings.ts";
 import { networkFileSystem } from "../store/sqlite/open.ts";
 import { schemaAt } from "../store/sqlite/migrate.ts";
@@ -136,6 +136,5 @@ export function schemaOf(location: StoreLocation): Inspection["schema"] {
 export async function needsMigration(location: StoreLocation): Promise<boolean> {
   const schema = schemaOf(location);
   if (location.kind !== "sqlite" || schema === null || schema.version === 0 || schema.version >= schema.known) return false;
-  const arrival = await Arrival.at(location.path, { driver: location.driver, identity: "", boot: bootId() });
-  return !arrival.isLogDamaged;
+  return !(await isLogDamaged(location.path, { driver: location.driver, identity: "", boot: bootId() }));
 }

@@ -2,6 +2,7 @@ import { existsSync, statSync } from "node:fs";
 import { type OpenCircumstances, findLogDamage, type Loss, findLoss } from "../../../../core/recovery/loss.ts";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive } from "../../../alive.ts";
+import type { NewFinding } from "../../../maintenance.ts";
 import { type DriverName, inTransaction } from "../../driver.ts";
 import { explain, fileSize, isDamage, modeLike } from "../../faults.ts";
 import { type OpenedSqlite, patiently } from "../../open.ts";
@@ -16,84 +17,62 @@ interface ArrivalOptions {
   boot: string;
 }
 
-interface Found {
+/** The files before SQLite touched them: opening replays the log as far as SQLite can read it, and closing drops the rest. */
+interface Arrival {
+  path: string;
   inode: number | null;
   hadLog: boolean;
   boot: string;
+  rebooted: boolean;
   slots: Slot[];
   /** Null: there is no log, or another process has it open and has scanned it. */
   scanned: Scanned | null;
 }
 
-/** The files before SQLite touched them: opening replays the log as far as SQLite can read it, and closing drops the rest. */
-export class Arrival {
-  readonly #path: string;
-  readonly #found: Found;
+async function lookBeforeOpening(path: string, { driver, identity, boot }: ArrivalOptions): Promise<Arrival> {
+  const inode = inodeOf(path);
+  const log = fileSize(`${path}-wal`);
+  // The witness files first, then the database: what they record was committed before.
+  const slots = readSlots(path);
+  const scanned = inode === null || log === 0 || isOpen(path, driver, identity) ? null : await scanLog(path);
+  const rebooted = boot !== "" && slots.length > 0 && slots.every(({ seen }) => seen.boot !== boot);
+  return { path, inode, hadLog: log > 0, boot, rebooted, slots, scanned };
+}
 
-  static async at(path: string, { driver, identity, boot }: ArrivalOptions): Promise<Arrival> {
-    const inode = inodeOf(path);
-    const log = fileSize(`${path}-wal`);
-    // The witness files first, then the database: what they record was committed before.
-    const slots = readSlots(path);
-    const scanned = inode === null || log === 0 || isOpen(path, driver, identity) ? null : await scanLog(path);
-    return new Arrival(path, { inode, hadLog: log > 0, boot, slots, scanned });
-  }
+function logFinding({ slots, scanned, rebooted }: Arrival): ReturnType<typeof findLogDamage> {
+  const durability = mostSeen(slots)?.durability === "process" ? "process" : "power";
+  return findLogDamage(scanned?.bad ?? null, { durability, rebooted });
+}
 
-  private constructor(path: string, found: Found) {
-    this.#path = path;
-    this.#found = found;
-  }
+function logDamage(arrival: Arrival): NewFinding | null {
+  const found = logFinding(arrival);
+  // Another file may have been put in its place while it was read.
+  return found?.severity === "damage" && inodeOf(arrival.path) === arrival.inode ? found : null;
+}
 
-  judgeLog(damage: Damage): void {
-    const found = this.#logFinding();
-    if (found !== null && this.isLogDamaged) damage.found(found);
-  }
+export async function isLogDamaged(path: string, options: ArrivalOptions): Promise<boolean> {
+  return logDamage(await lookBeforeOpening(path, options)) !== null;
+}
 
-  get isLogDamaged(): boolean {
-    // Another file may have been put in its place while it was read.
-    return this.#logFinding()?.severity === "damage" && inodeOf(this.#path) === this.#found.inode;
-  }
+function lossIn(arrival: Arrival, { db, databaseId, durability }: OpenedSqlite): Loss | null {
+  const { inode, hadLog, boot, rebooted, slots, scanned } = arrival;
+  const seen = mostSeen(slots, databaseId) ?? mostSeen(slots);
+  const log = !hadLog ? "missing" : (scanned?.bad ?? null) === null ? "there" : "cut";
+  const isExact = boot !== "" && slots.every((slot) => slot.seen.boot === boot);
+  const circumstances: OpenCircumstances = { durability, rebooted, isExact, isNew: inode === null, log };
+  const loss = findLoss(seen, { databaseId, ...knownIn(db) }, circumstances);
+  const cut = logFinding(arrival);
+  if (cut === null || cut.severity === "damage") return loss;
+  return loss !== null && loss.commitsMissing >= cut.commitsMissing ? loss : { ...cut, severity: "expected" };
+}
 
-  #logFinding(): ReturnType<typeof findLogDamage> {
-    const seen = mostSeen(this.#found.slots);
-    const durability = seen?.durability === "process" ? "process" : "power";
-    return findLogDamage(this.#found.scanned?.bad ?? null, { durability, rebooted: this.#rebooted });
-  }
-
-  lossIn({ db, databaseId, durability }: OpenedSqlite): Loss | null {
-    const seen = mostSeen(this.#found.slots, databaseId) ?? mostSeen(this.#found.slots);
-    const { inode, hadLog, boot, slots, scanned } = this.#found;
-    const log = !hadLog ? "missing" : (scanned?.bad ?? null) === null ? "there" : "cut";
-    const isExact = boot !== "" && slots.every(({ seen }) => seen.boot === boot);
-    const circumstances: OpenCircumstances = { durability, rebooted: this.#rebooted, isExact, isNew: inode === null, log };
-    const loss = findLoss(seen, { databaseId, ...knownIn(db) }, circumstances);
-    const cut = this.#logFinding();
-    if (cut === null || cut.severity === "damage") return loss;
-    return loss !== null && loss.commitsMissing >= cut.commitsMissing ? loss : { ...cut, severity: "expected" };
-  }
-
-  /** Raises the epoch, so that no fence or key of a lost commit is given out again. */
-  goBeyond({ db }: OpenedSqlite): void {
-    const seen = mostSeen(this.#found.slots);
-    if (seen === null) return;
-    inTransaction(db, () => {
-      if (knownIn(db).epoch <= seen.epoch) raiseEpoch(db, seen);
-    });
-  }
-
-  get isWitnessed(): boolean {
-    return this.#found.inode === null || this.#found.slots.length > 0;
-  }
-
-  /** The log before SQLite replayed it; null: there is none, or another process has it open. */
-  get log(): Scanned | null {
-    return this.#found.scanned;
-  }
-
-  get #rebooted(): boolean {
-    const boots = this.#found.slots.map(({ seen }) => seen.boot);
-    return this.#found.boot !== "" && boots.length > 0 && boots.every((boot) => boot !== this.#found.boot);
-  }
+/** Raises the epoch, so that no fence or key of a lost commit is given out again. */
+function goBeyond({ slots }: Arrival, { db }: OpenedSqlite): void {
+  const seen = mostSeen(slots);
+  if (seen === null) return;
+  inTransaction(db, () => {
+    if (knownIn(db).epoch <= seen.epoch) raiseEpoch(db, seen);
+  });
 }
 
 function inodeOf(path: string): number | null {
@@ -113,19 +92,20 @@ export async function arrive(
   leave: () => void,
 ): Promise<OpenedSqlite> {
   if (path === ":memory:" || options.ownThread) return open();
-  const arrival = await Arrival.at(path, { identity: "", boot: "", ...options });
-  arrival.judgeLog(damage);
-  damage.logAtOpening = arrival.log;
-  damage.isWitnessed = arrival.isWitnessed;
+  const arrival = await lookBeforeOpening(path, { identity: "", boot: "", ...options });
+  const found = logDamage(arrival);
+  if (found !== null) damage.found(found);
+  damage.logAtOpening = arrival.scanned;
+  damage.isWitnessed = arrival.inode === null || arrival.slots.length > 0;
   const opened = await open();
   if (damage.damaged !== null) return opened;
   try {
-    const loss = arrival.lossIn(opened);
+    const loss = lossIn(arrival, opened);
     if (loss !== null && options.onlyReads) damage.report(loss);
     else if (loss !== null) {
       // The finding is stored before the epoch is raised, which would hide the loss.
       damage.found(loss);
-      await patiently(opened.db, () => arrival.goBeyond(opened));
+      await patiently(opened.db, () => goBeyond(arrival, opened));
     }
     return opened;
   } catch (error) {
