@@ -125,12 +125,7 @@ export class Trash {
    */
   discard(hash: string, token: string, cutoff: number): TrashedArtifact | null {
     const artifact = { name: `${hash}.${nameFor(token)}`, hash, token };
-    try {
-      renameSync(this.#layout.fileOf(hash), this.#fileOf(artifact));
-    } catch (error) {
-      if (isAbsent(error)) return null;
-      throw error;
-    }
+    if (unlessAbsent(() => renameSync(this.#layout.fileOf(hash), this.#fileOf(artifact))) === null) return null;
     const found = statSync(this.#fileOf(artifact), { throwIfNoEntry: false });
     if (found !== undefined && isOlder(found, cutoff)) return artifact;
     this.restore(artifact);
@@ -138,14 +133,11 @@ export class Trash {
   }
 
   remove(artifact: TrashedArtifact): number | null {
-    try {
+    return unlessAbsent(() => {
       const { size } = statSync(this.#fileOf(artifact));
       rmSync(this.#fileOf(artifact));
       return size;
-    } catch (error) {
-      if (isAbsent(error)) return null;
-      throw error;
-    }
+    });
   }
 
   restore(artifact: TrashedArtifact): boolean {
@@ -155,7 +147,8 @@ export class Trash {
       linkSync(from, to);
     } catch (error) {
       if (isAbsent(error)) return false;
-      if (faultOf(error) !== "EEXIST" && !this.#move(from, to)) return false;
+      // A disk without links.
+      if (faultOf(error) !== "EEXIST" && unlessAbsent(() => renameSync(from, to)) === null) return false;
     }
     syncFolderNow(this.#layout.shelfOf(artifact.hash));
     rmSync(from, { force: true });
@@ -184,18 +177,18 @@ export class Trash {
     });
   }
 
-  #move(from: string, to: string): boolean {
-    try {
-      renameSync(from, to);
-      return true;
-    } catch (error) {
-      if (isAbsent(error)) return false;
-      throw error;
-    }
-  }
-
   #fileOf({ name }: TrashedArtifact): string {
     return join(this.#layout.trash, name);
+  }
+}
+
+/** Null: the file is not there. */
+function unlessAbsent<T>(run: () => T): T | null {
+  try {
+    return run();
+  } catch (error) {
+    if (isAbsent(error)) return null;
+    throw error;
   }
 }
 

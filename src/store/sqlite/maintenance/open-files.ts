@@ -6,12 +6,8 @@ interface OpenFile {
   fd: number;
   id: string;
   isReadWrite: boolean;
-  locks: LockedBytes[];
-}
-
-interface LockedBytes {
-  from: number;
-  to: number;
+  /** The bytes that are locked, from one to another. */
+  locks: { from: number; to: number }[];
 }
 
 /** Identifies a file on this host; null on a file system without inode numbers. */
@@ -59,11 +55,6 @@ function infoOf(fd: number): Pick<OpenFile, "isReadWrite" | "locks"> {
 const ACCESS_MODE = 0o3;
 const READ_WRITE = 0o2;
 
-interface WatchedLock {
-  path: string;
-  byte: number;
-}
-
 /** SQLite locks these bytes: of a database in WAL mode, of its `-shm` file, and in a write transaction. */
 export const SHARED_BYTE = 0x4000_0002;
 export const SHM_BYTE = 128;
@@ -76,7 +67,7 @@ export const RESERVED_BYTE = 0x4000_0001;
 export class OwnLocks {
   readonly #held: { path: string; byte: number; id: string; fd: number }[] = [];
 
-  constructor(wanted: readonly WatchedLock[]) {
+  constructor(wanted: readonly { path: string; byte: number }[]) {
     const files = openFiles() ?? [];
     for (const { path, byte } of wanted) {
       const stat = statSync(path, { throwIfNoEntry: false });
