@@ -163,6 +163,39 @@ test("a thousand open streams are served, one more is refused, and jobs are stil
   await Promise.all(streams.map(({ body }) => body?.cancel()));
 });
 
+test("a client that does not read its stream is disconnected, and one that reads gets every event", async (t) => {
+  const { hf } = await site(t);
+  const answer = handler(hf, { authorize: () => ({ role: "read" }) });
+  const [slow, quick] = await Promise.all([1, 2].map(() => answer(new Request("http://localhost/api/v1/events/stream"))));
+  const talk = job<number>({ name: "talk", queue: { name: "talk", events: true }, run: () => null });
+  const sent = 5_000;
+  const enqueued = hf.enqueueMany(
+    talk,
+    Array.from({ length: sent }, (_, i) => i),
+  );
+  let read = 0;
+  for await (const chunk of (quick?.body ?? []) as AsyncIterable<Uint8Array>) {
+    read += new TextDecoder().decode(chunk).split("\n\n").filter(isEvent).length;
+    if (read === sent) break;
+  }
+  await enqueued;
+  // Its body has ended: that of an open stream would not.
+  const buffered = ((await slow?.text()) ?? "").split("\n\n").filter(isEvent).length;
+  assert.ok(buffered <= 1_000, `${buffered} were buffered`);
+});
+
+const isEvent = (text: string) => text.startsWith("id: ");
+
+test("a client that sends its request bit by bit holds up no other", async (t) => {
+  const one = await site(t);
+  const { hostname, port } = new URL(one.address);
+  const slow = Array.from({ length: 200 }, () => connect(Number(port), hostname));
+  t.after(() => slow.forEach((socket) => socket.destroy()));
+  await Promise.all(slow.map((socket) => once(socket, "connect")));
+  for (const socket of slow) socket.write("POST /api/v1/jobs HTTP/1.1\r\nHost: ");
+  assert.equal((await one.fetch("api/v1/queues")).status, 200);
+});
+
 test("HEAD of a stream opens none", async (t) => {
   const one = await site(t);
   for (const path of ["api/v1/changes", "api/v1/events/stream"])
