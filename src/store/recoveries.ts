@@ -73,7 +73,7 @@ export interface OwnReport {
   ending: ReportEnding | null;
 }
 
-export interface ReportEnding extends Findings {
+interface ReportEnding extends Findings {
   jobsPending: number;
   /** The operator who asked for the recovery; default: the janitor. */
   asked?: string;
@@ -103,7 +103,7 @@ export interface ReclaimTotals {
   log: { at: number; cause: string; entries: number; quarantined: number; failed: number; locks: number }[];
 }
 
-export type RecoveryTotals = ReclaimTotals & { reports: ReportTotals };
+type RecoveryTotals = ReclaimTotals & { reports: ReportTotals };
 
 export interface RecoveryHistory {
   reports: StoredReport[];
