@@ -1,3 +1,4 @@
+import { backUpBeforeMigration } from "./maintenance/backup/backups.ts";
 import { randomUUID } from "node:crypto";
 import {
   accessSync,
@@ -106,7 +107,6 @@ export async function openSqlite(path: string, options: OpenSqliteOptions): Prom
 async function backUp(db: Connection, path: string, { driver, now }: OpenSqliteOptions): Promise<void> {
   const version = await patiently(db, () => versionOf(db));
   if (version === 0 || version >= schemaVersion() || (await patiently(db, () => isUnfinished(db)))) return;
-  const { backUpBeforeMigration } = await import("./maintenance/backup/backups.ts");
   await backUpBeforeMigration(db, { path, driver, now });
 }
 
