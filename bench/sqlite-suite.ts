@@ -3,7 +3,6 @@ import { builds } from "./builds.ts";
 import { claimCost } from "./claim-cost.ts";
 import { definitions } from "./definitions.ts";
 import { events } from "./events.ts";
-import { http } from "./http.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
 import { limits } from "./limits.ts";
@@ -31,7 +30,8 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     limits: () => limits({ fresh: onFile, durability: "process" }, many, rounds),
     latency,
     idle,
-    http,
+    // Loaded on use: its modules would count in the heap of the others.
+    http: async () => (await import("./http.ts")).http(),
     reclaim,
     recovery: () => recovery(quick),
     memory: () => memory(many),
