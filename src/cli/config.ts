@@ -5,9 +5,9 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import { refuseUnknown } from "../core/text/options.ts";
 import { type Config, OPEN_OPTIONS, type OpenOptions } from "../engine/open-options.ts";
-import { errorPlace, lacksHoldfast } from "./modules.ts";
+import { errorPlace, isModuleInCommonJs, lacksHoldfast, MODULE_HINT } from "./modules.ts";
 
-export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.js", "holdfast.config.mjs"] as const;
+export const CONFIG_FILES = ["holdfast.config.ts", "holdfast.config.mts", "holdfast.config.js", "holdfast.config.mjs"] as const;
 
 interface Settings {
   file: string;
@@ -89,7 +89,11 @@ async function load(file: string): Promise<unknown> {
     const why = error instanceof Error ? error.message : String(error);
     throw invalid(
       `${errorPlace(error, file)} does not load: ${why}`,
-      lacksHoldfast(why) ? "Run `npm install holdfast` in its folder." : `Correct it; \`node ${file}\` shows where it fails.`,
+      isModuleInCommonJs(error, path)
+        ? MODULE_HINT
+        : lacksHoldfast(why)
+          ? "Run `npm install holdfast` in its folder."
+          : `Correct it; \`node ${file}\` shows where it fails.`,
       error,
     );
   }

@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
-import { basename, relative, resolve } from "node:path";
+import { basename, dirname, join, relative, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
@@ -46,6 +46,7 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
       `${place} cannot be run as it is: ${why}`,
       "Node only strips types: avoid enums, namespaces and parameter properties, or compile the file first.",
     );
+  if (isModuleInCommonJs(error, resolve(file))) return invalid(`${place} does not load: ${why}`, MODULE_HINT);
   if (isSyntaxError(error)) return invalid(`${place} has a syntax error: ${why}`, "Correct that line.");
   if (typeof code === "string" && typeof hint === "string")
     return new HoldfastError(code, `${place} does not load: ${why}`, hint, { cause: error });
@@ -53,6 +54,32 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
     `${place} does not load: ${why}`,
     lacksHoldfast(why) ? "Run `npm install holdfast` in its folder." : `Correct it; \`node ${file}\` shows where it fails.`,
   );
+}
+
+export const MODULE_HINT = 'Set "type": "module" in package.json, or name the file .mts: here "type" is "commonjs".';
+
+/** Whether Node has read an ES module as CommonJS. `npm init` writes `"type": "commonjs"`. */
+export function isModuleInCommonJs(error: unknown, path: string): boolean {
+  if (!(error instanceof SyntaxError) || !/\.[jt]s$/.test(path) || packageTypeAt(dirname(path)) !== "commonjs") return false;
+  return /^(Cannot use import statement|Cannot use 'import\.meta'|Unexpected token 'export'|await is only valid)/.test(
+    error.message,
+  );
+}
+
+/** `type` of the nearest package.json, by which Node chooses between CommonJS and ES modules. */
+export function packageTypeAt(folder: string): unknown {
+  const file = join(folder, "package.json");
+  if (existsSync(file)) return readPackage(file).type;
+  const parent = dirname(folder);
+  return parent === folder ? undefined : packageTypeAt(parent);
+}
+
+function readPackage(file: string): { type?: unknown } {
+  try {
+    return (JSON.parse(readFileSync(file, "utf8")) ?? {}) as { type?: unknown };
+  } catch {
+    return {};
+  }
 }
 
 export function lacksHoldfast(why: string): boolean {

@@ -222,7 +222,7 @@ suite("init", () => {
     const { cwd, start, json } = await project(t, {});
     const { code, stdout } = await start(["init"]).ended;
     assert.equal(code, 0);
-    assert.match(stdout, /^wrote jobs\.ts\nwrote holdfast\.config\.ts\n\nNext:\n {2}holdfast enqueue hello/);
+    assert.match(stdout, /^wrote jobs\.ts\nwrote holdfast\.config\.ts\n\nNext:\n {2}npx holdfast enqueue hello/);
     // What it says, word for word, but for the shell.
     const [, name = "", input = ""] = /holdfast enqueue (\w+) '(.*)'/.exec(stdout) ?? [];
     const { id } = await json<{ id: string }>(["enqueue", name, input]);
@@ -236,6 +236,32 @@ suite("init", () => {
     const elsewhere = await mkdtemp(join(place.folder, "bare-"));
     const bare = await new Running(["init", "--json"], { cwd: elsewhere }).ended;
     assert.equal((JSON.parse(bare.stdout) as { next: string[] }).next[0], "npm install holdfast", "where it is not installed");
+  });
+
+  test("writes .mts files in a CommonJS package, and they run", async (t) => {
+    const { start, json } = await project(t, { "package.json": '{ "type": "commonjs" }' });
+    const { created } = await json<{ created: string[] }>(["init"]);
+    assert.deepEqual(created, ["jobs.mts", "holdfast.config.mts"]);
+    await json(["enqueue", "hello", '{"name":"Anna"}']);
+    const worker = start(["work"]);
+    await worker.said("hello Anna");
+    worker.child.kill("SIGTERM");
+    assert.equal((await worker.ended).code, 0);
+  });
+
+  test("a .ts module in a CommonJS package does not load, and the hint names both ways out", async (t) => {
+    const { json } = await project(t, {
+      "package.json": '{ "type": "commonjs" }',
+      "jobs.ts": 'import { job } from "holdfast";\nexport const hello = job({ name: "hello", run: () => {} });',
+      "own.config.ts": "export default { modules: [] };",
+    });
+    for (const args of [
+      ["work", "jobs.ts"],
+      ["status", "--config", "own.config.ts"],
+    ]) {
+      const { error } = await json<JsonError>(args, 2);
+      assert.match(error.hint, /^Set "type": "module" in package\.json, or name the file \.mts/, args.join(" "));
+    }
   });
 
   test("overwrites nothing, and a second time it does nothing", async (t) => {

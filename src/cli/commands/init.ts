@@ -4,6 +4,7 @@ import { createRequire } from "node:module";
 import { dirname, join, resolve } from "node:path";
 import type { Command } from "commander";
 import { CONFIG_FILES, namedConfig } from "../config.ts";
+import { packageTypeAt } from "../modules.ts";
 import { answer } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
 import { addCommand } from "../verb.ts";
@@ -22,17 +23,19 @@ export const hello = job<{ name: string }, string>({
 });
 `;
 
-const CONFIG = `import type { Config } from ${PACKAGE};
+const configOf = (jobs: string): string => `import type { Config } from ${PACKAGE};
 
 export default {
   // db: "work.db", // --db and HOLDFAST_DB come before it; default .holdfast/work.db
-  modules: ["./jobs.ts"], // what \`holdfast work\` runs, and \`holdfast enqueue\` checks inputs with
+  modules: ["./${jobs}"], // what \`holdfast work\` runs, and \`holdfast enqueue\` checks inputs with
 } satisfies Config;
 `;
 
 export function initCommand(parent: Command): void {
   addCommand(parent, "init", {
-    description: "Write holdfast.config.ts and a file with a first job. Existing files are not changed.",
+    description:
+      "Write holdfast.config.ts and a file with a first job; .mts files in a CommonJS package. Existing files are not " +
+      "changed.",
     examples: ["holdfast init"],
   }).action(async (_options: object, command: Command) => {
     const { created, kept } = await write(namedConfig(command));
@@ -53,10 +56,13 @@ export function initCommand(parent: Command): void {
 async function write(named: string | undefined): Promise<{ created: string[]; kept: string[] }> {
   const there = named ?? CONFIG_FILES.find((name) => existsSync(name));
   if (there !== undefined && existsSync(there)) return { created: [], kept: [there] };
-  const config = named ?? CONFIG_FILES[0];
+  // In a CommonJS package, Node reads only .mts files as ES modules.
+  const type = packageTypeAt(dirname(resolve(named ?? ".", "x"))) === "commonjs" ? ".mts" : ".ts";
+  const config = named ?? `holdfast.config${type}`;
+  const jobs = `jobs${type}`;
   const files: [string, string][] = [
-    [join(dirname(config), "jobs.ts"), JOBS],
-    [config, CONFIG],
+    [join(dirname(config), jobs), JOBS],
+    [config, configOf(jobs)],
   ];
   const created: string[] = [];
   for (const [file, text] of files) if (await writeNew(file, text)) created.push(file);
@@ -74,12 +80,12 @@ async function writeNew(file: string, text: string): Promise<boolean> {
 }
 
 function steps(created: readonly string[]): string[] {
-  const hasHello = created.some((file) => file.endsWith("jobs.ts"));
+  const hasHello = created.some((file) => /jobs\.m?ts$/.test(file));
   return [
     ...(isInstalled() ? [] : ["npm install holdfast"]),
-    hasHello ? `holdfast enqueue hello '{"name":"Anna"}'` : 'holdfast enqueue NAME \'{"some":"input"}\'',
-    "holdfast work",
-    "holdfast status",
+    hasHello ? `npx holdfast enqueue hello '{"name":"Anna"}'` : 'npx holdfast enqueue NAME \'{"some":"input"}\'',
+    "npx holdfast work",
+    "npx holdfast status",
   ];
 }
 
