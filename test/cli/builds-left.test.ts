@@ -39,7 +39,10 @@ test("after its orchestrator was killed, a build is not listed as ACTIVE without
   await run.ended;
   const { stdout } = await place.run(["builds"]);
   const [, id] = /^(b\w+) +docs +ACTIVE /m.exec(stdout) as unknown as [string, string];
-  assert.match(stdout, new RegExp(`\\n${id} is ACTIVE, but its orchestrator is dead: holdfast builds resume ${id}\\n`));
+  assert.match(
+    stdout,
+    new RegExp(`\\n${id} is ACTIVE, but its orchestrator is dead: holdfast builds resume ${id} --file FILE\\n`),
+  );
   assert.match((await place.run(["builds", "show", id])).stdout, /\norchestrator +pid \d+ on .*: the process is dead\n/);
   const { items } = await place.json<{ items: (Build & { orchestrator?: string })[] }>(["builds"]);
   assert.deepEqual([items[0]?.state, items[0]?.orchestrator], ["ACTIVE", "dead"]);

@@ -43,7 +43,7 @@ test("a failed target is named, its siblings are done, and the exit code is 1", 
   const { code, stdout } = await place.run(["run", DOCS]);
   assert.equal(code, 1);
   assert.match(stdout, /\nFAILED docs build b\w+ · targets failed/);
-  assert.match(stdout, /\nfailed summarise docs\/d\.md: this one is bad\nholdfast run \S+ tries what failed once more/);
+  assert.match(stdout, /\nfailed summarise docs\/d\.md: this one is bad\nholdfast run \S+ runs the failed targets again/);
   await writeDoc(place, "d", "dora");
 });
 
@@ -71,11 +71,11 @@ test("of two at once one runs, and the other exits 4 and names who does", async 
   assert.match(held.stderr, new RegExp(`is run by pid ${first.child.pid} .*, which lives`));
 
   first.child.kill("SIGINT");
-  await first.said("Stopping: what runs may finish");
+  await first.said("Stopping: running attempts have 10s to finish");
   await openGate(place);
   const { code, stdout } = await first.ended;
   assert.equal(code, 130);
-  assert.match(stdout, /\nstopped docs build b\w+ · stopped .*[^]*continues it\.\n$/);
+  assert.match(stdout, /\nstopped docs build b\w+ · stopped .*[^]*continues the build\.\n$/);
 });
 
 test("after Ctrl-C the next run resumes the build to its end, and nothing is paid twice", async () => {

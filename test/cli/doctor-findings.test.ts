@@ -72,9 +72,9 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     alter(place.db, `update holdfast_jobs set expires_at = ${before} where id = 'run-0'`);
     alter(place.db, `update holdfast_jobs set started_at = ${before} where id = 'run-1'; delete from holdfast_waits`);
     const stuck = await found(place, "jobs", 1);
-    finds(stuck[0], ["error", /Job waits waits, and nothing is known/, /^holdfast jobs cancel waits$/]);
-    finds(stuck[1], ["warning", /Job run-0 is stuck: its lease ran out 1d/, /^holdfast recover --expired-for 1m$/]);
-    finds(stuck[2], ["warning", /Job run-1 is stuck: it is past its timeout/, /^holdfast recover --expired-for 1m$/]);
+    finds(stuck[0], ["error", /Job waits waits, and nothing is known/, /^holdfast jobs cancel waits --db \S+$/]);
+    finds(stuck[1], ["warning", /Job run-0 is stuck: its lease ran out 1d/, /^holdfast recover --expired-for 1m --db \S+$/]);
+    finds(stuck[2], ["warning", /Job run-1 is stuck: it is past its timeout/, /^holdfast recover --expired-for 1m --db \S+$/]);
   });
 
   test("artifacts that are missing, and artifacts without a reference", async (t) => {
@@ -95,7 +95,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     utimesSync(orphan, new Date(Date.now() - 2 * DAY), new Date(Date.now() - 2 * DAY));
     const seen = await found(place, "artifacts", 1);
     finds(seen[0], ["error", new RegExp(kept.replace("/", "")), /--with-artifacts/]);
-    finds(seen[1], ["note", /1 of 1 artifacts are referenced by nothing/, /^holdfast artifacts sweep$/]);
+    finds(seen[1], ["note", /1 of 1 artifacts are referenced by nothing/, /^holdfast artifacts sweep --db \S+$/]);
   });
 
   test("an audit that was edited: damage, and exit code 5", async (t) => {
@@ -114,7 +114,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     for (const { sql } of triggers) db.exec(String(sql));
     db.close();
     const [audit] = await found(place, "audit", 5);
-    finds(audit, ["damage", /The audit is not as it was written/, /^holdfast audit verify$/]);
+    finds(audit, ["damage", /The audit is not as it was written/, /^holdfast audit verify --db \S+$/]);
   });
 
   test("a backup that has grown old", async (t) => {
@@ -124,7 +124,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     const manifest = JSON.parse(readFileSync(`${path}.json`, "utf8")) as { takenAt: number };
     writeFileSync(`${path}.json`, JSON.stringify({ ...manifest, takenAt: manifest.takenAt - 9 * DAY }));
     const [old] = await found(place, "backups", 0);
-    finds(old, ["warning", /The newest backup is 9d/, /^holdfast backup$/]);
+    finds(old, ["warning", /The newest backup is 9d/, /^holdfast backup --db \S+$/]);
   });
 
   test("a journal whose files cannot be written", async (t) => {
@@ -232,7 +232,11 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
     assert.match(loss?.mend ?? "", /^holdfast recover --last/);
     await place.run(["recover", "--db", scene.path]);
     const [report] = await found(place, "recovery", 1, scene.path);
-    finds(report, ["error", /After a crash something was found to be wrong/, /^holdfast recover --last, then --acknowledge$/]);
+    finds(report, [
+      "error",
+      /After a crash something was found to be wrong/,
+      /^holdfast recover --last --db \S+ && holdfast recover --acknowledge --db \S+$/,
+    ]);
   });
 
   test("a row that is not what was written, when it was met: a warning, and where it is", async (t) => {
@@ -247,7 +251,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
       await (await hf.claim(note, { worker: "anna" }))?.succeed();
     }
     const [row] = await found(place, "damage", 0);
-    finds(row, ["warning", /Job row-0 is damaged/, /^holdfast quarantine list$/]);
+    finds(row, ["warning", /Job row-0 is damaged/, /^holdfast quarantine list --db \S+$/]);
   });
 
   test("a log that a reader pins, with the reader's name", { skip: process.platform !== "linux" }, async (t) => {
@@ -273,7 +277,7 @@ describe("holdfast doctor finds", { concurrency: 2 }, () => {
       await hf.transaction(({ db }) => db.exec("delete from big"));
     }
     const [unused] = await found(place, "disk", 0);
-    finds(unused, ["note", /MB are unused/, /holdfast backup, then holdfast restore/]);
+    finds(unused, ["note", /MB are unused/, /holdfast backup, holdfast restore BACKUP/]);
     const { path } = await place.json<{ path: string }>(["backup"]);
     await place.json(["restore", path]);
     assert.deepEqual(await found(place, "disk", 0), []);

@@ -61,8 +61,8 @@ const build = (state: BuildState): Build => ({
 
 test("the table of builds fits 80 columns, with every state and a long name", () => {
   const items = BUILD_STATES.map(build);
-  const lines = buildTable({ items }, 86_400_000 * 400, 80).split("\n");
+  const lines = buildTable({ items }, 86_400_000 * 400, String, 80).split("\n");
   for (const line of lines) assert.ok(widthOf(line) <= 80, line);
   assert.ok(lines[0]?.includes("STATE") && lines[0].includes("SPENT"));
-  assert.match(buildTable({ items }, 0, Number.POSITIVE_INFINITY), /REASON\n/);
+  assert.match(buildTable({ items }, 0, String, Number.POSITIVE_INFINITY), /REASON\n/);
 });

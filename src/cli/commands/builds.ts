@@ -32,9 +32,9 @@ export function buildsCommand(parent: Command): void {
   addToken(builds);
   addEnd(builds, {
     name: "refuse",
-    summary: "refuse a paused build a larger budget",
+    summary: "end a paused build instead of raising its budget",
     description:
-      "Refuse a paused build any more budget. It ends FAILED, and its " +
+      "End a paused build instead of raising its budget. The build ends FAILED, and its " +
       "token is no longer valid. The next build reuses its results.",
     reason: "too expensive",
     done: "Refused",
@@ -62,9 +62,9 @@ function addList(builds: Command): void {
     .option("--pipeline <name>", "only builds of this pipeline")
     .addOption(new Option("--state <state>", "only builds in this state").choices(BUILD_STATES));
   addPageOptions(list).action(
-    onDatabase(async ({ hf, operator }, options: Parameters<Holdfast["builds"]["list"]>[0]) => {
+    onDatabase(async ({ hf, operator, command }, options: Parameters<Holdfast["builds"]["list"]>[0]) => {
       const page = withDeadOrchestrators(await hf.builds.list(options), await operator.openBuilds());
-      return [page, () => buildTable(page, operator.now())];
+      return [page, () => buildTable(page, operator.now(), (id) => adviceOf(`holdfast builds resume ${id}`, command))];
     }),
   );
 }
@@ -76,12 +76,17 @@ function withDeadOrchestrators(page: Page<Build>, open: readonly OpenBuild[]): P
   return { ...page, items: page.items.map((build) => (dead.has(build.id) ? { ...build, orchestrator: "dead" } : build)) };
 }
 
-export function buildTable({ items, next }: Page<ListedBuild>, now: number, room = terminalWidth()): string {
+export function buildTable(
+  { items, next }: Page<ListedBuild>,
+  now: number,
+  resumeOf: (id: string) => string,
+  room = terminalWidth(),
+): string {
   if (items.length === 0) return paint("dim", "No builds.");
   const more = next === undefined ? "" : `\n${paint("dim", `more: --after ${next}`)}`;
   const dead = items
     .filter(({ orchestrator }) => orchestrator === "dead")
-    .map(({ id }) => `\n${paint("red", `${id} is ACTIVE, but its orchestrator is dead: holdfast builds resume ${id}`)}`);
+    .map(({ id }) => `\n${paint("red", `${id} is ACTIVE, but its orchestrator is dead: ${resumeOf(id)}`)}`);
   return table(buildColumns(now), items, room) + dead.join("") + more;
 }
 

@@ -17,6 +17,7 @@ import { version } from "../program.ts";
 import { answer } from "../render/output.ts";
 import { oneLine, paint, type Style } from "../render/table.ts";
 import { addCommand } from "../verb.ts";
+import { adviceOf } from "./status.ts";
 
 export function doctorCommand(parent: Command): void {
   addCommand(parent, "doctor", {
@@ -79,7 +80,10 @@ async function examineAll(command: Command, opened: Holdfast | HoldfastError | n
     backups: definedOnly({ folder, every: every === undefined ? undefined : toMillis(every, "backups.every") }),
     now: Date.now(),
   });
-  for (const one of examination.found) if (one.mend === RECOVER_COMMAND) one.mend = recoverAdvice(command);
+  for (const one of examination.found) {
+    if (one.mend === RECOVER_COMMAND) one.mend = recoverAdvice(command);
+    else if (one.mend !== null) one.mend = adviceOf(one.mend, command);
+  }
   // The examination may have found the damage that prevented opening.
   const isSaid = examination.found.some(({ grade }) => grade === "damage");
   const unopened =

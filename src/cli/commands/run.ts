@@ -202,7 +202,7 @@ async function orchestrate(parts: RunParts, begin: (wanted: WantedBuild) => Prom
     const row = await operator.build(build.id);
     if (build.state !== "BUDGET_PAUSE") {
       display.end(build, () =>
-        `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, wanted.again))}`.trimEnd(),
+        `${buildSummary(build, operator.now())}\n${paint("dim", nextStep(build, { again: wanted.again, same: sameDatabase(command) }))}`.trimEnd(),
       );
       return exitCode(build, interrupts.signal.aborted);
     }
@@ -247,7 +247,10 @@ async function followBuild(
   workers.start();
   const stopping = (): void => {
     display.say(
-      paint("yellow", "Stopping: what runs may finish within 10s, the rest is left for the next run. Again to exit at once."),
+      paint(
+        "yellow",
+        "Stopping: running attempts have 10s to finish; the next run does the rest. A second Ctrl-C exits at once.",
+      ),
     );
     void workers.end();
   };

@@ -255,14 +255,14 @@ function errorsOf({ errors, stages }: Build): string {
   return lines.join("\n");
 }
 
-export function nextStep({ id, state }: Pick<Build, "id" | "state">, again: string): string {
+export function nextStep({ id, state }: Pick<Build, "id" | "state">, { again, same }: { again: string; same: string }): string {
   switch (state as BuildState) {
     case "SUCCESS":
-      return `holdfast builds export ${id} DIR writes what it has made.`;
+      return `holdfast builds export ${id} DIR${same} writes the results into a folder.`;
     case "FAILED":
-      return `${again} tries what failed once more; what succeeded is reused.`;
+      return `${again} runs the failed targets again, and reuses the other results.`;
     case "CRASHED":
-      return `${again} continues it.`;
+      return `${again} continues the build.`;
     default:
       return "";
   }

@@ -125,7 +125,14 @@ function ofDisk({ disk, file, size, schema }: Inspection): Diagnosis[] {
   }
   if (size !== null && size.unused > MIN_FREE_BYTES && size.unused > size.bytes / 2) {
     const message = `${bytesText(size.unused)} of ${bytesText(size.bytes)} are unused.`;
-    found.push(diagnosis("note", "disk", message, "holdfast backup, then holdfast restore of it, makes it small"));
+    found.push(
+      diagnosis(
+        "note",
+        "disk",
+        message,
+        "back up and restore the database to make the file small: holdfast backup, holdfast restore BACKUP",
+      ),
+    );
   }
   if (schema !== null && schema.version !== schema.known) {
     const message = `The schema is version ${schema.version}, and this Holdfast writes ${schema.known}.`;
@@ -202,7 +209,9 @@ function ofArtifacts({ artifacts }: Inspection): Diagnosis[] {
   if (first !== undefined) {
     const others = artifacts.missing.length === 1 ? "" : ` and ${artifacts.missing.length - 1} more`;
     const message = `Artifacts that something refers to are missing: ${first}${others}.`;
-    found.push(diagnosis("error", "artifacts", message, "holdfast restore a backup that was made --with-artifacts"));
+    found.push(
+      diagnosis("error", "artifacts", message, "restore a backup that was made with --with-artifacts: holdfast restore BACKUP"),
+    );
   }
   if (artifacts.orphaned > 0) {
     const message = `${artifacts.orphaned} of ${artifacts.there} artifacts are referenced by nothing.`;
@@ -260,7 +269,7 @@ function ofReports({ reports, now }: Inspection): Diagnosis[] {
       return diagnosis("note", "recovery", `A recovery is under way for ${durationText(now - begunAt)}.`, null);
     }
     const message = `After a crash something was found to be wrong: ${errors[0] ?? ""}`;
-    return diagnosis("error", "recovery", message, "holdfast recover --last, then --acknowledge");
+    return diagnosis("error", "recovery", message, "holdfast recover --last && holdfast recover --acknowledge");
   });
 }
 
