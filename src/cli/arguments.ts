@@ -94,7 +94,11 @@ export function addChoiceOptions(command: Command): Command {
   return command
     .option("--max-failures <number>", "failed targets after which nothing new starts (default: the pipeline's)", atLeastZero)
     .option("--rerun <stage>", "run this stage again; may be repeated", collect<string>)
-    .option("--only <target>", "only this target or glob, or up to this stage; may be repeated", collect<string>);
+    .option(
+      "--only <target>",
+      "build only this target (an id or a glob), or stop after this stage; may be repeated",
+      collect<string>,
+    );
 }
 
 export function buildOptions({ concurrency, maxFailures, rerun, only, budget }: Partial<RunOptions>): BuildOptions {

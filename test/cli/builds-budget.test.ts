@@ -25,7 +25,7 @@ test("a build that would cost more than its budget pauses: exit code 3, and what
   );
   assert.match(
     stdout,
-    /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. All that is left is estimated to bring it to \$0\.40\./,
+    /is paused at its budget: \$0\.20 of \$0\.20 spent, and the next work item is estimated at \$0\.10\. The finished build is estimated to cost \$0\.40\./,
   );
   assert.match(
     stdout,
@@ -140,7 +140,7 @@ test("a paused build can be refused more money, and ends FAILED", async () => {
 test("a pause of a build with --rerun says what is needed to finish", async () => {
   const plan = await place.json<{ estimate: { usd: number } }>(["plan", DOCS, "--rerun", "summarise"]);
   const { stdout } = await place.run(["run", DOCS, "--rerun", "summarise", "--budget", "0.1"]);
-  assert.ok(stdout.includes(`estimated to bring it to $${plan.estimate.usd.toFixed(2)}.`), stdout);
+  assert.ok(stdout.includes(`estimated to cost $${plan.estimate.usd.toFixed(2)}.`), stdout);
   const { id } = await newest(place);
   await place.run(["builds", "abandon", id, "--reason", "seen"]);
 });

@@ -83,7 +83,7 @@ test("a failed claim is tried again when it was said, or not at all; a released 
 
   const second = await take("two");
   const later = await place.run(["settle", second.claim, "--fail", "the site is down", "--delay", "10m"]);
-  assert.equal(later.stdout, `Job ${id} failed. It is tried again in 10m.\n`);
+  assert.equal(later.stdout, `The attempt failed. Job ${id} runs again in 10m.\n`);
   const waiting = await hf.jobs.get(id);
   assert.deepEqual([waiting?.state, waiting?.error], ["pending", { name: "Error", message: "the site is down" }]);
 
@@ -163,7 +163,7 @@ test("renew --keep holds a job beyond its lease, and lets go when its input ends
   const { id } = await hf.enqueue(named("ten"), 1);
   const { claim } = await take("ten", "--lease", "3s");
   const keeping = place.start(["renew", claim, "--lease", "3s", "--keep"], { input: null });
-  await keeping.said("is held for 3s");
+  await keeping.said("has a lease of 3s");
   // A waiting claim looks again when the lease would have ended, and would take the job then.
   assert.equal((await place.run(["claim", "ten", "--worker", "bert", "--wait", "3500ms"])).code, 1);
   keeping.child.stdin?.end();
@@ -172,7 +172,7 @@ test("renew --keep holds a job beyond its lease, and lets go when its input ends
   assert.equal(next.job.id, id);
 
   const other = place.start(["renew", next.claim, "--lease", "1s", "--keep"], { input: null });
-  await other.said("is held for 1s");
+  await other.said("has a lease of 1s");
   await hf.jobs.cancel(id);
   const { code, stderr } = await other.ended;
   assert.equal(code, 1);

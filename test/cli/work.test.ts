@@ -22,7 +22,7 @@ test("work runs every job that a module exports with a handler, and the first si
     hf.enqueue(named("echo"), { text: "good morning" }),
     hf.enqueue(job({ name: "double", queue: "sums", run: () => {} }), 4),
   ]);
-  await worker.said("4 at once");
+  await worker.said("4 jobs at once");
   const [echo, double] = await Promise.all(ids.map((one) => hf.jobs.wait(one)));
   assert.deepEqual([echo?.state, echo?.output], ["succeeded", { text: "good morning" }]);
   assert.deepEqual([double?.state, double?.output], ["succeeded", 8]);
@@ -37,7 +37,7 @@ test("work runs every job that a module exports with a handler, and the first si
   assert.equal(code, 0, stderr);
   assert.match(
     stdout,
-    /^Working on .*work\.db: echo, double, hang, deaf \(pid \d+, 4 at once\)\nStopping: .* 10s .*\nStopped\.\n$/,
+    /^Working on .*work\.db: echo, double, hang, deaf \(pid \d+, at most 4 jobs at once\)\nStopping: .* 10s .*\nStopped\.\n$/,
   );
   assert.match(stderr, /info echo says good morning/);
 });

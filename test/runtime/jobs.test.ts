@@ -86,7 +86,7 @@ suite("get, list and counts", () => {
     assert.deepEqual(await hf.jobs.explain(ids[5] as string), {
       state: "pending",
       reason: "limit",
-      message: 'Waits for limit "acme" (5/m); the next slot is free in 12 s.',
+      message: 'Waits for the limit of key "acme" (5/m); the next slot is free in 12 s.',
       until: clock.now() + 12_000,
       limit: { key: "acme", used: 5, max: 5 },
     });

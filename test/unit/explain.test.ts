@@ -47,7 +47,16 @@ const CASES: Case[] = [
   {
     name: "a running job",
     job: { state: "running", attempt: 2, startedAt: NOW - 5_000, worker: "here:7", leaseExpiresAt: NOW + 9_000 },
-    is: { reason: "running", message: "Attempt 2 runs for 5 s on worker here:7.", until: NOW + 9_000 },
+    is: { reason: "running", message: "Attempt 2 has run for 5 s on worker here:7.", until: NOW + 9_000 },
+  },
+  {
+    name: "a running job whose lease has expired",
+    job: { state: "running", attempt: 1, startedAt: NOW - 5_000, worker: "here:7", leaseExpiresAt: NOW - 1_000 },
+    is: {
+      reason: "running",
+      message: "Attempt 1 has run for 5 s on worker here:7. Its lease has expired; the next worker or claim reclaims the job.",
+      until: NOW - 1_000,
+    },
   },
   {
     name: "a job that succeeded",
@@ -83,7 +92,7 @@ const CASES: Case[] = [
     facts: { gate: "limit", limits: [limit({ rate: RATE }, { bucket: NOW + 60_000 })] },
     is: {
       reason: "limit",
-      message: 'Waits for limit "acme" (5/m); the next slot is free in 12 s.',
+      message: 'Waits for the limit of key "acme" (5/m); the next slot is free in 12 s.',
       until: NOW + 12_000,
       limit: { key: "acme", used: 5, max: 5 },
     },
@@ -93,7 +102,7 @@ const CASES: Case[] = [
     facts: { gate: "limit", limits: [limit({ concurrency: 2 }, { running: 2 })] },
     is: {
       reason: "limit",
-      message: 'Waits for limit "acme" (2 at once); 2 jobs run.',
+      message: 'Waits for the limit of key "acme" (2 at once); 2 jobs run.',
       limit: { key: "acme", used: 2, max: 2 },
     },
   },
@@ -102,7 +111,7 @@ const CASES: Case[] = [
     facts: { gate: "limit", limits: [limit({ concurrency: 2, rate: RATE }, { running: 1 })] },
     is: {
       reason: "limit",
-      message: 'Waits for limit "acme" (2 at once); other jobs come first.',
+      message: 'Waits for the limit of key "acme" (2 at once); other jobs come first.',
       limit: { key: "acme", used: 1, max: 2 },
     },
   },

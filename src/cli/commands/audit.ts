@@ -26,7 +26,7 @@ export function auditCommand(parent: Command): void {
       onDatabase(async ({ operator, command }, { subject, limit }: { subject?: string; limit: number }) => {
         const entries = await operator.auditEntries({ after: 0, limit, last: true, ...definedOnly({ subject }) });
         writeLines(
-          isJson(command) ? entries.map((entry) => JSON.stringify(entry)) : [tableOr("Nothing was done.", COLUMNS, entries)],
+          isJson(command) ? entries.map((entry) => JSON.stringify(entry)) : [tableOr("No audit entries.", COLUMNS, entries)],
         );
       }),
     );

@@ -36,14 +36,15 @@ interface PrintedClaim {
 export function claimCommand(parent: Command): void {
   addCommand(parent, "claim", {
     description:
-      "Claim a job by hand and print it, with a claim for `renew` and `settle`. No other worker gets the job until its " +
-      "lease ends, even if the script that holds it dies; then it is reclaimed. Exit code 1 when there is no job.",
+      "Claim a job by hand, and print the job and its claim, a text for `renew` and `settle`. No other worker gets the " +
+      "job before the lease expires, even if the script that claimed it dies. A job with an expired lease is reclaimed. " +
+      "Exit code 1: there is no job.",
     examples: ["holdfast claim reviews --json", "holdfast claim --name review --worker anna --lease 10m --wait 30s --shell"],
   })
-    .argument("[queue]", "the queue to take from")
-    .option("--name <name>", "jobs of this name, in any queue and version, instead of a queue")
+    .argument("[queue]", "claim a job of this queue")
+    .option("--name <name>", "claim a job of this name instead, in any queue and version")
     .option("--worker <name>", "name of the claimer (default: this host and the shell's pid)")
-    .option("--lease <duration>", "lease, unless it is renewed", "5m")
+    .option("--lease <duration>", "how long the lease lasts if it is not renewed", "5m")
     .option("--wait <duration>", "wait this long for a job, e.g. 30s")
     .option("--exclusive", "also lock the queue: no other worker claims from it until this claim ends")
     .option("--shell", "print variables for a shell's eval: CLAIM, JOB_ID, JOB_INPUT …")
@@ -129,7 +130,7 @@ function claimPage({ claim, job }: PrintedClaim, lease: number): string {
     ["name", oneLine(job.name)],
     ["queue", oneLine(job.queue)],
     ["attempt", String(job.attempt)],
-    ["held", `for ${untilText(lease)}`],
+    ["lease", untilText(lease)],
     ["input", oneLine(JSON.stringify(job.input) ?? "none")],
   ]);
 }
@@ -139,13 +140,13 @@ const RETRY_MS = 500;
 export function renewCommand(parent: Command): void {
   addCommand(parent, "renew", {
     description:
-      "Extend the lease of a claimed job, from now on. With --keep it renews until standard input ends: behind a pipe " +
-      "of the script that does the job it stops with that script, also when the script is killed. A lost lease exits " +
-      "with 1 (LEASE_LOST).",
+      "Renew the lease of a claimed job. With --keep, the command renews it again and again until standard input ends. " +
+      "Connect standard input to the script that works on the job (see the example): the command then ends with the " +
+      "script, also when the script is killed. Exit code 1: the lease was lost (LEASE_LOST).",
     examples: ['holdfast renew "$CLAIM" --lease 10m', 'exec 9> >(holdfast renew "$CLAIM" --lease 1m --keep)   # bash'],
   })
     .argument("<claim>", "as `holdfast claim` printed it")
-    .option("--lease <duration>", "how long from now", "5m")
+    .option("--lease <duration>", "how long the lease lasts from now", "5m")
     .option("--keep", "renew until standard input ends")
     .action(async (token: string, options: { lease: Duration; keep?: boolean }, command: Command) => {
       const lease = toMillis(options.lease, "--lease");
@@ -156,7 +157,7 @@ export function renewCommand(parent: Command): void {
         answer(
           command,
           { id: claim.id, leaseExpiresAt },
-          () => `Job ${oneLine(claim.id)} is held for ${untilText(lease)} from now.`,
+          () => `Job ${oneLine(claim.id)} has a lease of ${untilText(lease)} from now.`,
         );
       if (end === null) return onRenewed(await explainLost(claim.renew(lease), claim, command));
       await explainLost(keepRenewing(claim, lease, end.over, onRenewed), claim, command);
@@ -230,8 +231,8 @@ type Outcome = "succeeded" | "failed" | "released";
 export function settleCommand(parent: Command): void {
   addCommand(parent, "settle", {
     description:
-      "Settle a claimed job: succeeded, failed or released. If the lease was lost, nothing is written, and the exit " +
-      "code is 1 (LEASE_LOST).",
+      "Record the outcome of a claimed job: it succeeded, failed, or is released. If the lease was lost, nothing is " +
+      "written, and the exit code is 1 (LEASE_LOST).",
     examples: [
       `holdfast settle "$CLAIM" --succeed '{"verdict":"fine"}'`,
       'holdfast settle "$CLAIM" --fail "the site is down" --delay 10m',
@@ -239,11 +240,14 @@ export function settleCommand(parent: Command): void {
     ],
   })
     .argument("<claim>", "as `holdfast claim` printed it")
-    .option("--succeed [json]", "it succeeded, with this output; - reads it from standard input")
-    .option("--fail <message>", "it failed with this error; its definition decides about a retry")
-    .option("--no-retry", "with --fail: do not try again")
-    .option("--delay <duration>", "with --fail: try again after this long, e.g. 1m")
-    .option("--release", "release it; nothing is charged")
+    .option("--succeed [json]", "the job succeeded with this output; - reads the output from standard input")
+    .option(
+      "--fail <message>",
+      "the attempt failed with this error; the job runs again while it has attempts left (default: 3 in all)",
+    )
+    .option("--no-retry", "with --fail: the job fails for good")
+    .option("--delay <duration>", "with --fail: run the job again after this long, e.g. 1m")
+    .option("--release", "return the job to its queue; the attempt is not counted")
     .action(async (token: string, options: SettleOptions, command: Command) => {
       const end = outcomeOf(options);
       const output =
@@ -256,7 +260,7 @@ export function settleCommand(parent: Command): void {
       await explainLost(settle(claim, end, output, options), claim, command);
       const job = await hf.jobs.get(claim.id);
       answer(command, { id: claim.id, settled: end, ...(job === null ? {} : { state: job.state, runAt: job.runAt }) }, () => {
-        return `Job ${oneLine(claim.id)} ${end === "released" ? "was released" : end}.${nextAttempt(end, job, operator.now())}`;
+        return settledText(oneLine(claim.id), end, job, operator.now());
       });
     });
 }
@@ -295,7 +299,8 @@ function settle(claim: HeldClaim, end: Outcome, output: unknown, { fail, retry, 
   }
 }
 
-function nextAttempt(end: Outcome, job: Job | null, now: number): string {
-  if (end !== "failed" || job?.state !== "pending") return "";
-  return job.runAt > now ? ` It is tried again in ${untilText(job.runAt - now)}.` : " It is tried again.";
+function settledText(id: string, end: Outcome, job: Job | null, now: number): string {
+  if (end !== "failed" || job?.state !== "pending") return `Job ${id} ${end === "released" ? "was released" : end}.`;
+  const when = job.runAt > now ? ` in ${untilText(job.runAt - now)}` : "";
+  return `The attempt failed. Job ${id} runs again${when}.`;
 }

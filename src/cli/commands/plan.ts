@@ -47,10 +47,10 @@ function page(plan: Plan): string {
     ...plan.warnings.map((warning) => paint("yellow", `warning: ${warning}`)),
     table(columns(total), [...rows, total]),
     ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
-    ...(total.unknown === 0
-      ? []
-      : [paint("dim", "unknown: work items whose input depends on a work item that has not run yet.")]),
-    ...(incomplete ? [paint("dim", "The total is incomplete: a cost is unknown (–) until its stage has run once.")] : []),
+    ...(total.unknown === 0 ? [] : [paint("dim", "unknown: work whose input another stage must make first.")]),
+    ...(incomplete
+      ? [paint("dim", "The total is incomplete: it leaves out the stages marked –, whose cost is known after their first run.")]
+      : []),
     ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all results are up to date.")] : []),
   ].join("\n");
 }

@@ -261,10 +261,11 @@ function lockColumns(at: number): Column<LockStatus>[] {
 function recovered({ at, recovery, crashes }: Overview): string {
   const crash =
     crashes.last === null ? "" : `\n${paint("dim", truncate(`Last crash: ${reportLine(crashes.last, at)}`, terminalWidth()))}`;
-  if (recovery.recoveredAt === 0) return crash === "" ? paint("dim", "Nothing was reclaimed so far.") : crash.trimStart();
+  if (recovery.recoveredAt === 0)
+    return crash === "" ? paint("dim", "No job has been reclaimed from a dead worker.") : crash.trimStart();
   const totals = `${plural(recovery.entriesReclaimed, "job")} and ${plural(recovery.locksCleaned, "lock")}`;
   const last = `${ageText(at - recovery.recoveredAt)} ago: ${oneLine(recovery.log[0]?.cause ?? "locks expired")}`;
-  return `Reclaimed so far: ${totals}\n${paint("dim", truncate(`Last ${last}`, terminalWidth()))}${crash}`;
+  return `Reclaimed so far: ${totals}\n${paint("dim", truncate(`Last reclaim ${last}`, terminalWidth()))}${crash}`;
 }
 
 function total(values: readonly number[]): number {

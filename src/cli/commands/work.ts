@@ -101,7 +101,7 @@ function printWorking(
   const about = { pid: process.pid, db: path, concurrency, jobs, ...(built.length === 0 ? {} : { pipelines: built }) };
   answer(command, { event: "working", ...about }, () => {
     const names = [...jobs.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`)), ...built];
-    const about = paint("dim", `(pid ${process.pid}, ${concurrency} at once)`);
+    const about = paint("dim", `(pid ${process.pid}, at most ${concurrency} jobs at once)`);
     return `Working on ${oneLine(path)}: ${paint("bold", oneLine(names.join(", ")))} ${about}`;
   });
 }
@@ -110,7 +110,7 @@ type StopReason = { signal: NodeJS.Signals; drain: number } | { asked: true; dra
 
 function stoppingText(reason: StopReason): string {
   const time = `running jobs have ${durationText(reason.drain)} to finish.`;
-  if ("signal" in reason) return `Stopping: ${time} Again to exit at once.`;
+  if ("signal" in reason) return `Stopping: ${time} A second signal exits at once.`;
   return `Stopping, as \`holdfast stop\` asked: ${time} A signal exits at once.`;
 }
 

@@ -92,8 +92,12 @@ const STATE_WORDS: Partial<Record<JobState, string>> = {
 };
 
 function running({ state, startedAt, attempt, worker, leaseExpiresAt }: Job, now: number): Explanation {
-  const since = startedAt === undefined ? "" : ` for ${spaced(ageText(Math.max(0, now - startedAt)))}`;
-  const message = `Attempt ${attempt} runs${since}${worker === undefined ? "" : ` on worker ${worker}`}.`;
+  const since = startedAt === undefined ? "runs" : `has run for ${spaced(ageText(Math.max(0, now - startedAt)))}`;
+  const expired =
+    leaseExpiresAt !== undefined && leaseExpiresAt < now
+      ? " Its lease has expired; the next worker or claim reclaims the job."
+      : "";
+  const message = `Attempt ${attempt} ${since}${worker === undefined ? "" : ` on worker ${worker}`}.${expired}`;
   return { state, reason: "running", message, ...(leaseExpiresAt === undefined ? {} : { until: leaseExpiresAt }) };
 }
 
@@ -152,7 +156,9 @@ function ofLimit({ job, gate, limits, now }: JobFacts): Held {
   const { rule, key, running: started, bucket } = limit;
   const tokens = rule.rate === null ? 0 : Math.max(0, freeTokens(rule.rate, bucket, now));
   const isOfRate = rule.rate !== null && (rule.concurrency === null || tokens < 1);
-  const name = rule.keyed ? `limit "${key}"` : `the limit of ${rule.of} "${rule.of === "queue" ? job.queue : job.name}"`;
+  const name = rule.keyed
+    ? `the limit of key "${key}"`
+    : `the limit of ${rule.of} "${rule.of === "queue" ? job.queue : job.name}"`;
   if (isOfRate) {
     const rate = rule.rate as Rate;
     const used = { key, used: rate.starts - Math.min(tokens, rate.starts), max: rate.starts };
