@@ -75,6 +75,13 @@ test("without a job claim exits 1: nothing on standard output, null with --json"
   assert.deepEqual([shell.code, shell.stdout], [1, ""]);
 });
 
+test("a claim from a paused queue says that the queue is paused", async () => {
+  await hf.enqueue(named("resting"), 1);
+  await hf.queues.pause("resting");
+  const { code, stderr } = await place.run(["claim", "resting"]);
+  assert.deepEqual([code, stderr], [1, "Nothing to claim: queue resting is paused.\n"]);
+});
+
 test("a failed claim is tried again when it was said, or not at all; a released one as if nothing had been", async () => {
   const { id } = await hf.enqueue(job({ name: "two", version: 3, run: () => {} }), 1);
   const first = await place.json<Handed>(["claim", "--name", "two", "--worker", "anna"]);

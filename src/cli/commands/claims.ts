@@ -61,7 +61,10 @@ export function claimCommand(parent: Command): void {
       } else if (claim === null) {
         process.exitCode = EXIT.failed;
         if (isJson(command)) answer(command, null, () => "");
-        else process.stderr.write("Nothing to claim.\n");
+        else
+          process.stderr.write(
+            `Nothing to claim${(await isPaused(hf, from)) ? `: queue ${oneLine(queue as string)} is paused` : ""}.\n`,
+          );
       } else {
         await printClaim(hf, claim, lease, options.shell ? "shell" : isJson(command) ? "json" : "text");
       }
@@ -76,6 +79,10 @@ function sourceOf(queue: string | undefined, name: string | undefined): string |
     queue === undefined ? "Neither a queue nor --name was given." : "Both a queue and --name were given.",
     "Give one of them: holdfast claim QUEUE, or holdfast claim --name NAME.",
   );
+}
+
+async function isPaused(hf: Holdfast, from: string | { anyVersionOf: string }): Promise<boolean> {
+  return (await hf.queues.list({ incomplete: true })).some(({ name, paused }) => paused && name === from);
 }
 
 async function claimJob(
