@@ -1,3 +1,4 @@
+import { pipelineQueue } from "../core/pipelines/work.ts";
 import { ageText } from "../core/text/duration.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
 import { hasEnded } from "../core/pipelines/build.ts";
@@ -306,7 +307,11 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   // A counter of a limit that is due makes `ready` true, also when no job waits at it.
   if (ready && pending > 0 && noWorker && byHand === 0) {
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
-    alarms.push(alarm("NOBODY_WORKS", true, message, "holdfast work FILES…"));
+    // The jobs of a build whose orchestrator is dead wait until the build is resumed, whatever workers run.
+    const orphan = overview.builds.find(isOrphaned);
+    const needed = open.filter((queue) => queue.counts.pending > 0 && !hasQueue(orphan, queue.name));
+    const hint = orphan !== undefined && needed.length === 0 ? `holdfast builds resume ${orphan.id}` : "holdfast work FILES…";
+    alarms.push(alarm("NOBODY_WORKS", true, message, hint));
   } else {
     alarms.push(...unworkedAlarms(overview.unworked));
   }
@@ -340,6 +345,11 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     alarms.push(alarm("FAILED", false, message, "holdfast jobs list --state failed"));
   }
   return alarms;
+}
+
+function hasQueue(build: OpenBuild | undefined, queue: string): boolean {
+  if (build === undefined) return false;
+  return queue === pipelineQueue(build.pipeline, null) || queue.startsWith(pipelineQueue(build.pipeline, ""));
 }
 
 function ofRecoveries({ at, crashes, pending }: Overview): Alarm[] {
