@@ -57,6 +57,16 @@ export function recoveryCases(check: Check): void {
     });
   }
 
+  check("a preview counts a crash that an open report knows of, though the host has restarted since", async ({ store }) => {
+    const [by, dead] = [await register(store), await register(store)];
+    await add(store, { policy: { ...POLICY, crashes: 1 } });
+    await claim(store, { holder: dead });
+    const recovering = await begun(store, by, [dead], "dead");
+    const { ends } = await store.recoveries.preview({ dead: [dead], rebooted: [dead], alive: [by] }, []);
+    assert.equal(ends.quarantined, 1);
+    assert.equal((await reclaimFrom(store, recovering, dead)).quarantined, 1);
+  });
+
   check("a recovery without dead processes does not begin and writes no report", async ({ store }) => {
     const by = await register(store);
     assert.equal(await begin(store, by, []), null);

@@ -53,3 +53,14 @@ test("a history can be removed while workers go on, and none of those who wait i
 function numbers(count: number): number[] {
   return Array.from({ length: count }, (_, i) => i);
 }
+
+test("a check is clean after jobs of a queue with keep were retried, and removed by hand", async (t) => {
+  await using hf = await open(await home(t), { log: false });
+  const queue = { name: "kept", keep: { failed: "30d" } } as const;
+  const broken = job({ name: "broken", queue, retry: { attempts: 1 }, run: () => Promise.reject(new Error("no")) });
+  for (const id of ["retried", "removed"]) await hf.enqueue(broken, 1, { id });
+  await drain(hf, [broken]);
+  assert.equal(await hf.jobs.retry("retried"), true);
+  assert.deepEqual(await hf.jobs.removeAll({ state: "failed" }), { matched: 1, changed: 1 });
+  assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+});

@@ -107,6 +107,8 @@ export class Operate {
     if (slot !== null && (yield* tx.get(database.holderOf, { slot })) !== undefined) return "key-taken";
     yield* wait(database.prepare(tx));
     const [gate = null] = limits === null ? [] : yield* wait(database.admit(tx, [{ key, lane, priority, limits }]));
+    // The list of jobs to be removed names finished jobs only.
+    yield* tx.run(this.#sql.unlist, { jobs: [key] });
     yield* tx.run(this.#sql.retry, { key, gate });
     yield* wait(database.tell(tx, "job.retried", [{ job: key, lane }], true));
     yield* wait(database.subtract(tx, [{ job: key, lane, state: row.state as FinishedState }]));
@@ -181,6 +183,9 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
   const { table } = dialect;
   const these = (column: string) => dialect.in(column, "bigint", ":jobs");
   const ids = { id: "text", key: "bigint", createdAt: "bigint" } as const;
+  const unlist = `
+    delete from ${table("expiring")} where (lane, state, finished_at, job) in (
+      select lane, state, finished_at, key from ${table("jobs")} where ${these("key")})`;
   const prunable = (state: FinishedState) => {
     const of = (which: string) => `
       select key as job, lane, state from ${table("jobs")}
@@ -205,11 +210,13 @@ function operateSql(dialect: Dialect, { isIn, removals }: OperateDatabase) {
       ReturnType<typeof prunable>
     >,
     // Ids that callers chose stay for ever, with the state in which the job ended, for jobs that come after it.
+    unlist,
     remove: dialect.inOrder(
       `update ${table("ids")} as one set ended = job.state from ${table("jobs")} as job
        where ${these("job.key")} and one.id = job.id and one.chosen and one.ended is null`,
       `delete from ${table("ids")} where ${dialect.isFalse("chosen")} and id in (select id from ${table("jobs")} where ${these("key")})`,
       ...removals,
+      unlist,
       `delete from ${table("notes")} where ${these("job")}`,
       `delete from ${table("logs")} where ${these("job")}`,
       `delete from ${table("attempts")} where ${these("job")}`,

@@ -226,6 +226,7 @@ export class Recoveries implements RecoveryStore {
   *#preview(db: Reads, known: Known, expired: readonly ExpiredLease[]): Script<RecoveryPreview> {
     const { locks, builds } = this.#parts;
     const { dead } = known;
+    const ended = { ...known, rebooted: yield* this.#rebooted(db, known) };
     const [jobs, held, left, staleLocks, overlongLocks, idle, ending] = yield* together(
       this.#heldBy(db, dead),
       locks.ofProcesses(db, dead),
@@ -233,10 +234,18 @@ export class Recoveries implements RecoveryStore {
       locks.stale(db, expired),
       locks.overlong(db, dead),
       this.#countIdle(db, dead, expired),
-      this.#decideAll(db, known, expired),
+      this.#decideAll(db, ended, expired),
     );
     const { leftover, entries: _, ...ends } = ending;
     return { jobs, ends, ...left, locks: held, staleLocks, overlongLocks, leftoverJobs: idle + leftover };
+  }
+
+  /** An open report remembers how the processes that it names were found: a host may have restarted since. */
+  *#rebooted(db: Reads, { dead, rebooted = [] }: Known): Script<ProcessId[]> {
+    const open = yield* this.#reports.running(db);
+    const left = open === undefined ? [] : yield* this.#reports.left(db, open.id);
+    const named = new Map(left.map(({ id, life }) => [id, life === "rebooted"]));
+    return dead.filter((id) => named.get(id) ?? rebooted.includes(id));
   }
 
   *#countIdle(db: Reads, dead: readonly ProcessId[], expired: readonly LeaseRef[]): Script<number> {

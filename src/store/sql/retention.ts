@@ -52,10 +52,7 @@ interface Outstanding {
   unlisted: string[];
 }
 
-/**
- * Finished jobs of queues with `keep`, in the order in which they ended, so that nothing walks history. A job that an operator
- * has retried may still be listed; it is checked before it is removed.
- */
+/** Finished jobs of queues with `keep`, in the order in which they ended, so that nothing walks history. */
 export class Retention {
   readonly #database: RetentionDatabase;
   readonly #sql: ReturnType<typeof statements>;
@@ -86,7 +83,6 @@ export class Retention {
     const held = yield* this.#keys(tx, this.#sql.hold, due);
     // Another transaction has locked the job, e.g. to let another job wait for it: it is removed in the next step.
     const busy = yield* this.#keys(tx, this.#sql.still, due);
-    // A job that was retried is listed again when it ends.
     const taken = due.filter(({ job }) => held.has(job) || !busy.has(job));
     yield* tx.each(this.#sql.forget, taken.map(toRow));
     return { taken: taken.length, over: due.filter(({ job }) => held.has(job)) };

@@ -2,7 +2,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
-import { backoff, closedError, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
+import { backoff, closedError, codeOf, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
 import type { Session, Writer } from "../connection/session.ts";
 import type { Rows } from "../connection/driver.ts";
 import { DatabaseReverted } from "../connection/server-state.ts";
@@ -14,6 +14,7 @@ import {
   type CallHints,
   callsOf,
   halvesOf,
+  singlesOf,
   namedRows,
   isClaimOrSettle,
   type Item,
@@ -35,6 +36,8 @@ export interface GroupCommitOptions extends TransactionOptions {
   onStall: () => void;
 }
 
+/** SQLSTATE lock_not_available: a lock was waited for as long as `lock_timeout` allows. */
+const LOCK_TIMEOUT = "55P03";
 /** How often a transaction runs again that was overtaken, or chosen to end a deadlock. */
 const MAX_TRIES = 20;
 /**
@@ -130,8 +133,8 @@ export class GroupCommit {
       } else if (mayRunAgain(outcome.error) && ++tries < MAX_TRIES) {
         if (!(outcome.error instanceof RerunTransaction && outcome.error.soon)) await this.#pause(tries > 1 ? 1 : 0);
       } else if (callsOf(items) > 1 && !outcome.unknown) {
-        // Only the call that fails is rejected: halving finds it.
-        return this.#runEach(halvesOf(items));
+        // Only the call that fails is rejected: halving finds it. One that waits for a lock would make each half wait for it.
+        return this.#runEach(codeOf(outcome.error) === LOCK_TIMEOUT ? singlesOf(items) : halvesOf(items));
       } else {
         for (const { calls } of items) for (const call of calls) call.reject(explain(outcome.error, this.#writer.address));
         return;

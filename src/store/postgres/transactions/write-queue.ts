@@ -128,9 +128,13 @@ export function callsOf(items: readonly Item[]): number {
 }
 
 export function halvesOf(items: readonly Item[]): Item[][] {
-  const single = items.flatMap((item) => item.calls.map((call): Item => ({ ...item, calls: [call] })));
-  const half = Math.ceil(single.length / 2);
-  return [single.slice(0, half), single.slice(half)];
+  const singles = singlesOf(items).flat();
+  const half = Math.ceil(singles.length / 2);
+  return [singles.slice(0, half), singles.slice(half)];
+}
+
+export function singlesOf(items: readonly Item[]): Item[][] {
+  return items.flatMap((item) => item.calls.map((call): Item[] => [{ ...item, calls: [call] }]));
 }
 
 export function splitAnswers<T>(answers: T[], batches: readonly (readonly unknown[])[]): T[][] {
