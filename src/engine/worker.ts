@@ -340,17 +340,16 @@ export class WorkerLoop implements Worker {
       .finally(() => (this.#isPeeking = false));
   }
 
-  #startWaiting(): void {
+  #startWaiting(now = this.#engine.clock.monotonic()): void {
     if (this.#isStarting) return;
     this.#isStarting = true;
-    const now = this.#engine.clock.monotonic();
-    let next = 0;
-    while (next < this.#waiting.length && this.#running.size < this.#concurrency && !this.#isTurnOverrun()) {
-      this.#start(this.#waiting[next++] as Attempt, now);
+    let hasStarted = false;
+    while (this.#waiting.length > 0 && this.#running.size < this.#concurrency && !this.#isTurnOverrun()) {
+      this.#start(this.#waiting.shift() as Attempt, now);
+      hasStarted = true;
     }
-    this.#waiting = this.#waiting.slice(next);
     this.#isStarting = false;
-    if (next > 0) this.#engine.rescheduleKeeper();
+    if (hasStarted) this.#engine.rescheduleKeeper();
     if (this.#waiting.length > 0 && this.#isTurnOverrun()) this.#scheduleTurn();
   }
 
@@ -373,10 +372,11 @@ export class WorkerLoop implements Worker {
     if (!this.#running.delete(attempt)) return;
     attempt.isOver = true;
     attempt.span?.finished(outcome);
-    attempt.runMs = this.#engine.clock.monotonic() - attempt.startedAt;
+    const now = this.#engine.clock.monotonic();
+    attempt.runMs = now - attempt.startedAt;
     if (attempt.lost === null) this.#settler.record(attempt, outcome);
     this.#scheduleTurn();
-    this.#startWaiting();
+    this.#startWaiting(now);
     this.#notifyIfQuiet();
   }
 
