@@ -61,6 +61,7 @@ export class Builds {
       output: 3,
       export: 3,
       changes: 1,
+      continue: 3,
       definitions: 1,
       stopAll: 0,
     });
@@ -112,6 +113,20 @@ export class Builds {
       token?: string;
     } = {},
   ): Promise<BuildHandle<All>> {
+    return this.#resume(pipeline, id, options, false);
+  }
+
+  /** @internal For a restarted process: the same, but a target that may have killed the orchestrator is not run again. */
+  continue(pipeline: Pipeline, id: string, options: BuildOptions & { token?: string }): Promise<BuildHandle> {
+    return this.#resume(pipeline, id, options, true);
+  }
+
+  async #resume<T, I, O, All>(
+    pipeline: Pipeline<T, I, O, All>,
+    id: string,
+    options: BuildOptions & { token?: string },
+    isAutomatic: boolean,
+  ): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
     const runtime = this.#runtime(pipeline);
     const checked = checkBuildOptions(runtime.model, options, "builds.resume");
@@ -130,6 +145,7 @@ export class Builds {
         hash: model.hash,
         description: JSON.stringify(model.description),
         lead,
+        isAutomatic,
         ...approval,
       });
     const answer = await (options.token === undefined ? resume() : watched(this.#engine, id, resume));
@@ -149,7 +165,7 @@ export class Builds {
       runtime,
       signal,
       start: (isFirst) => this.start(pipeline, isFirst ? options : { ...options, rerun: [] }),
-      resume: (id) => this.resume(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
+      resume: (id) => this.continue(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
     });
   }
 

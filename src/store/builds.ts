@@ -37,6 +37,8 @@ export interface ResumeBuild {
   description: string;
   lead: NewOrchestratorLock;
   approval?: Approval;
+  /** A restarted process continues the build by itself, without a request to resume. */
+  isAutomatic?: boolean;
 }
 
 export interface Approval {

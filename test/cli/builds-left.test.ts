@@ -3,7 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { test, type TestContext } from "node:test";
 import type { Build } from "../../src/index.ts";
-import { DOCS, openGate, placeWith } from "./build-place.ts";
+import { DOCS, newest, openGate, placeWith } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
 
 /** A run whose second document waits at the gate. */
@@ -46,6 +46,34 @@ test("after its orchestrator was killed, a build is not listed as ACTIVE without
   assert.match((await place.run(["builds", "show", id])).stdout, /\norchestrator +pid \d+ on .*: the process is dead\n/);
   const { items } = await place.json<{ items: (Build & { orchestrator?: string })[] }>(["builds"]);
   assert.deepEqual([items[0]?.state, items[0]?.orchestrator], ["ACTIVE", "dead"]);
+});
+
+test("a target that killed three orchestrators: `run` does not run it again, `builds resume` does", async (t) => {
+  const place = await placeWith({});
+  t.after(() => place.remove());
+  const text = `import { existsSync } from "node:fs";
+import { items, pipeline } from ${JSON.stringify(new URL("../../src/index.ts", import.meta.url).href)};
+export default pipeline("docs").source(items(() => ["a", "b"], { id: (id) => id })).stage("say", {}, ({ input }) => {
+  if (input === "a" && !existsSync("mended")) process.kill(process.pid, "SIGKILL");
+  return input;
+});`;
+  await writeFile(join(place.folder, "killer.ts"), text);
+  const dies = async () => {
+    const run = place.start(["run", "killer.ts"]);
+    const { stdout, stderr } = await run.ended;
+    assert.equal(run.child.signalCode, "SIGKILL", stdout + stderr);
+  };
+  for (let death = 0; death < 3; death++) await dies();
+  const ended = await place.run(["run", "killer.ts"]);
+  assert.equal(ended.code, 1, ended.stdout);
+  assert.match(ended.stdout, /FAILED docs build/);
+
+  for (let death = 0; death < 3; death++) await dies();
+  assert.match((await place.run(["recover"])).stdout, /quarantined 1 of these/);
+  await writeFile(join(place.folder, "mended"), "");
+  const { id } = await newest(place);
+  const resumed = await place.run(["builds", "resume", id, "--file", "killer.ts"]);
+  assert.match(resumed.stdout, /SUCCESS docs build/, resumed.stderr);
 });
 
 test("while its orchestrator lives, nothing is said of it", async (t) => {

@@ -351,9 +351,16 @@ export function buildCases(check: Check): void {
     },
   );
 
-  for (const [what, hasDied] of [
-    ["a resume after a stop runs a target again that killed its workers", false],
-    ["a resume after the orchestrator died does not run a target again that killed its workers", true],
+  for (const [what, { hasDied, isAutomatic }] of [
+    ["a resume after the orchestrator died runs a target again that killed its workers", { hasDied: true, isAutomatic: false }],
+    [
+      "a process that continues a stopped build runs a target again that killed its workers",
+      { hasDied: false, isAutomatic: true },
+    ],
+    [
+      "a process that continues after the orchestrator died does not run a target again that killed its workers",
+      { hasDied: true, isAutomatic: true },
+    ],
   ] as const)
     check(what, async ({ store }) => {
       const at = await site(store);
@@ -363,11 +370,11 @@ export function buildCases(check: Check): void {
       await settleItem(store, at.lister, ended({ result: null }));
       if (hasDied) await store.builds.orphan({ dead: [at.lead.holder], alive: [] }, LOST);
       else await store.builds.move(at.build.id, STOPPED, at.lock);
-      await store.builds.start(resuming(at));
+      await store.builds.start({ ...resuming(at), isAutomatic });
       const retried = await store.work.results({ retried: at.build.key, after: 0, limit: 9 });
       assert.deepEqual(
         retried.map(({ path }) => path),
-        hasDied ? ["b"] : ["a", "b"],
+        hasDied && isAutomatic ? ["b"] : ["a", "b"],
       );
     });
 

@@ -296,17 +296,25 @@ async function begin(hf: Holdfast, wanted: WantedBuild): Promise<BegunBuild> {
     // `start` abandons an interrupted build.
     return { handle: await hf.builds.start(pipeline, { ...options, signal }), how: "started", warnings };
   }
-  return resumeBuild(hf, open, wanted, warnings);
+  return resumeBuild(hf, open, wanted, warnings, "automatic");
 }
 
-async function resumeBuild(hf: Holdfast, row: BuildRow, wanted: WantedBuild, warnings: string[]): Promise<BegunBuild> {
+async function resumeBuild(
+  { builds }: Holdfast,
+  row: BuildRow,
+  wanted: WantedBuild,
+  warnings: string[],
+  how: "asked" | "automatic" = "asked",
+): Promise<BegunBuild> {
   const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
   const token = wanted.token ?? (isPaused && options.budget !== undefined ? environmentToken() : undefined);
-  if (isPaused && !row.approved && token === undefined) return { paused: (await hf.builds.get(row.id)) as Build };
+  if (isPaused && !row.approved && token === undefined) return { paused: (await builds.get(row.id)) as Build };
   const paid = isPaused && token !== undefined ? { token } : {};
+  const given = { ...options, ...paid, signal };
   try {
-    return { handle: await hf.builds.resume(pipeline, row.id, { ...options, ...paid, signal }), how: "resumed", warnings };
+    const resumed = how === "asked" ? builds.resume(pipeline, row.id, given) : builds.continue(pipeline, row.id, given);
+    return { handle: await resumed, how: "resumed", warnings };
   } catch (error) {
     if (error instanceof HoldfastError && NOT_RESUMABLE.has(error.code)) throw notResumable(error, row, wanted.anew);
     throw error;

@@ -360,9 +360,9 @@ export class Retries {
     return (yield* db.get(this.#sql.any, { mark: retriedIn(key) })) !== undefined;
   }
 
-  *begin(tx: Tx, { key, failed, state, reason }: BuildRow): Script<void> {
-    const hasDied = state === "CRASHED" && reason !== "stopped";
-    if (failed > 0) yield* this.#move(tx, key, hasDied ? this.#sql.beginWithoutKillers : this.#sql.begin);
+  *begin(tx: Tx, { key, failed, state, reason }: BuildRow, isAutomatic: boolean): Script<void> {
+    const mayLoop = isAutomatic && state === "CRASHED" && reason !== "stopped";
+    if (failed > 0) yield* this.#move(tx, key, mayLoop ? this.#sql.beginWithoutKillers : this.#sql.begin);
   }
 
   *end(tx: Tx, { key }: BuildRow): Script<void> {
@@ -378,7 +378,7 @@ export class Retries {
 
 /**
  * A target that killed its workers until it was quarantined. If the orchestrator has died, too, that target may have killed it:
- * run again, it would kill the orchestrator of every resume.
+ * a supervisor that restarts the orchestrator would run it for ever.
  */
 const CRASHED = `'{"name":"CrashError","code":"CRASHED"%'`;
 

@@ -119,6 +119,7 @@ export class Builds implements BuildStore {
     const { move, facts } = resumption(build, wanted);
     const budget = approval === undefined ? budgetOf(build) : yield* this.#tokens.use(tx, build, approval);
     const more = { programHash: lead.programHash, ...tokenUse(wanted).more };
+    yield* this.#retries.begin(tx, build, wanted.isAutomatic === true);
     const resumed = yield* this.#move(tx, build, move, facts, { by, budget, more });
     yield* this.#locks.take(tx, pipeline, key, lead);
     return yield* this.#orchestrated(tx, resumed);
@@ -252,8 +253,7 @@ export class Builds implements BuildStore {
   ): Script<BuildRow> {
     const { settings, events } = this.#parts;
     const transition = moveBuild(build, wanted, facts);
-    if (transition.move === "resume") yield* this.#retries.begin(tx, build);
-    else if (build.state === "ACTIVE") yield* this.#retries.end(tx, build);
+    if (build.state === "ACTIVE") yield* this.#retries.end(tx, build);
     const moved = yield* this.#runs.move(tx, build, transition, how.budget ?? build.budget);
     if (moved.state === "ACTIVE") {
       yield* this.#unpause(tx, moved);
