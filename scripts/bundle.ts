@@ -166,14 +166,16 @@ const ascii: Plugin = {
 };
 
 /**
- * Names the chunk of a module by what loads it: `library` has what `import "holdfast"` needs, `stores` what both databases share;
- * these, the stores and the commands are loaded on use. Null: the module stays with the only entry point that needs it.
+ * Names the chunk of a module by what loads it: `library` has what `import "holdfast"` needs, `engine` what an open database
+ * needs, `stores` what both databases share. All but `library` are loaded on use. Null: the module stays with the only entry
+ * point that needs it.
  */
 function chunkOf(): (id: string, modules: Modules) => string | null {
   let parts: { [part: string]: Set<string> } | null = null;
   return (id, modules) => {
     parts ??= {
       library: reachable(modules, "index.ts"),
+      engine: reachable(modules, "open-handle.ts"),
       sqlite: reachable(modules, "store/sqlite/sqlite-store.ts", "store/sqlite/maintenance/backup/backups.ts"),
       postgres: reachable(modules, "store/postgres/postgres-store.ts"),
       program: reachable(modules, "cli/main.ts"),
@@ -183,7 +185,8 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
     };
     const needs = (part: string) => parts?.[part]?.has(id) === true;
     // What a command shares with a store is little; without it, a command would load both stores.
-    if (needs("library") || (needs("commands") && ["sqlite", "postgres", "testing"].some(needs))) return "library";
+    if (needs("library") || (needs("program") && needs("engine"))) return "library";
+    if (needs("engine") || (needs("commands") && ["sqlite", "postgres", "testing"].some(needs))) return "engine";
     if (needs("sqlite") && needs("postgres")) return "stores";
     if (needs("server") && needs("commands")) return "operator";
     return ["sqlite", "postgres", "program", "server", "commands"].find(needs) ?? null;

@@ -1,21 +1,6 @@
-import { dirname } from "node:path";
-import type { BackupPlan } from "./core/recovery/backup-plan.ts";
-import { toMillis } from "./core/text/duration.ts";
-import { definedOnly, describeValue, invalidOption, rejectSurplus } from "./core/text/options.ts";
-import { HoldfastError } from "./core/text/errors.ts";
-import { checkStorable, DEFAULT_FILE_MODE, toStorable } from "./core/text/text.ts";
-import { Engine } from "./engine/engine.ts";
-import { checkSinks } from "./engine/events/relays.ts";
-import { clockFrom } from "./engine/host.ts";
-import { ScheduledBackups } from "./engine/maintenance/backups.ts";
-import { recoveryPending } from "./engine/maintenance/recovery.ts";
-import { checkJournal, checkOpenOptions, logOf, type OpenOptions, planOf } from "./engine/open-options.ts";
-import { sharedEngine } from "./engine/shared-engine.ts";
-import { Holdfast } from "./holdfast.ts";
-import { locate } from "./store/open-store.ts";
-import { createFolder } from "./store/sqlite/faults.ts";
-
-const DEFAULT_PATH = ".holdfast/work.db";
+import type { OpenOptions } from "./engine/open-options.ts";
+import type { Holdfast } from "./holdfast.ts";
+import { rejectSurplus } from "./core/text/options.ts";
 
 /**
  * Opens a database, and makes it when it does not exist: a file, or on a PostgreSQL server a schema of its own.
@@ -26,120 +11,7 @@ const DEFAULT_PATH = ".holdfast/work.db";
  */
 export async function open(where?: string, options: OpenOptions = {}): Promise<Holdfast> {
   rejectSurplus(arguments, 2, "open");
-  checkOpenOptions(options);
-  return openAs(where, options, options.recovery ?? "auto");
-}
-
-/** @internal For operators: by default, shows what a crash has left, and leaves recovery to the workers. */
-export async function openToOperate(where: string | undefined, options: OpenOptions): Promise<Holdfast> {
-  checkOpenOptions(options);
-  return openAs(where, options, options.recovery ?? "later");
-}
-
-async function openAs(where: string | undefined, options: OpenOptions, recovery: "auto" | "manual" | "later"): Promise<Holdfast> {
-  if (where !== undefined && typeof where !== "string") {
-    throw invalidOption(`\`where\` must be a string, got ${describeValue(where)}.`, 'Give a path, ":memory:" or "postgres://…".');
-  }
-  const path = checkStorable(where ?? (process.env["HOLDFAST_DB"] || DEFAULT_PATH), "`where`");
-  if (path === DEFAULT_PATH && options.create !== false) createFolder(dirname(path), options.mode ?? DEFAULT_FILE_MODE);
-  const sinks = checkSinks(options.sinks);
-  const location = locate(path, options);
-  const backups = planOf(location, options);
-  const program = toStorable(options.program ?? process.argv[1] ?? process.title);
-  const log = logOf(options);
-  const start = () =>
-    Engine.open(location, {
-      clock: clockFrom(options.clock),
-      log,
-      program,
-      recovery,
-      backUpBeforeMigration: options.backups?.beforeMigration !== false,
-      ...definedOnly({
-        user: options.user && toStorable(options.user),
-        onStop: options.onStop,
-        artifacts: options.artifacts,
-        telemetry: options.telemetry,
-        writeWaitMs: options.busyTimeout === undefined ? undefined : toMillis(options.busyTimeout, "busyTimeout"),
-        journal: options.journal === undefined ? undefined : checkJournal(location, options.journal),
-      }),
-    });
-  const { key } = location;
-  if (key === null) {
-    const engine = await start();
-    const letGo = await startServices(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(() => engine.close()));
-  }
-
-  const { engine, leave } = await sharedEngine(key, start);
-  try {
-    rejectOtherSettings(engine, options, recovery);
-    const letGo = await startServices(engine, sinks, backups);
-    return new Holdfast(engine, () => letGo().then(leave));
-  } catch (error) {
-    await leave();
-    throw error;
-  }
-}
-
-/** @internal For a command that only reads: writes nothing, and recovers nothing. */
-export async function openReadOnly(where: string, options: OpenOptions): Promise<Holdfast> {
-  const { artifacts, driver, schema } = options;
-  const located = { create: false, ...definedOnly({ driver, schema }) };
-  const engine = await Engine.open(locate(where, located), {
-    clock: clockFrom(options.clock),
-    log: logOf(options),
-    program: toStorable(options.program ?? process.title),
-    onlyReads: true,
-    backUpBeforeMigration: options.backups?.beforeMigration !== false,
-    ...definedOnly({ artifacts }),
-  });
-  return new Holdfast(engine, () => engine.close());
-}
-
-/** A damaged or read-only database cannot store how far a delivery has got. */
-async function startServices(
-  engine: Engine,
-  sinks: ReturnType<typeof checkSinks>,
-  plan: BackupPlan | null,
-): Promise<() => Promise<void>> {
-  if (engine.store.damage.damaged !== null || engine.isReadOnly) return async () => {};
-  const letGo = await engine.relays.use(sinks);
-  if (plan === null) return letGo;
-  const backups = new ScheduledBackups(engine, plan);
-  backups.start();
-  return async () => {
-    await backups.stop();
-    await letGo();
-  };
-}
-
-/** Two SQLite libraries on one file in one process break each other's locks, and two durabilities each other's promises. */
-function rejectOtherSettings(
-  engine: Engine,
-  { driver, durability, journal }: OpenOptions,
-  recovery: "auto" | "manual" | "later",
-): void {
-  const { location, store } = engine;
-  if (engine.isReadOnly && recovery !== "manual") throw recoveryPending(location.name);
-  if (driver !== undefined && location.kind === "sqlite" && location.driver !== driver) {
-    throw new HoldfastError(
-      "DRIVER_DIFFERS",
-      `This process has ${location.name} open with "${location.driver}" already, and "${driver}" was asked for.`,
-      "Use the same driver for a file in the whole process.",
-    );
-  }
-  if (journal !== undefined && journal !== store.maintenance.journaled) {
-    throw new HoldfastError(
-      "JOURNAL_DIFFERS",
-      `This process has ${location.name} open ${journal ? "without" : "with"} a journal already.`,
-      "Give `journal` in the first open() of this process, or leave it out.",
-    );
-  }
-  if (durability !== undefined && durability !== store.durability) {
-    throw new HoldfastError(
-      "DURABILITY_DIFFERS",
-      `${location.name} is open with durability "${store.durability}", and "${durability}" was asked for.`,
-      "Leave `durability` out to use the database's own.",
-    );
-  }
+  // Loaded on use: a program that only defines jobs starts without the engine.
+  const { openHandle } = await import("./open-handle.ts");
+  return openHandle(where, options);
 }

@@ -10,7 +10,7 @@ import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { Log } from "../engine/log.ts";
 import type { OpenOptions } from "../engine/open-options.ts";
-import { open, openReadOnly as openDatabaseReadOnly, openToOperate } from "../open.ts";
+import { openHandle, openReadOnly as openDatabaseReadOnly, openToOperate } from "../open-handle.ts";
 import { isAddress, locate } from "../store/open-store.ts";
 import { createFolder } from "../store/sqlite/faults.ts";
 import { configOf, namedConfig } from "./config.ts";
@@ -64,7 +64,7 @@ export async function openReadOnly(command: Command): Promise<Holdfast> {
         ...backupOptions(backups, false),
       }).catch(nullIfMissing)
     : null;
-  return found ?? open(":memory:", { log });
+  return found ?? openHandle(":memory:", { log });
 }
 
 function nullIfMissing(error: unknown): null {
@@ -82,7 +82,7 @@ export function openOrCreate(
   }: { program?: string; log?: Log; delivers?: boolean; onStop?: (drain: number) => void } = {},
 ): Promise<Holdfast> {
   const { sinks = {}, backups, ...configured } = optionsOf(command);
-  return open(whereOf(command), {
+  return openHandle(whereOf(command), {
     program: programOf(command),
     user: userName(),
     log: workerLog("warn"),

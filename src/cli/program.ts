@@ -2,7 +2,6 @@ import { Console } from "node:console";
 import { readFileSync } from "node:fs";
 import { Command, type ErrorOptions, Help } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
-import { readConfig } from "./config.ts";
 import { isJson } from "./render/output.ts";
 
 /** Commands that read no config, also if there is one that does not load. */
@@ -118,7 +117,7 @@ export async function program(args: readonly string[] = []): Promise<Command> {
     .hook("preAction", async (_root, command) => {
       // What a user's module logs must not end up in the JSON on standard output.
       if (isJson(command)) globalThis.console = new Console(process.stderr);
-      if (!WITHOUT_CONFIG.has(command.name())) await readConfig(command);
+      if (!WITHOUT_CONFIG.has(command.name())) await (await import("./config.ts")).readConfig(command);
     });
   const word = commandIn(root, args);
   if (word === undefined && args.length > 0) return listed(root);

@@ -1,4 +1,3 @@
-import { inspect } from "node:util";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Engine } from "./engine.ts";
 
@@ -101,6 +100,6 @@ async function stopAll(): Promise<boolean> {
 function onUncaught(error: unknown): void {
   if (error instanceof HoldfastError && error.code === "CLOSED") return;
   if (process.listenerCount("uncaughtException") > 1) return;
-  process.stderr.write(`Uncaught ${inspect(error)}\n`);
+  console.error("Uncaught", error);
   process.exit(1);
 }

@@ -78,15 +78,16 @@ async function loadedBy(...args: string[]): Promise<string[] | undefined> {
   return /^loaded (.*)$/m.exec(stderr)?.[1]?.split(" ");
 }
 
-test("the library is two files, a database two more; help loads no command, and a command one database", async () => {
+test("the library is two files, a database three more; help loads no command, and a command one database", async () => {
   const evaluated = (code: string) => loadedBy("--input-type=module", "-e", code);
   assert.deepEqual(await evaluated('import "holdfast";'), ["index.js", "library.js"]);
   const opened = await evaluated('import { open } from "holdfast"; await (await open("work.db")).close();');
-  assert.deepEqual(opened, ["index.js", "library.js", "sqlite.js", "stores.js"]);
+  assert.deepEqual(opened, ["engine.js", "index.js", "library.js", "sqlite.js", "stores.js"]);
   const bin = join(installed, "bin/holdfast.js");
   assert.deepEqual(await loadedBy(bin, "--help"), ["cli.js", "library.js", "program.js"]);
   const asked = await loadedBy(bin, "status", "--db", "work.db");
-  assert.deepEqual(asked, ["cli.js", "commands.js", "library.js", "operator.js", "program.js", "sqlite.js", "stores.js"]);
+  const command = ["cli.js", "commands.js", "engine.js", "library.js", "operator.js", "program.js"];
+  assert.deepEqual(asked, [...command, "sqlite.js", "stores.js"]);
 });
 
 test("the package exports the public names, and declares them", async () => {

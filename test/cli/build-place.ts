@@ -1,7 +1,7 @@
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Build } from "../../src/index.ts";
-import { openReadOnly } from "../../src/open.ts";
+import { openReadOnly } from "../../src/open-handle.ts";
 import { fixture, Place } from "./holdfast.ts";
 
 export const DOCS = fixture("docs.ts");

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { openReadOnly } from "../../src/open.ts";
+import { openReadOnly } from "../../src/open-handle.ts";
 import { DOCS, linesOf, newest, openGate, placeWith, shutGate, writeDoc } from "./build-place.ts";
 import type { Place, Running } from "./holdfast.ts";
 import { registeredProcesses } from "../../src/store/processes.ts";

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import type { CrashRecoveryReport, Holdfast, OpenOptions } from "../../src/index.ts";
-import { openToOperate } from "../../src/open.ts";
+import { openToOperate } from "../../src/open-handle.ts";
 import { workJob } from "./jobs.ts";
 import { passes, type Scene } from "./scene.ts";
 import type { Child } from "./spawn.ts";

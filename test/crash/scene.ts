@@ -6,7 +6,7 @@ import { Busy } from "./busy.ts";
 import { fillChecksums } from "../../src/store/sqlite/maintenance/damage/check.ts";
 import { connect } from "../../src/store/sqlite/driver.ts";
 import { type Holdfast, open, type OpenOptions } from "../../src/index.ts";
-import { openToOperate } from "../../src/open.ts";
+import { openToOperate } from "../../src/open-handle.ts";
 import type { PostgresServer } from "../postgres/server.ts";
 import { Child, type How } from "./spawn.ts";
 import { FileWitness, ServerWitness, type Witness } from "./witness.ts";
