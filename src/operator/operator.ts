@@ -55,6 +55,7 @@ import { reportOf } from "../store/recoveries.ts";
 import { createFolder, modeLike } from "../store/sqlite/faults.ts";
 import { type GridPage, gridPage } from "./grid.ts";
 import { metricsSnapshot } from "./metrics.ts";
+import { type SpendPoint, spendPoints } from "./spend.ts";
 import { type LockStatus, markDeadHolders, type OpenBuild, openBuilds, type Overview, overviewOf } from "./overview.ts";
 
 export interface OrchestratorLock extends OrchestratorLockRow {
@@ -293,6 +294,11 @@ export class Operator {
   /** Targets by stages of a build, a page of them. Throws `NO_SUCH_BUILD`. */
   async grid(build: string, page: { segment: number; after?: string; limit: number }): Promise<GridPage> {
     return gridPage(this.#engine.store.work, await this.build(build), page);
+  }
+
+  /** What a build has spent over time, against its budget. Throws `NO_SUCH_BUILD`. */
+  async spend(build: string): Promise<SpendPoint[]> {
+    return spendPoints(this.#engine.store, await this.build(build), this.now());
   }
 
   artifactsOf(build: string, where: { stage?: string; path?: string }): Promise<ArtifactRef[]> {

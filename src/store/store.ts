@@ -69,6 +69,7 @@ import type {
   MemberPage,
   ResultContext,
   ResultQuery,
+  SpendSlice,
   StoredResult,
   TargetPage,
   TargetPaths,
@@ -332,6 +333,8 @@ export interface WorkStore {
   /** Reserves the estimates, in order, as far as the budgets allow. A final refusal pauses the queue, and is written to the build. */
   begin(starts: readonly (LeaseRef & { estimate: Amount })[]): Promise<Beginning[]>;
   costs(pipeline: string): Promise<Record<string, CostHistory>>;
+  /** What a build's results have cost until an instant, over time; a sample of them where there are many. */
+  spend(build: Pick<BuildRow, "key" | "createdAt">, until: number): Promise<SpendSlice[]>;
 
   /** Which of these are referenced by a transaction that is committed, or was under way at the call. */
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>>;

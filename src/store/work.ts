@@ -209,6 +209,12 @@ export interface StoredResult {
   at: number;
 }
 
+/** What results of a build that were made in a row have cost, and when the last of them was made. */
+export interface SpendSlice {
+  at: number;
+  cost: Amount;
+}
+
 export type Beginning =
   | "start"
   /** Too much is reserved for others. */

@@ -8,7 +8,20 @@ import { SEEDS } from "../seeds.ts";
 import { isQueuePaused, seeBuild } from "./build-parts.ts";
 import { changesDuring, ERROR, pass, SUCCEEDED, takeBack } from "./parts.ts";
 import type { Check } from "./suite.ts";
-import { claimOf, dollars, ended, everyWork, money, parsing, parsingOne, result, settleItem, site } from "./work-parts.ts";
+import {
+  claimOf,
+  dollars,
+  ended,
+  everyWork,
+  money,
+  next,
+  parsing,
+  parsingOne,
+  result,
+  settleItem,
+  site,
+  type Site,
+} from "./work-parts.ts";
 import { abandonment } from "../../src/store/builds.ts";
 import { countJobs } from "../../src/store/queries.ts";
 
@@ -180,6 +193,40 @@ export function budgetCases(check: Check): void {
     assert.deepEqual((await resultOf(store.work, at.build.id, "parse", "a"))?.cost, dollars(23));
     assert.deepEqual(await store.work.costs("docs"), { parse: { attempts: 2, spent: dollars(18) } }, "the crash tells nothing");
     assert.deepEqual(await money(store, at.build), { spent: 230_000, reserved: 0 });
+  });
+
+  check("what the results of a build have cost is read over time, of this build only", async ({ store, clock }) => {
+    const made = async (at: Site, path: string, cents: number) => {
+      pass(clock, 1_000);
+      await settleItem(store, await parsingOne(store, at, path), ended({ cost: dollars(cents) }));
+    };
+    const before = await site(store, { budget: UNLIMITED });
+    assert.deepEqual(await store.work.spend(before.build, clock.now()), []);
+    await made(before, "a", 1);
+    pass(clock, 1_000);
+    const at = await next(store, before);
+    const from = at.build.createdAt;
+    for (const [i, path] of ["b", "c", "d"].entries()) await made(at, path, 10 * i);
+    const slices = [
+      { at: from + 2_000, cost: dollars(10) },
+      { at: from + 3_000, cost: dollars(20) },
+    ];
+    assert.deepEqual(await store.work.spend(at.build, from + 3_000), slices, "what was free has no slice");
+    assert.deepEqual(await store.work.spend(at.build, from + 2_999), slices.slice(0, 1));
+    assert.deepEqual(await store.work.spend(before.build, from + 3_000), [{ at: from - 1_000, cost: dollars(1) }]);
+  });
+
+  check("a sample of many results stands for all of them", async ({ store, clock }) => {
+    const at = await site(store, { budget: UNLIMITED });
+    const paths = Array.from({ length: 6_500 }, (_, i) => `p${i}`);
+    for (let i = 0; i < paths.length; i += 500) {
+      pass(clock, 1_000);
+      const leases = await parsing(store, at, paths.slice(i, i + 500));
+      await store.settle(leases.map(({ job, fence }) => ({ job, fence, outcome: SUCCEEDED, work: ended({ cost: dollars(1) }) })));
+    }
+    const slices = await store.work.spend(at.build, clock.now());
+    const sum = slices.reduce((all, { cost }) => all + cost.micros, 0);
+    assert.ok(slices.length <= 60 && Math.abs(sum - 65_000_000) < 650_000, `${slices.length} slices with ${sum}`);
   });
 
   check("what an attempt has saved is not charged to the next", async ({ store }) => {

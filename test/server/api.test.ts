@@ -6,6 +6,7 @@ import { type AttemptView, type Explanation, items, type Job, job, pipeline, typ
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { drain } from "../../src/testing/index.ts";
 import type { GridPage, GridRow } from "../../src/operator/grid.ts";
+import type { SpendPoint } from "../../src/operator/spend.ts";
 import type { LimitUsage } from "../../src/store/queues.ts";
 import { ROUTES } from "../../src/server/routes/index.ts";
 import { called, endServer, errorOf, type Site, site, skips, STORES } from "./parts.ts";
@@ -234,6 +235,13 @@ for (const store of STORES) {
       assert.deepEqual(await one.call("builds.output", { path, query: ran }), { output: { text: "a" } });
       const { token } = await one.call<{ token: string }>("builds.token", { path });
       await one.call("builds.approve", { path, body: { token, budget: { usd: 2 } } });
+      const { points } = await one.call<{ points: SpendPoint[] }>("builds.spend", { path });
+      const steps = points.map(({ spent, budget }) => `${spent.usd} of ${budget.usd}`);
+      assert.deepEqual([...new Set(steps)], ["0 of 1", "0.75 of 1", "0.75 of 2"]);
+      assert.deepEqual(
+        [points[0]?.at, points.map(({ at }) => at)],
+        [build.createdAt, points.map(({ at }) => at).sort((a, b) => a - b)],
+      );
       assert.equal((await one.call<{ approved?: true }>("builds.get", { path })).approved, true);
       const { items: held } = await one.call<Listed>("jobs.list", { query: { state: "pending" } });
       const why = await one.call<{ message: string }>("jobs.explain", { path: { id: held[0]?.id as string } });

@@ -203,6 +203,10 @@ describe("the dashboard in a browser", { skip }, () => {
     await page.getByText('"What article-03 says"').waitFor();
     await page.getByRole("link", { name: "article-02: translate ran $0.02" }).click();
     await page.getByText('"language": "de"').waitFor();
+    const spend = page.locator("section.panel", { has: page.getByRole("heading", { name: "Burn-down" }) });
+    await spend.getByRole("img", { name: "Spend over time in dollars, against the budget" }).waitFor();
+    await spend.getByText(/^spent \$1\.\d\d$/).waitFor();
+    await spend.getByText("budget $2.00").waitFor();
     await page.getByRole("button", { name: "Approve more" }).click();
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Dollars in all").fill("3.5");
@@ -210,6 +214,7 @@ describe("the dashboard in a browser", { skip }, () => {
     await dialog.getByRole("button", { name: "Approve" }).click();
     await page.getByText("Approved: $3.50 in all.").waitFor();
     assert.deepEqual((await one.hf.builds.get(ids.paused))?.budget, { usd: 3.5 });
+    await spend.getByText("budget $3.50").waitFor();
     await page.getByRole("button", { name: "Refuse" }).click();
     await dialog.getByLabel("Reason").fill("too expensive");
     await dialog.getByRole("button", { name: "Refuse" }).click();

@@ -6,6 +6,8 @@ import { theme } from "./theme.ts";
 export interface Series {
   label: string;
   tone: string;
+  /** Drawn as a dashed line of steps, with nothing filled below it. */
+  isLimit?: boolean;
 }
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "short" });
@@ -17,6 +19,9 @@ export function Chart({
   format,
   label,
   lastText,
+  elapsedText,
+  least = 4,
+  axisWidth = 58,
   height = 168,
 }: {
   series: Series[];
@@ -26,6 +31,11 @@ export function Chart({
   label: string;
   /** What the newest values are of. */
   lastText: string;
+  /** Times are seconds since a start, in these words; default: instants. */
+  elapsedText?: (seconds: number) => string;
+  /** The axis of values reaches at least this far. */
+  least?: number;
+  axisWidth?: number;
   height?: number;
 }) {
   const box = useRef<HTMLDivElement>(null);
@@ -46,16 +56,24 @@ export function Chart({
         cursor: { y: false, points: { size: 7 } },
         legend: { show: false },
         hooks: { setCursor: [({ cursor }) => setPointed(cursor.idx ?? null)] },
-        scales: { y: { range: (_, _low, high) => [0, Math.max(4, high * 1.15)] } },
+        scales: { y: { range: (_, _low, high) => [0, Math.max(least, high * 1.15)] } },
+        ...(elapsedText === undefined ? {} : { tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1_000), "Etc/UTC") }),
         axes: [
-          { ...axis, size: 28, space: 90, values: (_, times) => times.map((time) => CLOCK.format(time * 1_000)) },
-          { ...axis, size: 58, space: 36, values: (_, values) => values.map(format) },
+          {
+            ...axis,
+            size: 28,
+            space: 90,
+            values: (_, times) => times.map(elapsedText ?? ((time) => CLOCK.format(time * 1_000))),
+          },
+          { ...axis, size: axisWidth, space: 36, values: (_, values) => values.map(format) },
         ],
         series: [
           { label: "time" },
-          ...series.map(({ label, tone }) => {
+          ...series.map(({ label, tone, isLimit = false }) => {
             const stroke = colourOf(element, `tone-${tone}`);
-            return { label, stroke, width: 2, fill: faded(stroke), points: { show: false } };
+            const line = { label, stroke, width: 2, points: { show: false } };
+            const steps = uPlot.paths.stepped?.({ align: 1 }) as uPlot.Series.PathBuilder;
+            return isLimit ? Object.assign(line, { dash: [6, 4], paths: steps }) : Object.assign(line, { fill: faded(stroke) });
           }),
         ],
       },
@@ -74,6 +92,8 @@ export function Chart({
   useEffect(() => plot.current?.setData(data as uPlot.AlignedData), [data]);
   const times = data[0] ?? [];
   const at = pointed ?? times.length - 1;
+  const timeText = (seconds: number) =>
+    elapsedText === undefined ? `at ${CLOCK.format(seconds * 1_000)}` : `after ${elapsedText(seconds)}`;
   const formatted = (n: number | null | undefined) => (n === null || n === undefined ? "–" : format(n));
   return (
     <>
@@ -85,7 +105,7 @@ export function Chart({
             <span class="muted">{name}</span> <strong>{formatted(data[i + 1]?.[at])}</strong>
           </li>
         ))}
-        <li class="muted">{pointed === null ? lastText : `at ${CLOCK.format((times[at] ?? 0) * 1_000)}`}</li>
+        <li class="muted">{pointed === null ? lastText : timeText(times[at] ?? 0)}</li>
       </ul>
     </>
   );

@@ -1,8 +1,14 @@
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const ABSOLUTE = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 
 export function count(n: number): string {
   return WHOLE.format(n);
+}
+
+/** `1.2K`, for an axis. */
+export function compact(n: number): string {
+  return COMPACT.format(n);
 }
 
 /** `1 job`, `2,000 jobs`. */

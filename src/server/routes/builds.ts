@@ -87,6 +87,14 @@ export const BUILD_ROUTES = [
     run: ({ operator, path, query: { segment, limit, after } }) =>
       operator.grid(path.id, { segment, limit, ...definedOnly({ after }) }),
   }),
+  route("get", "/builds/:id/spend", {
+    id: "builds.spend",
+    summary: "What a build has spent over time, and the budget that it had then; of a large build from a sample of its results.",
+    role: "read",
+    path: idInPath,
+    answer: z.object({ points: z.array(z.object({ at: schemas.instant, spent: schemas.cost, budget: schemas.cost })) }),
+    run: async ({ operator, path }) => ({ points: await operator.spend(path.id) }),
+  }),
   route("get", "/builds/:id/why", {
     id: "builds.why",
     summary: "Why a stage ran for a target, or was reused, input by input.",

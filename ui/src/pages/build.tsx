@@ -23,7 +23,7 @@ import {
 } from "../parts.tsx";
 import { address, hrefOf, setQuery } from "../router.ts";
 import { Grid } from "./grid.tsx";
-import { BudgetBar } from "./budget.tsx";
+import { BudgetBar, BurnDown } from "./budget.tsx";
 import { PlanBeside } from "./plan.tsx";
 
 export function BuildPage() {
@@ -87,6 +87,7 @@ function Shown({ build }: { build: Build }) {
           />
         </Panel>
       </div>
+      <BurnDown id={id} />
       <Stages build={build} />
       <PlanBeside build={build} />
       {errors.length === 0 ? null : (

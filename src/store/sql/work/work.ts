@@ -15,6 +15,7 @@ import type {
   NewWork,
   ResultContext,
   ResultQuery,
+  SpendSlice,
   StoredResult,
   TargetPage,
   TargetPaths,
@@ -37,6 +38,7 @@ import {
 } from "../script.ts";
 import { CostLedger, type TargetInBuild } from "./items.ts";
 import { type ResultGuard, Results } from "./results.ts";
+import { Spend } from "./spend.ts";
 import { type TargetGuard, Targets } from "./targets.ts";
 import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
@@ -68,6 +70,7 @@ export class Work implements WorkStore {
   readonly #runs: Runs;
   readonly #targets: Targets;
   readonly #results: Results;
+  readonly #spend: Spend;
   readonly #sql: ReturnType<typeof workSql>;
 
   constructor(dialect: Dialect, { batches, hooks, guards }: Parts, access: Access) {
@@ -79,6 +82,7 @@ export class Work implements WorkStore {
     this.#runs = new Runs(dialect, guards.builds);
     this.#targets = new Targets(dialect, guards.targets);
     this.#results = new Results(dialect, guards.results);
+    this.#spend = new Spend(dialect);
     this.#sql = workSql(dialect);
   }
 
@@ -200,6 +204,10 @@ export class Work implements WorkStore {
     return Object.fromEntries(
       rows.map(({ stage, attempts, micros, tokens }) => [stage, { attempts, spent: { micros, tokens } }]),
     );
+  }
+
+  spend(build: Pick<BuildRow, "key" | "createdAt">, until: number): Promise<SpendSlice[]> {
+    return this.#access.read((db) => this.#spend.read(db, build, until));
   }
 
   referenced(hashes: readonly string[]): Promise<ReadonlySet<string>> {
