@@ -190,7 +190,6 @@ class HandClaim implements Claim {
     this.#claimed = claimed;
     this.#lease = claimed.lease;
     this.job = job;
-    engine.startKeeper();
     this.#slot = how.auto ? this.#addLease(how.before) : null;
     this.#unwatch = how.auto || !how.isWatched ? () => {} : watchLease(engine, claimed, (code) => this.#lose(code));
   }
