@@ -47,6 +47,7 @@ export async function bundle({ folder, entries = ENTRIES, minify }: BundleOption
       facades(),
       threadCode(`String(${JSON.stringify(await bundleThreads())})`, false),
       dashboardFiles(await bundleDashboard()),
+      plainBuiltins,
       ascii,
     ],
   });
@@ -166,9 +167,22 @@ const ascii: Plugin = {
 };
 
 /**
+ * Takes Node's modules without `import`, which reads every property of a module, and so loads what lies behind getters: Web
+ * Crypto, the streams of files, the diffs of `util`. A command starts 5 ms sooner.
+ */
+const plainBuiltins: Plugin = {
+  name: "plain-builtins",
+  renderChunk: (code) =>
+    code.replaceAll(/^import (?:([^"]*) from )?"(node:[^"]+)";$/gm, (_, names: string | undefined, module: string) => {
+      const [, whole, listed] = /^(?:\* as )?([\w$]+)?(?:, )?(\{.*\})?$/.exec(names ?? "") ?? [];
+      const bindings = [whole, listed?.replaceAll(" as ", ": ")].filter((binding) => binding !== undefined);
+      return bindings.map((binding) => `const ${binding} = globalThis.process.getBuiltinModule("${module}");`).join(" ");
+    }),
+};
+
+/**
  * Names the chunk of a module by what loads it: `library` has what `import "holdfast"` needs, `engine` what an open database
- * needs, `stores` what both databases share. All but `library` are loaded on use. Null: the module stays with the only entry
- * point that needs it.
+ * needs, whichever it is. All but `library` are loaded on use. Null: the module stays with the only entry point that needs it.
  */
 function chunkOf(): (id: string, modules: Modules) => string | null {
   let parts: { [part: string]: Set<string> } | null = null;
@@ -184,10 +198,10 @@ function chunkOf(): (id: string, modules: Modules) => string | null {
       commands: reachable(modules, ...(modules.getModuleInfo(join(SRC, "cli/program.ts"))?.dynamicallyImportedIds ?? [])),
     };
     const needs = (part: string) => parts?.[part]?.has(id) === true;
-    // What a command shares with a store is little; without it, a command would load both stores.
     if (needs("library") || (needs("program") && needs("engine"))) return "library";
-    if (needs("engine") || (needs("commands") && ["sqlite", "postgres", "testing"].some(needs))) return "engine";
-    if (needs("sqlite") && needs("postgres")) return "stores";
+    if (needs("engine") || (needs("sqlite") && needs("postgres"))) return "engine";
+    // What a command shares with a store is little; without it, a command would load both stores.
+    if (needs("commands") && ["sqlite", "postgres", "testing"].some(needs)) return "engine";
     if (needs("server") && needs("commands")) return "operator";
     return ["sqlite", "postgres", "program", "server", "commands"].find(needs) ?? null;
   };

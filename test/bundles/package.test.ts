@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
 import {
   cpSync,
   existsSync,
@@ -78,16 +79,30 @@ async function loadedBy(...args: string[]): Promise<string[] | undefined> {
   return /^loaded (.*)$/m.exec(stderr)?.[1]?.split(" ");
 }
 
-test("the library is two files, a database three more; help loads no command, and a command one database", async () => {
+test("the library is two files, a database two more; help loads no command, and a command one database", async () => {
   const evaluated = (code: string) => loadedBy("--input-type=module", "-e", code);
   assert.deepEqual(await evaluated('import "holdfast";'), ["index.js", "library.js"]);
   const opened = await evaluated('import { open } from "holdfast"; await (await open("work.db")).close();');
-  assert.deepEqual(opened, ["engine.js", "index.js", "library.js", "sqlite.js", "stores.js"]);
+  assert.deepEqual(opened, ["engine.js", "index.js", "library.js", "sqlite.js"]);
   const bin = join(installed, "bin/holdfast.js");
   assert.deepEqual(await loadedBy(bin, "--help"), ["cli.js", "library.js", "program.js"]);
   const asked = await loadedBy(bin, "status", "--db", "work.db");
-  const command = ["cli.js", "commands.js", "engine.js", "library.js", "operator.js", "program.js"];
-  assert.deepEqual(asked, [...command, "sqlite.js", "stores.js"]);
+  assert.deepEqual(asked, ["cli.js", "commands.js", "engine.js", "library.js", "operator.js", "program.js", "sqlite.js"]);
+});
+
+test("a command leaves its compiled code beside the package, and runs where it cannot", () => {
+  const cache = join(folder, "node_modules/.cache");
+  // The tests' own cache would take precedence.
+  const { NODE_COMPILE_CACHE: _, ...env } = process.env;
+  const version = () =>
+    execFileSync(process.execPath, [join(installed, "bin/holdfast.js"), "--version"], { env, encoding: "utf8" });
+  rmSync(cache, { recursive: true, force: true });
+  assert.match(version(), /^\d/);
+  assert.ok(readdirSync(join(cache, "holdfast")).length > 0);
+  rmSync(cache, { recursive: true });
+  writeFileSync(cache, "a file, which keeps a folder from being made");
+  assert.match(version(), /^\d/);
+  rmSync(cache);
 });
 
 test("the package exports the public names, and declares them", async () => {
