@@ -295,6 +295,29 @@ export function limitCases(check: Check): void {
     assert.deepEqual(await claimIds(store), [jobs[2]]);
   });
 
+  check("workers are told when a freed slot leaves a job waiting for the rate's next token", async ({ store, clock }) => {
+    const rate = { starts: 1, per: 1_000 };
+    for (const limits of [[{ concurrency: 1, rate }], [{ concurrency: 1 }, { rate }]]) {
+      const name = `limits ${limits.length}`;
+      const rules = limits.map((limit, position) => limitRule({ position, ...limit }));
+      const declares = declaring(rules, { queue: name, name });
+      const jobs = await add(
+        store,
+        ...Array.from({ length: 2 }, () => ({ queue: name, name, declares, limitKeys: limits.map(() => "a") })),
+      );
+      const [first] = await claim(store);
+      assert.equal(first?.id, jobs[0]);
+      const changes = await changesDuring(store, () => settle(store, first as Claimed, SUCCEEDED));
+      assert.ok(changes.some(({ ready }) => ready?.has(name)));
+      assert.deepEqual(await store.outlook([{ lease: LEASE }]), { ready: false, nextIn: 1_000 });
+      pass(clock, 1_000);
+      const second = await claimOne(store);
+      assert.equal(second.id, jobs[1]);
+      await settle(store, second, SUCCEEDED);
+      pass(clock, 1_000);
+    }
+  });
+
   check("a limit that is raised, lowered or removed holds for what waits already", async ({ store }) => {
     const jobs = await add(store, ...many(12, ONE, "a"));
     const [first] = await claim(store);

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { job, open } from "../../src/index.ts";
+import { job, open, type Limit } from "../../src/index.ts";
+import { testClock } from "../../src/testing/index.ts";
 
 const speaking = job<null>({ name: "speaking", queue: { name: "api", limit: { concurrency: 1 } }, run: () => {} });
 
@@ -19,3 +20,23 @@ test("a queue's limit without a key holds for definitions that only name the que
   }
   assert.equal((await hf.jobs.counts()).succeeded, 3);
 });
+
+const BOTH: readonly (readonly Limit[])[] = [
+  [{ rate: "1/s", concurrency: 1 }],
+  [{ concurrency: 1 }, { rate: "1/s" }],
+  [{ rate: "1/s" }, { concurrency: 1 }],
+];
+for (const limit of BOTH) {
+  test(`a worker starts the jobs of the limit ${JSON.stringify(limit)} as the tokens come, without any other job`, async () => {
+    const clock = testClock();
+    await using hf = await open(":memory:", { clock });
+    const mail = job<null>({ name: "mail", limit: [...limit], run: () => new Promise((resolve) => setImmediate(resolve)) });
+    await hf.enqueueMany(mail, [null, null, null]);
+    hf.work([mail]);
+    await clock.advance(10);
+    for (const succeeded of [2, 3]) {
+      await clock.advance("1s");
+      assert.equal((await hf.jobs.counts()).succeeded, succeeded);
+    }
+  });
+}

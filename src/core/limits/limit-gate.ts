@@ -46,6 +46,8 @@ export interface LimitChanges {
   parked: { usage: LaneUsage; job: ParkedJob }[];
   closed: JobKey[];
   opened: { key: JobKey; lane: number }[];
+  /** Their parked jobs wait for a token from now on: nothing else will wake a worker. */
+  timed: LaneUsage[];
 }
 
 export type Gate = "limit" | null;
@@ -140,7 +142,16 @@ export class LimitGate {
   /** Ends each operation: lets parked jobs pass where slots are free, and returns what the store must write. */
   collectChanges(): LimitChanges | null {
     if (this.#touched.size === 0) return null;
-    const changes: LimitChanges = { unparked: [], removed: [], saved: [], due: [], parked: [], closed: [], opened: [] };
+    const changes: LimitChanges = {
+      unparked: [],
+      removed: [],
+      saved: [],
+      due: [],
+      parked: [],
+      closed: [],
+      opened: [],
+      timed: [],
+    };
     // A job that passes here may be parked at a later limit, whose counter is then touched: the set grows while it is read.
     for (const counter of this.#touched) this.#refill(counter, changes);
     // These counters were full of jobs parked at later limits, which have passed since.
@@ -252,6 +263,7 @@ export class LimitGate {
       }
       const dueAt = isIdle(usage) ? Math.ceil(usage.bucket) : usage.parked > 0 ? this.#opensAt(counter, usage) : null;
       if (dueAt !== usage.dueAt) {
+        if (usage.dueAt === null && usage.parked > 0) changes.timed.push(usage);
         usage.dueAt = dueAt;
         if (!isNew) changes.due.push(usage);
       }

@@ -218,7 +218,7 @@ export class Limits {
       if (changes !== null) this.#store(tx, { limitGate, changes, limitRows }, own);
       await written;
       const opened = new Set(changes?.opened.map(({ key }) => key));
-      if (opened.size > 0) for (const queue of queues) tx.ready(queue);
+      if (opened.size + (changes?.timed.length ?? 0) > 0) for (const queue of queues) tx.ready(queue);
       return { answer, opened };
     }
   }

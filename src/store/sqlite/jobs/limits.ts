@@ -61,7 +61,7 @@ export class Limits {
     const changes = this.#tx === tx ? this.#limitGate.collectChanges() : null;
     if (changes === null) return 0;
     if (this.#rows.write(changes)) tx.wrote();
-    for (const { lane } of changes.opened) tx.ready(this.#parts.catalog.lane(lane).queue);
+    for (const { lane } of [...changes.opened, ...changes.timed]) tx.ready(this.#parts.catalog.lane(lane).queue);
     return changes.opened.length;
   }
 
