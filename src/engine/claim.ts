@@ -14,7 +14,7 @@ import type { Engine } from "./engine.ts";
 import { lossReason, type LossReason } from "./leases.ts";
 import { abortReason, checkCommit, outcomeOf, unreadableOutcome } from "./attempt.ts";
 import { COMMIT_LIMIT_MS, CommitRowsFailed } from "../store/commit-rows.ts";
-import type { Claimed, ClaimSource } from "../store/store.ts";
+import type { Claimed, ClaimSource, Settlement } from "../store/store.ts";
 
 const DEFAULT_LEASE_MS = 30_000;
 const MAX_WAIT_MS = 5_000;
@@ -138,6 +138,7 @@ async function tryOnce(
     const refused = def === null ? null : await findMisfit(def, claimed);
     if (refused === null) return new HandClaim(engine, claimed, job, { auto, before, isWatched: options.isWatched });
     await engine.store.settle([{ job: claimed.job, fence: claimed.fence, outcome: refused }]);
+    engine.minutes.countClaim(job, { outcome: refused });
   }
 }
 
@@ -254,9 +255,11 @@ class HandClaim implements Claim {
 
   async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
     this.#rejectEnded(what);
-    const [state] = await this.#engine.store.settle([{ ...this.ref, outcome, commit }]).catch(throwCause);
+    const settlement: Settlement = { ...this.ref, outcome, commit };
+    const [state] = await this.#engine.store.settle([settlement]).catch(throwCause);
     if (state !== "held") return this.#rejectLost(lossReason(state), what);
     this.#ended = "settled";
+    this.#engine.minutes.countClaim(this.job, settlement);
     this.#unwatch();
     if (this.#slot !== null) this.#engine.release(this.#slot);
   }
@@ -323,8 +326,13 @@ export function claimToken(engine: Engine, claim: Claim): string {
 export function claimOfToken(engine: Engine, token: string): HeldClaim {
   const { lease, id } = parseToken(engine, token);
   const settle = async (outcome: Outcome, what: string) => {
-    const [state] = await engine.store.settle([{ ...lease, outcome }]);
+    const settlement: Settlement = { ...lease, outcome };
+    // Only for the counts: the settle does not wait for it, and it may fail.
+    const claimed = engine.store.queries.get(id).catch(() => null);
+    const [state] = await engine.store.settle([settlement]);
     if (state !== "held") throw await lostClaim(engine, id, what);
+    const job = await claimed;
+    if (job !== null) engine.minutes.countClaim(job, settlement);
   };
   return {
     id,

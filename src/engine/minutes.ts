@@ -6,12 +6,15 @@ import {
   noMinute,
   type QueueMinute,
 } from "../core/jobs/minutes.ts";
+import type { Job } from "../core/jobs/job.ts";
 import type { Clock } from "../core/text/duration.ts";
-import type { Claimed, Store } from "../store/store.ts";
+import type { Claimed, Settlement, Store } from "../store/store.ts";
 import type { Attempt } from "./attempt.ts";
 import { describeError, type Log } from "./log.ts";
 
 const KEPT_MINUTES = 7 * 24 * 60;
+
+type StartedJob = Pick<Job, "queue" | "attempt" | "createdAt" | "runAt">;
 
 /** Counts ended attempts in memory, and adds them to the database once a minute: what a killed worker counted since is lost. */
 export class MinuteRecorder {
@@ -26,19 +29,27 @@ export class MinuteRecorder {
 
   /** An attempt whose end is written. Those that were given back are not counted. */
   count({ claimed, outcome, decided, runMs }: Pick<Attempt, "claimed" | "outcome" | "decided" | "runMs">): void {
-    if (outcome.kind === "released" || outcome.kind === "interrupted") return;
-    this.#add(claimed, outcome.kind === "succeeded" ? "succeeded" : decided?.state === "pending" ? "retried" : "failed", runMs);
+    const end = endOf(outcome, decided);
+    if (end !== null) this.#add(claimed, end, runMs, claimed.expiresAt - claimed.lease);
+  }
+
+  /** An attempt that was claimed by hand, with its job as it was claimed. */
+  countClaim(job: Job, { outcome, decided }: Pick<Settlement, "outcome" | "decided">): void {
+    const end = endOf(outcome, decided);
+    const { startedAt = job.createdAt } = job;
+    if (end !== null) this.#add(job, end, this.#parts.clock.now() - startedAt, startedAt);
   }
 
   /** The keeper has ended it, by the same policy. */
   countTimeout(claimed: Claimed): void {
-    this.#add(claimed, claimed.attempt < claimed.policy.attempts ? "retried" : "failed", claimed.policy.timeout);
+    const { attempt, policy, expiresAt, lease } = claimed;
+    this.#add(claimed, attempt < policy.attempts ? "retried" : "failed", policy.timeout, expiresAt - lease);
   }
 
-  #add(claimed: Claimed, end: EndedAttempt["end"], runMs: number): void {
-    const readyAt = Math.max(claimed.createdAt, claimed.scheduledFor ?? 0);
-    const waitMs = claimed.attempt === 1 ? claimed.expiresAt - claimed.lease - readyAt : null;
-    this.#record(claimed.queue, { end, waitMs, runMs });
+  #add(job: StartedJob, end: EndedAttempt["end"], runMs: number, startedAt: number): void {
+    const { queue, attempt, createdAt, runAt } = job;
+    const waitMs = attempt === 1 ? startedAt - Math.max(createdAt, runAt) : null;
+    this.#record(queue, { end, waitMs, runMs });
   }
 
   #record(queue: string, attempt: EndedAttempt): void {
@@ -65,4 +76,11 @@ export class MinuteRecorder {
       this.#parts.log.warn("the counts of a minute could not be written, and are lost", describeError(error));
     }
   }
+}
+
+/** Null: given back. */
+function endOf(outcome: Settlement["outcome"], decided: Settlement["decided"]): EndedAttempt["end"] | null {
+  if (outcome.kind === "released" || outcome.kind === "interrupted") return null;
+  if (outcome.kind === "succeeded") return "succeeded";
+  return decided?.state === "pending" ? "retried" : "failed";
 }

@@ -55,7 +55,7 @@ export function publicId(id: string | null, createdAt: number, key: JobKey): str
   return id ?? generatedId(createdAt, key);
 }
 
-export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, meta, checksum";
+export const HEAD = "key, priority, policy, attempt, created_at, id, input, scheduled_for, limits, slot, meta, checksum, run_at";
 export type HeadRow = [
   key: JobKey,
   priority: number,
@@ -69,10 +69,11 @@ export type HeadRow = [
   slot: string | null,
   meta: string | null,
   checksum: number | null,
+  runAt: number,
 ];
 
 export function toClaimed(
-  [key, priority, , attempt, createdAt, id, , scheduledFor]: HeadRow,
+  [key, priority, , attempt, createdAt, id, , scheduledFor, , , , , runAt]: HeadRow,
   { lane, lease }: ClaimableLane,
   input: string | null,
   policy: Policy,
@@ -94,6 +95,7 @@ export function toClaimed(
     expiresAt: now + lease,
     scheduledFor,
     createdAt,
+    runAt,
   };
 }
 

@@ -64,6 +64,8 @@ export interface Claimed extends LeaseRef {
   expiresAt: number;
   scheduledFor: number | null;
   createdAt: number;
+  /** When it may have started: its delay was over, and the jobs before it had succeeded. */
+  runAt: number;
 }
 
 export interface Settlement extends LeaseRef {

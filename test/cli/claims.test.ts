@@ -48,6 +48,8 @@ test("a claim is carried from claim to renew to settle, and the job ends as it w
   assert.deepEqual([ended.code, ended.stdout], [0, `Job ${id} succeeded.\n`], ended.stderr);
   const job = await hf.jobs.get(id);
   assert.deepEqual([job?.state, job?.output], ["succeeded", { verdict: "fine" }]);
+  const minutes = await hf.engine.store.queues.minutes({ from: 0, queue: "one" });
+  assert.equal(minutes[0]?.succeeded, 1, "the command has counted it");
 
   const again = await place.run(["settle", handed.claim, "--fail", "no"]);
   assert.equal(again.code, 1);

@@ -38,3 +38,4 @@ await take("events", {
   ],
 });
 await take("all-matching", { every: 3 });
+await take("minutes");

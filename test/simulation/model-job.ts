@@ -96,6 +96,7 @@ export class ModelJob {
     this.move("unblock");
     // One without a delay has none after the clock was set back, either.
     this.gate = this.runAt.to > at && this.runAt.to > this.createdAt ? "time" : "open";
+    this.runAt = { from: Math.max(at, this.runAt.from), to: Math.max(at, this.runAt.to) };
     return true;
   }
 

@@ -337,14 +337,15 @@ export class Model {
     this.#byKey.set(key, job);
   }
 
-  #claimed(job: ModelJob, { job: key, fence, policy, ...rest }: Claimed): object {
+  #claimed(job: ModelJob, { job: key, fence, policy, runAt, ...rest }: Claimed): object {
+    must(runAt >= job.runAt.from && runAt <= job.runAt.to, () => `${job.id} was claimed with run time ${runAt}`);
     mustEqual({ ...policy }, { ...job.policy }, `the policy of ${job.id}`);
     const { id, name, queue, version, input, attempt, priority } = job;
     const { lease, expiresAt } = job.lease ?? { lease: 0, expiresAt: 0 };
     const suspect = "suspect" in rest ? { suspect: job.crashes > 0 } : {};
     const { scheduledFor, createdAt } = job;
     const made = { id, name, queue, version, input, attempt, priority, scheduledFor, createdAt };
-    return { job: key, fence, policy, ...made, lease, expiresAt, ...suspect };
+    return { job: key, fence, policy, runAt, ...made, lease, expiresAt, ...suspect };
   }
 }
 

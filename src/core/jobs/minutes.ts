@@ -9,7 +9,7 @@ export interface MinuteCounts {
   failed: number;
   /** Attempts that failed and are tried again. */
   retried: number;
-  /** From the creation of a job, or its tick, to its first start. */
+  /** From when jobs could start, after a delay and the jobs before them, to their first start. */
   waitMs: number;
   waits: number[];
   runMs: number;

@@ -76,10 +76,10 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     ...perQueue("Jobs that have ended, including jobs that were removed since.", ({ ended }) => ended),
     type: "counter",
   },
-  job_wait_seconds: histogram("Time from a job's creation, or its tick, to its first start, by queue.", (one) => [
-    one.waits,
-    one.waitMs,
-  ]),
+  job_wait_seconds: histogram(
+    "Time from when a job could start, after its delay and the jobs before it, to its first start, by queue.",
+    (one) => [one.waits, one.waitMs],
+  ),
   job_run_seconds: histogram("Time that attempts ran, by queue.", (one) => [one.runs, one.runMs]),
   queue_paused: perQueue("1 when the queue is paused.", ({ paused }) => (paused ? 1 : 0)),
   queue_oldest_pending_seconds: perQueue("Age of the oldest pending job that is ready to run.", ({ oldestAt }, at) =>

@@ -155,8 +155,9 @@ function statements(dialect: Dialect, takesSlot: string) {
       where ${jobs("key")} and state = 'waiting' order by key`,
     // No statement joins the jobs with a list: PostgreSQL may have planned it when both were short, and would compare each
     // with each.
+    // run_at: from now on it waits for a worker.
     unblock: `
-      update ${table("jobs")} as job set state = 'pending', gate = :gate${takesSlot}
+      update ${table("jobs")} as job set state = 'pending', gate = :gate, run_at = ${dialect.greatest("run_at", ":now")}${takesSlot}
       where ${jobs("key")} and state = 'waiting'`,
     cancel: `
       update ${table("jobs")} set state = 'cancelled', error = :error, finished_at = :at

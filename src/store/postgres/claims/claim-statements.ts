@@ -23,7 +23,7 @@ export function holdsSuspect(s: string, holder: string): string {
 }
 
 export const STARTED = `job.key, job.priority, job.policy, job.attempt, job.created_at, job.id, job.input, job.scheduled_for,
-  job.fence, job.expires_at, job.suspect is not null, job.lane, job.lease`;
+  job.fence, job.expires_at, job.suspect is not null, job.lane, job.lease, job.run_at`;
 
 export type Started = [
   key: JobKey,
@@ -39,6 +39,7 @@ export type Started = [
   suspect: boolean,
   lane: number,
   lease: number,
+  runAt: number,
 ];
 
 export function startSql(lease: string, now = "given.now", fence = "given.fence"): string {
@@ -59,7 +60,7 @@ export function byStartedTurn([key, priority]: Started, [other, otherPriority]: 
 }
 
 export function toClaimed(row: Started, catalog: Catalog): Claimed {
-  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease] = row;
+  const [job, priority, policy, attempt, createdAt, id, input, scheduledFor, fence, expiresAt, , lane, lease, runAt] = row;
   const { name, queue, version } = catalog.lane(lane);
   return {
     job,
@@ -76,6 +77,7 @@ export function toClaimed(row: Started, catalog: Catalog): Claimed {
     expiresAt,
     scheduledFor,
     createdAt,
+    runAt,
   };
 }
 
@@ -184,8 +186,8 @@ export function commonIn(rows: readonly SingleRow[]): Common {
 }
 
 const NO_JOB = `null::bigint, null::integer, null::integer, null::integer, null::bigint, null::text, null::text, null::bigint,
-        null::bigint, null::bigint, null::boolean, null::integer, null::bigint`;
-const STARTED_COLUMNS = 13;
+        null::bigint, null::bigint, null::boolean, null::integer, null::bigint, null::bigint`;
+const STARTED_COLUMNS = 14;
 
 const singleAnswer = (s: string, isRefused: string, spots: string, lanes: string) => (verdict: string) =>
   `
