@@ -38,6 +38,13 @@ export class Settler {
     return this.#recorded.length + this.#inFlight + this.#unwritten.length === 0;
   }
 
+  /** Of the attempts whose outcomes are recorded: how many there are, by the longest run. */
+  finishedPerMs(): number {
+    let longest = 0;
+    for (const { runMs } of this.#recorded) longest = Math.max(longest, runMs);
+    return this.#recorded.length / longest;
+  }
+
   record(attempt: Attempt, outcome: Outcome): void {
     attempt.outcome = outcome;
     if (outcome.kind !== "succeeded") attempt.followUps = attempt.commit = undefined;

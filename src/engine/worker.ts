@@ -18,6 +18,8 @@ const MAX_CLAIM_BATCH = 512;
 /** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
 const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
 const MAX_TURN_MS = 5;
+/** A worker that claims ahead finishes what it holds within about this time. */
+const MAX_HELD_MS = 20;
 const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
 const LOST_HANDLER_GRACE_MS = 5_000;
@@ -65,7 +67,7 @@ export class WorkerLoop implements Worker {
   #waiting: Attempt[] = [];
   #arrived: Attempt[] = [];
   readonly #running = new Set<Attempt>();
-  /** Claimed beyond the concurrency. Grows while a whole batch is done within its turn, and shrinks otherwise. */
+  /** Jobs to claim beyond the concurrency: they must not wait here for long while other workers are idle. */
   #prefetch = 0;
   #turnStartedAt = 0;
   #isTurnScheduled = false;
@@ -172,9 +174,9 @@ export class WorkerLoop implements Worker {
   #runTurn(): void {
     this.#isTurnScheduled = false;
     if (this.#settler.hasRecorded) {
-      const allDone = this.#running.size + this.#waiting.length === 0;
-      this.#prefetch =
-        allDone && !this.#isTurnOverrun() ? Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency) : this.#prefetch >> 1;
+      const finishSoon = Math.floor(MAX_HELD_MS * this.#settler.finishedPerMs());
+      const more = Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency, finishSoon - this.#concurrency);
+      this.#prefetch = Math.max(0, more);
       // The last progress of a job goes before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();

@@ -188,7 +188,7 @@ export class PostgresStore implements Store {
     const { enqueue } = this.#parts.jobParts;
     // None of these can be refused, so `whole` need not be checked.
     const enqueued = enqueue.isPlain(jobs)
-      ? this.#group.submitQuick("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
+      ? this.#group.submitJoined("enqueue", jobs, (tx, batches) => enqueue.batches(tx, batches), {
           rows: jobs.length,
           single: enqueue.route,
         })
@@ -237,7 +237,7 @@ export class PostgresStore implements Store {
         },
       });
     }
-    return this.#group.submitQuick(
+    return this.#group.submitJoined(
       "claim",
       request,
       (tx, requests) => Promise.all(requests.map((one) => this.#parts.claim.run(tx, one))),

@@ -180,11 +180,11 @@ export class SettleQueue {
 
   async run(settlements: readonly Settlement[]): Promise<LeaseState[]> {
     const { settle, first } = this.#parts;
-    if (!settle.isPlain(settlements)) return this.#write(settlements);
     const rows = settlements.length;
-    if (this.#usesSecond(rows)) return this.#settleOverSecond(settlements);
+    const quick = settle.isPlain(settlements);
+    if (quick && this.#usesSecond(rows)) return this.#settleOverSecond(settlements);
     const run = async (tx: Tx, batches: (readonly Settlement[])[]) => splitAnswers(await settle.run(tx, batches.flat()), batches);
-    return first.submitQuick("settle", settlements, run, { rows, single: settle.single });
+    return first.submitJoined("settle", settlements, run, { rows, quick, single: quick ? settle.single : null });
   }
 
   async #settleOverSecond(settlements: readonly Settlement[]): Promise<LeaseState[]> {
@@ -194,10 +194,10 @@ export class SettleQueue {
     const run = async (tx: Tx, batches: (readonly Settlement[])[]) =>
       splitAnswers(await settle.plain(tx, batches.flat()), batches);
     const settled = this.#second
-      .submitQuick("settle", settlements, run, { rows: settlements.length, single: settle.single })
+      .submitJoined("settle", settlements, run, { rows: settlements.length, single: settle.single })
       .catch((error: unknown) => {
-        if (error instanceof MoreFollows) return this.#write(settlements, { owed: true });
-        throw error;
+        if (!(error instanceof MoreFollows)) throw error;
+        return this.#parts.write("settle", (tx) => settle.run(tx, settlements), { owed: true });
       });
     this.#underWay.add(settled);
     try {
@@ -205,11 +205,6 @@ export class SettleQueue {
     } finally {
       this.#underWay.delete(settled);
     }
-  }
-
-  #write(settlements: readonly Settlement[], { owed = false } = {}): Promise<LeaseState[]> {
-    const { settle, write } = this.#parts;
-    return write("settle", (tx) => settle.run(tx, settlements), { owed });
   }
 
   #usesSecond(settlements: number): boolean {

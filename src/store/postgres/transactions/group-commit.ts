@@ -71,13 +71,14 @@ export class GroupCommit {
     return this.#add<T>(undefined, () => this.#waiting.add(operation, run, hints), hints.owed);
   }
 
-  submitQuick<Input, T>(
+  /** Joins the call before it, if that is of the same operation and has not begun. */
+  submitJoined<Input, T>(
     operation: Operation,
     input: Input,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows = 1, single = null, owed = false }: { rows?: number; single?: SingleRoute<Input, T> | null; owed?: boolean } = {},
+    { rows = 1, single = null, quick = true }: { rows?: number; single?: SingleRoute<Input, T> | null; quick?: boolean } = {},
   ): Promise<T> {
-    return this.#add<T>(input, () => this.#waiting.addQuick(operation, run, { rows, single }), owed);
+    return this.#add<T>(input, () => this.#waiting.join(operation, run, { rows, single, quick }));
   }
 
   #add<T>(input: unknown, item: () => Item, owed = false): Promise<T> {

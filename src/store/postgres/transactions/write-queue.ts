@@ -5,8 +5,10 @@ import type { Outcome, SingleCall, Transaction, Tx } from "./transaction.ts";
 
 export interface Item {
   operation: Operation;
-  /** It sends all its statements at once: the next item need not wait, and more calls may join. */
+  /** It sends all its statements at once: the next item need not wait. */
   quick: boolean;
+  /** More calls may join it. */
+  joins: boolean;
   rows: number;
   single: SingleRoute<unknown, unknown> | null;
   calls: Call[];
@@ -54,6 +56,7 @@ export class WriteQueue {
     const item: Item = {
       operation,
       quick: false,
+      joins: false,
       rows: 1,
       single: (single ?? null) as Item["single"],
       calls: [],
@@ -64,17 +67,17 @@ export class WriteQueue {
     return item;
   }
 
-  addQuick<Input, T>(
+  join<Input, T>(
     operation: Operation,
     run: (tx: Tx, inputs: Input[]) => Promise<T[]>,
-    { rows, single }: { rows: number; single: SingleRoute<Input, T> | null },
+    { rows, single, quick }: { rows: number; single: SingleRoute<Input, T> | null; quick: boolean },
   ): Item {
     const last = this.#items.at(-1);
-    if (last !== undefined && last.quick && last.operation === operation && last.rows + rows <= MAX_ROWS) {
+    if (last?.joins === true && last.quick === quick && last.operation === operation && last.rows + rows <= MAX_ROWS) {
       last.rows += rows;
       return last;
     }
-    const item = { operation, quick: true, rows, single, calls: [], row: null, run } as unknown as Item;
+    const item = { operation, quick, joins: true, rows, single, calls: [], row: null, run } as unknown as Item;
     this.#items.push(item);
     return item;
   }
