@@ -38,11 +38,10 @@ export class Settler {
     return this.#recorded.length + this.#inFlight + this.#unwritten.length === 0;
   }
 
-  /** Of the attempts whose outcomes are recorded: how many there are, by the longest run. */
-  finishedPerMs(): number {
-    let longest = 0;
-    for (const { runMs } of this.#recorded) longest = Math.max(longest, runMs);
-    return this.#recorded.length / longest;
+  recordedRuns(): { count: number; longestMs: number } {
+    let longestMs = 0;
+    for (const { runMs } of this.#recorded) longestMs = Math.max(longestMs, runMs);
+    return { count: this.#recorded.length, longestMs };
   }
 
   record(attempt: Attempt, outcome: Outcome): void {

@@ -174,9 +174,7 @@ export class WorkerLoop implements Worker {
   #runTurn(): void {
     this.#isTurnScheduled = false;
     if (this.#settler.hasRecorded) {
-      const finishSoon = Math.floor(MAX_HELD_MS * this.#settler.finishedPerMs());
-      const more = Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency, finishSoon - this.#concurrency);
-      this.#prefetch = Math.max(0, more);
+      this.#prefetch = this.#nextPrefetch(this.#settler.recordedRuns());
       // The last progress of a job goes before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();
@@ -184,6 +182,13 @@ export class WorkerLoop implements Worker {
     this.#turnStartedAt = performance.now();
     this.#startWaiting();
     this.#claimNext();
+  }
+
+  /** One attempt that ends alone shows no pace: others may be slow. */
+  #nextPrefetch({ count, longestMs }: { count: number; longestMs: number }): number {
+    if (count === 1 && this.#concurrency > 1) return this.#prefetch >> 1;
+    const finishSoon = Math.floor((MAX_HELD_MS * count) / longestMs);
+    return Math.max(0, Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency, finishSoon - this.#concurrency));
   }
 
   #claimNext(): void {
