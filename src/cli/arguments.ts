@@ -22,6 +22,11 @@ function atLeast(least: number, text: string): number {
   throw new InvalidArgumentError(`Give a whole number of at least ${least}.`);
 }
 
+export function portNumber(text: string): number {
+  if (/^\d{1,5}$/.test(text) && Number(text) <= 65_535) return Number(text);
+  throw new InvalidArgumentError("Give a whole number from 0 to 65535.");
+}
+
 /** Parses an ISO date, or milliseconds since 1970. `new Date` alone accepts typing mistakes: "-5" is in 2001. */
 export function parseInstant(text: string): Date {
   const at = new Date(/^\d+$/.test(text) ? Number(text) : /^\d{4}-\d{2}-\d{2}/.test(text) ? text : Number.NaN);

@@ -24,7 +24,7 @@ async function loadModule(file: string): Promise<Record<string, unknown>> {
     throw new HoldfastError(
       "MODULE_INVALID",
       `There is no file ${file}.`,
-      "Give the path of a .ts or .js module that exports jobs.",
+      "Give the path of a .ts or .js module that exports jobs or a pipeline.",
     );
   }
   try {
@@ -39,7 +39,7 @@ function explainLoadError(error: unknown, file: string): HoldfastError {
   const why = messageOf(error);
   const invalid = (message: string, mend: string) => new HoldfastError("MODULE_INVALID", message, mend, { cause: error });
   if (code === "ERR_UNKNOWN_FILE_EXTENSION" || code === "ERR_UNSUPPORTED_DIR_IMPORT")
-    return invalid(`${file} is not a module.`, "Give the path of a .ts or .js file that exports jobs.");
+    return invalid(`${file} is not a module.`, "Give the path of a .ts or .js file that exports jobs or a pipeline.");
   const place = errorPlace(error, file);
   if (code === "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX")
     return invalid(

@@ -7,7 +7,7 @@ import { bootId } from "./host.ts";
 export async function explainJobs(
   { queries, processes }: Pick<Store, "queries" | "processes">,
   asked: readonly ({ id: string } | { queue: string })[],
-): Promise<({ id: string; explanation: Explanation } | null)[]> {
+): Promise<({ id: string; createdAt: number; explanation: Explanation } | null)[]> {
   if (asked.length === 0) return [];
   const all = await Promise.all(asked.map((of) => queries.facts(of)));
   const { self, others } = await processes.probe(bootId());
@@ -16,8 +16,8 @@ export async function explainJobs(
   const works = live.flatMap((process) => process?.works ?? []);
   return all.map((facts) => {
     if (facts === null) return null;
-    const { id, name } = facts.job;
+    const { id, name, createdAt } = facts.job;
     const worked = works.filter((work) => work.name === name).map(({ version }) => version);
-    return { id, explanation: explain(facts, worked) };
+    return { id, createdAt, explanation: explain(facts, worked) };
   });
 }

@@ -65,6 +65,7 @@ export interface OrchestratorLock extends OrchestratorLockRow {
 export interface OldestJob {
   queue: string;
   id: string;
+  createdAt: number;
   explanation: Explanation;
 }
 

@@ -304,8 +304,10 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
   const open = overview.queues.filter(({ paused }) => !paused);
   const noWorker = workersIn(overview).length === 0;
   const pending = open.reduce((total, queue) => total + queue.counts.pending, 0);
+  // A script that claims by hand is not registered: between its settle and its next claim, only the finished jobs show it.
+  const isWorked = byHand > 0 || (gone.length === 0 && open.some((queue) => queue.counts.pending > 0 && endedLately(queue)));
   // A counter of a limit that is due makes `ready` true, also when no job waits at it.
-  if (ready && pending > 0 && noWorker && byHand === 0) {
+  if (ready && pending > 0 && noWorker && !isWorked) {
     const message = `${plural(pending, "job is", "jobs are")} pending and no worker runs`;
     // The jobs of a build whose orchestrator is dead wait until the build is resumed, whatever workers run.
     const orphan = overview.builds.find(isOrphaned);
@@ -345,6 +347,10 @@ export function alarmsOf(overview: Overview, limits: { oldest?: number } = {}): 
     alarms.push(alarm("FAILED", false, message, "holdfast jobs list --state failed"));
   }
   return alarms;
+}
+
+function endedLately({ lastMinute }: QueueOverview): boolean {
+  return lastMinute.succeeded + lastMinute.failed > 0;
 }
 
 function hasQueue(build: OpenBuild | undefined, queue: string): boolean {

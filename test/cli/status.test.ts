@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import type { OldestJob } from "../../src/operator/operator.ts";
 import type { Overview } from "../../src/operator/overview.ts";
-import { job, open } from "../../src/index.ts";
+import { items, job, open, pipeline } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
 import { JOBS, Place } from "./holdfast.ts";
 
@@ -148,4 +148,21 @@ test("a database whose jobs have all ended is healthy without a worker, also aft
   }
   const health = await limited.run(["health"]);
   assert.deepEqual([health.code, health.stdout.split(":")[0]], [0, "ok"]);
+});
+
+test("status shows how long jobs have waited at a limit, and a pipeline's stages as one name", async (t) => {
+  const limited = await Place.make();
+  t.after(() => limited.remove());
+  await using hf = await open(limited.db);
+  const mail = job<null>({ name: "mail", limit: { rate: "1/d" }, run: () => {} });
+  await hf.enqueueMany(mail, [null, null]);
+  await drain(hf, [mail]);
+  const pages = pipeline("pages")
+    .source(items(() => ["a"], { id: (name) => name }))
+    .stage("parse", {}, ({ input }) => input);
+  hf.work([mail, pages]);
+  await hf.jobs.counts();
+  const { stdout } = await limited.run(["status"]);
+  assert.match(stdout, /\nmail +1 +0 +1 +1 +0 +\d+s +Waits for the limit of job "mail" \(1\/d\); the next slot/);
+  assert.match(stdout, / mail, pipeline\/pages +alive /);
 });

@@ -36,10 +36,13 @@ test("ui takes its token from the environment, and does not print it", async () 
   assert.equal((await ui.ended).code, 0);
 });
 
-test("ui refuses an address that others reach without a token, and a short token", async () => {
+test("ui refuses an address that others reach without a token, a port that does not exist, and a short token", async () => {
   const open = await place.run(["ui", "--host", "0.0.0.0", "--port", "0"]);
   assert.match(open.stderr, /ACCESS_OPEN/);
   assert.equal(open.code, 1);
+  const port = await place.run(["ui", "--port", "99999"]);
+  assert.match(port.stderr, /'--port <number>' argument '99999' is invalid\. Give a whole number from 0 to 65535\./);
+  assert.equal(port.code, 2);
   const short = await place.run(["ui", "--token", "short"]);
   assert.match(short.stderr, /fewer than 16 characters/);
   assert.equal(short.code, 2);

@@ -65,6 +65,15 @@ test("a claim by hand counts as a worker", async () => {
   assert.equal((await place.run(["health"])).code, 1);
 });
 
+test("a queue of which a script has settled a job in the last minute is healthy between two claims", async () => {
+  await (await hf.claim("a", { worker: "anna" }))?.succeed();
+  await hf.enqueue(job({ name: "a", run: () => {} }), 2);
+  const { code, stdout } = await place.run(["health"]);
+  assert.deepEqual([code, stdout], [0, "ok: 7 pending, 0 running, 0 workers\n"]);
+  const { alarms } = await place.json<Line>(["status"]);
+  assert.ok(alarms.every(({ grave }) => !grave) && alarms.some(({ message }) => message === "no worker runs a (1 pending)"));
+});
+
 test("status --watch --json prints a line for each look, with the rates between them, until a signal", async () => {
   const watching = place.start(["status", "--watch", "100ms", "--json"]);
   await watching.said("\n");

@@ -84,8 +84,8 @@ export function dependencyCases(check: Check): void {
       await end(store, upstream);
       assert.equal((await see(store, "up")).state, state);
       for (const [id, because] of [
-        [child, `Job up, which it was to come after, ${said}.`],
-        [grandchild, `Job ${child}, which it was to come after, was cancelled.`],
+        [child, `Job up, which this job waited for, ${said}.`],
+        [grandchild, `Job ${child}, which this job waited for, was cancelled.`],
       ] as const) {
         const { state: ended, error, finishedAt, attempt } = await see(store, id);
         assert.deepEqual({ ended, finishedAt, attempt }, { ended: "cancelled", finishedAt: clock.now(), attempt: 0 });
@@ -94,7 +94,7 @@ export function dependencyCases(check: Check): void {
       const late = await addOne(store, { after: [other, "up"], name: "late" });
       const born = await see(store, late);
       assert.deepEqual([born.state, born.finishedAt, born.error?.code], ["cancelled", clock.now(), "UPSTREAM_ENDED"]);
-      assert.match(born.error?.message ?? "", /^Job up, which it was to come after/);
+      assert.match(born.error?.message ?? "", /^Job up, which this job waited for/);
       assert.deepEqual(await workOff(store), [other], "no other job is touched");
       const counts = await countJobs(store.queries);
       assert.deepEqual(counts, { ...NONE, cancelled: 3, succeeded: 1, [state]: state === "cancelled" ? 4 : 1 });

@@ -13,7 +13,7 @@ test("the nightly batches: each night once, missed ones are made up for, and a r
     printed.filter((line) => line.startsWith("  ")),
     [
       "  night of 2026-10-22, run at 2026-10-22T00:30: 4 regions sold 396",
-      "  night of 2026-10-23, run at 2026-10-23T00:30: cancelled. Job 2026-10-23 east, which it was to come after, failed.",
+      "  night of 2026-10-23, run at 2026-10-23T00:30: cancelled. Job 2026-10-23 east, which this job waited for, failed.",
       // 2026-10-24 was missed by more than four days.
       "  night of 2026-10-25, run at 2026-10-28T12:00: 4 regions sold 450",
       "  night of 2026-10-26, run at 2026-10-28T12:00: 4 regions sold 468",

@@ -43,7 +43,7 @@ describe("a job that comes after others", () => {
     await drain(hf, [fails, noop]);
     const { state, error } = await waiting;
     assert.deepEqual([state, error?.code], ["cancelled", "UPSTREAM_ENDED"]);
-    assert.match((await see(hf, child.id)).error?.message ?? "", /Job up, which it was to come after, failed/);
+    assert.match((await see(hf, child.id)).error?.message ?? "", /Job up, which this job waited for, failed/);
   });
 
   test("is refused when there is no such job, and nothing is added", async (t) => {

@@ -48,17 +48,14 @@ function page(plan: Plan): string {
     table(columns(total), [...rows, total]),
     ...(plan.removed === 0 ? [] : [`${plural(plan.removed, "target is", "targets are")} gone, and would be removed.`]),
     ...(total.unknown === 0 ? [] : [paint("dim", "unknown: work whose input another stage must make first.")]),
-    ...(incomplete
-      ? [paint("dim", "The total is incomplete: it leaves out the stages marked –, whose cost is known after their first run.")]
-      : []),
+    ...(incomplete ? [paint("dim", "?: the cost of a stage without an estimate is known after its first run.")] : []),
     ...(total.run + total.unknown + plan.removed === 0 ? [paint("green", "Nothing would run: all results are up to date.")] : []),
   ].join("\n");
 }
 
 function columns(total: Row): Column<Row>[] {
   const styled = (style: Style | null) => (row: Row) => (row === total ? "bold" : style);
-  const isBlank = ({ run, unknown, estimate }: Row) => run + unknown === 0 || Object.keys(estimate).length === 0;
-  const sign = ({ upperBound, incomplete }: Row) => (incomplete ? "≥ " : upperBound ? "≤ " : "");
+  const isBlank = ({ run, unknown }: Row) => run + unknown === 0;
   return [
     { title: "STAGE", value: ({ name }) => name, least: 8, style: (row) => (row === total ? "bold" : null) },
     count("RUN", ({ run }) => run, styled("cyan")),
@@ -67,10 +64,16 @@ function columns(total: Row): Column<Row>[] {
     {
       title: "ESTIMATE",
       right: true,
-      value: (row) => (isBlank(row) ? "–" : sign(row) + costText(row.estimate)),
+      value: (row) => (isBlank(row) ? "–" : estimateText(row)),
       style: (row) => (isBlank(row) ? "dim" : row === total ? "bold" : null),
     },
   ];
+}
+
+function estimateText({ estimate, upperBound, incomplete }: Row): string {
+  if (Object.keys(estimate).length === 0) return "?";
+  const text = costText(estimate);
+  return incomplete ? `${text} + ?` : upperBound ? `at most ${text}` : text;
 }
 
 function sum(rows: readonly Row[], of: (row: Row) => number): number {

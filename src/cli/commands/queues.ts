@@ -75,6 +75,11 @@ export function queueTable(
   { rates, oldest = [] }: { rates?: Rates | undefined; oldest?: readonly OldestJob[] } = {},
 ): string {
   const why = new Map(oldest.map(({ queue, explanation }) => [queue, explanation.message]));
+  const limited = oldest.filter(({ explanation }) => explanation.reason === "limit");
+  // Jobs that a limit holds back have waited, too, though none of them could run now.
+  const heldSince = new Map(limited.map(({ queue, createdAt }) => [queue, createdAt]));
+  const ageOf = ({ name, oldestAt = heldSince.get(name) }: QueueOverview) =>
+    oldestAt === undefined ? "–" : ageText(now - oldestAt);
   const any = (state: JobState) => queues.some(({ counts }) => counts[state] > 0);
   const isWide = terminalWidth() >= WIDE_COLUMNS;
   const isIdle = (queue: QueueOverview) => (rateOf(queue, rates) === "0" ? "dim" : "green");
@@ -89,7 +94,7 @@ export function queueTable(
     countOf("failed"),
     isWide && any("cancelled") && countOf("cancelled"),
     any("quarantined") && countOf("quarantined"),
-    { title: "OLDEST", right: true, value: ({ oldestAt }) => (oldestAt === undefined ? "–" : ageText(now - oldestAt)) },
+    { title: "OLDEST", right: true, value: ageOf },
     why.size > 0 && { title: "WHY", value: ({ name }) => why.get(name) ?? "", least: 12, style: () => "dim" },
   ];
   return tableOr(

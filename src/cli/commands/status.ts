@@ -2,6 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { ageText, untilText, type Duration, durationText, toMillis } from "../../core/text/duration.ts";
 import { spentText } from "../../core/pipelines/cost.ts";
+import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
@@ -223,7 +224,11 @@ function processColumns(at: number): Column<ProcessStatus>[] {
 
 function worksOn({ works }: ProcessStatus): string {
   if (works.length === 0) return "–";
-  const names = works.map(({ name, version }) => (version === 1 ? name : `${name} v${version}`));
+  const names = works.map(({ name, version }) => {
+    // The stages of a pipeline, and the listing of its source, are one.
+    if (isPipelineQueue(name)) return name.slice(0, name.lastIndexOf("/"));
+    return version === 1 ? name : `${name} v${version}`;
+  });
   return [...new Set(names)].join(", ");
 }
 

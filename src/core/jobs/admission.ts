@@ -111,7 +111,7 @@ export function initialState(upstreams: readonly Upstream[]): InitialState {
 }
 
 export function upstreamEnded(upstream: string, state: FinishedState): JobError {
-  const message = `Job ${upstream}, which it was to come after, ${ENDED_AS[state]}.`;
+  const message = `Job ${upstream}, which this job waited for, ${ENDED_AS[state]}.`;
   return { name: "UpstreamError", code: "UPSTREAM_ENDED", message };
 }
 

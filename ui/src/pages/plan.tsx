@@ -63,6 +63,6 @@ function PlanTable({ pipeline, stages }: Pick<Build, "pipeline" | "stages">) {
 const PLAN_MS = 600_000;
 
 function estimateText({ estimate, upperBound, incomplete }: Pick<Plan, "estimate" | "upperBound" | "incomplete">): string {
-  if (estimate.usd === undefined && estimate.tokens === undefined) return "–";
-  return `${incomplete ? "at least " : upperBound ? "at most " : ""}${cost(estimate)}`;
+  if (estimate.usd === undefined && estimate.tokens === undefined) return "unknown";
+  return `${upperBound ? "at most " : ""}${cost(estimate)}${incomplete ? " + unknown" : ""}`;
 }
