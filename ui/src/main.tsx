@@ -1,5 +1,13 @@
 import { render } from "preact";
-import "./app.css";
+import "./styles/base.css";
+import "./styles/shell.css";
+import "./styles/panels.css";
+import "./styles/tables.css";
+import "./styles/forms.css";
+import "./styles/details.css";
+import "./styles/states.css";
+import "./styles/charts.css";
+import "./styles/media.css";
 import { follow } from "./live.ts";
 import { AuditPage } from "./pages/audit.tsx";
 import { BuildPage } from "./pages/build.tsx";

@@ -1,3 +1,4 @@
+import type { LimitUsage } from "../../../src/store/queues.ts";
 import { type Action, ask, mayOperate } from "../action.tsx";
 import { apiPath, write } from "../api.ts";
 import { count, duration, plural, quoted } from "../format.ts";
@@ -34,20 +35,9 @@ export function QueuesPage() {
   );
 }
 
-interface Limit {
-  queue: string;
-  job: string;
-  key: string;
-  concurrency: number | null;
-  starts: number | null;
-  per: number | null;
-  running: number;
-  waiting: number;
-}
-
 /** Only those that are in use: most databases have none. */
 function Limits() {
-  const items = useRead<{ items: Limit[] }>(apiPath("limits")).data?.items ?? [];
+  const items = useRead<{ items: LimitUsage[] }>(apiPath("limits")).data?.items ?? [];
   if (items.length === 0) return null;
   return (
     <Panel title="Limits in use" note="those that most jobs wait for first" flush>
