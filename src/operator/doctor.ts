@@ -39,15 +39,18 @@ export interface ExamineOptions {
   hf: Holdfast | null;
   backups: { folder?: string; every?: number };
   now: number;
+  /** Leaves out what reads the whole database: pages, artifacts and the chain of the audit. Damage that was found is reported. */
+  isBrief?: boolean;
 }
 
-export async function examine({ location, hf, backups, now }: ExamineOptions): Promise<Examination> {
+export async function examine({ location, hf, backups, now, isBrief = false }: ExamineOptions): Promise<Examination> {
   const engine = hf?.engine ?? null;
   const store = engine?.store ?? null;
   const vitals = store && (await ifReadable(() => store.maintenance.diagnose()));
-  const checked = store && (await ifReadable(() => store.damage.check("quick")));
+  const deep = isBrief ? null : store;
+  const checked = deep && (await ifReadable(() => deep.damage.check("quick")));
   const folder = engine?.artifactFolder.path ?? null;
-  const audit = store && (await ifReadable(() => verifyAudit(store)));
+  const audit = deep && (await ifReadable(() => verifyAudit(deep)));
   const seen: Inspection = {
     now,
     disk: diskOf(location),

@@ -131,11 +131,13 @@ export const OPERATE_ROUTES = [
   }),
   route("get", "/doctor", {
     id: "doctor",
-    summary: "Findings of `holdfast doctor`, each with its remedy.",
+    summary:
+      "Findings of `holdfast doctor`, each with its remedy, but for what it reads the whole database for: pages, artifacts and " +
+      "the audit. Damage that a process has found is among them.",
     role: "read",
     answer: z.object({ found: z.array(z.looseObject({ grade: z.string() })) }),
     run: async ({ hf, operator }) => {
-      const { found } = await examine({ location: operator.location, hf, backups: {}, now: operator.now() });
+      const { found } = await examine({ location: operator.location, hf, backups: {}, now: operator.now(), isBrief: true });
       return { found };
     },
   }),

@@ -122,7 +122,9 @@ export function RecoveryPage() {
         <Loaded of={doctor}>
           {({ found }) =>
             found.length === 0 ? (
-              <Empty title="Nothing found">Settings, disk, log, locks, jobs, artifacts, audit and backups were checked.</Empty>
+              <Empty title="Nothing found">
+                Settings, disk, log, locks, jobs and backups were checked. The command also checks pages, artifacts and the audit.
+              </Empty>
             ) : (
               <Table label="Findings of the doctor" head={["Grade", "Area", "Finding", "Remedy"]}>
                 {found.map(({ grade, area, message, mend }) => (
