@@ -32,6 +32,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     idle,
     // Loaded on use: its modules would count in the heap of the others.
     http: async () => (await import("./http.ts")).http(),
+    dashboard: async () => (await import("./dashboard.ts")).dashboard(quick),
     reclaim,
     recovery: () => recovery(quick),
     memory: () => memory(many),
