@@ -216,7 +216,8 @@ export class Work implements WorkStore {
 
   async artifacts({ build, stage, path }: { build: string; stage?: string; path?: string }): Promise<ArtifactRef[]> {
     const params = { build, stage: stage ?? null, path: path ?? null };
-    const rows = await this.#access.read((db) => db.all<ArtifactRef>(this.#sql.artifacts, params));
+    const sql = stage === undefined || path === undefined ? this.#sql.artifacts : this.#sql.artifactsOfOne;
+    const rows = await this.#access.read((db) => db.all<ArtifactRef>(sql, params));
     return rows.map((row) => Object.assign({}, row));
   }
 }
@@ -226,8 +227,10 @@ function workSql(dialect: Dialect) {
   const left = (which: string) => `
     select work.job, job.lane from ${table("work")} as work join ${table("jobs")} as job on job.key = work.job
     where ${isIn("work.build", "bigint", ":builds")} ${which} limit :limit`;
-  const artifacts = table("artifacts");
-  const build = `(select key from ${table("builds")} where id = :build)`;
+  const artifacts = (of: string) => `
+    select cast(:build as text) as build, stage, path, name, hash, size from ${table("artifacts")}
+    where build = (select key from ${table("builds")} where id = :build) and ${of}
+    order by stage, path, name`;
   return {
     items: `
       select job, build, kind, stage, segment, path, (kind = 'stage' and exists (
@@ -241,10 +244,9 @@ function workSql(dialect: Dialect) {
     idle: left("and (job.state <> 'running' or work.kind = 'listing')"),
     queue: `select queue from ${table("builds")} where key = :build`,
     costs: `select stage, attempts, micros, tokens from ${table("stage_costs")} where pipeline = :pipeline`,
-    artifacts: `
-      select cast(:build as text) as build, stage, path, name, hash, size from ${artifacts}
-      where build = ${build} and (cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)
-      order by stage, path, name`,
+    artifacts: artifacts("(cast(:stage as text) is null or stage = :stage) and (cast(:path as text) is null or path = :path)"),
+    // By the whole key: an export asks for each result, and would read all artifacts of the build each time.
+    artifactsOfOne: artifacts("stage = :stage and path = :path"),
   };
 }
 
