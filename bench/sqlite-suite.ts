@@ -3,6 +3,7 @@ import { builds } from "./builds.ts";
 import { claimCost } from "./claim-cost.ts";
 import { definitions } from "./definitions.ts";
 import { events } from "./events.ts";
+import { exports } from "./export.ts";
 import { idle } from "./idle.ts";
 import { latency } from "./latency.ts";
 import { limits } from "./limits.ts";
@@ -37,6 +38,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     recovery: () => recovery(quick),
     memory: () => memory(many),
     builds: () => builds(quick ? 20_000 : 100_000),
+    export: () => exports(quick ? 250 : 1_000, rounds),
   };
   const measured = Object.entries(parts).map(([name, measure]) => [name, async () => (await measure()).map(lineOf)] as const);
   return { heading: "", parts: Object.fromEntries(measured), close: async () => {} };

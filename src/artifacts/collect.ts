@@ -77,9 +77,11 @@ export async function* verifiedPieces(
   const digest = createHash("sha256");
   let held: Buffer | null = null;
   let left = size ?? Infinity;
+  // Small files get small buffers: thousands of large ones keep the garbage collector busy.
+  const pieceSize = Math.min(PIECE, (size ?? (await handle.stat()).size) + 1);
   for (;;) {
-    const piece: Buffer = Buffer.allocUnsafe(PIECE);
-    const { bytesRead } = await handle.read(piece, 0, PIECE, null);
+    const piece: Buffer = Buffer.allocUnsafe(pieceSize);
+    const { bytesRead } = await handle.read(piece, 0, pieceSize, null);
     if (bytesRead === 0) break;
     left -= bytesRead;
     if (left < 0) throw wrong();

@@ -71,6 +71,9 @@ export async function exportTo(
   }
 }
 
+/** The disk syncs several files in the time that it takes for one. */
+const AT_ONCE = 16;
+
 /** Into a new folder: no link in it can lead out of it. */
 async function stage(
   root: string,
@@ -83,25 +86,46 @@ async function stage(
   const checksums: string[] = [];
   let bytes = 0;
   await mkdir(root);
-  for await (const entry of entries) {
+  await eachAtOnce(entries, async (entry, i) => {
     const { path } = entry;
     const parts = names.take(path);
     const hash = "hash" in entry ? entry.hash : digest("sha256", entry.text);
+    checksums[i] = checksumLine(hash, path);
     try {
       await makeFolders(root, parts.slice(0, -1), folders);
-      bytes += await writeNew(join(root, ...parts), "hash" in entry ? pieces(hash) : [Buffer.from(entry.text)]);
+      const written = await writeNew(join(root, ...parts), "hash" in entry ? pieces(hash) : [Buffer.from(entry.text)]);
+      bytes += written;
     } catch (error) {
       throw faultOf(error) === "ENAMETOOLONG" ? invalidPath(path, "is too long for this disk") : error;
     }
-    checksums.push(checksumLine(hash, path));
     passArtifactPoint("export:copied");
-  }
+  });
   const files = checksums.length;
   await writeNew(join(root, MANIFEST), [Buffer.from(manifest)]);
   checksums.push(checksumLine(digest("sha256", manifest), MANIFEST));
   await writeNew(join(root, CHECKSUMS), inPieces(checksums));
-  for (const folder of folders) await syncFolder(folder);
+  await eachAtOnce(folders, (folder) => syncFolder(folder));
   return { files, bytes };
+}
+
+/** Calls `write` for several at once. After an error the others end before it is thrown: nothing may be written any more. */
+async function eachAtOnce<T>(all: AsyncIterable<T> | Iterable<T>, write: (one: T, i: number) => Promise<void>): Promise<void> {
+  const running = new Set<Promise<void>>();
+  const failures: unknown[] = [];
+  let i = 0;
+  try {
+    for await (const one of all) {
+      const done = write(one, i++)
+        .catch((error: unknown) => void failures.push(error))
+        .finally(() => running.delete(done));
+      running.add(done);
+      if (running.size >= AT_ONCE) await Promise.race(running);
+      if (failures.length > 0) break;
+    }
+  } finally {
+    await Promise.all(running);
+  }
+  if (failures.length > 0) throw failures[0];
 }
 
 async function makeFolders(root: string, parts: string[], made: Set<string>): Promise<void> {

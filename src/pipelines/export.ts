@@ -54,7 +54,9 @@ export async function exportBuild(
   const results: Exported[] = [];
   for (const stage of chosen) {
     const found: Found[] = [];
-    for await (const result of resultsOf(parts.store, build, stage)) found.push(await foundOf(parts.store, result));
+    for await (const page of pagesOf(parts.store, build, stage)) {
+      found.push(...(await Promise.all(page.map((result) => foundOf(parts.store, result)))));
+    }
     const placed = places.stage(stage, found);
     for (const one of found) {
       const place = placed.get(one) as Placed;
@@ -115,10 +117,10 @@ async function* entriesOf(store: Store, build: BuildRow, files: readonly File[])
   }
 }
 
-async function* resultsOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult> {
+async function* pagesOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult[]> {
   for (let after: string | undefined; ;) {
     const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
-    yield* page;
+    yield page;
     after = page.at(-1)?.path;
     if (after === undefined) return;
   }
