@@ -144,7 +144,7 @@ async function visit(page: Page, address: string, { failed, succeeded, build }: 
   page.on("request", (request) => {
     const { pathname, search } = new URL(request.url());
     if (request.resourceType() !== "fetch" || request.method() !== "GET") return;
-    // A search that goes on reads many pages alike: the first and one more are enough.
+    // A search continues over many pages that cost the same: the first and one more are enough.
     const path = `${pathname}${search}`;
     paths.set(path.replace(/limit=\d+&after=\d+/, "after"), path);
   });
