@@ -26,7 +26,7 @@ test("queues lists, pauses and resumes; a paused queue hands out nothing", async
   const list = await place.run(["queues", "list"]);
   assert.match(
     list.stdout,
-    /^QUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST\nmail +paused +1 +0 +0 +0 +0 +\d+s\n$/,
+    /^QUEUE +PENDING +RUNNING +DONE\/MIN +SUCCEEDED +FAILED +OLDEST +WHY\nmail +paused +1 +0 +0 +0 +0 +\d+s +Queue "mail" is paused\.\n$/,
   );
   assert.equal((await place.run(["claim", "mail", "--worker", "anna"])).code, 1);
   // Paused on purpose is no illness.

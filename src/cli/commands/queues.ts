@@ -5,7 +5,7 @@ import { didYouMean } from "../../core/text/options.ts";
 import { FINISHED_STATES, type JobState } from "../../core/jobs/job.ts";
 import { numberText } from "../../core/text/text.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
-import type { OldestJob } from "../../operator/operator.ts";
+import type { OldestJob, Operator } from "../../operator/operator.ts";
 import type { QueueOverview } from "../../store/queries.ts";
 import { type Column, count, oneLine, stateStyle, tableOr, terminalWidth } from "../render/table.ts";
 import { addCommand, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
@@ -17,13 +17,14 @@ export function queuesCommand(parent: Command): void {
   });
   addCommand(queues, "list", {
     summary: "list the queues (default)",
-    description: "List the queues, with what is in them.",
+    description: "List the queues, with what is in them, and why the oldest pending job of each does not run.",
     examples: ["holdfast queues list --json"],
     isDefault: true,
   }).action(
     onDatabase(async ({ operator }) => {
       const items = await operator.queues();
-      return [{ items, ...operator.incomplete() }, () => queueTable(items, operator.now())];
+      const oldest = await explainOldest(operator, items);
+      return [{ items, ...operator.incomplete() }, () => queueTable(items, operator.now(), { oldest })];
     }),
   );
   addCommand(queues, "pause", {
@@ -62,6 +63,15 @@ function noSuchQueue(name: string, known: readonly string[], paused: boolean): H
   const others = known.length === 0 ? "There are no queues yet." : `${didYouMean(name, known)}Queues: ${known.join(", ")}.`;
   const ahead = paused ? " Add --ahead to pause it before its first job." : "";
   return new HoldfastError("NO_SUCH_QUEUE", `There is no queue ${name}.`, others + ahead);
+}
+
+/** Each costs a few reads. */
+const MAX_EXPLAINED_QUEUES = 20;
+
+/** Why the oldest pending job of each queue does not run. */
+export function explainOldest(operator: Operator, queues: readonly QueueOverview[]): Promise<OldestJob[]> {
+  const waiting = queues.filter(({ counts }) => counts.pending > 0).map(({ name }) => name);
+  return operator.explainOldest(waiting.slice(0, MAX_EXPLAINED_QUEUES));
 }
 
 const WIDE_COLUMNS = 96;

@@ -36,7 +36,7 @@ import {
 import { Screen } from "../render/terminal.ts";
 import { untilInterrupted } from "../signals.ts";
 import { addCommand, onDatabase } from "../verb.ts";
-import { lastMinute, queueTable, type Rates, rateText } from "./queues.ts";
+import { explainOldest, lastMinute, queueTable, type Rates, rateText } from "./queues.ts";
 import { reportLine } from "./recover.ts";
 import { scheduleTable } from "./schedules.ts";
 
@@ -58,7 +58,7 @@ export function statusCommand(parent: Command): void {
         if (interval !== null) return await watch(operator, command, interval);
         const overview = await operator.overview();
         const alarms = withAdvice(alarmsOf(overview), command);
-        const oldest = await oldestOf(operator, overview);
+        const oldest = await explainOldest(operator, overview.queues);
         return [{ ...overview, alarms, oldest }, () => statusPage(pathOf(command), { overview, alarms, oldest })];
       }),
     );
@@ -69,14 +69,6 @@ function intervalOf(given: string | true | undefined): number | null {
   const interval = given === true ? 2_000 : toMillis(given as Duration, "--watch");
   if (interval >= MIN_INTERVAL_MS) return interval;
   throw new HoldfastError("DURATION_INVALID", `--watch is ${String(given)}.`, `Give at least ${MIN_INTERVAL_MS}ms, e.g. 2s.`);
-}
-
-/** Each costs a few reads. */
-const MAX_EXPLAINED_QUEUES = 20;
-
-function oldestOf(operator: Operator, { queues }: Overview): Promise<OldestJob[]> {
-  const waiting = queues.filter(({ counts }) => counts.pending > 0).map(({ name }) => name);
-  return operator.explainOldest(waiting.slice(0, MAX_EXPLAINED_QUEUES));
 }
 
 interface Reading {
@@ -122,7 +114,7 @@ async function* readings(operator: Operator, command: Command, interval: number,
     yield {
       overview,
       alarms: withAdvice(alarmsOf(overview), command),
-      oldest: await oldestOf(operator, overview),
+      oldest: await explainOldest(operator, overview.queues),
       ...(before === null ? {} : { rates: ratesBetween(before, now) }),
     };
     before = now;
