@@ -232,12 +232,12 @@ test("jobs show tells everything about one job, and lets no escape codes through
 
 test("jobs why says why a job does not run, in a sentence and as JSON", async () => {
   const { stdout } = await place.run(["jobs", "why", ids.waiting]);
-  assert.equal(stdout, "delayed: Is delayed; it can start in 2 h.\n");
+  assert.equal(stdout, "delayed: The job can start in 2 h.\n");
   const explanation = await place.json<Explanation>(["jobs", "why", ids.waiting]);
   assert.deepEqual(explanation, {
     state: "pending",
     reason: "delayed",
-    message: "Is delayed; it can start in 2 h.",
+    message: "The job can start in 2 h.",
     until: (await hf.jobs.get(ids.waiting))?.runAt,
   });
   assert.match(

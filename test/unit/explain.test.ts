@@ -72,7 +72,7 @@ const CASES: Case[] = [
     name: "a delayed job",
     job: { runAt: NOW + 7_200_000 },
     facts: { gate: "time" },
-    is: { reason: "delayed", message: "Is delayed; it can start in 2 h.", until: NOW + 7_200_000 },
+    is: { reason: "delayed", message: "The job can start in 2 h.", until: NOW + 7_200_000 },
   },
   {
     name: "a job between two attempts",
@@ -169,7 +169,7 @@ const CASES: Case[] = [
     facts: { gate: "time" },
     is: {
       reason: "behind",
-      message: 'Is the next job of queue "post"; a worker claims it when it has a free slot.',
+      message: 'The job is the next of queue "post"; a worker claims it when it has a free slot.',
       ahead: 0,
     },
   },

@@ -135,7 +135,7 @@ function ofDelay({ job, gate, now }: JobFacts): Held {
   const { runAt: until, startedAt, attempt } = job;
   if (gate !== "time" || until <= now) return null;
   const left = spaced(untilText(Math.max(1_000, until - now)));
-  if (startedAt === undefined) return { reason: "delayed", message: `Is delayed; it can start in ${left}.`, until };
+  if (startedAt === undefined) return { reason: "delayed", message: `The job can start in ${left}.`, until };
   return { reason: "backoff", message: `Waits after attempt ${attempt}; the next one can start in ${left}.`, until };
 }
 
@@ -186,7 +186,7 @@ function ofPosition({ job, ahead }: JobFacts): Exclude<Held, null> {
   const many = ahead >= MAX_AHEAD ? `At least ${numberText(MAX_AHEAD)} jobs` : plural(ahead, "job");
   const message =
     ahead === 0
-      ? `Is the next job of queue "${job.queue}"; a worker claims it when it has a free slot.`
+      ? `The job is the next of queue "${job.queue}"; a worker claims it when it has a free slot.`
       : `${many} of queue "${job.queue}" ${ahead === 1 ? "comes" : "come"} first.`;
   return { reason: "behind", message, ahead };
 }

@@ -15,7 +15,7 @@ export function toMillis(duration: Duration, what: string): number {
       // Options of the commands are strings, where milliseconds need their unit too.
       typeof duration === "string"
         ? 'Give a number with its unit: "500ms", "30s", "10m", "2h", "7d".'
-        : 'Give milliseconds, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
+        : 'Give milliseconds from 0 on, or a number with its unit: "500ms", "30s", "10m", "2h", "7d".',
     );
   }
   return Math.round(millis);
