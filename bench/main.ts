@@ -1,10 +1,12 @@
 /**
- * `npm run bench [-- --store postgres] [-- --quick] [-- --only latency] [-- --json]`. SQLite: everything as a ratio to raw
- * SQLite. PostgreSQL: against graphile-worker, pg-boss and raw SQL. All of it measured in the same run, at the default
- * settings; absolute figures are this machine's, and drift.
+ * `npm run bench [-- --store postgres] [-- --peers [--write]] [-- --quick] [-- --only latency] [-- --json]`. SQLite: everything
+ * as a ratio to raw SQLite. PostgreSQL: against graphile-worker, pg-boss and raw SQL. `--peers`: what users see, against queues
+ * and workflow engines on all stores; `--write` puts it into docs/performance.md. All of it measured in the same run, at the
+ * default settings; absolute figures are this machine's, and drift.
  */
 import { cpus } from "node:os";
 import { parseArgs, styleText } from "node:util";
+import { openPeersSuite } from "./peers/report.ts";
 import { openPostgresSuite } from "./postgres/suite.ts";
 import { openSqliteSuite } from "./sqlite-suite.ts";
 import type { Line, Suite, SuiteOptions } from "./suite.ts";
@@ -20,10 +22,12 @@ const { values } = parseArgs({
     quick: { type: "boolean", default: false },
     only: { type: "string" },
     json: { type: "boolean", default: false },
+    peers: { type: "boolean", default: false },
+    write: { type: "boolean", default: false },
   },
 });
-const open = oneOf(stores, values.store, "--store");
-const suite = await open({ quick: values.quick });
+const open = values.peers ? openPeersSuite : oneOf(stores, values.store, "--store");
+const suite = await open({ quick: values.quick, write: values.write });
 try {
   await run(suite);
 } finally {

@@ -16,4 +16,6 @@ export interface Suite {
 
 export interface SuiteOptions {
   quick: boolean;
+  /** Whether the page about it is written again. */
+  write: boolean;
 }

@@ -1,3 +1,4 @@
+import type { Player } from "../peers/player.ts";
 import { payload } from "../scratch.ts";
 
 export type Payload = ReturnType<typeof payload>;
@@ -11,9 +12,26 @@ export interface Contender {
   enqueueMany(jobs: Payload[]): Promise<unknown>;
   /** Runs that many no-op jobs, which are there already; resolves when the database says that all are done. */
   drain(jobs: number): Promise<void>;
-  /** Waits for jobs as a worker that has nothing else to do; called when one starts. */
+  /** Works until it is closed; called when a job starts. */
   listen(onStart: (i: number) => void): Promise<void>;
+  /** How many jobs have not ended. */
+  left(): Promise<number>;
   close(): Promise<void>;
+}
+
+/** As one of the players that also compete with other stores. */
+export async function playerOf(contender: Promise<Contender>): Promise<Player> {
+  const { bulk, enqueue, enqueueMany, listen, left, close } = await contender;
+  return {
+    fill: async (jobs) => {
+      for (let from = 0; from < jobs; from += bulk.batch)
+        await enqueueMany(Array.from({ length: Math.min(bulk.batch, jobs - from) }, (_, k) => payload(from + k)));
+    },
+    enqueue: (i) => enqueue(payload(i)),
+    work: listen,
+    left,
+    close,
+  };
 }
 
 /** What it is opened for: some have to choose between the most a second and the least delay. */

@@ -52,7 +52,12 @@ export async function open(url: string, purpose: Purpose): Promise<Contender> {
       const left = "select 1 from graphile_worker._private_jobs limit 1";
       while ((await pool.query(left)).rows.length > 0);
     },
-    listen: async (onStart) => void runners.push(await start(({ i }) => onStart(i))),
+    listen: async (onStart) => {
+      const many = purpose === "latency" ? 1 : RUNNERS;
+      runners.push(...(await Promise.all(Array.from({ length: many }, () => start(({ i }) => onStart(i))))));
+    },
+    // Jobs that are done are deleted.
+    left: async () => Number((await pool.query("select count(*) as n from graphile_worker._private_jobs")).rows[0].n),
     close: async () => {
       for (const runner of runners) await runner.stop();
       await utils.release();

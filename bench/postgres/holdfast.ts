@@ -22,6 +22,10 @@ export async function open(url: string, _purpose: Purpose): Promise<Contender> {
       if (succeeded !== jobs) throw new Error(`${succeeded} jobs have succeeded, of ${jobs}.`);
     },
     listen: async (onStart) => void hf.work([noop(({ i }) => onStart(i))]),
+    left: async () => {
+      const { pending, running } = await hf.jobs.counts();
+      return pending + running;
+    },
     close: () => hf.close(),
   };
 }

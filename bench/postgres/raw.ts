@@ -51,6 +51,7 @@ export async function open(url: string): Promise<Contender> {
       if (done !== jobs) throw new Error(`${done} jobs were completed, of ${jobs}.`);
     },
     listen: () => Promise.reject(new Error("There is no worker in raw SQL.")),
+    left: async () => Number((await sql`select count(*) as n from jobs where state <> 'succeeded'`)[0]?.["n"]),
     close: () => sql.end(),
   };
 }
