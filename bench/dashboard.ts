@@ -20,6 +20,8 @@ const PAINTS = 15;
 const REQUESTS = 100;
 /** Long enough for several refreshes of the page. */
 const DRAINED_JOBS = 200_000;
+/** The code is compiled by then, and the check of a database that was just opened is over. */
+const WARM_ROUNDS = 8;
 
 interface Sizes {
   jobs: number;
@@ -32,7 +34,7 @@ interface Sizes {
  * of the API that it calls takes, and how much slower a worker drains while it is open.
  */
 export async function dashboard(quick: boolean): Promise<Figure[]> {
-  const sizes = quick ? { jobs: 200_000, targets: 500, rounds: 2 } : { jobs: 10_000_000, targets: 20_000, rounds: 8 };
+  const sizes = quick ? { jobs: 200_000, targets: 500, rounds: 5 } : { jobs: 10_000_000, targets: 20_000, rounds: 21 };
   await buildUi();
   return inScratch(async (folder) => {
     const path = join(folder, "work.db");
@@ -227,22 +229,24 @@ function figure(what: string, ours: number, limit: number): Figure {
   return { what, ours, limit, unit: "ms", target: { atMost: 1 } };
 }
 
-/** Rounds with the overview open and without, in turn. */
+/** Rounds with the overview open and without, in turn; the median over the pairs. */
 async function slowdown(path: string, page: Page, address: string, rounds: number): Promise<Figure> {
   const child = fork(new URL("./dashboard-worker.ts", import.meta.url), [path]);
   await once(child, "message");
-  const closed: number[] = [];
-  const opened: number[] = [];
-  await drained(child);
-  for (let round = 0; round < rounds; round++)
-    for (const isOpen of round % 2 === 0 ? [true, false] : [false, true]) {
-      await page.goto(isOpen ? address : "about:blank");
-      if (isOpen) await page.getByText("Live", { exact: true }).waitFor();
-      (isOpen ? opened : closed).push(await drained(child));
+  const slower: number[] = [];
+  for (let i = 0; i < WARM_ROUNDS; i++) await drained(child);
+  for (let round = 0; round < rounds; round++) {
+    const rates = { open: 0, closed: 0 };
+    for (const one of round % 2 === 0 ? (["open", "closed"] as const) : (["closed", "open"] as const)) {
+      await page.goto(one === "open" ? address : "about:blank");
+      if (one === "open") await page.getByText("Live", { exact: true }).waitFor();
+      rates[one] = await drained(child);
     }
+    slower.push(1 - rates.open / rates.closed);
+  }
   child.disconnect();
   await once(child, "exit");
-  const ours = (1 - median(opened) / median(closed)) * 100;
+  const ours = median(slower) * 100;
   return { what: "an open dashboard slows a draining worker", ours, limit: SLOWER_PERCENT, unit: "%", target: { atMost: 1 } };
 }
 

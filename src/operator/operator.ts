@@ -339,9 +339,9 @@ export class Operator {
     return this.#engine.relays.subscribe(on, options, from);
   }
 
-  /** Called after each commit, of this process or another. */
-  onCommit(call: () => void): () => void {
-    return this.#engine.store.onChange(call, {});
+  /** Called after commits of this process or another. `pauseMs`: not again for so long, after one of another process. */
+  onCommit(call: () => void, { pauseMs }: { pauseMs: number }): () => void {
+    return this.#engine.store.onChange(call, { pauseMs });
   }
 
   /** The audit entry of a request that changes something, written before the change: none happens without its user. */

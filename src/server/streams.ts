@@ -36,7 +36,7 @@ export function changeStream(operator: Operator, signal: AbortSignal): Response 
   return stream(signal, (send) => {
     let timer: NodeJS.Timeout | null = null;
     let lastAt = 0;
-    const unlisten = operator.onCommit(() => {
+    const onCommit = () => {
       timer ??= setTimeout(
         () => {
           timer = null;
@@ -45,7 +45,8 @@ export function changeStream(operator: Operator, signal: AbortSignal): Response 
         },
         Math.max(0, lastAt + MIN_CHANGE_INTERVAL_MS - performance.now()),
       );
-    });
+    };
+    const unlisten = operator.onCommit(onCommit, { pauseMs: MIN_CHANGE_INTERVAL_MS });
     return () => {
       unlisten();
       if (timer !== null) clearTimeout(timer);

@@ -110,6 +110,11 @@ export interface Pruned {
 
 export interface ChangeOptions {
   ownOnly?: boolean;
+  /**
+   * After a commit of another process, the listener needs no other call for so many milliseconds. While all listeners pause,
+   * SQLite's files are not watched: each write to a watched file costs its writer.
+   */
+  pauseMs?: number;
   /** Called when jobs are handed in, before their commit: a claim made at once joins it. */
   onIncoming?: () => void;
 }

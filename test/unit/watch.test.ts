@@ -29,6 +29,48 @@ test("a commit of another handle is noticed by its signal alone, once for each c
   }
 });
 
+test(
+  "a listener with a pause is called once, and again at the end of the pause if there was a commit",
+  { timeout: 20_000 },
+  async (t) => {
+    const path = await newPath(t);
+    const listener = await opened(t, path);
+    const writer = await opened(t, path);
+    t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
+    let changes = 0;
+    let noticed: (() => void) | undefined;
+    const count = () => {
+      changes++;
+      noticed?.();
+    };
+    const commit = (n: number) => writer.queues.setPaused(`queue ${n}`, true);
+    const noticedCommit = async (n: number) => {
+      const change = new Promise<void>((resolve) => (noticed = resolve));
+      await commit(n);
+      await change;
+    };
+    listener.onChange(count, { pauseMs: 500 });
+    await noticedCommit(1);
+    for (let n = 2; n <= 5; n++) {
+      const written = nextWriteOf(`${path}-wal`);
+      await commit(n);
+      await written;
+    }
+    t.mock.timers.tick(499);
+    assert.equal(changes, 1, "in the pause");
+    t.mock.timers.tick(1);
+    assert.equal(changes, 2, "at its end");
+    t.mock.timers.tick(500);
+    assert.equal(changes, 2, "after a pause without a commit");
+    await noticedCommit(6);
+    await commit(7);
+    const stop = listener.onChange(() => {});
+    assert.equal(changes, 4, "a listener without a pause ends that of others");
+    await noticedCommit(8);
+    stop();
+  },
+);
+
 test("each write to the log without a signal restarts the looks at their shortest interval", async (t) => {
   const path = await newPath(t);
   const listener = await opened(t, path);

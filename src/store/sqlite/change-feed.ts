@@ -51,9 +51,12 @@ export class ChangeFeed {
 
   /** Every commit touches the watched file, so only handles that need it watch it. */
   #watchIfNeeded(): void {
-    const needed = !this.#closed && this.#path !== ":memory:" && [...this.#listeners].some(({ ownOnly }) => !ownOnly);
-    if (needed) this.#watch ??= new Watch(this.#db, this.#path, () => this.#notify({ own: false, ready: null, ended: [] }));
-    else {
+    const pauses = [...this.#listeners].filter(({ ownOnly }) => !ownOnly).map(({ pauseMs = 0 }) => pauseMs);
+    const needed = !this.#closed && this.#path !== ":memory:" && pauses.length > 0;
+    if (needed) {
+      this.#watch ??= new Watch(this.#db, this.#path, () => this.#notify({ own: false, ready: null, ended: [] }));
+      this.#watch.pauseBetween(Math.min(...pauses));
+    } else {
       this.#watch?.close();
       this.#watch = null;
     }
@@ -71,36 +74,66 @@ const LAST_CHECK_MS = 64;
  */
 class Watch {
   readonly #version: Statement;
+  readonly #path: string;
   readonly #call: () => void;
-  readonly #wal: FSWatcher | null;
-  readonly #signal: FSWatcher | null;
   readonly #fallback: NodeJS.Timeout;
+  #watchers: (FSWatcher | null)[] = [];
   #seen: number;
   #timer: NodeJS.Timeout | undefined;
+  #pauseMs = 0;
+  #isPaused = false;
 
   constructor(db: Connection, path: string, call: () => void) {
     this.#version = db.prepare("pragma data_version");
+    this.#path = path;
     this.#call = call;
     this.#seen = (this.#version.row() as [number])[0];
+    this.#fallback = setInterval(() => this.#check(), FALLBACK_MS).unref();
+    this.#start();
+  }
+
+  close(): void {
+    this.#stop();
+    clearInterval(this.#fallback);
+  }
+
+  pauseBetween(millis: number): void {
+    this.#pauseMs = millis;
+    if (millis === 0 && this.#isPaused) this.#resume();
+  }
+
+  #start(): void {
+    const path = this.#path;
     const wal = `${basename(path)}-wal`;
     // SQLite removes the -wal and creates it again, so the folder is watched.
-    this.#wal = start(dirname(path), (_event, file) => {
+    const onWrite: WatchListener<string> = (_event, file) => {
       if (file === wal || file === null) this.#checkIn(FIRST_CHECK_MS);
-    });
+    };
     // The commit of this signal is visible, so the checks that its write to the -wal has scheduled are not needed.
     const onSignal = () => {
       clearTimeout(this.#timer);
       this.#check();
     };
-    this.#signal = hasSignalFile(path) ? start(signalFile(path), onSignal) : null;
-    this.#fallback = setInterval(() => this.#check(), FALLBACK_MS).unref();
+    this.#watchers = [start(dirname(path), onWrite), hasSignalFile(path) ? start(signalFile(path), onSignal) : null];
   }
 
-  close(): void {
-    this.#wal?.close();
-    this.#signal?.close();
-    clearInterval(this.#fallback);
+  #stop(): void {
+    for (const watcher of this.#watchers) watcher?.close();
     clearTimeout(this.#timer);
+  }
+
+  #pause(): void {
+    this.#stop();
+    this.#isPaused = true;
+    this.#timer = setTimeout(() => this.#resume(), this.#pauseMs).unref();
+  }
+
+  /** Watches before it checks, so that no commit is missed between both. */
+  #resume(): void {
+    clearTimeout(this.#timer);
+    this.#isPaused = false;
+    this.#start();
+    this.#check();
   }
 
   /** The event comes when the writer writes, but its commit is visible only after its fsync: check again at growing intervals. */
@@ -108,7 +141,7 @@ class Watch {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       this.#check();
-      if (2 * pause <= LAST_CHECK_MS) this.#checkIn(2 * pause);
+      if (2 * pause <= LAST_CHECK_MS && !this.#isPaused) this.#checkIn(2 * pause);
     }, pause).unref();
   }
 
@@ -121,6 +154,7 @@ class Watch {
     }
     if (version === this.#seen) return;
     this.#seen = version;
+    if (this.#pauseMs > 0) this.#pause();
     this.#call();
   }
 }
