@@ -259,6 +259,27 @@ describe("the dashboard in a browser", { skip }, () => {
     assert.equal(await page.title(), `${id} · Holdfast`);
   });
 
+  test("a hidden page reads nothing, and shows what came meanwhile when it is seen again", async (t) => {
+    const { page, one } = await opened(t, "#/jobs?queue=later");
+    await page.getByText("No job matches these filters").waitFor();
+    await page.clock.install();
+    await page.reload();
+    await page.getByText("No job matches these filters").waitFor();
+    const setHidden = (isHidden: boolean) =>
+      page.evaluate(`
+        Object.defineProperty(document, "hidden", { configurable: true, value: ${isHidden} });
+        document.dispatchEvent(new Event("visibilitychange"));`);
+    await setHidden(true);
+    await page.waitForLoadState("networkidle");
+    const read: string[] = [];
+    page.on("request", (request) => read.push(request.url()));
+    await one.call("jobs.enqueue", { body: { name: "absent", queue: "later", input: 1 } });
+    await page.clock.runFor(60_000);
+    assert.deepEqual(read, []);
+    await setHidden(false);
+    await page.getByRole("link", { name: "absent" }).waitFor();
+  });
+
   test("colours are chosen and remembered", async (t) => {
     const { page } = await opened(t);
     const background = () => page.evaluate("getComputedStyle(document.body).backgroundColor");
