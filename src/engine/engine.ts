@@ -31,6 +31,8 @@ const MAINTENANCE_CHECK_MS = 1_000;
 /** The first process to open a file checks it after this time: short commands do not pay for it. */
 const FIRST_CHECK_MS = 20_000;
 const KEEPER_RESTART_MS = 500;
+/** What the keeper allocates is short-lived and little; without a limit its young generation grows to 48 MB. */
+const YOUNG_MB = 2;
 
 export interface LeaseOwner {
   readonly lease: Claimed;
@@ -332,7 +334,7 @@ export class Engine {
       leaseTable: this.leaseTable.buffer,
       alert: this.#isAlert,
     };
-    const thread = new Thread(code, { workerData: data, ...options });
+    const thread = new Thread(code, { workerData: data, resourceLimits: { maxYoungGenerationSizeMb: YOUNG_MB }, ...options });
     this.#thread = thread;
     this.heartbeats.resend();
     const { promise, resolve } = Promise.withResolvers<void>();
