@@ -12,6 +12,7 @@ import type { Figure } from "./measure.ts";
 import { memory } from "./memory.ts";
 import { reclaim } from "./reclaim.ts";
 import { recovery } from "./recovery.ts";
+import { startUp } from "./start-up.ts";
 import type { Suite, SuiteOptions } from "./suite.ts";
 import { throughput } from "./throughput.ts";
 import { inScratch } from "./scratch.ts";
@@ -31,6 +32,7 @@ export async function openSqliteSuite({ quick }: SuiteOptions): Promise<Suite> {
     limits: () => limits({ fresh: onFile, durability: "process" }, many, rounds),
     latency,
     idle,
+    "start-up": () => startUp(quick ? 10 : 30),
     // Loaded on use: its modules would count in the heap of the others.
     http: async () => (await import("./http.ts")).http(),
     dashboard: async () => (await import("./dashboard.ts")).dashboard(quick),
