@@ -1,4 +1,4 @@
-/** One player in a process of its own: does what it is told over the channel. */
+/** One player in a process of its own: runs the commands that arrive over the channel. */
 import { setTimeout as pause } from "node:timers/promises";
 import { kernelTime } from "../measure.ts";
 import { openPlayer, type Player, type Purpose } from "./player.ts";
