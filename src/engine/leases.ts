@@ -277,19 +277,19 @@ export class Keeper {
   async #run(): Promise<void> {
     const now = this.#clock.monotonic();
     const renew: HeldSlot[] = [];
-    const patrol: HeldSlot[] = [];
-    const patrolling = now - this.#inspectedAt >= INSPECT_INTERVAL_MS;
+    const inspect: HeldSlot[] = [];
+    const inspecting = now - this.#inspectedAt >= INSPECT_INTERVAL_MS;
     const jumped = this.#hasClockJumped(now);
     for (const held of this.#leaseTable.all()) {
       if (now >= held.timeoutAt) this.#settle(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
       else if (!held.running && now - held.since >= MAX_WAITING_MS) this.#settle(held, "GIVEN_BACK", { kind: "released" });
       else if (jumped || now >= renewAt(held)) renew.push(held);
-      else if (patrolling && held.running && now - held.since >= INSPECT_INTERVAL_MS) patrol.push(held);
+      else if (inspecting && held.running && now - held.since >= INSPECT_INTERVAL_MS) inspect.push(held);
     }
-    if (patrolling) this.#inspectedAt = now;
+    if (inspecting) this.#inspectedAt = now;
     if (renew.length > 0) await this.#renew(renew, now);
     await this.#writeSettlements();
-    if (patrol.length > 0) this.#reportLosses(patrol, await this.#store.inspect(patrol));
+    if (inspect.length > 0) this.#reportLosses(inspect, await this.#store.inspect(inspect));
   }
 
   /** The wall clock was set, or the host slept: other processes may see these leases as expired. */
@@ -326,17 +326,17 @@ export class Keeper {
   /** What cannot be written stays for the next round; after a failed batch each one is written alone. */
   async #writeSettlements(): Promise<void> {
     if (this.#unwritten.length === 0) return;
-    const endings = this.#unwritten;
+    const batch = this.#unwritten;
     this.#unwritten = [];
     const settle = async (some: readonly Settlement[]) => {
       await this.#store.settle(some);
       for (const { job, outcome, decided } of some) if (outcome.kind === "error") this.#onTimedOut({ job, outcome, decided });
     };
     try {
-      await settle(endings);
+      await settle(batch);
     } catch (error) {
-      if (endings.length === 1) this.#unwritten.push(...endings);
-      else await Promise.all(endings.map((one) => settle([one]).catch(() => this.#unwritten.push(one))));
+      if (batch.length === 1) this.#unwritten.push(...batch);
+      else await Promise.all(batch.map((one) => settle([one]).catch(() => this.#unwritten.push(one))));
       throw error;
     }
   }

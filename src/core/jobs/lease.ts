@@ -32,6 +32,7 @@ export type Holder = "by-hand" | "alive" | "orphan" | "unknown" | "dead" | "rebo
 
 export type LeaseVerdict = "keep" | "cut" | "crashed" | "interrupted" | "stalled";
 
+/** Also the grace of an expired lease: before a reclaim, its holder gets the time of one more renewal. */
 export function renewalInterval(lease: number): number {
   return Math.max(1, Math.floor(lease / 3));
 }

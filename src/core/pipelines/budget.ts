@@ -59,7 +59,7 @@ type BudgetVerdict =
   | { kind: "wait" }
   | { kind: "pause"; reason: "budget_precheck_block" | "budget_exceeded"; unit: Unit };
 
-/** One that only waits for reservations does not pause the build: their estimates may be too high. */
+/** Whether an attempt may start. It pauses no build while reservations alone are in its way: they may cost less. */
 export function judgeStart(ledger: Ledger, estimate: Amount): BudgetVerdict {
   const { budget, spent, reserved } = ledger;
   const over = UNITS.find((unit) => exceeds(spent[unit], budget[unit]));
@@ -106,15 +106,15 @@ export function costReporterOf(outcome: Outcome, by: "holder" | "reclaimer"): Co
 }
 
 /** Attempts that were reclaimed, interrupted, or failed before they cost anything do not count. */
-export function countsForMean(outcome: Outcome, teller: CostReporter, reported: Amount): boolean {
-  if (teller !== "holder") return false;
+export function countsForMean(outcome: Outcome, reporter: CostReporter, reported: Amount): boolean {
+  if (reporter !== "holder") return false;
   if (outcome.kind === "succeeded") return true;
   return (outcome.kind === "error" || outcome.kind === "later") && reported.micros + reported.tokens > 0;
 }
 
 /** Failed attempts cost too; a crash costs at least its estimate, or crash loops would be free. */
-export function chargeOf(teller: CostReporter, attempt: { reported: Amount; estimate: Amount }): Amount {
-  switch (teller) {
+export function chargeOf(reporter: CostReporter, attempt: { reported: Amount; estimate: Amount }): Amount {
+  switch (reporter) {
     case "holder":
       return attempt.reported;
     case "reclaimer":

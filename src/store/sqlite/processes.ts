@@ -57,17 +57,12 @@ export class Processes implements ProcessStore {
         `update holdfast_processes set stop = :drain where id = :id and stoppable = 1 and stop is null
          returning pid, host, program`,
       ),
-      isEntered: db.prepare("select 1 from holdfast_processes where id = ?"),
       // Its running jobs refer to the row until they are reclaimed.
       remove: db.prepare(
         `delete from holdfast_processes
          where id = :id and not exists (select 1 from holdfast_jobs where state = 'running' and holder = :id)`,
       ),
     };
-  }
-
-  isEntered(id: ProcessId): boolean {
-    return this.#sql.isEntered.row(id) !== undefined;
   }
 
   /** The process's first commit: after it, nothing that it reads can be lost by the unfinished fsync of another process. */
