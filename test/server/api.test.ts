@@ -1,6 +1,9 @@
 import type { ScheduleDetails } from "../../src/operator/operator.ts";
 import assert from "node:assert/strict";
-import { basename } from "node:path";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
 import { after, describe, test } from "node:test";
 import { type AttemptView, type Explanation, items, type Job, job, pipeline, type Plan } from "../../src/index.ts";
 import { addMinutes, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
@@ -393,6 +396,43 @@ test("a backup of a SQLite database is made by the API", async (t) => {
     backups.map(({ file, reason }) => [file, reason]),
     [[basename(path), "asked"]],
   );
+});
+
+const temporaryExports = () => readdirSync(tmpdir()).filter((name) => name.startsWith("holdfast-export-"));
+const filesIn = (path: string) =>
+  (readdirSync(path, { recursive: true }) as string[]).filter((name) => statSync(join(path, name)).isFile()).sort();
+
+test("a build is exported as a tar archive, and nothing of it stays on the server", async (t) => {
+  const one = await site(t);
+  called.add("builds.export");
+  const long = `${"ü".repeat(120)}.txt`;
+  const docs = pipeline("docs")
+    .source(items(() => ["a", "b"], { id: (one) => one }))
+    .stage("draft", { version: 1 }, async ({ target, artifact }) => {
+      await artifact(target.id === "a" ? "page.html" : long, `<p>${target.id}</p>`.repeat(1_000));
+      return { text: target.id };
+    })
+    .stage("count", { version: 1 }, () => 7);
+  const build = await (await one.hf.builds.start(docs)).done();
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-tar-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const before = temporaryExports();
+  const unpacked = async (query: string, name: string) => {
+    const response = await one.fetch(`api/v1/builds/${build.id}/export${query}`);
+    assert.equal(response.headers.get("content-type"), "application/x-tar");
+    const out = join(folder, name);
+    mkdirSync(out);
+    execFileSync("tar", ["-xf", "-", "-C", out], { input: Buffer.from(await response.arrayBuffer()) });
+    return out;
+  };
+  const all = await unpacked("", "all");
+  const written = await one.hf.builds.export(build.id, join(folder, "written"));
+  assert.deepEqual(filesIn(all), filesIn(written));
+  for (const file of filesIn(all)) assert.deepEqual(readFileSync(join(all, file)), readFileSync(join(written, file)), file);
+  assert.ok(filesIn(await unpacked("?stage=count", "count")).every((name) => !name.startsWith("draft")));
+  assert.equal((await errorOf(await one.fetch(`api/v1/builds/${build.id}/export?stage=absent`))).code, "STAGE_UNKNOWN");
+  assert.equal((await one.fetch(`api/v1/builds/${build.id}/export`, { method: "HEAD" })).status, 200);
+  assert.deepEqual(temporaryExports(), before);
 });
 
 test("an artifact is downloaded, and no other path of the disk", async (t) => {

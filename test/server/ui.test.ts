@@ -207,6 +207,9 @@ describe("the dashboard in a browser", { skip }, () => {
     await spend.getByRole("img", { name: "Spend over time in dollars, against the budget" }).waitFor();
     await spend.getByText(/^spent \$1\.\d\d$/).waitFor();
     await spend.getByText("budget $2.00").waitFor();
+    const download = page.waitForEvent("download");
+    await page.getByRole("link", { name: "Export" }).click();
+    assert.equal((await download).suggestedFilename(), `${ids.paused}.tar`);
     await page.getByRole("button", { name: "Approve more" }).click();
     const dialog = page.getByRole("dialog");
     await dialog.getByLabel("Dollars in all").fill("3.5");

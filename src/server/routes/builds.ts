@@ -1,11 +1,15 @@
 import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { Readable } from "node:stream";
 import * as z from "zod/mini";
 import type { Cost } from "../../core/pipelines/cost.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
-import { queryNumber, route } from "../route.ts";
+import { queryList, queryNumber, route } from "../route.ts";
 import * as schemas from "../schemas.ts";
+import { tarOf } from "../tar.ts";
 
 const { idInPath, text } = schemas;
 const artifact = z.object({ stage: z.string(), path: z.string(), name: z.string(), hash: z.string(), size: z.int() });
@@ -122,6 +126,28 @@ export const BUILD_ROUTES = [
     answer: z.object({ items: z.array(artifact) }),
     run: async ({ operator, path, query }) => ({ items: await operator.artifactsOf(path.id, definedOnly(query)) }),
   }),
+  route("get", "/builds/:id/export", {
+    id: "builds.export",
+    summary: "The files that `holdfast builds export` writes, as a tar archive: outputs, artifacts, manifest and checksums.",
+    role: "operate",
+    path: idInPath,
+    query: { stage: z.optional(queryList) },
+    answer: schemas.anyJson,
+    run: async ({ hf, path, query, request }) => {
+      const headers = {
+        "content-type": "application/x-tar",
+        "content-disposition": `attachment; filename="${encodeURIComponent(path.id)}.tar"`,
+      };
+      if (request.method === "HEAD") return new Response(null, { headers });
+      const folder = await mkdtemp(join(tmpdir(), "holdfast-export-"));
+      const archive = Readable.from(
+        archived(folder, () => hf.builds.export(path.id, join(folder, "files"), definedOnly({ stages: query.stage }))),
+      );
+      // Rejects where the build cannot be exported.
+      await once(archive, "readable");
+      return new Response(Readable.toWeb(archive) as ReadableStream, { headers });
+    },
+  }),
   route("post", "/builds/:id/token", {
     id: "builds.token",
     summary: "A new token that approves a paused build once. Earlier tokens of the build become invalid.",
@@ -175,3 +201,12 @@ export const BUILD_ROUTES = [
     },
   }),
 ];
+
+/** The folder is removed with the end of the archive, also where its reader leaves early. */
+async function* archived(folder: string, exported: () => Promise<string>): AsyncGenerator<Uint8Array> {
+  try {
+    yield* tarOf(await exported());
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}

@@ -58,10 +58,22 @@ function Shown({ build }: { build: Build }) {
           </span>
         }
         actions={
-          mayOperate.value && !hasEnded(state) ? (
-            <button type="button" class="button danger" onClick={() => ask(abandon(build))}>
-              Abandon
-            </button>
+          mayOperate.value ? (
+            <>
+              <a
+                class="button"
+                href={apiPath(`builds/${encodeURIComponent(id)}/export`)}
+                title={`holdfast builds export ${quoted(id)} FOLDER`}
+                download
+              >
+                Export
+              </a>
+              {hasEnded(state) ? null : (
+                <button type="button" class="button danger" onClick={() => ask(abandon(build))}>
+                  Abandon
+                </button>
+              )}
+            </>
           ) : undefined
         }
       />
