@@ -8,9 +8,9 @@ import { inProject } from "./package.ts";
 /** What a worker of the packed package with nothing to do costs: of one core, and of memory. */
 export async function idle(): Promise<Figure[]> {
   const { share, rss } = await inProject(async (project) => {
-    // As JavaScript, which it also is: the part of Node that removes types alone takes 15 MB.
+    // It is JavaScript: the part of Node that removes types alone takes 15 MB.
     const program = join(project, "idle-worker.js");
-    copyFileSync(new URL("./idle-worker.ts", import.meta.url), program);
+    copyFileSync(new URL("./idle-worker.js", import.meta.url), program);
     const child = fork(program, [join(project, "work.db")]);
     const [used] = (await once(child, "message")) as [{ share: number; rss: number }];
     await once(child, "exit");
