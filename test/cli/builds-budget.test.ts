@@ -150,7 +150,7 @@ const noTerminal = /util-linux/.test(spawnSync("script", ["--version"], { encodi
   ? false
   : "there is no script command here";
 
-test("on a terminal progress is drawn in place, and a pause asks for a budget", { skip: noTerminal }, async () => {
+test("on a terminal progress is drawn in place, and a pause asks for a budget", { skip: noTerminal }, async (t) => {
   for (const name of ["a", "b"]) await writeDoc(place, name, `${name}, changed again`);
   const bin = fileURLToPath(new URL("../../bin/holdfast.js", import.meta.url));
   const command = `stty cols 80 rows 24; exec '${process.execPath}' '${bin}' run '${DOCS}' --budget 0.1`;
@@ -158,6 +158,7 @@ test("on a terminal progress is drawn in place, and a pause asks for a budget", 
     cwd: place.folder,
     env: { ...process.env, HOLDFAST_DB: place.db, TERM: "xterm", NO_COLOR: "1", FORCE_COLOR: undefined },
   });
+  t.after(() => child.kill("SIGKILL"));
   let seen = "";
   child.stdout.setEncoding("utf8").on("data", (text: string) => (seen += text));
   const said = async (text: string): Promise<void> => {
