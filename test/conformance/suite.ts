@@ -15,14 +15,14 @@ import { enqueueCases } from "./enqueue.cases.ts";
 import { eventCases } from "./events.cases.ts";
 import { factCases } from "./facts.cases.ts";
 import { groupCases } from "./group.cases.ts";
-import { healingCases } from "./healing.cases.ts";
+import { reclaimCases } from "./reclaim.cases.ts";
 import { jobEventCases } from "./job-events.cases.ts";
-import { leadCases } from "./leads.cases.ts";
+import { orchestratorLockCases } from "./orchestrator-locks.cases.ts";
 import { leaseCases } from "./leases.cases.ts";
 import { limitCases } from "./limits.cases.ts";
 import { lockCases } from "./locks.cases.ts";
 import { minuteCases } from "./minutes.cases.ts";
-import { lookCases } from "./look.cases.ts";
+import { queryCases } from "./queries.cases.ts";
 import { noteCases } from "./notes.cases.ts";
 import { operateCases } from "./operate.cases.ts";
 import { processCases } from "./processes.cases.ts";
@@ -70,7 +70,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   attempts: attemptCases,
   "rows of the user's own": commitRowsCases,
   leases: leaseCases,
-  healing: healingCases,
+  reclaim: reclaimCases,
   dependencies: dependencyCases,
   limits: limitCases,
   queues: queueCases,
@@ -78,7 +78,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   locks: lockCases,
   schedules: scheduleCases,
   notes: noteCases,
-  look: lookCases,
+  queries: queryCases,
   search: searchCases,
   replace: replaceCases,
   "facts about one job": factCases,
@@ -94,7 +94,7 @@ const AREAS: Record<string, (check: Check) => void> = {
   builds: buildCases,
   "builds and their work": buildFactCases,
   "confirmation tokens": tokenCases,
-  "orchestrators' locks": leadCases,
+  "orchestrator locks": orchestratorLockCases,
   work: workCases,
   targets: targetCases,
   results: resultCases,

@@ -203,7 +203,7 @@ suite("stats", () => {
   });
 });
 
-suite("healing before a claim", () => {
+suite("reclaiming before a claim", () => {
   test("is bounded: a claim does not wait for a great clean-up", async (t) => {
     const { hf, clock } = await memory(t);
     await leave(hf, 300, 1_000);
@@ -227,11 +227,11 @@ suite("healing before a claim", () => {
       await clock.advance("1s");
       const { recoveries } = hf.engine.store;
       const whole = recoveries[broken].bind(recoveries);
-      Object.assign(recoveries, { [broken]: () => Promise.reject(new Error("no healing today")) });
+      Object.assign(recoveries, { [broken]: () => Promise.reject(new Error("no reclaim today")) });
       const byHand = await hf.enqueue(plain, 1);
       const claim = await hf.claim(plain, { worker: "me" });
       assert.equal(claim?.job.id, byHand.id);
-      assert.ok(logged.some(({ level, data }) => level === "warn" && JSON.stringify(data).includes("no healing today")));
+      assert.ok(logged.some(({ level, data }) => level === "warn" && JSON.stringify(data).includes("no reclaim today")));
       hf.work([plain]);
       assert.equal((await hf.jobs.wait(await hf.enqueue(plain, "worked"))).output, "worked");
       await clock.advance("2s");

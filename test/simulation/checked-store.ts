@@ -59,7 +59,7 @@ export class CheckedStore {
   /** How the dead are buried. */
   get recoveries(): Pick<Store["recoveries"], "begin" | "reclaimFrom" | "close" | "stale" | "reclaim"> {
     const ask = this.#asking("recoveries", this.#store.recoveries);
-    const { recoveries, healing } = this.#model;
+    const { recoveries, reclaims } = this.#model;
     return {
       begin: (found) => ask("begin", [found], (answer) => recoveries.begin(found, answer)),
       reclaimFrom: (dead) =>
@@ -71,11 +71,11 @@ export class CheckedStore {
         ask("close", [ending], (answer) => {
           if (ending !== "acknowledged") recoveries.close(this.#now, ending, answer);
         }),
-      stale: (query) => ask("stale", [query], (answer) => healing.stale(this.#now, query, answer)),
+      stale: (query) => ask("stale", [query], (answer) => reclaims.stale(this.#now, query, answer)),
       reclaim: (judgements, cause) =>
         ask("reclaim", [judgements, cause], (answer) => {
           for (const judgement of judgements) checkTaking(this.#world, this.#now, judgement);
-          healing.reclaim(this.#now, judgements, answer);
+          reclaims.reclaim(this.#now, judgements, answer);
         }),
     };
   }
@@ -85,7 +85,7 @@ export class CheckedStore {
     const ask = this.#asking("processes", this.#store.processes);
     return {
       probe: () => this.#world.inTurn(() => this.#probe()),
-      unregister: (id) => ask("unregister", [id], (answer) => this.#model.healing.unregister(id, answer)),
+      unregister: (id) => ask("unregister", [id], (answer) => this.#model.reclaims.unregister(id, answer)),
     };
   }
 
@@ -106,7 +106,7 @@ export class CheckedStore {
 
   get locks(): Pick<Store["locks"], "acquire" | "renew" | "list" | "clean"> {
     const ask = this.#asking("locks", this.#store.locks);
-    const { locks: model, healing, events } = this.#model;
+    const { locks: model, reclaims, events } = this.#model;
     return {
       acquire: (name, holder, token, ttl) =>
         ask("acquire", [name, holder, token, ttl], (answer) => {
@@ -124,7 +124,7 @@ export class CheckedStore {
       list: () => ask("list", [], (answer) => mustEqual(plain(answer), model.views(this.#now), "the locks")),
       clean: (broken) =>
         ask("clean", [broken], (answer) => {
-          if (broken === undefined) return healing.cleanLocks(this.#now, answer);
+          if (broken === undefined) return reclaims.cleanLocks(this.#now, answer);
           mustEqual(answer.removed.length === 1, model.break(broken.name), `breaking lock ${broken.name}`);
           if (answer.removed.length > 0) events.tell(this.#now, "lock.broken", broken.name);
         }),

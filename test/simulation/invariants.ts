@@ -57,7 +57,7 @@ export async function checkEverything(world: World, store: Store): Promise<void>
     "the jobs whose rows of the user's own are committed",
   );
   const { entriesReclaimed, locksCleaned } = (await store.recoveries.history({ limit: 0 })).totals;
-  mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.healing.recovered, "what was recovered in all");
+  mustEqual({ entries: entriesReclaimed, locks: locksCleaned }, model.reclaims.recovered, "what was recovered in all");
 }
 
 /** Promises about the whole, which no single answer shows. */

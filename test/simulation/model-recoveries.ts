@@ -123,8 +123,8 @@ export class ModelRecoveries {
   }
 
   #recovered(at: number, { entries, locks }: { entries: number; locks: number }): void {
-    this.#model.healing.recovered.entries += entries;
-    this.#model.healing.recovered.locks += locks;
+    this.#model.reclaims.recovered.entries += entries;
+    this.#model.reclaims.recovered.locks += locks;
     this.#model.events.tell(at, "recovery.reclaimed");
   }
 

@@ -16,7 +16,7 @@ import type {
 } from "../../src/store/store.ts";
 import { checkChoice } from "./claim-order.ts";
 import { isHeldBack } from "./held-back.ts";
-import { ModelHealing } from "./model-healing.ts";
+import { ModelReclaim } from "./model-reclaim.ts";
 import { ModelEnqueue } from "./model-enqueue.ts";
 import type { ModelJob } from "./model-job.ts";
 import { ModelLimits } from "./model-limits.ts";
@@ -45,7 +45,7 @@ export class Model {
   readonly queues = new ModelQueues();
   readonly events = new ModelEvents();
   readonly schedules = new ModelSchedules(this);
-  readonly healing = new ModelHealing(this);
+  readonly reclaims = new ModelReclaim(this);
   readonly recoveries = new ModelRecoveries(this);
   readonly enqueues = new ModelEnqueue(this);
   readonly processes = new Set<ProcessId>();

@@ -39,14 +39,14 @@ export const mutations: Record<string, ScheduleOptions> = {
       },
     }),
   })),
-  "takes expired leases at once, whichever process holds them": mishealing((store) => ({
+  "takes expired leases at once, whichever process holds them": wrongReclaim((store) => ({
     stale: async (query) => (await store.recoveries.stale(query)).map((lease) => Object.assign(lease, { holder: null })),
   })),
-  "waits a millisecond instead of a renewal before it takes": mishealing((store) => ({
+  "waits a millisecond instead of a renewal before it takes": wrongReclaim((store) => ({
     stale: async (query) => (await store.recoveries.stale(query)).map((lease) => Object.assign(lease, { lease: 1 })),
   })),
   "takes back a lease that was renewed after it was judged": recovering(takeBackRenewed),
-  "charges no crash for a stall": mishealing((store) => ({
+  "charges no crash for a stall": wrongReclaim((store) => ({
     reclaim: (judgements, cause) =>
       store.recoveries.reclaim(
         judgements.map((one) => Object.assign(one, one.verdict === "stalled" && { verdict: "interrupted" })),
@@ -88,11 +88,11 @@ export const mutations: Record<string, ScheduleOptions> = {
   "prunes more than it was asked to": broken((store) => ({
     prune: (filter) => store.prune("expired" in filter ? filter : { ...filter, limit: 1_000 }),
   })),
-  "leaves the jobs of remote processes where they are": mishealing((store) => ({
+  "leaves the jobs of remote processes where they are": wrongReclaim((store) => ({
     stale: async (query) =>
       (await store.recoveries.stale(query)).filter(({ holder }) => holder === null || query.dead.includes(holder)),
   })),
-  "never takes back from a process that lives": mishealing((store) => ({
+  "never takes back from a process that lives": wrongReclaim((store) => ({
     reclaim: (judgements, cause) =>
       store.recoveries.reclaim(
         judgements.filter(({ verdict }) => verdict !== "stalled"),
@@ -294,7 +294,7 @@ function misguided(own: (store: Store) => Partial<Store>): ScheduleOptions {
 }
 
 /** The same, where they take back. */
-function mishealing(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
+function wrongReclaim(own: (store: Store) => Partial<Store["recoveries"]>): ScheduleOptions {
   return misguided((store) => ({ recoveries: overlay(store.recoveries, own(store)) }));
 }
 

@@ -1,6 +1,6 @@
 import type { Actor } from "./actor.ts";
 import { asks, declare, enqueueBad, ref } from "./asks.ts";
-import { force, heal, healAndClaim, judgeByHand, outwait, race, start, watch } from "./healing.ts";
+import { force, reclaim, reclaimAndClaim, judgeByHand, outwait, race, start, watch } from "./reclaim.ts";
 import { HOUR, newJobs, QUEUES } from "./made-up.ts";
 import type { Random } from "./random.ts";
 import { tickAll } from "./ticking.ts";
@@ -26,10 +26,10 @@ export const operations: Record<string, { weight: number; run: Operation }> = {
   },
   look: { weight: 3, run: look },
   pass: { weight: 12, run: (world, random) => world.pass(random.pick([1, 40, 450, 2_111, 7_013, 21_777, 61_003])) },
-  tick: { weight: 8, run: (world, random) => heal(world, random, (actor) => actor.tick()) },
+  tick: { weight: 8, run: (world, random) => reclaim(world, random, (actor) => actor.tick()) },
   watch: { weight: 3, run: watch },
-  recover: { weight: 2, run: (world, random) => heal(world, random, (actor) => actor.janitor?.recover()) },
-  healAndClaim: { weight: 5, run: healAndClaim },
+  recover: { weight: 2, run: (world, random) => reclaim(world, random, (actor) => actor.janitor?.recover()) },
+  reclaimAndClaim: { weight: 5, run: reclaimAndClaim },
   judge: { weight: 3, run: judgeByHand },
   race: { weight: 2, run: race },
   outwait: { weight: 2, run: outwait },

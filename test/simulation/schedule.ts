@@ -1,5 +1,5 @@
 import { drain } from "./drain.ts";
-import { start } from "./healing.ts";
+import { start } from "./reclaim.ts";
 import { operations } from "./operations.ts";
 import { inMemory, onFile, type Place } from "./place.ts";
 import { Random } from "./random.ts";

@@ -8,7 +8,7 @@ import type { Random } from "./random.ts";
 import { must } from "./violation.ts";
 import type { World } from "./world.ts";
 
-export async function heal(world: World, random: Random, act: (actor: Actor) => Promise<unknown> | undefined): Promise<void> {
+export async function reclaim(world: World, random: Random, act: (actor: Actor) => Promise<unknown> | undefined): Promise<void> {
   const actor = await someProcess(world, random);
   await act(actor);
   if (world.violation !== null) throw world.violation;
@@ -27,7 +27,7 @@ export async function watch(world: World, random: Random): Promise<void> {
   }
 }
 
-export async function healAndClaim(world: World, random: Random): Promise<void> {
+export async function reclaimAndClaim(world: World, random: Random): Promise<void> {
   const actor = await someProcess(world, random);
   await actor.janitor?.reclaimBeforeClaim();
   // What it leaves for later comes before the claim here: of one turn the model hears in its own order.

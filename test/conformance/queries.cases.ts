@@ -29,7 +29,7 @@ function held({ worker, host, pid, leaseExpiresAt }: Job) {
   return { worker, host, pid, leaseExpiresAt };
 }
 
-export function lookCases(check: Check): void {
+export function queryCases(check: Check): void {
   check(
     "a running job shows who holds it and until when, and a job that does not run shows neither",
     async ({ store, clock }) => {

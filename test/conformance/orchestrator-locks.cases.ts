@@ -27,7 +27,7 @@ import type { Check } from "./suite.ts";
 const AT_STARTUP = "orphaned_at_startup";
 const NOTHING_KNOWN = { dead: [], alive: [] };
 
-export function leadCases(check: Check): void {
+export function orchestratorLockCases(check: Check): void {
   check("the holder of the lock says that it lives", async ({ store, clock }) => {
     const { lock, lead, build } = await started(store);
     const acquiredAt = clock.now();

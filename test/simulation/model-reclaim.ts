@@ -7,7 +7,7 @@ import { type Model, sayLease } from "./model.ts";
 import { must, mustEqual } from "./violation.ts";
 
 /** What is found of the dead and the late, and what becomes of it. */
-export class ModelHealing {
+export class ModelReclaim {
   readonly #model: Model;
   /** In all. */
   readonly recovered = { entries: 0, locks: 0 };

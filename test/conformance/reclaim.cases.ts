@@ -24,7 +24,7 @@ import { countJobs } from "../../src/store/queries.ts";
 
 const NOTHING = { entries: 0, quarantined: 0, failed: 0, replaced: 0, shortened: 0 };
 
-export function healingCases(check: Check): void {
+export function reclaimCases(check: Check): void {
   // ── what is stale ──
 
   check("with nothing running nothing is stale", async ({ store }) => {
