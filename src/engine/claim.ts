@@ -83,10 +83,10 @@ export async function claimByHand<In>(
     const claim = await tryOnce(engine, source, def, worker, { ...options, isWatched: handle.isWatched ?? true });
     if (claim !== null && !handle.over.aborted) return claim as unknown as Claim<In>;
     await claim?.release();
-    handle.refuseClosed();
     const left = until - engine.clock.monotonic();
-    if (left <= 0) return null;
-    await waitForChange(engine, source, left, handle.over);
+    if (left > 0 && !handle.over.aborted) await waitForChange(engine, source, left, handle.over);
+    handle.refuseClosed();
+    if (left <= 0 || handle.over.aborted) return null;
   }
 }
 
@@ -155,6 +155,7 @@ async function findMisfit(def: Definition, claimed: Claimed): Promise<Outcome | 
 
 async function waitForChange(engine: Engine, source: ClaimSource, most: number, over: AbortSignal): Promise<void> {
   const { nextIn } = await engine.store.outlook([source]);
+  if (over.aborted) return;
   const due = nextIn === null ? MAX_WAIT_MS : Math.max(1, nextIn);
   await new Promise<void>((resolve) => {
     // A caller waits for this, so the process must stay alive.

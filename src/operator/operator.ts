@@ -13,15 +13,7 @@ import type { MetricsSnapshot } from "../core/recovery/metrics.ts";
 import type { RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import { type CrashRecoveryReport, findingsOf, isWorthReporting } from "../core/recovery/recovery-report.ts";
 import type { WalReader } from "../core/recovery/loss.ts";
-import {
-  type AnyVersion,
-  type Claim,
-  claimByHand,
-  claimOfToken,
-  type ClaimOptions,
-  type HeldClaim,
-  claimToken,
-} from "../engine/claim.ts";
+import { type AnyVersion, claimByHand, claimOfToken, type ClaimOptions, type HeldClaim, claimToken } from "../engine/claim.ts";
 import { countMatching, type MatchingAction } from "../engine/all-matching.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { OnEvent, Subscription } from "../engine/events/relays.ts";
@@ -219,11 +211,7 @@ export class Operator {
   /** A job and the token of its claim, for a process elsewhere that settles it by the token. */
   async claim(from: string | AnyVersion, options: ClaimOptions, over: AbortSignal): Promise<{ job: Job; token: string } | null> {
     const claim = await claimByHand(this.#engine, from, options, { refuseClosed: () => {}, over, isWatched: false });
-    return claim === null ? null : { job: claim.job, token: this.tokenOf(claim) };
-  }
-
-  tokenOf(claim: Claim): string {
-    return claimToken(this.#engine, claim);
+    return claim === null ? null : { job: claim.job, token: claimToken(this.#engine, claim) };
   }
 
   claimOf(token: string): HeldClaim {

@@ -6,7 +6,7 @@ import { untilText, type Duration, toMillis } from "../../core/text/duration.ts"
 import { HoldfastError, LeaseLostError } from "../../core/text/errors.ts";
 import type { Job } from "../../core/jobs/job.ts";
 import { renewalInterval } from "../../core/jobs/lease.ts";
-import { type Claim, type HeldClaim, leaseOf } from "../../engine/claim.ts";
+import { type HeldClaim, leaseOf } from "../../engine/claim.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import { Operator } from "../../operator/operator.ts";
 import { readJson } from "../arguments.ts";
@@ -28,7 +28,7 @@ interface ClaimOptions {
 
 interface PrintedClaim {
   claim: string;
-  job: Claim["job"];
+  job: Job;
   idempotencyKey: string;
   leaseExpiresAt: number;
 }
@@ -55,18 +55,20 @@ export function claimCommand(parent: Command): void {
       if (options.shell && isJson(command)) throw new HoldfastError("USAGE", "Both --shell and --json were given.", "Give one.");
       using over = untilInterrupted();
       await using hf = await openExisting(command);
-      const claim = await claimJob(hf, from, { ...options, wait }, over);
-      if (claim === "interrupted") {
+      const operator = new Operator(hf);
+      const { worker = `${hostname()}:${process.ppid}`, exclusive } = options;
+      const claimed = await operator.claim(from, { worker, lease, ...definedOnly({ wait, exclusive }) }, over);
+      if (claimed !== null) {
+        await printClaim(operator, claimed, lease, options.shell ? "shell" : isJson(command) ? "json" : "text");
+      } else if (over.aborted) {
         process.exitCode = EXIT.interrupted;
-      } else if (claim === null) {
+      } else {
         process.exitCode = EXIT.failed;
         if (isJson(command)) answer(command, null, () => "");
         else
           process.stderr.write(
             `Nothing to claim${(await isPaused(hf, from)) ? `: queue ${oneLine(queue as string)} is paused` : ""}.\n`,
           );
-      } else {
-        await printClaim(hf, claim, lease, options.shell ? "shell" : isJson(command) ? "json" : "text");
       }
     });
 }
@@ -85,33 +87,21 @@ async function isPaused(hf: Holdfast, from: string | { anyVersionOf: string }): 
   return (await hf.queues.list({ incomplete: true })).some(({ name, paused }) => paused && name === from);
 }
 
-async function claimJob(
-  hf: Holdfast,
-  from: string | { anyVersionOf: string },
-  { worker = `${hostname()}:${process.ppid}`, lease, wait, exclusive }: Omit<ClaimOptions, "wait"> & { wait: number | undefined },
-  over: AbortSignal,
-): Promise<Claim | null | "interrupted"> {
-  if (over.aborted) return "interrupted";
-  over.addEventListener("abort", () => void hf.close().catch(() => {}));
-  try {
-    return await hf.claim(from, { worker, lease: lease as Duration, ...definedOnly({ wait, exclusive }) });
-  } catch (error) {
-    if (over.aborted) return "interrupted";
-    throw error;
-  }
-}
-
-async function printClaim(hf: Holdfast, claim: Claim, lease: number, as: "json" | "shell" | "text"): Promise<void> {
-  const operator = new Operator(hf);
+async function printClaim(
+  operator: Operator,
+  { job, token }: { job: Job; token: string },
+  lease: number,
+  as: "json" | "shell" | "text",
+): Promise<void> {
   const handed: PrintedClaim = {
-    claim: operator.tokenOf(claim),
-    job: claim.job,
-    idempotencyKey: `${operator.databaseId}:${claim.job.id}`,
+    claim: token,
+    job,
+    idempotencyKey: `${operator.databaseId}:${job.id}`,
     leaseExpiresAt: operator.now() + lease,
   };
   const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? shellVariables(handed) : claimPage(handed, lease);
   // No script has the claim then: release the job now instead of when its lease expires.
-  if (!(await writeLine(text))) await claim.release();
+  if (!(await writeLine(text))) await operator.claimOf(token).release();
 }
 
 /** Quoted, so that the shell never runs a part of a job's input. */
