@@ -96,7 +96,9 @@ export function claimCases(check: Check): void {
       { priority: 0 },
     );
     assert.deepEqual(await claimIds(store, { max: 2 }), [b, d]);
-    assert.deepEqual(await claimIds(store), [a, e, c]);
+    // A store may claim by another way once it knows its lanes.
+    assert.deepEqual(await claimIds(store, { max: 2 }), [a, e]);
+    assert.deepEqual(await claimIds(store), [c]);
   });
 
   check("the order holds over the names and versions of a queue", async ({ store }) => {

@@ -686,28 +686,30 @@ test("an error without a known code is retried with longer and longer waits, and
   assert.deepEqual([state, attempt], ["succeeded", 1]);
 });
 
-test("a success that a damaged disk refuses for a while is a success in the end", async (t) => {
-  const { hf, clock } = await memory(t);
-  const { store } = hf.engine;
-  const settle = store.settle.bind(store);
-  let refused = 0;
-  store.settle = async (settlements) => {
-    if (refused++ < 3) throw new HoldfastError("DAMAGED", "no", "no");
-    return settle(settlements);
-  };
-  const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
-  const jobs = await hf.enqueueMany(echo, ["a", "b"]);
-  hf.work([echo]);
-  await clock.advance("2s");
-  const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
-  assert.deepEqual(
-    ends.map(({ state, attempt }) => [state, attempt]),
-    [
-      ["succeeded", 1],
-      ["succeeded", 1],
-    ],
-  );
-});
+for (const code of ["DAMAGED", "DISK_FULL"]) {
+  test(`a success that the disk refuses for a while (${code}) is a success in the end`, async (t) => {
+    const { hf, clock } = await memory(t);
+    const { store } = hf.engine;
+    const settle = store.settle.bind(store);
+    let refused = 0;
+    store.settle = async (settlements) => {
+      if (refused++ < 3) throw new HoldfastError(code, "no", "no");
+      return settle(settlements);
+    };
+    const echo = job<string, string>({ name: "echo", run: async ({ input }) => input });
+    const jobs = await hf.enqueueMany(echo, ["a", "b"]);
+    hf.work([echo]);
+    await clock.advance("2s");
+    const ends = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
+    assert.deepEqual(
+      ends.map(({ state, attempt }) => [state, attempt]),
+      [
+        ["succeeded", 1],
+        ["succeeded", 1],
+      ],
+    );
+  });
+}
 
 test("claims that fail again and again say so once, with what to do about it, and again when that is over and comes back", async (t) => {
   const { hf, clock, logged } = await memory(t);
