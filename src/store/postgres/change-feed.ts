@@ -1,6 +1,6 @@
 import type { Change, ChangeOptions } from "../store.ts";
 import type { Value } from "./connection/driver.ts";
-import { backoff, codeOf } from "./connection/faults.ts";
+import { reconnectDelay, codeOf } from "./connection/faults.ts";
 import type { Session, SessionOptions } from "./connection/session.ts";
 import { quoteName } from "./migrate.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
@@ -174,7 +174,7 @@ class Listener {
     this.#isListening = false;
     this.#scheduleLook();
     this.#cancelConnect();
-    this.#cancelConnect = inRealTime(backoff(this.#losses++, this.#options.random), () => void this.#listen());
+    this.#cancelConnect = inRealTime(reconnectDelay(this.#losses++, this.#options.random), () => void this.#listen());
   }
 
   #scheduleLook(): void {

@@ -280,14 +280,14 @@ const EXPLAINED: Readonly<Record<string, Explanation>> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: CERTIFICATE,
 };
 
-const MIN_BACKOFF_MS = 50;
-const MAX_BACKOFF_MS = 1_000;
+const MIN_RECONNECT_DELAY_MS = 50;
+const MAX_RECONNECT_DELAY_MS = 1_000;
 
 /**
  * How long to wait before the next try after so many losses: at first not at all, because often only the connection is gone;
  * then exponentially longer, with jitter, because all processes come back at once.
  */
-export function backoff(losses: number, random: () => number): number {
+export function reconnectDelay(losses: number, random: () => number): number {
   if (losses === 0) return 0;
-  return Math.min(MAX_BACKOFF_MS, MIN_BACKOFF_MS * 2 ** (losses - 1)) * (0.5 + random() / 2);
+  return Math.min(MAX_RECONNECT_DELAY_MS, MIN_RECONNECT_DELAY_MS * 2 ** (losses - 1)) * (0.5 + random() / 2);
 }

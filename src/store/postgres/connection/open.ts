@@ -4,7 +4,7 @@ import { plural } from "../../../core/text/text.ts";
 import type { Durability } from "../../store.ts";
 import { migrate, type Migrated, quoteName } from "../migrate.ts";
 import { parseAddress } from "./address.ts";
-import { backoff, explain, isLost } from "./faults.ts";
+import { reconnectDelay, explain, isLost } from "./faults.ts";
 import { Reader, Session, type SessionOptions, Writer } from "./session.ts";
 import { loadDriver, type Rows, type Server } from "./driver.ts";
 import { Epoch } from "./server-state.ts";
@@ -74,7 +74,7 @@ export async function openPostgres(url: string, options: OpenPostgresOptions): P
         await Promise.all([writer.close(), reader.close()]);
         throw explain(error, address.name);
       }
-      await new Promise((resolve) => setTimeout(resolve, backoff(losses, random)));
+      await new Promise((resolve) => setTimeout(resolve, reconnectDelay(losses, random)));
     }
   }
 }

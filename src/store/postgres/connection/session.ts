@@ -1,6 +1,6 @@
 import type { Host } from "./address.ts";
 import { connect, type Connection, type Rows, type Server, type Value } from "./driver.ts";
-import { backoff, closedError, codeOf, ConnectionLost, explain, isLost, isRefused, NO_WRITES } from "./faults.ts";
+import { reconnectDelay, closedError, codeOf, ConnectionLost, explain, isLost, isRefused, NO_WRITES } from "./faults.ts";
 import { RELIED_SET } from "./session-settings.ts";
 
 export interface SessionOptions {
@@ -344,7 +344,7 @@ export class Reader {
       } catch (error) {
         const patient = performance.now() - since < this.#options.patience;
         if (!isLost(error) || !patient) throw explain(error, this.#server.address.name);
-        await new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
+        await new Promise((resolve) => setTimeout(resolve, reconnectDelay(losses, this.#options.random)));
       }
     }
   }

@@ -2,7 +2,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { NewAuditEntry } from "../../audit.ts";
 import { type Operation, passPoint } from "../../points.ts";
 import type { Durability } from "../../store.ts";
-import { backoff, closedError, codeOf, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
+import { reconnectDelay, closedError, codeOf, explain, isLost, mayRunAgain, RerunTransaction } from "../connection/faults.ts";
 import type { Session, Writer } from "../connection/session.ts";
 import type { Rows } from "../connection/driver.ts";
 import { DatabaseReverted } from "../connection/server-state.ts";
@@ -321,7 +321,7 @@ export class GroupCommit {
   }
 
   #pause(losses: number): Promise<void> {
-    return new Promise((resolve) => setTimeout(resolve, backoff(losses, this.#options.random)));
+    return new Promise((resolve) => setTimeout(resolve, reconnectDelay(losses, this.#options.random)));
   }
 }
 

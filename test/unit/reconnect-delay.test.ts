@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as fc from "fast-check";
-import { backoff } from "../../src/store/postgres/connection/faults.ts";
+import { reconnectDelay } from "../../src/store/postgres/connection/faults.ts";
 
 const LONGEST = 1_000;
 const losses = fc.nat({ max: 5_000 });
@@ -9,35 +9,37 @@ const drawn = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
 
 test("a server that was lost for the first time is tried again at once", () => {
   assert.equal(
-    backoff(0, () => 0.99),
+    reconnectDelay(0, () => 0.99),
     0,
   );
 });
 
 test("the pauses double from fifty milliseconds to a second, and stay there", () => {
-  const pauses = [1, 2, 3, 4, 5, 6, 7, 60].map((lost) => Math.round(backoff(lost, () => 1)));
+  const pauses = [1, 2, 3, 4, 5, 6, 7, 60].map((lost) => Math.round(reconnectDelay(lost, () => 1)));
   assert.deepEqual(pauses, [50, 100, 200, 400, 800, 1_000, 1_000, 1_000]);
 });
 
 test("a pause is never longer than a second, and never no number, however often it was lost", () => {
   fc.assert(
     fc.property(losses, drawn, (lost, random) => {
-      const pause = backoff(lost, () => random);
+      const pause = reconnectDelay(lost, () => random);
       assert.ok(pause >= 0 && pause <= LONGEST, `${pause}`);
     }),
   );
 });
 
 test("with the same luck, who has lost it more often never waits for less", () => {
-  fc.assert(fc.property(losses, drawn, (lost, random) => backoff(lost + 1, () => random) >= backoff(lost, () => random)));
+  fc.assert(
+    fc.property(losses, drawn, (lost, random) => reconnectDelay(lost + 1, () => random) >= reconnectDelay(lost, () => random)),
+  );
 });
 
 test("chance takes up to half of a pause away, evenly: those who lost it together come back apart", () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 5_000 }), drawn, (lost, random) => {
-      const [least, most] = [backoff(lost, () => 0), backoff(lost, () => 1)];
+      const [least, most] = [reconnectDelay(lost, () => 0), reconnectDelay(lost, () => 1)];
       assert.equal(least, most / 2);
-      assert.ok(Math.abs(backoff(lost, () => random) - (least + random * (most - least))) < 1e-6);
+      assert.ok(Math.abs(reconnectDelay(lost, () => random) - (least + random * (most - least))) < 1e-6);
     }),
   );
 });
