@@ -19,7 +19,7 @@ const MAX_CLAIM_BATCH = 512;
 const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
 const MAX_TURN_MS = 5;
 /** A worker that claims ahead finishes what it holds within about this time. */
-const MAX_HELD_MS = 20;
+const MAX_HELD_MS = 100;
 const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
 const LOST_HANDLER_GRACE_MS = 5_000;

@@ -61,7 +61,7 @@ export class Builds {
       output: 3,
       export: 3,
       changes: 1,
-      continue: 3,
+      resumeByOperator: 3,
       definitions: 1,
       stopAll: 0,
     });
@@ -113,19 +113,19 @@ export class Builds {
       token?: string;
     } = {},
   ): Promise<BuildHandle<All>> {
-    return this.#resume(pipeline, id, options, false);
+    return this.#resume(pipeline, id, options, "program");
   }
 
-  /** @internal For a restarted process: the same, but a target that may have killed the orchestrator is not run again. */
-  continue(pipeline: Pipeline, id: string, options: BuildOptions & { token?: string }): Promise<BuildHandle> {
-    return this.#resume(pipeline, id, options, true);
+  /** @internal The same, but it also runs targets again that may have killed the orchestrator. */
+  resumeByOperator(pipeline: Pipeline, id: string, options: BuildOptions & { token?: string }): Promise<BuildHandle> {
+    return this.#resume(pipeline, id, options, "operator");
   }
 
   async #resume<T, I, O, All>(
     pipeline: Pipeline<T, I, O, All>,
     id: string,
     options: BuildOptions & { token?: string },
-    isAutomatic: boolean,
+    by: "program" | "operator",
   ): Promise<BuildHandle<All>> {
     this.#parts.refuseClosing();
     const runtime = this.#runtime(pipeline);
@@ -145,7 +145,7 @@ export class Builds {
         hash: model.hash,
         description: JSON.stringify(model.description),
         lead,
-        isAutomatic,
+        byOperator: by === "operator",
         ...approval,
       });
     const answer = await (options.token === undefined ? resume() : watched(this.#engine, id, resume));
@@ -165,7 +165,7 @@ export class Builds {
       runtime,
       signal,
       start: (isFirst) => this.start(pipeline, isFirst ? options : { ...options, rerun: [] }),
-      resume: (id) => this.continue(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
+      resume: (id) => this.resume(pipeline, id, { signal, ...(concurrency === undefined ? {} : { concurrency }) }),
     });
   }
 

@@ -37,8 +37,8 @@ export interface ResumeBuild {
   description: string;
   lead: NewOrchestratorLock;
   approval?: Approval;
-  /** A restarted process continues the build by itself, without a request to resume. */
-  isAutomatic?: boolean;
+  /** A program may be restarted again and again, by a supervisor. */
+  byOperator?: boolean;
 }
 
 export interface Approval {

@@ -351,15 +351,12 @@ export function buildCases(check: Check): void {
     },
   );
 
-  for (const [what, { hasDied, isAutomatic }] of [
-    ["a resume after the orchestrator died runs a target again that killed its workers", { hasDied: true, isAutomatic: false }],
+  for (const [what, { hasDied, byOperator }] of [
+    ["a resume after a stop runs a target again that killed its workers", { hasDied: false, byOperator: false }],
+    ["an operator's resume runs a target again that killed its workers", { hasDied: true, byOperator: true }],
     [
-      "a process that continues a stopped build runs a target again that killed its workers",
-      { hasDied: false, isAutomatic: true },
-    ],
-    [
-      "a process that continues after the orchestrator died does not run a target again that killed its workers",
-      { hasDied: true, isAutomatic: true },
+      "a program's resume after the orchestrator died does not run a target again that killed its workers",
+      { hasDied: true, byOperator: false },
     ],
   ] as const)
     check(what, async ({ store }) => {
@@ -370,11 +367,11 @@ export function buildCases(check: Check): void {
       await settleItem(store, at.lister, ended({ result: null }));
       if (hasDied) await store.builds.orphan({ dead: [at.lead.holder], alive: [] }, LOST);
       else await store.builds.move(at.build.id, STOPPED, at.lock);
-      await store.builds.start({ ...resuming(at), isAutomatic });
+      await store.builds.start({ ...resuming(at), byOperator });
       const retried = await store.work.results({ retried: at.build.key, after: 0, limit: 9 });
       assert.deepEqual(
         retried.map(({ path }) => path),
-        hasDied && isAutomatic ? ["b"] : ["a", "b"],
+        hasDied && !byOperator ? ["b"] : ["a", "b"],
       );
     });
 

@@ -89,7 +89,7 @@ const PARTS: Record<string, Part> = {
     internal: ["save"],
     of: (hf) => hf.schedules,
   },
-  "hf.builds": { calls: BUILD_CALLS, internal: ["changes", "continue", "definitions", "stopAll"], of: (hf) => hf.builds },
+  "hf.builds": { calls: BUILD_CALLS, internal: ["changes", "definitions", "resumeByOperator", "stopAll"], of: (hf) => hf.builds },
   "hf.recovery": {
     calls: {
       recoverStale: takes(),

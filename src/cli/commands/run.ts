@@ -296,7 +296,7 @@ async function begin(hf: Holdfast, wanted: WantedBuild): Promise<BegunBuild> {
     // `start` abandons an interrupted build.
     return { handle: await hf.builds.start(pipeline, { ...options, signal }), how: "started", warnings };
   }
-  return resumeBuild(hf, open, wanted, warnings, "automatic");
+  return resumeBuild(hf, open, wanted, warnings, "run");
 }
 
 async function resumeBuild(
@@ -304,7 +304,7 @@ async function resumeBuild(
   row: BuildRow,
   wanted: WantedBuild,
   warnings: string[],
-  how: "asked" | "automatic" = "asked",
+  command: "run" | "resume" = "resume",
 ): Promise<BegunBuild> {
   const { pipeline, options, signal } = wanted;
   const isPaused = row.state === "BUDGET_PAUSE";
@@ -313,7 +313,7 @@ async function resumeBuild(
   const paid = isPaused && token !== undefined ? { token } : {};
   const given = { ...options, ...paid, signal };
   try {
-    const resumed = how === "asked" ? builds.resume(pipeline, row.id, given) : builds.continue(pipeline, row.id, given);
+    const resumed = command === "run" ? builds.resume(pipeline, row.id, given) : builds.resumeByOperator(pipeline, row.id, given);
     return { handle: await resumed, how: "resumed", warnings };
   } catch (error) {
     if (error instanceof HoldfastError && NOT_RESUMABLE.has(error.code)) throw notResumable(error, row, wanted.anew);

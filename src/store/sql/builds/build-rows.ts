@@ -360,8 +360,8 @@ export class Retries {
     return (yield* db.get(this.#sql.any, { mark: retriedIn(key) })) !== undefined;
   }
 
-  *begin(tx: Tx, { key, failed, state, reason }: BuildRow, isAutomatic: boolean): Script<void> {
-    const mayLoop = isAutomatic && state === "CRASHED" && reason !== "stopped";
+  *begin(tx: Tx, { key, failed, state, reason }: BuildRow, byOperator: boolean): Script<void> {
+    const mayLoop = !byOperator && state === "CRASHED" && reason !== "stopped";
     if (failed > 0) yield* this.#move(tx, key, mayLoop ? this.#sql.beginWithoutKillers : this.#sql.begin);
   }
 

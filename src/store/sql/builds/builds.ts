@@ -119,7 +119,7 @@ export class Builds implements BuildStore {
     const { move, facts } = resumption(build, wanted);
     const budget = approval === undefined ? budgetOf(build) : yield* this.#tokens.use(tx, build, approval);
     const more = { programHash: lead.programHash, ...tokenUse(wanted).more };
-    yield* this.#retries.begin(tx, build, wanted.isAutomatic === true);
+    yield* this.#retries.begin(tx, build, wanted.byOperator === true);
     const resumed = yield* this.#move(tx, build, move, facts, { by, budget, more });
     yield* this.#locks.take(tx, pipeline, key, lead);
     return yield* this.#orchestrated(tx, resumed);
