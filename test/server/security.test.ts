@@ -4,6 +4,7 @@ import { connect } from "node:net";
 import { test } from "node:test";
 import { job } from "../../src/index.ts";
 import { type Access, handler } from "../../src/server/index.ts";
+import { ROUTES } from "../../src/server/routes/index.ts";
 import { serve } from "../../src/server/serve.ts";
 import { errorOf, site, TOKEN } from "./parts.ts";
 
@@ -86,6 +87,15 @@ test("each role can do what it may, and no more", async (t) => {
   assert.deepEqual(
     items.map(({ subject, after }) => `${after.user} ${subject}`),
     ["eve api:POST /api/v1/builds/none/token", "eve api:POST /api/v1/jobs", "ben api:POST /api/v1/jobs"],
+  );
+});
+
+test("the role `read` can call no route that changes something", () => {
+  const writes = ROUTES.filter(({ method, role }) => method !== "get" && role === "read");
+  assert.deepEqual(
+    writes.map(({ id }) => id),
+    ["audit.verify"],
+    "which only reads",
   );
 });
 
