@@ -8,7 +8,7 @@ for (const suite of [
   "failing",
   "resume-failed",
   "budget",
-  "lead",
+  "orchestrator",
   "left-undone",
   "bytes",
   "listing",

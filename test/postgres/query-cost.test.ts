@@ -26,7 +26,7 @@ const LOOKS: Record<string, (store: Store) => Promise<unknown>> = {
   "a look whether something need not be kept": (store) => store.prune({ expired: { minAge: 0 }, limit: 100 }),
 };
 
-describe("what a look reads on PostgreSQL", { skip: noServer }, () => {
+describe("what a query reads on PostgreSQL", { skip: noServer }, () => {
   let server: PostgresServer;
   let url: string;
   const open = () => PostgresStore.open(url, { clock: systemClock, injected: false, random: Math.random });
