@@ -398,7 +398,6 @@ test("a backup of a SQLite database is made by the API", async (t) => {
   );
 });
 
-const temporaryExports = () => readdirSync(tmpdir()).filter((name) => name.startsWith("holdfast-export-"));
 const filesIn = (path: string) =>
   (readdirSync(path, { recursive: true }) as string[]).filter((name) => statSync(join(path, name)).isFile()).sort();
 
@@ -416,7 +415,11 @@ test("a build is exported as a tar archive, and nothing of it stays on the serve
   const build = await (await one.hf.builds.start(docs)).done();
   const folder = mkdtempSync(join(tmpdir(), "holdfast-tar-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
-  const before = temporaryExports();
+  const [before, temporary] = [process.env["TMPDIR"], join(folder, "temporary")];
+  mkdirSync(temporary);
+  // Other files of this run export at the same time.
+  process.env["TMPDIR"] = temporary;
+  t.after(() => (before === undefined ? delete process.env["TMPDIR"] : (process.env["TMPDIR"] = before)));
   const unpacked = async (query: string, name: string) => {
     const response = await one.fetch(`api/v1/builds/${build.id}/export${query}`);
     assert.equal(response.headers.get("content-type"), "application/x-tar");
@@ -432,7 +435,7 @@ test("a build is exported as a tar archive, and nothing of it stays on the serve
   assert.ok(filesIn(await unpacked("?stage=count", "count")).every((name) => !name.startsWith("draft")));
   assert.equal((await errorOf(await one.fetch(`api/v1/builds/${build.id}/export?stage=absent`))).code, "STAGE_UNKNOWN");
   assert.equal((await one.fetch(`api/v1/builds/${build.id}/export`, { method: "HEAD" })).status, 200);
-  assert.deepEqual(temporaryExports(), before);
+  assert.deepEqual(readdirSync(temporary), []);
 });
 
 test("an artifact is downloaded, and no other path of the disk", async (t) => {
