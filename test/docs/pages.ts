@@ -22,7 +22,7 @@ export function page(path: string): Page {
 
 /** Whether a script in `scripts/` makes the page. */
 export function isGenerated(text: string): boolean {
-  return text.startsWith("<!-- Generated from src/ by ");
+  return text.startsWith("<!-- Generated from ");
 }
 
 export interface Snippet {
