@@ -1,3 +1,4 @@
+import { MAX_CLAIM_BATCH, MAX_PREFETCH, nextPrefetch } from "../core/jobs/claiming.ts";
 import { limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
@@ -13,13 +14,7 @@ import { describeError, logFailure, RepeatedFailure } from "./log.ts";
 import { Settler } from "./settler.ts";
 
 const DEFAULT_CONCURRENCY = 10;
-/** A commit costs as much as some dozen jobs. */
-const MAX_CLAIM_BATCH = 512;
-/** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
-const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
 const MAX_TURN_MS = 5;
-/** A worker that claims ahead finishes what it holds within about this time. */
-const MAX_HELD_MS = 100;
 const DEFAULT_DRAIN_MS = 10_000;
 /** A handler that continues after its lease is lost no longer counts against the concurrency after this time. */
 const LOST_HANDLER_GRACE_MS = 5_000;
@@ -174,7 +169,7 @@ export class WorkerLoop implements Worker {
   #runTurn(): void {
     this.#isTurnScheduled = false;
     if (this.#settler.hasRecorded) {
-      this.#prefetch = this.#nextPrefetch(this.#settler.recordedRuns());
+      this.#prefetch = nextPrefetch(this.#prefetch, this.#concurrency, this.#settler.recordedRuns());
       // The last progress of a job goes before its outcome, in the same commit.
       this.#progress.flush();
       this.#settler.write();
@@ -182,13 +177,6 @@ export class WorkerLoop implements Worker {
     this.#turnStartedAt = performance.now();
     this.#startWaiting();
     this.#claimNext();
-  }
-
-  /** One attempt that ends alone shows no pace: others may be slow. */
-  #nextPrefetch({ count, longestMs }: { count: number; longestMs: number }): number {
-    if (count === 1 && this.#concurrency > 1) return this.#prefetch >> 1;
-    const finishSoon = Math.floor((MAX_HELD_MS * count) / longestMs);
-    return Math.max(0, Math.min(MAX_PREFETCH, this.#prefetch * 2 + this.#concurrency, finishSoon - this.#concurrency));
   }
 
   #claimNext(): void {

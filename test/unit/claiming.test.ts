@@ -11,6 +11,7 @@ import {
   type MatchedLane,
   outlookOf,
   quotas,
+  nextPrefetch,
   nextReadFactor,
   ClaimableLanes,
   QueueRotation,
@@ -194,3 +195,16 @@ function candidate(key: number, share: ClaimableLane): Candidate {
 function sourceOf(source: Partial<ClaimSource>): ClaimSource {
   return { lease: 1, ...source };
 }
+
+test("a worker claims ahead at most what it finishes within 100 ms at the pace of its last turn", () => {
+  assert.equal(nextPrefetch(0, 10, { count: 10, longestMs: 0 }), 10, "it doubles at most");
+  assert.equal(nextPrefetch(400, 10, { count: 10, longestMs: 0 }), 810);
+  assert.equal(nextPrefetch(1_000, 10, { count: 10, longestMs: 0 }), 1_024);
+  assert.equal(nextPrefetch(400, 10, { count: 10, longestMs: 20 }), 40, "50 finish, of which 10 run");
+  assert.equal(nextPrefetch(400, 10, { count: 10, longestMs: 1_000 }), 0, "slow handlers");
+});
+
+test("an attempt that ends alone shows no pace, unless the worker runs one at a time", () => {
+  assert.equal(nextPrefetch(40, 10, { count: 1, longestMs: 1 }), 20);
+  assert.equal(nextPrefetch(40, 1, { count: 1, longestMs: 1 }), 81);
+});

@@ -6,6 +6,19 @@ export const MAX_PROMOTED_JOBS = 1_000;
 /** Reads of one claim behind jobs that their limits hold back; the next claim continues. */
 export const MAX_CLAIM_READS = 20;
 const MAX_READ_FACTOR = 128;
+/** A commit costs as much as some dozen jobs. */
+export const MAX_CLAIM_BATCH = 512;
+/** Claimed beyond the concurrency: while one batch runs, the store claims the next. */
+export const MAX_PREFETCH = 2 * MAX_CLAIM_BATCH;
+/** A worker that claims ahead finishes what it holds within about this time. */
+const MAX_HELD_MS = 100;
+
+/** From the attempts that ended in one turn. One that ends alone shows no pace: others may be slow. */
+export function nextPrefetch(prefetch: number, concurrency: number, ended: { count: number; longestMs: number }): number {
+  if (ended.count === 1 && concurrency > 1) return prefetch >> 1;
+  const finishSoon = Math.floor((MAX_HELD_MS * ended.count) / ended.longestMs);
+  return Math.max(0, Math.min(MAX_PREFETCH, prefetch * 2 + concurrency, finishSoon - concurrency));
+}
 
 export interface ClaimSource {
   queue?: string;
