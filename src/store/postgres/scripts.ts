@@ -254,5 +254,6 @@ export function dialectOf(s: string): Dialect {
     running: `${s}.running`,
     heldBy: (processes) => `(select cast(coalesce(sum(at_work), 0) as bigint) from ${s}.claims
       where holder = any(cast(${processes} as bigint[])))`,
+    checksum: null,
   };
 }

@@ -71,11 +71,10 @@ export function storeParts(
   const { cancel, retention } = jobParts;
   const settle = new Settle(s, { ...jobParts, random });
   const leases = new Leases(s, scripts);
-  const notes = new Notes(dialect, { guard: UNGUARDED, items: batches.items, attempts }, scripts);
+  const notes = new Notes(dialect, { items: batches.items, attempts }, scripts);
   const numbers = new EventNumbering(s, reader, access);
-  const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog, guard: UNGUARDED }, scripts);
+  const builds = new Builds(dialect, { settings, events: outbox, enqueue, audit, recoveryLog }, scripts);
   const hooks = workHooks(s, { jobParts, notes, reader, access });
-  const guards = { builds: UNGUARDED, targets: UNGUARDED, results: UNGUARDED };
   const recovered = { settle, leases, events: outbox, recoveryLog, locks, processes, audit, builds, file: NO_FILE };
   return {
     statements,
@@ -91,12 +90,12 @@ export function storeParts(
     claim: new Claim(s, { ...jobParts, locks: new ClaimLocks(s), random, read: reader.rows }),
     operate: new Operate(dialect, { cancel, retention, audit, batches, database: operateDatabase(s, jobParts) }, scripts),
     outlooks: new Outlooks(s, { rows: reader.rows, catalog, random }),
-    schedules: new Schedules(dialect, { enqueue, audit, guard: UNGUARDED }, scripts),
+    schedules: new Schedules(dialect, { enqueue, audit }, scripts),
     queries: new Queries(dialect, queryDialect(s), { lanes: catalog.over(access.read), attempts }, scripts),
     queues: new Queues(dialect, { settings, audit }, scripts),
-    events: new EventLog(dialect, { numbers, guard: UNGUARDED, databaseId, audit }, scripts),
+    events: new EventLog(dialect, { numbers, databaseId, audit }, scripts),
     auditLog: new AuditLog({ audit, guards: auditGuards(s), keptHeads: () => [] }, scripts),
-    work: new Work(dialect, { batches, hooks, guards }, scripts),
+    work: new Work(dialect, { batches, hooks }, scripts),
     recoveries: new Recoveries(dialect, recovered, scripts),
   };
 }
@@ -116,19 +115,6 @@ function auditGuards(s: string): AuditGuards {
     params: { guards: GUARDS },
   };
 }
-
-const NO_COLUMNS = { columns: "", values: "", updates: "", params: () => ({}) };
-
-/** Adds no checksums to rows: the server checks its pages itself. */
-const UNGUARDED = {
-  columns: "",
-  check: () => {},
-  inserted: NO_COLUMNS,
-  saved: NO_COLUMNS,
-  checksum: null,
-  found: "result.output_hash, result.output_text, result.output_file, result.output_size",
-  isIntact: () => true,
-};
 
 /** The parts that enqueue and settle jobs: over the store's own connection, or in a user's transaction. */
 export class JobParts {
@@ -161,9 +147,8 @@ export class JobParts {
     const limits = (this.limits = new Limits(s, { catalog, settings, locks, limitCache }));
     const retention = (this.retention = new Retention(dialectOf(s), retentionDatabase(s, { catalog, settings })));
     const database = workDatabase(s, { catalog, limits });
-    const guards = { targets: UNGUARDED, results: UNGUARDED };
-    const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database, guards }));
-    this.attempts = new Attempts(dialectOf(s), UNGUARDED);
+    const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database }));
+    this.attempts = new Attempts(dialectOf(s));
     const waiting = dependentsDatabase({ catalog, limits, events });
     const dependents = (this.dependents = new Dependents(dialectOf(s), { batches, database: waiting }));
     const effects = (this.effects = new SettleEffects({ tally, retention, dependents }));

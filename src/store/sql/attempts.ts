@@ -5,7 +5,7 @@ import { fromJson } from "../../core/text/json.ts";
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import { holderOf } from "../job-row.ts";
 import type { AttemptLog } from "../store.ts";
-import { type ColumnType, type Dialect, type EachParams, type Reads, type Script, together, type Tx } from "./script.ts";
+import { RowGuard, type ColumnType, type Dialect, type Reads, type Script, together, type Tx } from "./script.ts";
 
 export interface AttemptRow {
   job: JobKey;
@@ -21,13 +21,6 @@ export interface AttemptRow {
   error: string | null;
 }
 
-/** What a store adds to the rows so that damage is noticed. */
-export interface AttemptGuard {
-  columns: string;
-  check(row: AttemptRow): void;
-  checksum: ((row: AttemptRow) => number) | null;
-}
-
 export interface EndedAttempt extends AttemptEnding {
   job: JobKey;
   /** How many of the job's attempts are kept. */
@@ -38,12 +31,12 @@ type Held = Pick<AttemptRow, "job" | "n" | "fence" | "attempt" | "worker" | "hos
 
 /** Attempts that did not succeed, by job. They are written in the transaction that ends them, and go with their job. */
 export class Attempts {
-  readonly #guard: AttemptGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, guard: AttemptGuard) {
-    this.#guard = guard;
-    this.#sql = statements(dialect, guard);
+  constructor(dialect: Dialect) {
+    this.#guard = new RowGuard(dialect, "attempts");
+    this.#sql = statements(dialect, this.#guard);
   }
 
   /**
@@ -59,10 +52,9 @@ export class Attempts {
       const times = { started_at: startedAt ?? at, ended_at: at };
       return Object.assign(row, times, { outcome, error: error && JSON.stringify(error) });
     });
-    const { checksum } = this.#guard;
     yield* tx.each(
       this.#sql.add,
-      rows.map((row): EachParams => (checksum === null ? { ...row } : { ...row, checksum: checksum(row) })),
+      rows.map((row) => this.#guard.sign(row)),
     );
     const surplus = rows.flatMap(({ job, n }) => {
       const upTo = n - (kept.get(job) as EndedAttempt).keep;
@@ -77,7 +69,7 @@ export class Attempts {
       db.all<AttemptRow>(this.#sql.of, { job, fence: current === undefined ? NO_FENCE : fence }),
       db.all<LogRow>(this.#sql.logs, { job }),
     );
-    for (const row of rows) this.#guard.check(row);
+    for (const row of rows) this.#guard.check(row, `Attempt ${row.attempt} of job ${row.job}`);
     const logs = Map.groupBy(lines, (line) => line.fence);
     const views = rows.map((row) => toAttempt(row, logs.get(row.fence)));
     if (current !== undefined) views.push(withLog(current, logs.get(fence)));
@@ -149,11 +141,11 @@ const COLUMNS = {
   error: "text",
 } as const satisfies Record<keyof AttemptRow, ColumnType>;
 
-function statements({ table, in: isIn, each }: Dialect, { columns, checksum }: AttemptGuard) {
+function statements({ table, in: isIn, each }: Dialect, guard: RowGuard) {
   const attempts = table("attempts");
   const logs = table("logs");
   const attemptOf = { job: "bigint", fence: "bigint" } as const;
-  const written = checksum === null ? COLUMNS : { ...COLUMNS, checksum: "bigint" as const };
+  const written = { ...COLUMNS, ...guard.type };
   return {
     held: `
       select job.key as job, job.fence, job.attempt, job.started_at as "startedAt", job.worker, process.host, process.pid,
@@ -186,6 +178,6 @@ function statements({ table, in: isIn, each }: Dialect, { columns, checksum }: A
           select 1 from ${attempts} as old where old.job = line.job and old.fence = line.fence)`,
     ),
     logs: `select fence, at, level, message, data from ${logs} where job = :job order by fence, n`,
-    of: `select ${Object.keys(COLUMNS).join(", ")}${columns} from ${attempts} where job = :job and fence <> :fence order by n`,
+    of: `select ${Object.keys(COLUMNS).join(", ")}${guard.column} from ${attempts} where job = :job and fence <> :fence order by n`,
   };
 }

@@ -3,7 +3,7 @@ import type { Fence, ProcessId } from "../../core/text/ids.ts";
 import { type Delivery, EVENT, type EventQuery, type EventRow, type SinkHold, type SinkView, toEvent } from "../events.ts";
 import { type Flag, isYes } from "../job-row.ts";
 import type { Audit } from "./audit.ts";
-import type { Access, Dialect, Reads, Script, Tx } from "./script.ts";
+import { type Access, type Dialect, type Reads, type Script, type Tx, RowGuard } from "./script.ts";
 import type { EventStore } from "../store.ts";
 
 /** SQLite numbers an event when it is written; PostgreSQL numbers committed events when they are read, see `EventNumbering`. */
@@ -20,12 +20,6 @@ export interface EventNumbers {
   deleted(where: string): string;
 }
 
-export interface EventGuard {
-  columns: string;
-  /** Throws if a row is not what was written. A damaged event is delivered to no sink. */
-  check(row: EventRow): void;
-}
-
 interface Looked {
   isBehind: boolean;
 }
@@ -39,7 +33,6 @@ export async function readNumbered<Row extends Looked>(numbers: EventNumbers, re
 
 interface Parts {
   numbers: EventNumbers;
-  guard: EventGuard;
   databaseId: string;
   audit: Audit;
 }
@@ -57,23 +50,26 @@ interface Cursor {
 export class EventLog implements EventStore {
   readonly #access: Access;
   readonly #parts: Parts;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof statements> & ReturnType<typeof sinkStatements>;
 
   constructor(dialect: Dialect, parts: Parts, access: Access) {
     this.#access = access;
     this.#parts = parts;
-    this.#sql = { ...statements(dialect, parts), ...sinkStatements(dialect, parts.numbers) };
+    this.#guard = new RowGuard(dialect, "events");
+    this.#sql = { ...statements(dialect, parts.numbers, this.#guard), ...sinkStatements(dialect, parts.numbers) };
   }
 
   async page(query: EventQuery): Promise<Event[]> {
-    const { numbers, guard, databaseId } = this.#parts;
+    const { numbers, databaseId } = this.#parts;
     let rows = await this.#page(query);
     if (rows[0]?.isBehind && (query.last || rows.filter(isEvent).length < query.limit)) {
       await numbers.number(isPlain(query) ? query.limit : Number.POSITIVE_INFINITY);
       rows = await this.#page(query);
     }
     return rows.filter(isEvent).map((row) => {
-      guard.check(row);
+      // A damaged event is delivered to no sink.
+      this.#guard.check(row, `The event ${row.seq}`);
       return toEvent(row, databaseId);
     });
   }
@@ -184,9 +180,9 @@ function isPlain({ types, job, build, last = false }: EventQuery): boolean {
   return types === undefined && job === undefined && build === undefined && !last;
 }
 
-function statements(dialect: Dialect, { numbers, guard }: { numbers: EventNumbers; guard: EventGuard }) {
+function statements(dialect: Dialect, numbers: EventNumbers, guard: RowGuard) {
   const events = dialect.table("events");
-  const read = `select ${EVENT}${guard.columns} from ${events} as event where`;
+  const read = `select ${EVENT}${guard.column} from ${events} as event where`;
   // There is always at least one row, so that `isBehind` is of the same instant.
   const page = (from: string) => `
     select ${numbers.isBehind} as "isBehind", page.* from (select 1 as one) as always left join (${from}) as page on true

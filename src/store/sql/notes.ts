@@ -3,7 +3,7 @@ import { leaseState, type LeaseRef, type LeaseState } from "../../core/jobs/leas
 import type { Fence, JobKey } from "../../core/text/ids.ts";
 import type { ProgressReport } from "../store.ts";
 import type { Attempts } from "./attempts.ts";
-import type { Access, Dialect, Params, Reads, Script, Tx } from "./script.ts";
+import { type Access, type Dialect, type Reads, type Script, type Tx, RowGuard } from "./script.ts";
 import type { ItemTable } from "./work/items.ts";
 
 /** Whether leases are still held. */
@@ -28,15 +28,7 @@ interface NoteRow {
   checkpoint: string | null;
 }
 
-/** What a store adds to the rows so that damage is noticed. */
-export interface NoteGuard {
-  columns: string;
-  saved: { columns: string; values: string; updates: string; params: (row: NoteRow) => Params };
-  check(row: NoteRow): void;
-}
-
 interface Parts {
-  guard: NoteGuard;
   items: ItemTable;
   attempts: Attempts;
 }
@@ -47,6 +39,7 @@ interface Parts {
  */
 export class Notes {
   readonly #parts: Parts;
+  readonly #guard: RowGuard;
   readonly #states: LeaseStates;
   readonly #access: Access;
   readonly #sql: ReturnType<typeof statements>;
@@ -55,7 +48,8 @@ export class Notes {
     this.#parts = parts;
     this.#states = new LeaseStates(dialect);
     this.#access = access;
-    this.#sql = statements(dialect, parts.guard);
+    this.#guard = new RowGuard(dialect, "notes");
+    this.#sql = statements(dialect, this.#guard);
   }
 
   saveProgress(reports: readonly ProgressReport[]): Promise<LeaseState[]> {
@@ -77,7 +71,7 @@ export class Notes {
   }
 
   #saveCheckpoint(tx: Tx, { job, fence, checkpoint }: LeaseRef & { checkpoint: string | null }): Script<boolean> {
-    return tx.run(this.#sql.checkpoint, { job, fence, checkpoint, ...this.#parts.guard.saved.params({ job, checkpoint }) });
+    return tx.run(this.#sql.checkpoint, { ...this.#guard.sign({ job, checkpoint }), fence });
   }
 
   /** The newest progress of each attempt. No database can store a NUL in a text, or read what follows it. */
@@ -98,21 +92,21 @@ export class Notes {
 
   *#load(db: Reads, job: JobKey): Script<string | null> {
     const row = yield* db.get<NoteRow>(this.#sql.load, { job });
-    if (row !== undefined) this.#parts.guard.check(row);
+    if (row !== undefined) this.#guard.check(row, `The checkpoint of job ${job}`);
     return row?.checkpoint ?? null;
   }
 }
 
-function statements(dialect: Dialect, { columns, saved }: NoteGuard) {
+function statements(dialect: Dialect, guard: RowGuard) {
   const { table, each } = dialect;
   const reported = { job: "bigint", fence: "bigint", fraction: "double precision", message: "text" } as const;
   return {
     checkpoint: `
-      insert into ${table("notes")} (job, checkpoint${saved.columns})
-      select key, :checkpoint${saved.values} from (
+      insert into ${table("notes")} (job, checkpoint${guard.column})
+      select key, :checkpoint${guard.value} from (
         select key from ${table("jobs")} as job where key = :job and fence = :fence and coalesce(state, '') = 'running'
         ${dialect.lockingOf("job")}) as held where true
-      on conflict (job) do update set checkpoint = excluded.checkpoint${saved.updates}`,
+      on conflict (job) do update set checkpoint = excluded.checkpoint${guard.update}`,
     progress: each(
       reported,
       ({ value, from }) => `
@@ -122,6 +116,6 @@ function statements(dialect: Dialect, { columns, saved }: NoteGuard) {
       order by job.key ${dialect.lockingOf("job")}
       on conflict (job) do update set fraction = excluded.fraction, message = excluded.message`,
     ),
-    load: `select job, checkpoint${columns} from ${table("notes")} where job = :job`,
+    load: `select job, checkpoint${guard.column} from ${table("notes")} where job = :job`,
   };
 }

@@ -21,6 +21,7 @@ import {
 import type { Enqueued, QueueStore, ScheduleStore } from "../store.ts";
 import type { Audit } from "./audit.ts";
 import {
+  RowGuard,
   type Access,
   type Dialect,
   type Enqueue,
@@ -235,14 +236,7 @@ function settingsSql({ table }: Dialect) {
   };
 }
 
-/** What a store adds to the rows of schedules so that damage is noticed. Columns begin with a comma. */
-export interface ScheduleGuard {
-  columns: string;
-  check(row: GuardedSchedule): void;
-  saved: { columns: string; values: string; updates: string; params(row: GuardedSchedule): Params };
-}
-
-export interface GuardedSchedule {
+interface Made {
   key: string;
   cron: string;
   timezone: string;
@@ -251,20 +245,21 @@ export interface GuardedSchedule {
   overlap: Flag;
   template: string;
   name: string;
+  lastJob: JobKey | null;
 }
-
-type Made = GuardedSchedule & { lastJob: JobKey | null };
 
 /** A tick is one transaction: its jobs are added and next_at moves on, or neither. */
 export class Schedules implements ScheduleStore {
   readonly #access: Access;
-  readonly #parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard };
+  readonly #parts: { enqueue: Enqueue; audit: Audit };
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof statements>;
 
-  constructor(dialect: Dialect, parts: { enqueue: Enqueue; audit: Audit; guard: ScheduleGuard }, access: Access) {
+  constructor(dialect: Dialect, parts: { enqueue: Enqueue; audit: Audit }, access: Access) {
     this.#access = access;
     this.#parts = parts;
-    this.#sql = statements(dialect, parts.guard);
+    this.#guard = new RowGuard(dialect, "schedules");
+    this.#sql = statements(dialect, this.#guard);
   }
 
   save(draft: ScheduleDraft): Promise<StoredSchedule> {
@@ -272,17 +267,16 @@ export class Schedules implements ScheduleStore {
   }
 
   *#save(tx: Tx, { template, nextAt, ...draft }: ScheduleDraft): Script<StoredSchedule> {
-    const { audit, guard } = this.#parts;
     const row = { ...draft, template: JSON.stringify(template), name: template.name };
     // Of two processes that save it at once, the second finds what the first has saved.
     const made = yield* this.#locked(tx, draft.key);
     const [old] = yield* this.#read(tx, draft.key);
     const revision = yield* tx.fence();
-    const [saved] = yield* tx.returning<ScheduleRow>(this.#sql.save, { ...row, revision, nextAt, ...guard.saved.params(row) });
+    const [saved] = yield* tx.returning<ScheduleRow>(this.#sql.save, { ...this.#guard.sign(row), revision, nextAt });
     const schedule = toSchedule(saved as ScheduleRow);
     const before = made === undefined || old === undefined ? null : { schedule: old, template: made.template };
     const act = scheduleSaved(before, { schedule, template: row.template });
-    if (act !== null) yield* audit.record(tx, act);
+    if (act !== null) yield* this.#parts.audit.record(tx, act);
     return schedule;
   }
 
@@ -297,7 +291,7 @@ export class Schedules implements ScheduleStore {
   *#tick(tx: Tx, { key, revision, from, nextAt, fire }: Tick): Script<boolean> {
     const [made] = yield* tx.returning<Made>(this.#sql.move, { key, revision, from, nextAt });
     if (made === undefined) return false;
-    this.#parts.guard.check(made);
+    this.#guard.check(made, `The schedule ${made.key}`);
     const unfinished = yield* this.#unfinished(tx, made);
     const ticks = ticksToFire(fire, isYes(made.overlap), () => unfinished !== undefined);
     if (ticks.length > 0) yield* this.#add(tx, made, ticks, ticks.at(-1) as number);
@@ -312,7 +306,7 @@ export class Schedules implements ScheduleStore {
     // Of two processes that trigger it at once, the second sees the first one's job.
     const made = yield* this.#locked(tx, key);
     if (made === undefined) return null;
-    this.#parts.guard.check(made);
+    this.#guard.check(made, `The schedule ${made.key}`);
     const unfinished = yield* this.#unfinished(tx, made);
     if (unfinished !== undefined) return { id: unfinished, duplicate: true };
     const now = yield* tx.time();
@@ -378,22 +372,22 @@ export class Schedules implements ScheduleStore {
 const COLUMNS = `key, revision, name as job, cron, timezone, missed, within, overlap, paused,
   last_at as "lastAt", next_at as "nextAt"`;
 
-function statements(dialect: Dialect, guard: ScheduleGuard) {
+function statements(dialect: Dialect, guard: RowGuard) {
   const table = dialect.table("schedules");
-  const made = `key, cron, timezone, missed, within, overlap, template, name, last_job as "lastJob"${guard.columns}`;
+  const made = `key, cron, timezone, missed, within, overlap, template, name, last_job as "lastJob"${guard.column}`;
   const runs = dialect.isFalse("paused");
   return {
     // The same pattern again, as at every start of a program, leaves next_at alone: a tick that is due stays due.
     save: `
       insert into ${table} as old (key, revision, cron, timezone, missed, within, overlap, paused, template, name,
-        created_at, next_at${guard.saved.columns})
+        created_at, next_at${guard.column})
       values (:key, :revision, :cron, :timezone, :missed, :within, :overlap, false, :template, :name,
-        :now, :nextAt${guard.saved.values})
+        :now, :nextAt${guard.value})
       on conflict (key) do update set
         revision = excluded.revision, missed = excluded.missed, within = excluded.within, overlap = excluded.overlap,
         template = excluded.template, name = excluded.name, cron = excluded.cron, timezone = excluded.timezone,
         next_at = case when old.cron = excluded.cron and old.timezone = excluded.timezone
-          then old.next_at else excluded.next_at end${guard.saved.updates}
+          then old.next_at else excluded.next_at end${guard.update}
       returning ${COLUMNS}`,
     list: `
       select ${COLUMNS} from ${table} where cast(:key as text) is null or key = :key order by ${dialect.byBytes("key")}`,

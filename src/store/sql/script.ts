@@ -2,6 +2,7 @@ import type { EventType, NewEvent } from "../../core/jobs/event.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Next } from "../../core/jobs/retry.ts";
 import type { Declaration } from "../../core/limits/settings.ts";
+import { damagedRow } from "../../core/text/errors.ts";
 import type { Fence, JobKey, ProcessId } from "../../core/text/ids.ts";
 import type { AuditHead, NewAuditEntry } from "../audit.ts";
 import type { Operation } from "../points.ts";
@@ -142,6 +143,8 @@ export interface Dialect {
   /** The running jobs: `key`, `fence`, `holder`, `lease`, `expires_at`, and `bound`, which is indexed and never later. */
   readonly running: string;
   heldBy(processes: string): string;
+  /** Of a row's immutable columns. Null: the database checks its pages itself. */
+  readonly checksum: ((table: string, row: object) => number | null) | null;
 }
 
 export type ColumnType = "bigint" | "text" | "boolean" | "double precision";
@@ -193,4 +196,37 @@ export interface Settle {
 
 export interface Enqueue {
   run(tx: Tx, jobs: readonly NewJob[]): Answer<Enqueued[]>;
+}
+
+/** The checksum in the rows of a table, where the database keeps one. Texts begin with a comma; without checksums they are empty. */
+export class RowGuard {
+  readonly isOn: boolean;
+  /** To insert: the column, its parameter, and its update in a conflict. */
+  readonly column: string;
+  readonly value: string;
+  readonly update: string;
+  readonly type: Readonly<Record<string, ColumnType>>;
+  readonly #checksum: (row: object) => number | null;
+
+  constructor({ table, checksum }: Dialect, name: string) {
+    const isOn = (this.isOn = checksum !== null);
+    this.column = isOn ? ", checksum" : "";
+    this.value = isOn ? ", :checksum" : "";
+    this.update = isOn ? ", checksum = excluded.checksum" : "";
+    this.type = isOn ? { checksum: "bigint" } : {};
+    this.#checksum = (row) => checksum?.(table(name), row) ?? null;
+  }
+
+  /** A row to be written, with its checksum. */
+  sign<Row extends object>(row: Row): Row {
+    return this.isOn ? { ...row, checksum: this.#checksum(row) } : row;
+  }
+
+  isIntact(row: object): boolean {
+    return !this.isOn || (row as { checksum: number | null }).checksum === this.#checksum(row);
+  }
+
+  check(row: object, name: string): void {
+    if (!this.isIntact(row)) throw damagedRow(name);
+  }
 }

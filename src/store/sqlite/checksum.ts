@@ -45,17 +45,16 @@ export type CheckedRow<T extends CheckedTable> = Record<(typeof CHECKED)[T][numb
   checksum: number | null;
 };
 
-export function rowChecksum<T extends CheckedTable>(table: T, row: Omit<CheckedRow<T>, "checksum">): number {
+/** Null: the row has nothing to check, which is so for a job's notes without a checkpoint. */
+export function rowChecksum<T extends CheckedTable>(table: T, row: Omit<CheckedRow<T>, "checksum">): number | null {
+  if ((row as { checkpoint?: unknown }).checkpoint === null) return null;
   return crc32(CHECKED[table].map((name) => textOf(row[name as keyof typeof row])).join("\0"));
 }
 
 /** One flipped bit makes a blob of a text, with the same bytes. */
 function textOf(value: unknown): unknown {
+  if (typeof value === "boolean") return value ? 1 : 0;
   return value instanceof Uint8Array ? "blob" : value;
-}
-
-export function isIntact<T extends CheckedTable>(table: T, row: CheckedRow<T>): boolean {
-  return row.checksum === rowChecksum(table, row);
 }
 
 export interface CheckedJob {

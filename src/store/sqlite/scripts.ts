@@ -1,13 +1,6 @@
-import { damagedRow } from "../../core/text/errors.ts";
 import type { Fence } from "../../core/text/ids.ts";
-import type { BuildColumns } from "../builds.ts";
-import { isYes } from "../job-row.ts";
 import type { Operation } from "../points.ts";
-import type { AttemptGuard } from "../sql/attempts.ts";
 import type { AuditGuards } from "../sql/audit.ts";
-import type { BuildGuard } from "../sql/builds/build-rows.ts";
-import type { NoteGuard } from "../sql/notes.ts";
-import type { GuardedSchedule, ScheduleGuard } from "../sql/queues.ts";
 import {
   type Access,
   type Dialect,
@@ -21,7 +14,7 @@ import {
   type Tx as ScriptTx,
   wait,
 } from "../sql/script.ts";
-import { isIntact, rowChecksum } from "./checksum.ts";
+import { type CheckedRow, type CheckedTable, rowChecksum } from "./checksum.ts";
 import type { Connection, Named, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import { GUARDS } from "./schema/audit.ts";
@@ -193,6 +186,7 @@ export const DIALECT: Dialect = {
   running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
   heldBy: (processes) => `(select count(*) from holdfast_jobs
     where state = 'running' and holder in (select value from json_each(${processes})))`,
+  checksum: (table, row) => rowChecksum(table as CheckedTable, row as CheckedRow<CheckedTable>),
 };
 
 /** Compares each trigger with the text that created it. */
@@ -204,57 +198,4 @@ export const AUDIT_GUARDS: AuditGuards = {
       where type = 'trigger' and name = guard.value ->> 'name' and sql = guard.value ->> 'sql')
     order by guard.key`,
   params: { guards: JSON.stringify(GUARDS) },
-};
-
-export const BUILD_GUARD: BuildGuard = {
-  columns: ", checksum",
-  check(row) {
-    if (!isIntact("holdfast_builds", row as BuildColumns & { checksum: number | null })) throw damagedRow(`Build ${row.id}`);
-  },
-  inserted: {
-    columns: ", checksum",
-    values: ", :checksum",
-    params: (row) => ({ checksum: rowChecksum("holdfast_builds", row) }),
-  },
-};
-
-export const NOTE_GUARD: NoteGuard = {
-  columns: ", checksum",
-  saved: {
-    columns: ", checksum",
-    values: ", :checksum",
-    updates: ", checksum = excluded.checksum",
-    params: (row) => ({ checksum: row.checkpoint === null ? null : rowChecksum("holdfast_notes", row) }),
-  },
-  check(row) {
-    const checked = row as typeof row & { checksum: number | null };
-    const isEmpty = row.checkpoint === null && checked.checksum === null;
-    if (!isEmpty && !isIntact("holdfast_notes", checked)) throw damagedRow(`The checkpoint of job ${row.job}`);
-  },
-};
-
-export const ATTEMPT_GUARD: AttemptGuard = {
-  columns: ", checksum",
-  check(row) {
-    const checked = row as typeof row & { checksum: number | null };
-    if (!isIntact("holdfast_attempts", checked)) throw damagedRow(`Attempt ${row.attempt} of job ${row.job}`);
-  },
-  checksum: (row) => rowChecksum("holdfast_attempts", row),
-};
-
-function checksumOf(row: GuardedSchedule): number {
-  return rowChecksum("holdfast_schedules", { ...row, overlap: isYes(row.overlap) ? 1 : 0 });
-}
-
-export const SCHEDULE_GUARD: ScheduleGuard = {
-  columns: ", checksum",
-  check(row) {
-    if ((row as { checksum?: number | null }).checksum !== checksumOf(row)) throw damagedRow(`The schedule ${row.key}`);
-  },
-  saved: {
-    columns: ", checksum",
-    values: ", :checksum",
-    updates: ", checksum = excluded.checksum",
-    params: (row) => ({ checksum: checksumOf(row) }),
-  },
 };

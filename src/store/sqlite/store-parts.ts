@@ -16,7 +16,7 @@ import type { DriverName } from "./driver.ts";
 import { Claim, ClaimedLanes } from "./jobs/claim.ts";
 import { DamagedJobs } from "./jobs/damaged-jobs.ts";
 import { EnqueueParts } from "./jobs/enqueue.ts";
-import { EVENT_GUARD, eventNumbers } from "./jobs/events.ts";
+import { eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
 import { operateDatabase } from "./jobs/operate.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
@@ -26,20 +26,9 @@ import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
 import { QUERY_DIALECT } from "./queries.ts";
-import {
-  ATTEMPT_GUARD,
-  AUDIT_GUARDS,
-  BUILD_GUARD,
-  DIALECT,
-  NOTE_GUARD,
-  SCHEDULE_GUARD,
-  scriptAccess,
-  type Statements,
-  statementsOn,
-  type StoreAccess,
-} from "./scripts.ts";
+import { AUDIT_GUARDS, DIALECT, scriptAccess, type Statements, statementsOn, type StoreAccess } from "./scripts.ts";
 import { UserTransactions, OwnTransaction } from "./user-transaction.ts";
-import { RESULT_GUARD, TARGET_GUARD, workHooks } from "./work.ts";
+import { workHooks } from "./work.ts";
 
 interface Parts {
   path: string;
@@ -87,8 +76,8 @@ export class StoreParts {
     const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
     this.queues = new Queues(DIALECT, { settings, audit }, scripts);
     const recoveryLog = new RecoveryLog(DIALECT, events);
-    const attempts = new Attempts(DIALECT, ATTEMPT_GUARD);
-    this.notes = new Notes(DIALECT, { guard: NOTE_GUARD, items: this.enqueueParts.batches.items, attempts }, scripts);
+    const attempts = new Attempts(DIALECT);
+    this.notes = new Notes(DIALECT, { items: this.enqueueParts.batches.items, attempts }, scripts);
     const { alive, token } = opened;
     this.processes = new Processes(
       db,
@@ -97,8 +86,8 @@ export class StoreParts {
     );
     this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
     const numbers = eventNumbers(scripts);
-    this.events = new EventLog(DIALECT, { numbers, guard: EVENT_GUARD, databaseId, audit }, scripts);
-    this.schedules = new Schedules(DIALECT, { enqueue, audit, guard: SCHEDULE_GUARD }, scripts);
+    this.events = new EventLog(DIALECT, { numbers, databaseId, audit }, scripts);
+    this.schedules = new Schedules(DIALECT, { enqueue, audit }, scripts);
     this.lanes = new ClaimedLanes(db);
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
     this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
@@ -110,10 +99,9 @@ export class StoreParts {
     this.operate = new Operate(DIALECT, { ...this.enqueueParts, cancel, audit, database }, scripts);
     const { settle, leases, locks, processes } = this;
     this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
-    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog, guard: BUILD_GUARD }, scripts);
+    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
     const hooks = workHooks(db, { enqueueParts: this.enqueueParts, cancel, notes: this.notes, access });
-    const guards = { builds: BUILD_GUARD, targets: TARGET_GUARD, results: RESULT_GUARD };
-    this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks, guards }, scripts);
+    this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks }, scripts);
     const file: FileFacts = {
       logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
       logSize: () => walSize(path),

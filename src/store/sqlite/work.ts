@@ -1,40 +1,13 @@
-import { damagedRow } from "../../core/text/errors.ts";
 import type { Fence, ResultKey } from "../../core/text/ids.ts";
-import type { ResultGuard } from "../sql/work/results.ts";
-import type { TargetGuard } from "../sql/work/targets.ts";
 import type { WorkDatabase } from "../sql/work/work-batches.ts";
 import type { WorkHooks } from "../sql/work/work.ts";
 import type { StoreAccess } from "./scripts.ts";
-import { CHECKED, type CheckedRow, isIntact, rowChecksum } from "./checksum.ts";
 import type { Connection } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import type { Notes } from "../sql/notes.ts";
 import type { Cancel } from "../sql/operate.ts";
 import type { Catalog } from "./jobs/catalog.ts";
 import type { EnqueueParts } from "./jobs/enqueue.ts";
-
-type CheckedTarget = CheckedRow<"holdfast_targets">;
-type CheckedResult = CheckedRow<"holdfast_results">;
-
-export const TARGET_GUARD: TargetGuard = {
-  columns: ", pipeline, checksum",
-  check(row) {
-    const checked = row as typeof row & CheckedTarget;
-    if (!isIntact("holdfast_targets", checked)) throw damagedRow(`The target ${row.path} of pipeline ${checked.pipeline}`);
-  },
-  checksum: (row) => rowChecksum("holdfast_targets", row),
-};
-
-export const RESULT_GUARD: ResultGuard = {
-  columns: ", result.pipeline, result.checksum",
-  found: [...CHECKED.holdfast_results, "checksum"].map((name) => `result.${name}`).join(", "),
-  isIntact: (row) => isIntact("holdfast_results", row as typeof row & CheckedResult),
-  check(row) {
-    if (!isIntact("holdfast_results", row as typeof row & CheckedResult))
-      throw damagedRow(`What stage ${row.stage} has made of ${row.target}`);
-  },
-  checksum: (row) => rowChecksum("holdfast_results", row as typeof row & CheckedResult),
-};
 
 /** SQLite has one writer at a time and needs no locks. */
 export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {

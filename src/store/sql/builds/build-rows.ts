@@ -32,19 +32,7 @@ import {
   toToken,
 } from "../../builds.ts";
 import type { KnownProcesses } from "../../processes.ts";
-import { type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
-
-/** What a store adds to the rows of builds so that damage is noticed. Columns begin with a comma. */
-export interface BuildGuard {
-  columns: string;
-  check(row: BuildColumns): void;
-  inserted: { columns: string; values: string; params(row: InsertedBuild): Params };
-}
-
-type InsertedBuild = Pick<
-  BuildColumns,
-  "key" | "id" | "pipeline" | "queue" | "hash" | "description" | "options" | "max_failures" | "created_at"
->;
+import { RowGuard, type Dialect, type Params, type Reads, type Script, together, type Tx } from "../script.ts";
 
 type Row = BuildColumns & { stages: string | null };
 
@@ -53,12 +41,12 @@ type Row = BuildColumns & { stages: string | null };
  * stays so until the commit.
  */
 export class Runs {
-  readonly #guard: BuildGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof runsSql>;
 
-  constructor(dialect: Dialect, guard: BuildGuard) {
-    this.#guard = guard;
-    this.#sql = runsSql(dialect, guard);
+  constructor(dialect: Dialect) {
+    this.#guard = new RowGuard(dialect, "builds");
+    this.#sql = runsSql(dialect, this.#guard);
   }
 
   *get(db: Reads, key: BuildKey): Script<BuildRow> {
@@ -103,7 +91,7 @@ export class Runs {
     const { next: key } = (yield* tx.get<{ next: BuildKey }>(this.#sql.next)) as { next: BuildKey };
     const created = { max_failures: maxFailures, created_at: now };
     const row = { key, id: buildId(now, key), pipeline, queue, hash, description, options, ...created };
-    yield* tx.run(this.#sql.insert, { ...row, ...budget, ...this.#guard.inserted.params(row) });
+    yield* tx.run(this.#sql.insert, { ...this.#guard.sign(row), ...budget });
     yield* tx.run(this.#sql.insertStages, { key, stages });
     return yield* this.get(tx, key);
   }
@@ -138,7 +126,7 @@ export class Runs {
 
   *#all(db: Reads, sql: string, params?: Params): Script<BuildRow[]> {
     return (yield* db.all<Row>(sql, params)).map((row) => {
-      this.#guard.check(row);
+      this.#guard.check(row, `Build ${row.id}`);
       return toBuild(row, stagesOf(row.stages));
     });
   }
@@ -155,11 +143,11 @@ function ifActive(value: string, column: string): string {
   return `${column} = case when :to = 'ACTIVE' then ${value} else ${column} end`;
 }
 
-function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
+function runsSql(dialect: Dialect, guard: RowGuard) {
   const builds = dialect.table("builds");
   const stages = dialect.table("build_stages");
   const read = `
-    select ${BUILD}${columns},
+    select ${BUILD}${guard.column},
       ${dialect.jsonRows(STAGE, `${stages} as stage where stage.build = run.key`, "place")} as stages
     from ${builds} as run`;
   const lock = `select key from ${builds}`;
@@ -193,9 +181,9 @@ function runsSql(dialect: Dialect, { columns, inserted }: BuildGuard) {
     next: dialect.nextKey("builds"),
     insert: `
       insert into ${builds} (key, id, pipeline, queue, state, reason, hash, description, options,
-        budget_micros, budget_tokens, max_failures, created_at${inserted.columns})
+        budget_micros, budget_tokens, max_failures, created_at${guard.column})
       values (:key, :id, :pipeline, :queue, 'PENDING', 'started', :hash, :description, :options,
-        :micros, :tokens, :max_failures, :created_at${inserted.values})`,
+        :micros, :tokens, :max_failures, :created_at${guard.value})`,
     insertStages: `
       insert into ${stages} (build, place, stage)
       select cast(:key as bigint), place, value from ${dialect.items("text", ":stages")} as item`,

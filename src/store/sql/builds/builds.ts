@@ -44,7 +44,7 @@ import {
   type Tx,
   wait,
 } from "../script.ts";
-import { type BuildGuard, endedWithWork, OrchestratorLocks, Retries, Runs, Tokens } from "./build-rows.ts";
+import { endedWithWork, OrchestratorLocks, Retries, Runs, Tokens } from "./build-rows.ts";
 
 interface Parts {
   settings: Settings;
@@ -52,7 +52,6 @@ interface Parts {
   enqueue: Enqueue;
   audit: Audit;
   recoveryLog: RecoveryLog;
-  guard: BuildGuard;
 }
 
 export class Builds implements BuildStore {
@@ -67,7 +66,7 @@ export class Builds implements BuildStore {
   constructor(dialect: Dialect, parts: Parts, access: Access) {
     this.#access = access;
     this.#parts = parts;
-    this.#runs = new Runs(dialect, parts.guard);
+    this.#runs = new Runs(dialect);
     this.#locks = new OrchestratorLocks(dialect);
     this.#tokens = new Tokens(dialect);
     this.#retries = new Retries(dialect);

@@ -15,6 +15,7 @@ import {
   toResult,
 } from "../../work.ts";
 import {
+  RowGuard,
   type Answer,
   type ColumnType,
   type Dialect,
@@ -26,24 +27,13 @@ import {
   wait,
 } from "../script.ts";
 
-/** What a store adds to the rows of results so that damage is noticed. Columns begin with a comma. */
-export interface ResultGuard {
-  columns: string;
-  found: string;
-  isIntact(row: OutputColumns): boolean;
-  check(row: CheckedResult): void;
-  readonly checksum: ((row: CheckedResult) => number) | null;
-}
-
-type CheckedResult = Omit<ResultColumns, "build" | "state" | "key"> & { state: string };
-
 export class Results {
-  readonly #guard: ResultGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof resultsSql>;
 
-  constructor(dialect: Dialect, guard: ResultGuard) {
-    this.#guard = guard;
-    this.#sql = resultsSql(dialect, guard);
+  constructor(dialect: Dialect) {
+    this.#guard = new RowGuard(dialect, "results");
+    this.#sql = resultsSql(dialect, this.#guard);
   }
 
   *lookUp(db: Reads, pipeline: string, contexts: readonly ResultContext[]): Script<(FoundResult | null)[]> {
@@ -82,20 +72,26 @@ export class Results {
 
   *#read(db: Reads, sql: string, params: Params): Script<StoredResult[]> {
     return (yield* db.all<ResultColumns>(sql, params)).map((row) => {
-      this.#guard.check(row);
+      this.#guard.check(row, describeResult(row));
       return toResult(row);
     });
   }
 }
 
+const OUTPUT = ["output_hash", "output_text", "output_file", "output_size"];
+
+function describeResult({ stage, target }: Pick<ResultColumns, "stage" | "target">): string {
+  return `What stage ${stage} has made of ${target}`;
+}
+
 const ALL = "'SUCCESS', 'REUSED', 'FAILED'";
 
-function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuard) {
+function resultsSql({ table, rows, items, firstRow }: Dialect, guard: RowGuard) {
   const results = table("results");
   const builds = table("builds");
   const columns = `result.key, build.id as build, result.stage, result.path, result.target, result.state, result.hash, result.parts,
     result.output_hash, result.output_text, result.output_file, result.output_size, result.micros, result.tokens, result.error,
-    result.at${guard.columns}`;
+    result.at, result.pipeline${guard.isOn ? ", result.checksum" : ""}`;
   const andBuild = `left join ${builds} as build on build.key = result.build`;
   const read = `select ${columns} from ${results} as result ${andBuild}`;
   const own = `(select key from ${builds} where id = :build)`;
@@ -120,8 +116,9 @@ function resultsSql({ table, rows, items, firstRow }: Dialect, guard: ResultGuar
       order by one.build desc`,
     )} ${andBuild}
     where result.state in (${states}) limit :limit`;
+  const found = guard.isOn ? Object.keys({ ...COLUMNS, ...guard.type }) : OUTPUT;
   const lookUp = (isOne: string) => `
-    select asked.place, result.key as result, ${guard.found}
+    select asked.place, result.key as result, ${found.map((name) => `result.${name}`)}
     from ${rows(":keys", { place: "bigint", stage: "text", hash: "text", path: "text", build: "bigint" })} as asked ${firstRow(
       results,
       "result",
@@ -186,14 +183,14 @@ interface ResultsWanted {
 }
 
 export class ResultTable {
-  readonly #guard: ResultGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof resultTableSql>;
   readonly #keys: (tx: Tx, count: number) => Answer<ResultKey[]>;
 
   /** `keys`: unused keys; they are known before the rows are written, because targets name them. */
-  constructor(dialect: Dialect, guard: ResultGuard, keys: (tx: Tx, count: number) => Answer<ResultKey[]>) {
-    this.#guard = guard;
-    this.#sql = resultTableSql(dialect, guard);
+  constructor(dialect: Dialect, keys: (tx: Tx, count: number) => Answer<ResultKey[]>) {
+    this.#guard = new RowGuard(dialect, "results");
+    this.#sql = resultTableSql(dialect, this.#guard);
     this.#keys = keys;
   }
 
@@ -209,13 +206,12 @@ export class ResultTable {
       origins.length + keys.length === 0 ? wait<ResultRow[]>([]) : tx.all<ResultRow>(this.#sql.load, asked),
       most === 0 ? wait<ResultKey[]>([]) : wait(this.#keys(tx, most)),
     );
-    return new ResultBatch(known, free, (row) => this.#guard.check(row));
+    return new ResultBatch(known, free, (row) => this.#guard.check(row, describeResult(row)));
   }
 
   *write(tx: Tx, batch: ResultBatch): Script<void> {
     const { added, copied, kept, removed, dropped, artifacts } = batch.changes();
-    const { checksum } = this.#guard;
-    const rows = checksum === null ? added : added.map((row) => Object.assign({}, row, { checksum: checksum(row) }));
+    const rows = added.map((row) => this.#guard.sign(row));
     yield* together(
       this.#remove(tx, removed),
       tx.each(this.#sql.drop, dropped),
@@ -258,10 +254,10 @@ const COLUMNS = {
 } as const;
 const ORIGIN = { build: "bigint", stage: "text", path: "text" } as const;
 
-function resultTableSql({ table, in: isIn, each, overriding }: Dialect, { checksum }: ResultGuard) {
+function resultTableSql({ table, in: isIn, each, overriding }: Dialect, guard: RowGuard) {
   const results = table("results");
   const artifacts = table("artifacts");
-  const columns: Record<string, ColumnType> = { ...COLUMNS, ...(checksum === null ? {} : { checksum: "bigint" }) };
+  const columns: Record<string, ColumnType> = { ...COLUMNS, ...guard.type };
   const names = Object.keys(columns);
   const load = `select ${names} from ${results}`;
   const replaced = "on conflict (build, stage, path, name) do update set hash = excluded.hash, size = excluded.size";

@@ -11,6 +11,7 @@ import {
   toTarget,
 } from "../../work.ts";
 import {
+  RowGuard,
   type ColumnType,
   type Dialect,
   type EachParams,
@@ -21,24 +22,13 @@ import {
   type Tx,
 } from "../script.ts";
 
-/** What a store adds to the rows of targets so that damage is noticed. Columns begin with a comma. */
-export interface TargetGuard {
-  columns: string;
-  check(row: TargetColumns): void;
-  readonly checksum: ((row: CheckedTarget) => number) | null;
-}
-
-type CheckedTarget = Omit<TargetColumns, "seen" | "done" | "completed" | "grouping" | "member" | "failure" | "rev"> & {
-  pipeline: string;
-};
-
 export class Targets {
-  readonly #guard: TargetGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof targetsSql>;
 
-  constructor(dialect: Dialect, guard: TargetGuard) {
-    this.#guard = guard;
-    this.#sql = targetsSql(dialect, guard);
+  constructor(dialect: Dialect) {
+    this.#guard = new RowGuard(dialect, "targets");
+    this.#sql = targetsSql(dialect, this.#guard);
   }
 
   read(db: Reads, query: TargetPaths | TargetPage | MemberPage): Script<TargetRow[]> {
@@ -75,17 +65,17 @@ export class Targets {
   }
 
   *#read(db: Reads, sql: string, params: Params): Script<TargetRow[]> {
-    return (yield* db.all<TargetColumns>(sql, params)).map((row) => {
-      this.#guard.check(row);
+    return (yield* db.all<TargetColumns & { pipeline: string }>(sql, params)).map((row) => {
+      this.#guard.check(row, `The target ${row.path} of pipeline ${row.pipeline}`);
       return toTarget(row);
     });
   }
 }
 
 /** A condition is in the statement only if it is asked for, so that the planner finds its index. */
-function targetsSql(dialect: Dialect, guard: TargetGuard) {
+function targetsSql(dialect: Dialect, guard: RowGuard) {
   const targets = dialect.table("targets");
-  const read = `select ${TARGET}${guard.columns} from ${targets}`;
+  const read = `select ${TARGET}, pipeline${guard.column} from ${targets}`;
   const of = "where pipeline = :pipeline and segment = :segment";
   const end = "order by path limit :limit";
   const paged = (from: string) => ({ first: `${from} ${end}`, next: `${from} and path > :after ${end}` });
@@ -148,12 +138,12 @@ interface Patch extends Omit<TargetState, "id"> {
 }
 
 export class TargetTable {
-  readonly #guard: TargetGuard;
+  readonly #guard: RowGuard;
   readonly #sql: ReturnType<typeof targetTableSql>;
 
-  constructor(dialect: Dialect, guard: TargetGuard) {
-    this.#guard = guard;
-    this.#sql = targetTableSql(dialect, guard);
+  constructor(dialect: Dialect) {
+    this.#guard = new RowGuard(dialect, "targets");
+    this.#sql = targetTableSql(dialect, this.#guard);
   }
 
   *load(tx: Reads, refs: readonly TargetRef[]): Script<TargetBatch> {
@@ -189,7 +179,7 @@ export class TargetTable {
 
   #columns(put: Put): EachParams {
     const { id, parent, hash, fingerprint, value } = put.target;
-    const columns = {
+    return this.#guard.sign({
       ...positionColumns(put),
       id,
       parent,
@@ -199,10 +189,7 @@ export class TargetTable {
       value_text: value.text,
       value_file: value.artifact,
       value_size: value.size,
-      checksum: null as number | null,
-    };
-    if (this.#guard.checksum !== null) columns.checksum = this.#guard.checksum(columns);
-    return columns;
+    });
   }
 }
 
@@ -227,9 +214,9 @@ const POSITION = {
   rev: "bigint",
 } as const;
 
-function targetTableSql({ table, in: isIn, each, locking }: Dialect, { checksum }: TargetGuard) {
+function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowGuard) {
   const targets = table("targets");
-  const put: Record<string, ColumnType> = { ...CONTENT, ...POSITION, ...(checksum === null ? {} : { checksum: "bigint" }) };
+  const put: Record<string, ColumnType> = { ...CONTENT, ...POSITION, ...guard.type };
   const updated = Object.keys(put).map((name) => `${name} = excluded.${name}`);
   return {
     load: `

@@ -6,8 +6,8 @@ import type { ListedBatch, ListedTarget, WorkEnd } from "../../work.ts";
 import { type Answer, type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";
 import { type BuildTotals, BuildTotalsTable } from "./build-totals.ts";
 import { type ExistingItems, ItemBatch, ItemTable, type WorkItem } from "./items.ts";
-import { ResultBatch, type ResultGuard, type ResultOrigin, ResultTable } from "./results.ts";
-import { TargetBatch, type TargetGuard, type TargetRef, TargetTable } from "./targets.ts";
+import { ResultBatch, type ResultOrigin, ResultTable } from "./results.ts";
+import { TargetBatch, type TargetRef, TargetTable } from "./targets.ts";
 import { ArtifactCheck, namedIn, WorkBatch } from "./work-batch.ts";
 
 export interface EndingJob {
@@ -44,17 +44,16 @@ export class WorkBatches {
     parts: {
       settings: Settings;
       database: WorkDatabase;
-      guards: { targets: TargetGuard; results: ResultGuard };
       artifacts?: ArtifactCheck;
     },
   ) {
     this.artifacts = parts.artifacts ?? new ArtifactCheck();
-    const { settings, database, guards } = parts;
+    const { settings, database } = parts;
     this.#database = database;
     this.totals = new BuildTotalsTable(dialect, settings);
     this.items = new ItemTable(dialect);
-    this.targets = new TargetTable(dialect, guards.targets);
-    this.results = new ResultTable(dialect, guards.results, (tx, count) => database.resultKeys(tx, count));
+    this.targets = new TargetTable(dialect);
+    this.results = new ResultTable(dialect, (tx, count) => database.resultKeys(tx, count));
   }
 
   isPipelines(lane: number): boolean {

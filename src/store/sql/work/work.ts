@@ -22,7 +22,7 @@ import type {
   TargetRow,
   WorkView,
 } from "../../work.ts";
-import { type BuildGuard, endedWithWork, Runs } from "../builds/build-rows.ts";
+import { endedWithWork, Runs } from "../builds/build-rows.ts";
 import { LeaseStates, type Notes } from "../notes.ts";
 import type { Cancel } from "../operate.ts";
 import {
@@ -37,9 +37,9 @@ import {
   wait,
 } from "../script.ts";
 import { CostLedger, type TargetInBuild } from "./items.ts";
-import { type ResultGuard, Results } from "./results.ts";
+import { Results } from "./results.ts";
 import { Spend } from "./spend.ts";
-import { type TargetGuard, Targets } from "./targets.ts";
+import { Targets } from "./targets.ts";
 import type { WorkBatch } from "./work-batch.ts";
 import type { WorkBatches } from "./work-batches.ts";
 
@@ -58,7 +58,6 @@ type EndedBuild = { key: BuildKey; queue: string };
 interface Parts {
   batches: WorkBatches;
   hooks: WorkHooks;
-  guards: { builds: BuildGuard; targets: TargetGuard; results: ResultGuard };
 }
 
 export class Work implements WorkStore {
@@ -73,15 +72,15 @@ export class Work implements WorkStore {
   readonly #spend: Spend;
   readonly #sql: ReturnType<typeof workSql>;
 
-  constructor(dialect: Dialect, { batches, hooks, guards }: Parts, access: Access) {
+  constructor(dialect: Dialect, { batches, hooks }: Parts, access: Access) {
     this.#access = access;
     this.#batches = batches;
     this.#hooks = hooks;
     this.#listing = new Listing(dialect, { ...hooks, batches, states: new LeaseStates(dialect) });
     this.#ledger = new CostLedger({ ...hooks, batches });
-    this.#runs = new Runs(dialect, guards.builds);
-    this.#targets = new Targets(dialect, guards.targets);
-    this.#results = new Results(dialect, guards.results);
+    this.#runs = new Runs(dialect);
+    this.#targets = new Targets(dialect);
+    this.#results = new Results(dialect);
     this.#spend = new Spend(dialect);
     this.#sql = workSql(dialect);
   }

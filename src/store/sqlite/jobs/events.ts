@@ -1,4 +1,3 @@
-import { damagedRow } from "../../../core/text/errors.ts";
 import {
   subjectData,
   commitTransition,
@@ -10,9 +9,9 @@ import {
 import type { Fence, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Access } from "../../sql/script.ts";
-import type { EventGuard, EventNumbers } from "../../sql/events.ts";
+import type { EventNumbers } from "../../sql/events.ts";
 import type { JobParts } from "./enqueue.ts";
-import { type CheckedRow, isIntact, rowChecksum } from "../checksum.ts";
+import { rowChecksum } from "../checksum.ts";
 import type { Connection, Statement } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 
@@ -46,14 +45,6 @@ export class Events {
     this.add(tx, { type, transition, data, ...(build === undefined ? {} : { build }) });
   }
 }
-
-export const EVENT_GUARD: EventGuard = {
-  columns: ", checksum",
-  check(row) {
-    const checked = { ...row } as unknown as CheckedRow<"holdfast_events">;
-    if (!isIntact("holdfast_events", checked)) throw damagedRow(`The event ${row.seq}`);
-  },
-};
 
 export function eventNumbers(access: Access): EventNumbers {
   // Numbers are never reused, so the newest is known even after every event was trimmed.

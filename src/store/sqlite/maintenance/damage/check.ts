@@ -296,10 +296,7 @@ export const CHECKED_TABLES: readonly CheckedRows[] = [
       from holdfast_jobs left join holdfast_inputs on job = key and input = '${ELSEWHERE}'`,
     checksumOf: (row) => jobChecksum(row as unknown as CheckedJob),
   },
-  {
-    ...checked("holdfast_notes", "checkpoint of job", ["job"]),
-    checksumOf: (row) => (row["checkpoint"] === null ? null : rowChecksum("holdfast_notes", row as never)),
-  },
+  checked("holdfast_notes", "checkpoint of job", ["job"]),
   checked("holdfast_attempts", "attempt of job", ["job", "n"]),
   checked("holdfast_schedules", "schedule", ["key"]),
   checked("holdfast_events", "event", ["seq"]),
