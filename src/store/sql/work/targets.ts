@@ -158,8 +158,18 @@ export class TargetTable {
     return batch;
   }
 
-  *see(tx: Tx, { pipeline, segment }: Omit<TargetRef, "path">, paths: readonly string[], build: BuildKey): Script<void> {
-    if (paths.length > 0) yield* tx.run(this.#sql.see, { pipeline, segment, paths, build });
+  /** Marks those that are still as they were read as listed by this build, and answers which these are. */
+  *see<T extends { path: string; rev: number }>(
+    tx: Tx,
+    { pipeline, segment, build }: { pipeline: string; segment: number; build: BuildKey },
+    targets: readonly T[],
+  ): Script<T[]> {
+    const params = { pipeline, segment, paths: targets.map(({ path }) => path) };
+    const rows = yield* tx.all<{ path: string; rev: number }>(this.#sql.revisions, params);
+    const revs = new Map(rows.map(({ path, rev }) => [path, rev]));
+    const same = targets.filter(({ path, rev }) => revs.get(path) === rev);
+    if (same.length > 0) yield* tx.run(this.#sql.see, { ...params, paths: same.map(({ path }) => path), build });
+    return same;
   }
 
   /** False: another transaction has added one of these targets since it was loaded as missing. */
@@ -218,6 +228,7 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowG
   const targets = table("targets");
   const put: Record<string, ColumnType> = { ...CONTENT, ...POSITION, ...guard.type };
   const updated = Object.keys(put).map((name) => `${name} = excluded.${name}`);
+  const listed = `pipeline = :pipeline and segment = :segment and ${isIn("path", "text", ":paths")}`;
   return {
     load: `
       select pipeline, segment, path, id, rev, failure, parent, hash, fingerprint, value_hash from ${targets}
@@ -245,7 +256,8 @@ function targetTableSql({ table, in: isIn, each, locking }: Dialect, guard: RowG
           failure = ${row.value("failure")}, rev = ${row.value("rev")}, seen = coalesce(${row.value("seen")}, target.seen)
         ${row.from()} where ${row.is("target", ...Object.keys(REF))}`,
     ),
-    see: `update ${targets} set seen = :build where pipeline = :pipeline and segment = :segment and ${isIn("path", "text", ":paths")}`,
+    revisions: `select path, rev from ${targets} where ${listed} order by path${locking}`,
+    see: `update ${targets} set seen = :build where ${listed}`,
     remove: each(REF, (row) => `delete from ${targets} as target ${row.using} where ${row.is("target", ...Object.keys(REF))}`),
   };
 }

@@ -100,7 +100,7 @@ export class WorkBatches {
     const changed = batch.targets.filter(({ flow }) => flow !== null);
     const paths = [...new Set([...changed, ...gone].map(({ path }) => path))];
     const inBuild = paths.map((path) => ({ build, segment, path }));
-    const refs = [...batch.targets, ...gone].map(({ path }) => ({ pipeline, segment, path }));
+    const refs = paths.map((path) => ({ pipeline, segment, path }));
     const [items, targets] = yield* together(this.items.at(tx, inBuild), this.targets.load(tx, refs));
     const made = changed.flatMap((target) => failureOf(build, target));
     const reused = [

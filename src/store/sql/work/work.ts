@@ -294,14 +294,11 @@ export class Listing {
   }
 
   *#unchanged(tx: Tx, loaded: WorkBatch, { build, pipeline, segment, targets }: ListedBatch): Script<void> {
-    const same = targets.filter(
-      ({ flow, path, rev }) => flow === null && loaded.targets.get({ pipeline, segment, path })?.rev === rev,
-    );
-    if (same.length === 0) return;
+    const unchanged = targets.filter(({ flow }) => flow === null);
+    if (unchanged.length === 0) return;
     const spend = loaded.totals.of(build);
+    const same = yield* this.#parts.batches.targets.see(tx, { pipeline, segment, build }, unchanged);
     for (const target of same) loaded.unchanged(spend, target);
-    const paths = same.map(({ path }) => path);
-    yield* this.#parts.batches.targets.see(tx, { pipeline, segment }, paths, build);
   }
 
   *#changed(tx: Tx, loaded: WorkBatch, { build, segment, targets, gone = [] }: ListedBatch): Script<void> {
