@@ -4,6 +4,8 @@ import type { Clock } from "../core/text/duration.ts";
 
 /** Names this boot of the host: jobs that a reboot interrupted are charged no crash. */
 export function bootId(): string {
+  const simulated = process.env[BOOT_VARIABLE];
+  if (simulated !== undefined) return simulated;
   try {
     return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
   } catch {
@@ -11,6 +13,9 @@ export function bootId(): string {
     return `booted-${Math.round((Date.now() / 1_000 - uptime()) / 60)}`;
   }
 }
+
+/** Set for programs that a simulated power cut ends. */
+export const BOOT_VARIABLE = "HOLDFAST_SIMULATED_BOOT";
 
 /** The same for all threads of this process and for no other process, whatever namespaces and reused pids there are. */
 export function processIdentity(): string {

@@ -7,12 +7,12 @@ import {
   refuseUnknown,
   rejectSurplus,
 } from "../core/text/options.ts";
-import { hostname } from "node:os";
+import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { bootId } from "../engine/host.ts";
+import { BOOT_VARIABLE } from "../engine/host.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
 import { runTaskApart } from "../store/sqlite/maintenance/backup/tasks.ts";
 import type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
@@ -64,9 +64,9 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   rejectSurplus(arguments, 2, "simulateCrash");
   check(options);
   if (!(file instanceof URL)) checkText(file, "The file of simulateCrash");
-  const { by, when, timeout = "60s" } = options;
+  const { when, timeout = "60s" } = options;
   const path = file instanceof URL || file.startsWith("file:") ? fileURLToPath(file) : resolve(options.cwd ?? "", file);
-  const program = new Program(path, by === "out-of-memory" ? withLittleMemory(options) : inheritedOptions(options));
+  const program = new Program(path, programOptions(options));
   let late = false;
   const deadline = setTimeout(
     () => {
@@ -112,6 +112,13 @@ function check(options: CrashOptions): void {
   }
 }
 
+function programOptions(options: CrashOptions): ProgramOptions {
+  if (options.by === "out-of-memory") return withLittleMemory(options);
+  const inherited = inheritedOptions(options);
+  // A process that opens the image later sees that the host was restarted: a power cut is not counted as a crash.
+  return options.by === "power-cut" ? { ...inherited, env: { ...inherited.env, [BOOT_VARIABLE]: randomUUID() } } : inherited;
+}
+
 /** Started as this process was, so that it finds the same modules. */
 function inheritedOptions({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
   return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
@@ -145,9 +152,8 @@ async function crash(
     case "power-cut": {
       await program.stopAll();
       const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
-      const booted = { host: hostname(), boot: bootId() };
       // In a process of its own, because the test's process may have the database open.
-      const left = await runTaskApart("cutPower", { from: resolve(from), to: resolve(to), torn, booted });
+      const left = await runTaskApart("cutPower", { from: resolve(from), to: resolve(to), torn });
       program.killAll();
       return left;
     }

@@ -9,12 +9,10 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
-  readFileSync,
   readSync,
   renameSync,
   rmSync,
   statSync,
-  writeFileSync,
   writeSync,
 } from "node:fs";
 import { endianness } from "node:os";
@@ -23,8 +21,7 @@ import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
 import { connect, scalar } from "../driver.ts";
 import { fileSize, openFile } from "../faults.ts";
-import { FRAME_HEADER, frameAt, headerOf, LOG_HEADER, type Sum } from "./wal.ts";
-import { fromRecords, toRecord, witnessFolder } from "./witness.ts";
+import { FRAME_HEADER, LOG_HEADER } from "./wal.ts";
 
 interface PowerCutOptions {
   /** The database; a process that writes to it must be stopped. */
@@ -32,12 +29,6 @@ interface PowerCutOptions {
   to: string;
   /** Null: everything that is not synced is lost. A number: the seed by which some of its sectors survive. */
   torn: number | null;
-  booted: Booted;
-}
-
-interface Booted {
-  host: string;
-  boot: string;
 }
 
 export interface PowerCutImage {
@@ -59,7 +50,7 @@ const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
  * With `synchronous=FULL` SQLite syncs the log before it writes to the `-shm` how far it is committed; with NORMAL it syncs only
  * before it copies the log. A page that the log has a newer version of may be half copied, so it is blanked in the database.
  */
-export function cutPower({ from, to, torn, booted }: PowerCutOptions): PowerCutImage {
+export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
   if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
   if (existsSync(to)) {
     throw new HoldfastError("IMAGE_EXISTS", `A file or folder exists at ${to} already.`, "Give a path that does not exist.");
@@ -73,7 +64,6 @@ export function cutPower({ from, to, torn, booted }: PowerCutOptions): PowerCutI
     const durability = durabilityOf(image, join(scratch, "whole"));
     const cut = cutLog(image, index, durability, torn);
     if (index !== null) blankCopied(image, cut.framesKept, index.pageSize);
-    bootAnew(image, booted);
     for (const entry of readdirSync(scratch)) renameSync(join(scratch, entry), join(folder, entry));
     return { path: resolve(to), durability, ...cut };
   } finally {
@@ -214,68 +204,4 @@ function isWhole(header: Buffer): boolean {
 
 function word(bytes: Buffer, at: number): number {
   return IS_LITTLE ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at);
-}
-
-/**
- * Changes the boot in the files of a database, as if the host had been restarted since: a power cut is not counted as a crash.
- * It edits bytes, because opening the database would replay the log that the simulation is about.
- */
-function bootAnew(path: string, { host, boot }: Booted): void {
-  const other = otherThan(boot);
-  // A row of the processes' table holds host and boot one after the other.
-  const named = { from: Buffer.from(host + boot), to: Buffer.from(host + other) };
-  const database = readFileSync(path);
-  if (replaceIn(database, named)) writeFileSync(path, database);
-  const log = `${path}-wal`;
-  if (existsSync(log)) writeFileSync(log, inLog(readFileSync(log), named));
-  const folder = witnessFolder(path);
-  for (const name of existsSync(folder) ? readdirSync(folder) : []) {
-    const seen = fromRecords(readFileSync(join(folder, name)));
-    if (seen?.boot !== boot) continue;
-    const { turn, ...rest } = seen;
-    const record = toRecord({ ...rest, boot: other }, turn);
-    // Both records of a slot, since a torn one is ignored.
-    writeFileSync(join(folder, name), Buffer.concat([record, record]));
-  }
-}
-
-function otherThan(boot: string): string {
-  return boot.replaceAll(/[0-9a-f]/g, (digit) => (15 - Number.parseInt(digit, 16)).toString(16));
-}
-
-interface Named {
-  from: Buffer;
-  to: Buffer;
-}
-
-function replaceIn(bytes: Buffer, { from, to }: Named): boolean {
-  let at = bytes.indexOf(from);
-  const found = at !== -1;
-  for (; at !== -1; at = bytes.indexOf(from, at + from.length)) to.copy(bytes, at);
-  return found;
-}
-
-/** Each frame's checksum continues that of the frame before; torn frames, whose checksum was wrong, are left as they are. */
-function inLog(file: Buffer, named: Named): Buffer {
-  if (file.length < LOG_HEADER) return file;
-  const log = Buffer.from(new ArrayBuffer(file.length));
-  file.copy(log);
-  const header = headerOf(log);
-  const length = FRAME_HEADER + header.pageSize;
-  let [before] = header.sums as [Sum];
-  let after = before;
-  for (let at = LOG_HEADER; at + length <= log.length; at += length) {
-    const { fits, sums } = frameAt(log, at, header, [before]);
-    [before] = sums as [Sum];
-    if (!fits) {
-      after = before;
-      continue;
-    }
-    replaceIn(log.subarray(at + FRAME_HEADER, at + length), named);
-    const now = frameAt(log, at, header, [after]);
-    after = now.sums.at(-1) as Sum;
-    log.writeUInt32BE(after[0], at + 16);
-    log.writeUInt32BE(after[1], at + 20);
-  }
-  return log;
 }

@@ -83,7 +83,7 @@ export const LOG_HEADER = 32;
 export const FRAME_HEADER = 24;
 const MAGIC = 0x377f_0682;
 
-export type Sum = readonly [number, number];
+type Sum = readonly [number, number];
 
 interface LogHeader {
   whole: boolean;
@@ -94,7 +94,7 @@ interface LogHeader {
   sums: Sum[];
 }
 
-export function headerOf(bytes: Buffer): LogHeader {
+function headerOf(bytes: Buffer): LogHeader {
   const magic = bytes.readUInt32BE(0);
   const size = bytes.readUInt32BE(8);
   const stored: Sum = [bytes.readUInt32BE(24), bytes.readUInt32BE(28)];
@@ -118,7 +118,7 @@ interface Frame {
   sums: Sum[];
 }
 
-export function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: LogHeader, sums: readonly Sum[]): Frame {
+function frameAt(bytes: Buffer, at: number, { pageSize, little, salts }: LogHeader, sums: readonly Sum[]): Frame {
   const stored: Sum = [bytes.readUInt32BE(at + 16), bytes.readUInt32BE(at + 20)];
   const computed = sums.map((base) => sum(sum(base, bytes, at, 8, little), bytes, at + FRAME_HEADER, pageSize, little));
   // Older frames in the file have other salts.

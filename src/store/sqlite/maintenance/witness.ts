@@ -115,7 +115,7 @@ const RECORD_BYTES = 512;
 /** Two records take turns, so that a torn one leaves the other. */
 const RECORDS = 2;
 
-export function toRecord(seen: Seen, turn: number): Buffer {
+function toRecord(seen: Seen, turn: number): Buffer {
   const text = JSON.stringify({ turn, ...seen });
   const line = Buffer.alloc(RECORD_BYTES, " ");
   line.write(`${crc32(text).toString(16).padStart(8, "0")} ${text}`, "utf8");
@@ -123,7 +123,7 @@ export function toRecord(seen: Seen, turn: number): Buffer {
   return line;
 }
 
-export function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
+function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   let newest: (Seen & { turn: number }) | null = null;
   for (let i = 0; i < RECORDS; i++) {
     const line = bytes.toString("utf8", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).trimEnd();
