@@ -179,7 +179,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     test("whose witness has a flipped bit is compared with what else stands there", async (t) => {
       const { image } = await crashed(t, { driver });
       const [token] = readdirSync(witnessFolder(image()));
-      for (let at = 3; at < 4 * 512; at += 97) {
+      for (let at = 3; at < 2 * 512; at += 97) {
         const path = image();
         const slot = join(witnessFolder(path), token as string);
         if (at < statSync(slot).size) flip(slot, at, at % 8);

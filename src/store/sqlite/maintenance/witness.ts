@@ -115,61 +115,20 @@ const RECORD_BYTES = 512;
 /** Two records take turns, so that a torn one leaves the other. */
 const RECORDS = 2;
 
-function toRecord(seen: Seen, turn: number): Buffer {
-  const text = JSON.stringify({ turn, ...seen });
-  const line = Buffer.alloc(RECORD_BYTES, " ");
-  line.write(`${crc32(text).toString(16).padStart(8, "0")} ${text}`, "utf8");
-  line[RECORD_BYTES - 1] = 10;
-  return line;
-}
-
 function fromRecords(bytes: Buffer): (Seen & { turn: number }) | null {
   let newest: (Seen & { turn: number }) | null = null;
   for (let i = 0; i < RECORDS; i++) {
     const line = bytes.toString("utf8", i * RECORD_BYTES, (i + 1) * RECORD_BYTES).trimEnd();
     const text = line.slice(9);
-    if (text === "" || line.slice(0, 8) !== crc32(text).toString(16).padStart(8, "0")) continue;
+    if (text === "" || line.slice(0, 8) !== checksumOf(text)) continue;
     const record = JSON.parse(text) as Seen & { turn: number };
     if (newest === null || record.turn > newest.turn) newest = record;
   }
-  return newest && { ...newest, ...counted(newest, bytes) };
+  return newest;
 }
 
-/** Behind the records: the numbers that change with every commit. A record costs four times as much to write. */
-const COUNTS_OFFSET = RECORD_BYTES * RECORDS;
-const COUNTS_APART = RECORD_BYTES;
-const COUNTS_BYTES = 24;
-
-class Counts {
-  readonly bytes = Buffer.alloc(COUNTS_BYTES);
-  readonly #numbers = new Float64Array(this.bytes.buffer, this.bytes.byteOffset, 2);
-  readonly #summed = this.bytes.subarray(0, 16);
-  readonly #of: number;
-
-  constructor(seen: Pick<Seen, "databaseId" | "epoch">) {
-    this.#of = seedOf(seen);
-  }
-
-  set(commits: number, key: number): Buffer {
-    this.#numbers[0] = commits;
-    this.#numbers[1] = key;
-    this.bytes.writeUInt32LE(crc32(this.#summed, this.#of), 16);
-    return this.bytes;
-  }
-}
-
-function counted(seen: Seen, bytes: Buffer): Pick<Seen, "commits" | "key"> {
-  let { commits, key } = seen;
-  for (let at = COUNTS_OFFSET; at + COUNTS_BYTES <= bytes.length; at += COUNTS_APART) {
-    if (bytes.readUInt32LE(at + 16) !== crc32(bytes.subarray(at, at + 16), seedOf(seen))) continue;
-    commits = Math.max(commits, bytes.readDoubleLE(at));
-    key = Math.max(key, bytes.readDoubleLE(at + 8));
-  }
-  return { commits, key };
-}
-
-function seedOf({ databaseId, epoch }: Pick<Seen, "databaseId" | "epoch">): number {
-  return crc32(`${databaseId} ${epoch}`);
+function checksumOf(text: string): string {
+  return crc32(text).toString(16).padStart(8, "0");
 }
 
 const SYNC_INTERVAL_MS = 1_000;
@@ -183,7 +142,8 @@ export class Witness {
   readonly #token: string;
   #fd: number;
   readonly #seen: Seen;
-  readonly #counts: Counts;
+  /** What does not change with each commit, as the beginning of a JSON text. */
+  #beginning = "";
   #turn: number;
   #timer: NodeJS.Timeout | null = null;
   #closed = false;
@@ -193,7 +153,6 @@ export class Witness {
     this.#token = token;
     this.#fd = fd;
     this.#seen = seen;
-    this.#counts = new Counts(seen);
     this.#turn = turn;
   }
 
@@ -215,7 +174,7 @@ export class Witness {
       if (missed !== undefined) seen.missed = missed;
     }
     const witness = new Witness(path, token, fd, seen, turn);
-    witness.#writeRecord();
+    witness.#begin();
     dropSlots(path, fd, token, alive);
     return witness;
   }
@@ -226,8 +185,7 @@ export class Witness {
     if (commits > seen.commits) seen.commits = commits;
     if (key > seen.key) seen.key = key;
     // The write survives the death of the process; no caller waits for the sync.
-    const at = COUNTS_OFFSET + (commits % 2) * COUNTS_APART;
-    this.#write(this.#counts.set(seen.commits, seen.key), COUNTS_BYTES, at);
+    this.#write();
     this.#timer ??= setTimeout(() => this.#sync(), SYNC_INTERVAL_MS).unref();
   }
 
@@ -236,14 +194,13 @@ export class Witness {
     // Numbers only rise: an entry with this number, or a higher one, was cut off.
     if (audit !== null && head.seq <= audit.seq) this.#seen.missed ??= audit;
     this.#seen.audit = head;
-    this.#writeRecord();
+    this.#begin();
     this.#timer ??= setTimeout(() => this.#sync(), SYNC_INTERVAL_MS).unref();
   }
 
   close(): void {
     if (this.#closed) return;
     this.#restoreFile();
-    this.#writeRecord();
     this.abandon();
   }
 
@@ -259,7 +216,6 @@ export class Witness {
     this.#timer = null;
     if (this.#closed) return;
     this.#restoreFile();
-    this.#writeRecord();
     fsync(this.#fd, () => {});
   }
 
@@ -270,20 +226,26 @@ export class Witness {
       const fd = makeSlot(this.#path, this.#token);
       closeSync(this.#fd);
       this.#fd = fd;
+      this.#write();
     } catch {
       // The next sync tries again.
     }
   }
 
-  #writeRecord(): void {
-    this.#turn++;
-    this.#write(toRecord(this.#seen, this.#turn), RECORD_BYTES, (this.#turn % RECORDS) * RECORD_BYTES);
+  #begin(): void {
+    const { commits: _, key: __, ...others } = this.#seen;
+    this.#beginning = JSON.stringify(others).slice(0, -1);
+    this.#write();
   }
 
-  #write(bytes: Buffer, length: number, at: number): void {
+  #write(): void {
     if (this.#closed) return;
+    this.#turn++;
+    const { commits, key } = this.#seen;
+    const text = `${this.#beginning},"turn":${this.#turn},"commits":${commits},"key":${key}}`;
+    const line = `${`${checksumOf(text)} ${text}`.padEnd(RECORD_BYTES - 1)}\n`;
     try {
-      writeSync(this.#fd, bytes, 0, length, at);
+      writeSync(this.#fd, line, (this.#turn % RECORDS) * RECORD_BYTES);
     } catch {
       // A full disk: the commit itself has happened, and the record is only a lower bound.
     }
