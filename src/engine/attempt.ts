@@ -1,6 +1,6 @@
 import type { AttemptSpan } from "./telemetry.ts";
 import { RetryAfterError } from "../core/jobs/event.ts";
-import { type CommitRows, type JobError, toJobError } from "../core/jobs/job.ts";
+import { type CommitRows, toJobError } from "../core/jobs/job.ts";
 import type { Next, Outcome } from "../core/jobs/retry.ts";
 import { parse } from "../core/jobs/run-options.ts";
 import type { Clock } from "../core/text/duration.ts";
@@ -218,21 +218,13 @@ export function unreadableOutcome(thrown: unknown): Outcome {
   return { kind: "unreadable", error: toJobError(thrown) };
 }
 
-export function permanentFailure(error: JobError): Outcome {
-  return { kind: "error", error, retry: false };
+export function permanentFailure(thrown: unknown): Outcome {
+  return { kind: "error", error: toJobError(thrown), retry: false };
 }
 
-export function writableOutcome(outcome: Outcome, error: JobError): Outcome {
-  switch (outcome.kind) {
-    case "succeeded":
-      return permanentFailure(error);
-    case "error":
-    case "later":
-    case "unreadable":
-      return { ...outcome, error };
-    default:
-      return outcome;
-  }
+export function writableOutcome(outcome: Outcome, thrown: unknown): Outcome {
+  if (outcome.kind === "succeeded") return permanentFailure(thrown);
+  return "error" in outcome ? { ...outcome, error: toJobError(thrown) } : outcome;
 }
 
 /** Every error becomes an outcome. A synchronous handler is finished when `run` returns: a promise per job is expensive. */
@@ -290,12 +282,12 @@ export class Executor {
       if (checked instanceof Promise) {
         checked.then(
           (late) => this.#onOutput(attempt, late),
-          (error: unknown) => this.#finish(attempt, permanentFailure(toJobError(error))),
+          (error: unknown) => this.#finish(attempt, permanentFailure(error)),
         );
       } else this.#onOutput(attempt, checked);
     } catch (error) {
       // Another attempt would return the same.
-      this.#finish(attempt, permanentFailure(toJobError(error)));
+      this.#finish(attempt, permanentFailure(error));
     }
   }
 
@@ -304,7 +296,7 @@ export class Executor {
     try {
       text = toJson(output, "The output");
     } catch (error) {
-      return this.#finish(attempt, permanentFailure(toJobError(error)));
+      return this.#finish(attempt, permanentFailure(error));
     }
     this.#finish(attempt, { kind: "succeeded", output: text });
   }

@@ -1,5 +1,4 @@
 import { isTransient } from "../core/text/errors.ts";
-import { toJobError } from "../core/jobs/job.ts";
 import type { Outcome } from "../core/jobs/retry.ts";
 import { CommitRowsFailed } from "../store/commit-rows.ts";
 import { type Attempt, outcomeOf, writableOutcome } from "./attempt.ts";
@@ -120,7 +119,7 @@ export class Settler {
     if (lasting !== null) {
       const { id: job, name } = attempt.claimed;
       this.#engine.log.error("the end of a job can never be written, so it has failed", { job, name, ...describeError(lasting) });
-      attempt.outcome = writableOutcome(attempt.outcome, toJobError(lasting));
+      attempt.outcome = writableOutcome(attempt.outcome, lasting);
       dropSuccessParts(attempt);
     }
     this.#unwritten.push(attempt);

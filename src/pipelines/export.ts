@@ -4,11 +4,9 @@ import { ExportNames, LONGEST, LONGEST_APART, namesFor, safePath } from "../arti
 import type { ExportEntry } from "../artifacts/export.ts";
 import { toCost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
-import { didYouMean } from "../core/text/options.ts";
 import type { ResultKey } from "../core/text/ids.ts";
-import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { idsOf, pathText } from "../core/pipelines/work.ts";
-import { viewBuild } from "./outputs.ts";
+import { described, resultPages, unknownStage, viewBuild } from "./outputs.ts";
 import { isChildList } from "./values.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
@@ -47,14 +45,14 @@ export async function exportBuild(
   dir: string,
   stages: readonly string[] | undefined,
 ): Promise<string> {
-  const known = stagesOf(build);
+  const known = described(build).stages.map(({ name }) => name);
   const chosen = chosenStages(build, known, stages);
   const places = new ExportPlaces(known);
   const files: File[] = [];
   const results: Exported[] = [];
   for (const stage of chosen) {
     const found: Found[] = [];
-    for await (const page of pagesOf(parts.store, build, stage)) {
+    for await (const page of resultPages(parts.store.work, build.id, stage)) {
       found.push(...(await Promise.all(page.map((result) => foundOf(parts.store, result)))));
     }
     const placed = places.stage(stage, found);
@@ -117,28 +115,9 @@ async function* entriesOf(store: Store, build: BuildRow, files: readonly File[])
   }
 }
 
-async function* pagesOf(store: Store, build: BuildRow, stage: string): AsyncIterable<StoredResult[]> {
-  for (let after: string | undefined; ;) {
-    const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
-    yield page;
-    after = page.at(-1)?.path;
-    if (after === undefined) return;
-  }
-}
-
-function stagesOf({ description }: BuildRow): string[] {
-  return (JSON.parse(description) as PipelineDescription).stages.map(({ name }) => name);
-}
-
 function chosenStages(build: BuildRow, known: readonly string[], stages: readonly string[] | undefined): string[] {
-  for (const stage of stages ?? []) {
-    if (known.includes(stage)) continue;
-    throw new HoldfastError(
-      "STAGE_UNKNOWN",
-      `Build ${build.id} has no stage "${stage}".`,
-      `${didYouMean(stage, known)}Its stages are ${known.join(", ")}.`,
-    );
-  }
+  const unknown = stages?.find((stage) => !known.includes(stage));
+  if (unknown !== undefined) throw unknownStage(build, unknown);
   return known.filter((name) => stages === undefined || stages.includes(name));
 }
 

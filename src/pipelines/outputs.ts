@@ -4,10 +4,11 @@ import { HoldfastError } from "../core/text/errors.ts";
 import { didYouMean, Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { GONE_MARK, pathText } from "../core/pipelines/work.ts";
-import { readMembers } from "./stage-input.ts";
+import { readMembers } from "./stage-attempt.ts";
+import { targetPages } from "./stage-input.ts";
 import type { Values } from "./values.ts";
 import { buildById, type BuildRow } from "../store/builds.ts";
-import type { Store } from "../store/store.ts";
+import type { Store, WorkStore } from "../store/store.ts";
 import { resultOf, type StoredResult } from "../store/work.ts";
 import type { BuildSettings } from "./model.ts";
 
@@ -56,24 +57,16 @@ export class Outputs {
     stage: string,
     kind: string,
   ): AsyncIterable<{ path: string; id: string; load: () => Promise<unknown> }> {
-    for (let after: string | undefined; ;) {
-      const page = { limit: PAGE, ...(after === undefined ? {} : { after }) };
-      if (kind === "expand") {
-        const rows = await this.#store.work.targets({
-          pipeline: build.pipeline,
-          segment: childSegment(build, stage),
-          ...page,
-        });
-        for (const { path, id, value, done } of rows)
-          if (done !== GONE_MARK) yield { path, id, load: () => this.#values.load(value) };
-        after = rows.at(-1)?.path;
-      } else {
-        const results = await this.#store.work.results({ build: build.id, stage, ...page });
+    const { work } = this.#store;
+    if (kind !== "expand") {
+      for await (const results of resultPages(work, build.id, stage))
         for (const result of results) yield { path: result.path, id: result.target, load: () => this.#load(result, stage) };
-        after = results.at(-1)?.path;
-      }
-      if (after === undefined) return;
+      return;
     }
+    const children = { pipeline: build.pipeline, segment: childSegment(build, stage), limit: PAGE };
+    for await (const rows of targetPages(work, children))
+      for (const { path, id, value, done } of rows)
+        if (done !== GONE_MARK) yield { path, id, load: () => this.#values.load(value) };
   }
 
   async #load(result: StoredResult, stage: string): Promise<unknown> {
@@ -86,12 +79,25 @@ export class Outputs {
   }
 }
 
+/** All results of a stage in a build, page by page. */
+export async function* resultPages(work: WorkStore, build: string, stage: string): AsyncGenerator<StoredResult[]> {
+  for (let after: string | undefined; ;) {
+    const page = await work.results({ build, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
+    yield page;
+    after = page.at(-1)?.path;
+    if (after === undefined) return;
+  }
+}
+
 function kindOf(build: BuildRow, stage: string): string {
-  const { stages } = JSON.parse(build.description) as PipelineDescription;
-  const found = stages.find(({ name }) => name === stage);
-  if (found !== undefined) return found.kind;
-  const names = stages.map(({ name }) => name);
-  throw new HoldfastError(
+  const found = described(build).stages.find(({ name }) => name === stage);
+  if (found === undefined) throw unknownStage(build, stage);
+  return found.kind;
+}
+
+export function unknownStage(build: BuildRow, stage: string): HoldfastError {
+  const names = described(build).stages.map(({ name }) => name);
+  return new HoldfastError(
     "STAGE_UNKNOWN",
     `Build ${build.id} has no stage "${stage}".`,
     `${didYouMean(stage, names)}Its stages are ${names.join(", ") || "none"}.`,
@@ -99,7 +105,7 @@ function kindOf(build: BuildRow, stage: string): string {
 }
 
 function childSegment(build: BuildRow, expand: string): number {
-  const { stages } = JSON.parse(build.description) as PipelineDescription;
+  const { stages } = described(build);
   const before = stages.slice(0, stages.findIndex(({ name }) => name === expand) + 1);
   return before.filter(({ kind }) => kind !== "stage").length;
 }
@@ -173,12 +179,10 @@ async function resultNamed(
 ): Promise<StoredResult | null> {
   const isIt = (one: StoredResult) => one.stage === stage && (one.target === target || pathText(one.path) === target);
   const found = (await store.work.results({ build: build.id, failed: true, limit: FAILURES })).filter(isIt);
-  for (let after: string | undefined; ;) {
-    const page = await store.work.results({ build: build.id, stage, limit: PAGE, ...(after === undefined ? {} : { after }) });
+  for await (const page of resultPages(store.work, build.id, stage)) {
     found.push(...page.filter(isIt));
     for (const { path } of page) nearest.offer(pathText(path));
-    after = page.at(-1)?.path;
-    if (after === undefined || found.length > 1) break;
+    if (found.length > 1) break;
   }
   if (found.length > 1) throw severalOutputs(stage, target);
   return found[0] ?? null;
@@ -213,7 +217,7 @@ async function isEdited(store: Store, build: BuildRow, before: StoredResult | nu
   return editedStages(described(earlier), described(build)).includes(stage);
 }
 
-function described({ description }: BuildRow): PipelineDescription {
+export function described({ description }: BuildRow): PipelineDescription {
   return JSON.parse(description) as PipelineDescription;
 }
 
@@ -232,7 +236,7 @@ export async function viewBuild(store: Store, row: BuildRow, token?: string): Pr
 }
 
 function countedStages(row: BuildRow): CountedStage[] {
-  const { stages } = JSON.parse(row.description) as PipelineDescription;
+  const { stages } = described(row);
   const counts = new Map(row.stages.map((one) => [one.stage, one]));
   let segment = 0;
   let round = 0;

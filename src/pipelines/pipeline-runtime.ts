@@ -1,24 +1,18 @@
 import { resolve } from "node:path";
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import { toJobError } from "../core/jobs/job.ts";
-import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Fingerprint } from "../core/pipelines/context-hash.ts";
-import type { Target } from "../core/pipelines/source.ts";
-import type { CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildKey, JobKey } from "../core/text/ids.ts";
-import { type Attempt, SettleAs } from "../engine/attempt.ts";
+import { SettleAs } from "../engine/attempt.ts";
 import type { Engine } from "../engine/engine.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Claimed } from "../store/store.ts";
-import type { TargetRow, WorkView } from "../store/work.ts";
+import type { WorkView } from "../store/work.ts";
 import { BudgetReserver, CostRecorder } from "./budget-reserver.ts";
-import type { TargetMessage } from "./isolated/messages.ts";
-import type { Model, StagePosition } from "./model.ts";
-import type { Folders } from "./source-scanner.ts";
+import type { Model } from "./model.ts";
 import { ClaimedFile } from "./sources/file-target.ts";
 import { Root } from "./sources/root.ts";
-import { BuildContext, type Context, LiveTargets, type Parent } from "./stage-input.ts";
-import { TargetWriter } from "./target-writer.ts";
+import { BuildContext, LiveTargets } from "./stage-input.ts";
 import { Batcher, ResultReader, Values } from "./values.ts";
 
 const VIEW_BATCH_SIZE = 500;
@@ -27,21 +21,6 @@ const VIEW_BATCH_SIZE = 500;
 const OTHER_DEFINITION_PAUSE_MS = 5_000;
 /** Leftover jobs of an ended build are cancelled within this time. */
 const CLEAR_RETRY_MS = 1_000;
-
-/** What is known of a work item when its handler is about to run. */
-export interface Task {
-  attempt: Attempt;
-  buildContext: BuildContext;
-  view: WorkView;
-  place: StagePosition;
-  row: TargetRow;
-  live: Parent;
-  /** The stages that the target completed before this one. */
-  completed: CompletedStages;
-  context: Context;
-  /** Writes the children that the attempt creates. */
-  writer: TargetWriter;
-}
 
 /** What this process needs to work on the builds of one pipeline. */
 export class PipelineRuntime {
@@ -53,9 +32,7 @@ export class PipelineRuntime {
   readonly costs: CostRecorder;
   readonly budget: BudgetReserver;
   readonly targets: LiveTargets;
-  readonly folders: Folders;
-  readonly #files = new WeakMap<Target, ClaimedFile>();
-  readonly #told = new WeakMap<Target, NonNullable<TargetMessage["file"]>>();
+  readonly folders: { cwd: string; skip: readonly string[] };
   readonly #views: Batcher<JobKey, WorkView | null>;
   readonly #prefetched = new WeakMap<Claimed, Promise<WorkView | null>>();
   #buildContext: BuildContext | null = null;
@@ -73,7 +50,7 @@ export class PipelineRuntime {
     this.budget = new BudgetReserver(engine, model.name);
     this.#views = new Batcher(VIEW_BATCH_SIZE, (jobs) => engine.store.work.works(jobs));
     this.folders = { cwd: process.cwd(), skip: ownFiles(engine) };
-    this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claim(id, fingerprint));
+    this.targets = new LiveTargets(model, engine.store.work, (id, fingerprint) => this.#claimFile(id, fingerprint));
   }
 
   /** On PostgreSQL, artifacts need a folder that the user names. */
@@ -98,23 +75,8 @@ export class PipelineRuntime {
     return this.#prefetched.get(claimed) ?? this.#views.get(claimed.job);
   }
 
-  fileOf(target: Target): ClaimedFile | null {
-    return this.#files.get(target) ?? null;
-  }
-
   isInside(path: string): boolean {
     return new Root(this.pathOf("."), this.folders.skip).holds(path);
-  }
-
-  tell(target: Target): TargetMessage {
-    const { id, hash, parent } = target;
-    const file = this.#told.get(target);
-    return {
-      id,
-      hash,
-      ...(parent === undefined ? {} : { parent: this.tell(parent) }),
-      ...(file === undefined ? {} : { file }),
-    };
   }
 
   pathOf(id: string): string {
@@ -122,22 +84,22 @@ export class PipelineRuntime {
     return resolve(this.folders.cwd, (source.kind === "files" ? source.root : null) ?? ".", id);
   }
 
-  #claim(id: string, fingerprint: Fingerprint): Target {
+  #claimFile(id: string, fingerprint: Fingerprint): ClaimedFile {
     const { source } = this.model.definition;
-    const snapshot = source.kind === "files" && source.snapshot;
     const { artifactFolder } = this.engine;
-    const file = new ClaimedFile({
+    const pathOf = () => this.pathOf(id);
+    // Most files are only compared by their fingerprint, so the path is computed on use.
+    return new ClaimedFile({
       id,
-      path: this.pathOf(id),
       fingerprint,
-      snapshot,
+      snapshot: source.kind === "files" && source.snapshot,
+      get path() {
+        return pathOf();
+      },
       get artifacts() {
         return artifactFolder.opened;
       },
     });
-    this.#files.set(file.target, file);
-    this.#told.set(file.target, { path: this.pathOf(id), fingerprint, snapshot });
-    return file.target;
   }
 
   /** Rejects a build that was started with another definition of the pipeline. */
@@ -179,10 +141,6 @@ export class PipelineRuntime {
       pipeline,
       hint: "Run the same code here as where the build was started, or let it end there first.",
     });
-  }
-
-  targetWriter(buildContext: BuildContext, lease: LeaseRef & { id: string }): TargetWriter {
-    return new TargetWriter(buildContext, lease, this.reader, this.targets);
   }
 }
 

@@ -11,10 +11,10 @@ import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import { describeSkipped, type SkippedFile } from "./sources/root.ts";
 import { type BuildRow, newestBuild } from "../store/builds.ts";
 import type { TargetRow } from "../store/work.ts";
-import type { Found, TargetRegister } from "./target-writer.ts";
+import { type Found, pathsOf, type StoredTargets, type TargetRegister } from "./target-writer.ts";
 import { childrenIn } from "./stage-attempt.ts";
 import { SourceScanner } from "./source-scanner.ts";
-import { asParent, BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
+import { BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
 import type { CheckedOptions, Model, StagePosition } from "./model.ts";
 
 /** What a build would run, reuse and cost now. */
@@ -45,8 +45,6 @@ interface Counted {
   priced: number;
   unpriced: number;
 }
-
-const PAGE = 500;
 
 const FIRST = 10;
 
@@ -89,18 +87,7 @@ function dryRun(
   const buildContext = new BuildContext(runtime.engine.store, runtime.model, wouldBe(runtime, options));
   const counter = new Counter(runtime, buildContext);
   const values = new DryValues(runtime.artifacts);
-  const scanner = new SourceScanner({
-    buildContext,
-    register: counter,
-    targets: runtime.targets,
-    values,
-    clock: runtime.engine.clock,
-    artifacts: runtime.artifacts,
-    folders: runtime.folders,
-    signal,
-    dry: true,
-    onSkipped,
-  });
+  const scanner = new SourceScanner({ runtime, buildContext, register: counter, values, signal, dry: true, onSkipped });
   return { buildContext, counter, scanner };
 }
 
@@ -133,7 +120,7 @@ class Counter implements TargetRegister {
     this.#planner = new StagePlanner(
       buildContext,
       runtime.reader,
-      (parent, completed, list) => this.#children(asParent(parent, completed), list),
+      (parent, completed, list) => this.#children({ ...parent, completed }, list),
       true,
     );
     this.#budget = new BudgetReserver(runtime.engine, runtime.model.name);
@@ -161,21 +148,13 @@ class Counter implements TargetRegister {
 
   #found = 0;
 
-  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#runtime.engine.store.work.targets({
-      pipeline: this.#runtime.model.name,
-      segment: segment.index,
-      paths,
-    });
-    return new Map(rows.map((row) => [row.path, row]));
-  }
-
-  async addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>): Promise<void> {
+  async addTargets(segment: Segment, found: readonly Found[], { rows }: { rows?: StoredTargets } = {}): Promise<void> {
+    const stored = rows ?? (await this.#buildContext.rows(segment, pathsOf(found)));
     if (segment.from === "source") {
       this.#found += found.length;
-      this.#known += found.filter(({ path }) => rows.has(path)).length;
+      this.#known += found.filter(({ path }) => stored.has(path)).length;
     }
-    await Promise.all(found.map((live) => this.#count(segment, live, rows.get(live.path))));
+    await Promise.all(found.map((live) => this.#count(segment, live, stored.get(live.path))));
   }
 
   async gone(segment: Segment): Promise<void> {
@@ -251,7 +230,7 @@ class Counter implements TargetRegister {
     if (segment.ends !== "expand") return;
     const below = this.#runtime.model.segments[segment.index + 1] as Segment;
     let known = 0;
-    for await (const rows of parent === null ? [] : this.#pagesBelow(below, parent)) {
+    for await (const rows of parent === null ? [] : this.#below(below, parent)) {
       known += rows.length;
       for (const { path } of rows) await this.#unknownChildren(below, path);
     }
@@ -263,31 +242,17 @@ class Counter implements TargetRegister {
     const segment = this.#runtime.model.segments[parent.segment + 1] as Segment;
     if (list !== undefined) {
       const values = new DryValues(this.#runtime.artifacts);
-      for await (const found of childrenIn(list, parent, this.#runtime, values))
-        await this.addTargets(
-          segment,
-          found,
-          await this.rows(
-            segment,
-            found.map(({ path }) => path),
-          ),
-        );
+      for await (const found of childrenIn(list, parent, this.#runtime, values)) await this.addTargets(segment, found);
       return;
     }
-    for await (const rows of this.#pagesBelow(segment, parent.path)) {
+    for await (const rows of this.#below(segment, parent.path)) {
       const found = rows.map((row) => this.#runtime.targets.child(row, parent));
-      await this.addTargets(segment, found, new Map(rows.map((row) => [row.path, row])));
+      await this.addTargets(segment, found, { rows: new Map(rows.map((row) => [row.path, row])) });
     }
   }
 
-  async *#pagesBelow(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
-    for (let after: string | undefined; ;) {
-      const page = { pipeline: this.#runtime.model.name, segment: segment.index, parent, limit: PAGE };
-      const rows = await this.#runtime.engine.store.work.targets({ ...page, ...(after === undefined ? {} : { after }) });
-      if (rows.length === 0) return;
-      yield rows.filter(({ done }) => done !== GONE_MARK);
-      after = rows.at(-1)?.path;
-    }
+  async *#below(segment: Segment, parent: string): AsyncIterable<TargetRow[]> {
+    for await (const rows of this.#buildContext.pages(segment, { parent })) yield rows.filter(({ done }) => done !== GONE_MARK);
   }
 
   #of(stage: string): Counted {

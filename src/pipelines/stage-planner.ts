@@ -213,9 +213,11 @@ export function hasResult(completed: CompletedStages, stage: string, key: Result
   return step?.result === key && step.undone !== true;
 }
 
-export function listedTarget(live: LiveTarget, rev: number, planned: PlannedWay): ListedTarget {
-  const { path, id, parent, hash, fingerprint, value } = live;
-  const { passed, flow } = planned;
+export function listedTarget(
+  { path, id, parent, hash, fingerprint, value }: LiveTarget,
+  rev: number,
+  { passed, flow }: Pick<ListedTarget, "passed" | "flow">,
+): ListedTarget {
   return { path, id, parent, hash, fingerprint, value, rev, passed, flow };
 }
 

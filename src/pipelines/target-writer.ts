@@ -1,15 +1,12 @@
-import type { LeaseRef } from "../core/jobs/lease.ts";
 import { GONE_MARK, type Segment, type Step, type CompletedStages } from "../core/pipelines/work.ts";
 import { LeaseLostError } from "../core/text/errors.ts";
 import { compareIds, type ResultKey } from "../core/text/ids.ts";
-import type { NewJob } from "../store/store.ts";
-import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetPage, TargetRow } from "../store/work.ts";
-import { asParent, type BuildContext, type LiveTargets, type LiveTarget } from "./stage-input.ts";
-import type { Reader } from "./values.ts";
+import type { Claimed, NewJob } from "../store/store.ts";
+import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetRow } from "../store/work.ts";
+import { type BuildContext, type LiveTarget, TARGET_BATCH_SIZE } from "./stage-input.ts";
 import type { Model } from "./model.ts";
+import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import { listedTarget, StagePlanner } from "./stage-planner.ts";
-
-export const TARGET_BATCH_SIZE = 500;
 
 const NO_TARGETS: ReadonlySet<string> = new Set();
 
@@ -17,14 +14,19 @@ export type Found = LiveTarget & { artifacts?: readonly NamedArtifact[] };
 
 /** Receives the targets of a listing: a build writes them, a plan counts them. */
 export interface TargetRegister {
-  rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>>;
-  /** `rows`: the targets as they are stored. `cursor`: where the listing continues after them. */
-  addTargets(segment: Segment, found: readonly Found[], rows: ReadonlyMap<string, TargetRow>, cursor?: string): Promise<void>;
+  /** `rows`: the targets as they are stored; default: they are read. `cursor`: where the listing continues after them. */
+  addTargets(
+    segment: Segment,
+    found: readonly Found[],
+    how?: { rows?: StoredTargets; cursor?: string | undefined },
+  ): Promise<void>;
   /** The listing is complete: targets that it did not find are gone. */
   gone(segment: Segment): Promise<void>;
   /** The range was listed again: targets that this build found there earlier and that are not in `there` are gone. */
   goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void>;
 }
+
+export type StoredTargets = ReadonlyMap<string, TargetRow>;
 
 export interface PathRange {
   after?: string | undefined;
@@ -38,42 +40,34 @@ export interface PathRange {
 export class TargetWriter implements TargetRegister {
   readonly planner: StagePlanner;
   readonly #buildContext: BuildContext;
-  readonly #lease: LeaseRef & { id: string };
-  readonly #targets: LiveTargets;
+  readonly #runtime: PipelineRuntime;
+  readonly #lease: Claimed;
 
-  constructor(buildContext: BuildContext, lease: LeaseRef & { id: string }, reader: Reader, targets: LiveTargets) {
+  constructor(runtime: PipelineRuntime, buildContext: BuildContext, lease: Claimed) {
+    this.#runtime = runtime;
     this.#buildContext = buildContext;
     this.#lease = lease;
-    this.#targets = targets;
-    this.planner = new StagePlanner(buildContext, reader, (parent, completed) => this.#expanded(parent, completed));
-  }
-
-  async rows(segment: Segment, paths: readonly string[]): Promise<Map<string, TargetRow>> {
-    const rows = await this.#buildContext.store.work.targets({
-      pipeline: this.#buildContext.model.name,
-      segment: segment.index,
-      paths,
-    });
-    return new Map(rows.map((row) => [row.path, row]));
+    this.planner = new StagePlanner(buildContext, runtime.reader, (parent, completed) => this.#expanded(parent, completed));
   }
 
   async addTargets(
     segment: Segment,
     found: readonly Found[],
-    rows: ReadonlyMap<string, TargetRow>,
-    cursor?: string,
+    { rows, cursor }: { rows?: StoredTargets; cursor?: string | undefined } = {},
   ): Promise<void> {
-    const listed = await Promise.all(found.map((live) => this.#look(segment, live, rows.get(live.path))));
+    const stored = rows ?? (await this.#buildContext.rows(segment, pathsOf(found)));
+    const listed = await Promise.all(found.map((live) => this.#look(segment, live, stored.get(live.path))));
     const targets = listed.filter((target) => target !== null);
     await this.#write({ segment: segment.index, targets, ...(cursor === undefined ? {} : { cursor }) });
   }
 
   async gone(segment: Segment): Promise<void> {
-    for await (const rows of this.#pages(segment, { unseen: this.#buildContext.build.key })) await this.#forget(segment, rows);
+    for await (const rows of this.#buildContext.pages(segment, { unseen: this.#buildContext.build.key }))
+      await this.#forget(segment, rows);
   }
 
   async goneSince(segment: Segment, there: ReadonlySet<string>, range?: PathRange): Promise<void> {
-    for await (const rows of this.#pages(segment, range?.after === undefined ? {} : { after: range.after })) {
+    for await (const rows of this.#buildContext.pages(segment, range?.after === undefined ? {} : { after: range.after })) {
       const within = range === undefined ? rows : rows.filter(({ path }) => compareIds(path, range.upTo) <= 0);
       const others = within.filter((row) => this.#isSeen(row) && !there.has(row.path));
       if (others.length > 0) await this.#forget(segment, others);
@@ -83,7 +77,7 @@ export class TargetWriter implements TargetRegister {
 
   /** Removes the children of `parent` that are not in `there`. */
   async goneBut(segment: Segment, parent: string, there: ReadonlySet<string>): Promise<void> {
-    for await (const rows of this.#pages(segment, { parent })) {
+    for await (const rows of this.#buildContext.pages(segment, { parent })) {
       const others = rows.filter(({ id }) => !there.has(id));
       if (others.length > 0) await this.#forget(segment, others);
     }
@@ -106,7 +100,7 @@ export class TargetWriter implements TargetRegister {
     const stages = new Set([...segment.stages, ...(segment.gather === null ? [] : [segment.gather])].map(({ name }) => name));
     const own = retries.filter(({ stage }) => stages.has(stage));
     const paths = [...new Set(own.map(({ path }) => path))];
-    const rows = paths.length === 0 ? new Map<string, TargetRow>() : await this.rows(segment, paths);
+    const rows: StoredTargets = paths.length === 0 ? new Map() : await this.#buildContext.rows(segment, paths);
     const isNamed = ({ key, path }: StoredResult) => rows.get(path)?.failure === key;
     const failed = own.filter(isNamed).map(({ stage, path }) => ({ stage, row: rows.get(path) as TargetRow }));
     const gone = failed.filter(({ row }) => row.done === GONE_MARK).map(({ row }) => row);
@@ -120,7 +114,7 @@ export class TargetWriter implements TargetRegister {
 
   /** Starts at the stage that failed; earlier stages are counted already. */
   async #from(segment: Segment, failed: string, row: TargetRow): Promise<ListedTarget> {
-    const live = await this.#targets.of(row);
+    const live = await this.#runtime.targets.of(row);
     const index = segment.stages.findIndex(({ name }) => name === failed);
     const from = index < 0 ? segment.stages.length : index;
     const open = new Set(segment.stages.slice(from).map(({ name }) => name));
@@ -158,11 +152,7 @@ export class TargetWriter implements TargetRegister {
     }
     if (paths.length === 0) return others;
     for (;;) {
-      const rows = await this.#buildContext.store.work.targets({
-        pipeline: this.#buildContext.model.name,
-        segment: segment.index,
-        paths,
-      });
+      const rows = [...(await this.#buildContext.rows(segment, paths)).values()];
       const open = rows.filter(({ done }) => done !== GONE_MARK);
       if (open.length === 0) return [...others, ...rows];
       const gone = open.map(({ path, rev }) => ({ path, rev, removals: [], keep: true }));
@@ -190,39 +180,24 @@ export class TargetWriter implements TargetRegister {
     const isSeen = row !== undefined && this.#isSeen(row);
     if (isSeen && row.done !== GONE_MARK && row.hash === live.hash && row.value.hash === live.value.hash) return null;
     const rev = row?.rev ?? 0;
-    const artifacts = live.artifacts === undefined ? {} : { artifacts: live.artifacts };
-    if (row !== undefined && row.fingerprint === live.fingerprint && this.planner.isUnchanged(row, live, segment)) {
-      const { path, id, parent, hash, fingerprint, value } = live;
-      const passed = this.planner.unchanged(row, segment);
-      return { path, id, parent, hash, fingerprint, value, rev, passed, flow: null };
-    }
+    if (row !== undefined && row.fingerprint === live.fingerprint && this.planner.isUnchanged(row, live, segment))
+      return listedTarget(live, rev, { flow: null, passed: this.planner.unchanged(row, segment) });
     const old = row === undefined ? [] : row.done === GONE_MARK ? row.completed.map(undone) : row.completed;
     const planned = await this.planner.plan(live, segment, 0, live.inherited, old);
-    return { ...listedTarget(live, rev, planned), ...artifacts };
+    const { artifacts } = live;
+    return { ...listedTarget(live, rev, planned), ...(artifacts === undefined ? {} : { artifacts }) };
   }
 
   async #expanded(parent: LiveTarget, completed: CompletedStages): Promise<void> {
     const segment = this.#buildContext.model.segments[parent.segment + 1] as Segment;
-    const from = asParent(parent, completed);
-    for await (const rows of this.#pages(segment, { parent: parent.path })) {
+    const from = { ...parent, completed };
+    for await (const rows of this.#buildContext.pages(segment, { parent: parent.path })) {
       const there = rows.filter(({ done }) => done !== GONE_MARK);
-      const found = there.map((row) => this.#targets.child(row, from));
-      await this.addTargets(segment, found, new Map(there.map((row) => [row.path, row])));
+      const found = there.map((row) => this.#runtime.targets.child(row, from));
+      await this.addTargets(segment, found, { rows: new Map(there.map((row) => [row.path, row])) });
       // Removals that an earlier build did not finish.
       const left = rows.filter(({ done }) => done === GONE_MARK);
       if (left.length > 0) await this.#forget(segment, left);
-    }
-  }
-
-  async *#pages({ index }: Segment, which: Pick<TargetPage, "parent" | "unseen" | "after">): AsyncIterable<TargetRow[]> {
-    for (
-      let page: TargetPage = { ...which, pipeline: this.#buildContext.model.name, segment: index, limit: TARGET_BATCH_SIZE };
-      ;
-    ) {
-      const rows = await this.#buildContext.store.work.targets(page);
-      if (rows.length === 0) return;
-      yield rows;
-      page = { ...page, after: (rows.at(-1) as TargetRow).path };
     }
   }
 
@@ -233,6 +208,10 @@ export class TargetWriter implements TargetRegister {
     const fate = await store.work.listed(this.#lease, { ...batch, build: build.key, pipeline: model.name });
     if (fate !== "held") throw new LeaseLostError(this.#lease.id, "listing");
   }
+}
+
+export function pathsOf(targets: readonly { path: string }[]): string[] {
+  return targets.map(({ path }) => path);
 }
 
 /** The target was gone, so the effects of its stages were removed or will be. */

@@ -314,7 +314,7 @@ export function resumption(build: BuildRow, wanted: ResumeBuild): { move: Wanted
 
 export function budgetOf(build: BuildRow): Budget {
   if (build.state !== "BUDGET_PAUSE") return build.budget;
-  if (!build.approved) throw refusedToken({ code: "TOKEN_NEEDED" }, build);
+  if (!build.approved) throw refusedToken("TOKEN_NEEDED", build);
   // Attempts that ran during the pause may have cost more than was approved.
   return approveBudget(build, fromBudget(build.budget), build.refused);
 }

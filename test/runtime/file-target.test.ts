@@ -31,8 +31,7 @@ const LATER = { now: () => Date.now() + 3_600_000 };
 describe("a claimed file", () => {
   for (const size of SIZES) {
     test(`of ${size} bytes gives these, whichever way they are read`, async (t) => {
-      const { file, tree } = await claim(t, noise(size));
-      const { target } = file;
+      const { file: target, tree } = await claim(t, noise(size));
       assert.deepEqual([target.id, target.hash, target.size], ["docs/a.bin", hash("sha256", noise(size)), size]);
       assert.ok(noise(size).equals(await target.bytes()));
       assert.ok(noise(size).equals(await drain(target)));
@@ -41,8 +40,8 @@ describe("a claimed file", () => {
       assert.notEqual(path, tree.path("docs/a.bin"));
       assert.ok(noise(size).equals(readFileSync(path)));
       assert.equal(target.path, path, "one copy is enough");
-      assert.equal(await file.recheck(), true);
-      await file.dispose();
+      assert.equal(await target.recheck(), true);
+      await target.dispose();
       assert.ok(!existsSync(dirname(path)));
     });
   }
@@ -81,16 +80,16 @@ describe("a claimed file", () => {
       test(`of ${size} bytes that was ${what} before it is read is refused, and the attempt with it`, async (t) => {
         const { file, path } = await claim(t, noise(size));
         write(path);
-        await assert.rejects(file.target.bytes(), CHANGED);
-        await assert.rejects(drain(file.target), CHANGED);
-        assert.throws(() => file.target.path, CHANGED);
+        await assert.rejects(file.bytes(), CHANGED);
+        await assert.rejects(drain(file), CHANGED);
+        assert.throws(() => file.path, CHANGED);
         assert.equal(await file.recheck(), false);
       });
 
       test(`of ${size} bytes that was ${what} after it was read is noticed before the commit`, async (t) => {
         const { file, path } = await claim(t, noise(size));
-        await file.target.bytes();
-        const copy = file.target.path;
+        await file.bytes();
+        const copy = file.path;
         write(path);
         assert.equal(await file.recheck(), false);
         assert.ok(noise(size).equals(readFileSync(copy)), "the copy is private");
@@ -102,7 +101,7 @@ describe("a claimed file", () => {
     const { file, path } = await claim(t, noise(2_000_000));
     const seen: Buffer[] = [];
     const read = async () => {
-      for await (const piece of file.target.stream()) {
+      for await (const piece of file.stream()) {
         seen.push(piece as Buffer);
         if (seen.length === 1) flip(path, -1);
       }
@@ -116,7 +115,7 @@ describe("a claimed file", () => {
     const { file, path } = await claim(t, noise(600_000));
     let seen = 0;
     const read = async () => {
-      for await (const piece of file.target.stream()) {
+      for await (const piece of file.stream()) {
         seen += (piece as Buffer).length;
         appendFileSync(path, noise(600_000));
       }
@@ -128,16 +127,16 @@ describe("a claimed file", () => {
   test("of which other bytes were met stays refused, also when it has its own again", async (t) => {
     const { file, path } = await claim(t, noise(5_000));
     flip(path);
-    await assert.rejects(file.target.bytes(), CHANGED);
+    await assert.rejects(file.bytes(), CHANGED);
     flip(path);
-    assert.ok(noise(5_000).equals(await file.target.bytes()));
+    assert.ok(noise(5_000).equals(await file.bytes()));
     assert.equal(await file.recheck(), false);
   });
 
   test("of which a part was read while it had other bytes is refused, also when it has its own again", async (t) => {
     const { file, path } = await claim(t, noise(2_000_000));
     flip(path);
-    for await (const piece of file.target.stream()) {
+    for await (const piece of file.stream()) {
       assert.ok((piece as Buffer).length > 0);
       break;
     }
@@ -147,7 +146,7 @@ describe("a claimed file", () => {
 
   test("of which a part was read, and that no process has touched, is not refused", async (t) => {
     const { file } = await claim(t, noise(2_000_000));
-    for await (const _ of file.target.stream()) break;
+    for await (const _ of file.stream()) break;
     assert.equal(await file.recheck(), true);
   });
 
@@ -160,7 +159,7 @@ describe("a claimed file", () => {
     writeFileSync(`${path}-copy`, noise(5_000));
     renameSync(`${path}-copy`, path);
     assert.equal(await file.recheck(), true);
-    assert.ok(noise(5_000).equals(await file.target.bytes()));
+    assert.ok(noise(5_000).equals(await file.bytes()));
   });
 
   test("that was written just before it was hashed is hashed again, since its time may be the same", async (t) => {
@@ -180,8 +179,8 @@ describe("a claimed file", () => {
     const { file, tree, path } = await claim(t, noise(5_000));
     chmodSync(path, 0);
     await asNobody(tree, async () => {
-      await assert.rejects(file.target.bytes(), { code: "SOURCE_UNREADABLE", message: /a\.bin cannot be read/ });
-      await assert.rejects(drain(file.target), { code: "SOURCE_UNREADABLE" });
+      await assert.rejects(file.bytes(), { code: "SOURCE_UNREADABLE", message: /a\.bin cannot be read/ });
+      await assert.rejects(drain(file), { code: "SOURCE_UNREADABLE" });
       await assert.rejects(file.recheck(), { code: "SOURCE_UNREADABLE" });
     });
     assert.equal(await file.recheck(), true);
@@ -191,23 +190,23 @@ describe("a claimed file", () => {
     const { file, path } = await claim(t, noise(10));
     await file.dispose();
     await file.dispose();
-    assert.throws(() => file.target.path, { code: "CLOSED" });
+    assert.throws(() => file.path, { code: "CLOSED" });
     appendFileSync(path, "x");
-    await assert.rejects(file.target.bytes(), { message: /it had 10 bytes, and has 11 now/ });
+    await assert.rejects(file.bytes(), { message: /it had 10 bytes, and has 11 now/ });
     rmSync(path);
-    await assert.rejects(file.target.bytes(), { message: /it is gone/ });
+    await assert.rejects(file.bytes(), { message: /it is gone/ });
   });
 
   test("is not copied by being looked at", async (t) => {
     const { file, shelf } = await claim(t, noise(10));
-    assert.deepEqual(JSON.parse(JSON.stringify(file.target)), { id: "docs/a.bin", hash: file.target.hash, size: 10 });
+    assert.deepEqual(JSON.parse(JSON.stringify(file)), { id: "docs/a.bin", hash: file.hash, size: 10 });
     assert.deepEqual(shelf.unfinished(), []);
   });
 
   test("leaves nothing behind when it cannot be copied", async (t) => {
     const { file, path, shelf } = await claim(t, noise(10));
     flip(path);
-    assert.throws(() => file.target.path, CHANGED);
+    assert.throws(() => file.path, CHANGED);
     assert.deepEqual(shelf.unfinished(), []);
   });
 });
@@ -215,9 +214,8 @@ describe("a claimed file", () => {
 describe("a snapshot", () => {
   for (const size of [...SIZES, 1_100_000]) {
     test(`of ${size} bytes is given, whatever becomes of the file`, async (t) => {
-      const { file, path } = await claim(t, noise(size), { snapshot: true });
+      const { file: target, path } = await claim(t, noise(size), { snapshot: true });
       rmSync(path);
-      const { target } = file;
       assert.equal(target.hash, hash("sha256", noise(size)));
       assert.ok(noise(size).equals(await target.bytes()));
       assert.ok(noise(size).equals(await drain(target)));
@@ -225,9 +223,9 @@ describe("a snapshot", () => {
       assert.ok(noise(size).equals(readFileSync(target.path)));
       writeFileSync(target.path, "what a handler does with its copy is its own");
       assert.ok(noise(size).equals(await target.bytes()));
-      assert.equal(await file.recheck(), true);
+      assert.equal(await target.recheck(), true);
       const copy = target.path;
-      await file.dispose();
+      await target.dispose();
       assert.ok(!existsSync(copy));
     });
   }
@@ -259,15 +257,15 @@ describe("a snapshot", () => {
 
   test("that is damaged is an error of the store, not of the file", async (t) => {
     const { file, shelf } = await claim(t, noise(5_000), { snapshot: true });
-    const stored = shelf.fileOf(file.target.hash);
+    const stored = shelf.fileOf(file.hash);
     chmodSync(stored, 0o644);
     flip(stored);
     const damaged = { code: "ARTIFACT_DAMAGED" };
-    await assert.rejects(file.target.bytes(), damaged);
-    await assert.rejects(drain(file.target), damaged);
-    assert.throws(() => file.target.path, damaged);
+    await assert.rejects(file.bytes(), damaged);
+    await assert.rejects(drain(file), damaged);
+    assert.throws(() => file.path, damaged);
     rmSync(stored);
-    assert.throws(() => file.target.path, { code: "ARTIFACT_MISSING" });
+    assert.throws(() => file.path, { code: "ARTIFACT_MISSING" });
     assert.deepEqual(shelf.unfinished(), []);
   });
 });
@@ -292,7 +290,7 @@ async function claim(t: TestContext, bytes: Uint8Array, { snapshot = false } = {
   return { file, path, tree, shelf, artifacts };
 }
 
-async function drain(target: ClaimedFile["target"]): Promise<Buffer> {
+async function drain(target: ClaimedFile): Promise<Buffer> {
   const pieces: Buffer[] = [];
   for await (const piece of target.stream()) pieces.push(piece as Buffer);
   return Buffer.concat(pieces);

@@ -5,7 +5,7 @@ import {
   approveBudget,
   type Budget,
   chargeOf,
-  estimateCost,
+  meanCost,
   fromBudget,
   reserveBatch,
   type Ledger,
@@ -105,18 +105,13 @@ describe("an attempt is charged", () => {
   });
 });
 
-describe("an estimate", () => {
-  test("is what the stage says, whatever the past was", () => {
-    assert.deepEqual(estimateCost(usd(7), { attempts: 2, spent: usd(100) }), usd(7));
-    assert.deepEqual(estimateCost(NO_COST, { attempts: 2, spent: usd(100) }), NO_COST);
+describe("the estimate of a stage that gives none", () => {
+  test("is the mean of what attempts have cost, rounded up", () => {
+    assert.deepEqual(meanCost({ attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
   });
 
-  test("is else the mean of what attempts have cost, rounded up", () => {
-    assert.deepEqual(estimateCost(null, { attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
-  });
-
-  test("is else nothing", () => {
-    assert.deepEqual(estimateCost(null, { attempts: 0, spent: NO_COST }), NO_COST);
+  test("is unknown while there are no attempts", () => {
+    assert.equal(meanCost({ attempts: 0, spent: NO_COST }), null);
   });
 });
 

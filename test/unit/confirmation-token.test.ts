@@ -83,7 +83,7 @@ describe("a confirmation token", () => {
       const verdict = judgeToken(presented);
       assert.ok(!verdict.ok);
       assert.equal(verdict.code, code);
-      const error = refusedToken(verdict, presented.build);
+      const error = refusedToken(verdict.code, presented.build);
       assert.equal(error.code, code);
       assert.ok(error.hint !== "");
       assert.equal(

@@ -46,10 +46,9 @@ export interface CostHistory {
   spent: Amount;
 }
 
-/** The stage's own estimate; else the mean cost of its past attempts, rounded up; else nothing. */
-export function estimateCost(own: Amount | null, { attempts, spent }: CostHistory): Amount {
-  if (own !== null) return own;
-  if (attempts === 0) return NO_COST;
+/** The mean cost of past attempts, rounded up; null while there are none. */
+export function meanCost({ attempts, spent }: CostHistory): Amount | null {
+  if (attempts === 0) return null;
   return { micros: Math.ceil(spent.micros / attempts), tokens: Math.ceil(spent.tokens / attempts) };
 }
 
@@ -172,7 +171,7 @@ export interface StoredToken {
 
 export function mintToken(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
   if (bytes.length !== TOKEN_BYTES) throw new Error(`a token is made of ${TOKEN_BYTES} bytes, not of ${bytes.length}`);
-  if (build.state !== "BUDGET_PAUSE") throw refusedToken({ code: "BUILD_NOT_PAUSED" }, build);
+  if (build.state !== "BUDGET_PAUSE") throw refusedToken("BUILD_NOT_PAUSED", build);
   const token = tokenOf(bytes);
   const stored = { hash: hashToken(token), build: build.id, pause: build.seq, mintedAt: now, expiresAt: now + TOKEN_LIFETIME_MS };
   return { token, stored: { ...stored, usedAt: null, replacedAt: null } };
@@ -228,11 +227,17 @@ function refuse(code: TokenRefusal): TokenVerdict {
   return { ok: false, code };
 }
 
-export function refusedToken({ code }: { code: TokenRefusal }, build: PausedBuild): HoldfastError {
-  const [, message, hint] = explainRefusal(code, build);
-  // The other refusals are of a build that is paused at its budget.
-  const state = code === "BUILD_NOT_PAUSED" ? ` Build ${build.id} is ${build.state}.` : "";
-  return new HoldfastError(code, `${message}${state}`, hint);
+export function refusedToken(code: TokenRefusal, { id, state }: PausedBuild): HoldfastError {
+  if (code !== "BUILD_NOT_PAUSED") return new HoldfastError(code, ...TOKEN_REFUSALS[code]);
+  return new HoldfastError(
+    code,
+    `The build is not paused at its budget, so there is nothing to approve. Build ${id} is ${state}.`,
+    hasEnded(state)
+      ? "The build has ended. Start a new one, which reuses all results."
+      : state === "ACTIVE"
+        ? "The build is running: do nothing."
+        : "Resume it without a token.",
+  );
 }
 
 export function isRefusedUse(code: string): boolean {
@@ -243,54 +248,18 @@ export function isRefusedUse(code: string): boolean {
 
 const MINT_HINT = "Create another with builds.mintToken(id) or `holdfast builds token`.";
 
-function explainRefusal(code: TokenRefusal, { state }: PausedBuild): [code: TokenRefusal, message: string, hint: string] {
-  switch (code) {
-    case "BUILD_NOT_PAUSED":
-      return [
-        "BUILD_NOT_PAUSED",
-        "The build is not paused at its budget, so there is nothing to approve.",
-        hasEnded(state)
-          ? "The build has ended. Start a new one, which reuses all results."
-          : state === "ACTIVE"
-            ? "The build is running: do nothing."
-            : "Resume it without a token.",
-      ];
-    case "TOKEN_NEEDED":
-      return [
-        "TOKEN_NEEDED",
-        "The build is paused at its budget; resuming it needs a confirmation token.",
-        `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
-      ];
-    case "TOKEN_MALFORMED":
-      return [
-        "TOKEN_MALFORMED",
-        "This is not a confirmation token.",
-        `Copy the whole token, from "${TOKEN_PREFIX}" to the end. ${MINT_HINT}`,
-      ];
-    case "TOKEN_UNKNOWN":
-      return [
-        "TOKEN_UNKNOWN",
-        "This confirmation token is unknown in this database.",
-        `Check that this is the right database. ${MINT_HINT}`,
-      ];
-    case "TOKEN_OF_ANOTHER_BUILD":
-      return [
-        "TOKEN_OF_ANOTHER_BUILD",
-        "This confirmation token is for another build.",
-        `Check that this is the right build. ${MINT_HINT}`,
-      ];
-    case "TOKEN_USED":
-      return ["TOKEN_USED", "This confirmation token was already used; each works once.", MINT_HINT];
-    case "TOKEN_REPLACED":
-      return [
-        "TOKEN_REPLACED",
-        "This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.",
-        MINT_HINT,
-      ];
-    case "TOKEN_EXPIRED":
-      return ["TOKEN_EXPIRED", "This confirmation token has expired: each is valid for an hour.", MINT_HINT];
-  }
-}
+const TOKEN_REFUSALS: Record<Exclude<TokenRefusal, "BUILD_NOT_PAUSED">, [message: string, hint: string]> = {
+  TOKEN_NEEDED: [
+    "The build is paused at its budget; resuming it needs a confirmation token.",
+    `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
+  ],
+  TOKEN_MALFORMED: ["This is not a confirmation token.", `Copy the whole token, from "${TOKEN_PREFIX}" to the end. ${MINT_HINT}`],
+  TOKEN_UNKNOWN: ["This confirmation token is unknown in this database.", `Check that this is the right database. ${MINT_HINT}`],
+  TOKEN_OF_ANOTHER_BUILD: ["This confirmation token is for another build.", `Check that this is the right build. ${MINT_HINT}`],
+  TOKEN_USED: ["This confirmation token was already used; each works once.", MINT_HINT],
+  TOKEN_REPLACED: ["This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.", MINT_HINT],
+  TOKEN_EXPIRED: ["This confirmation token has expired: each is valid for an hour.", MINT_HINT],
+};
 
 /** Stands for a value of which only the hash is known, so that no log, error or database can show the value. */
 export class Secret {

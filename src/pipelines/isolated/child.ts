@@ -7,7 +7,6 @@ import { pipeline as flow } from "node:stream/promises";
 import { Artifacts } from "../../artifacts/artifacts.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { followUpId } from "../../core/text/ids.ts";
-import { toJobError } from "../../core/jobs/job.ts";
 import { toJson } from "../../core/text/json.ts";
 import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipelines/pipeline.ts";
 import type { Outcome } from "../../core/jobs/retry.ts";
@@ -152,7 +151,7 @@ function targetOf({ id, hash, parent, file }: TargetMessage, files: ClaimedFile[
     return Object.freeze({ id, hash, ...(parent === undefined ? {} : { parent: targetOf(parent, files) }) });
   const claimed = new ClaimedFile({ id, ...file, artifacts: artifacts as Artifacts });
   files.push(claimed);
-  return claimed.target;
+  return claimed;
 }
 
 async function handOver(yielded: unknown): Promise<void> {
@@ -193,7 +192,7 @@ function textOf(returned: unknown, what: string): string | Uint8Array | null {
     return toJson(returned, what);
   } catch (error) {
     // A retry would fail in the same way.
-    throw new SettleAs(permanentFailure(toJobError(error)));
+    throw new SettleAs(permanentFailure(error));
   }
 }
 

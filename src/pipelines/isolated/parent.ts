@@ -1,16 +1,14 @@
 import { type ChildProcess, fork } from "node:child_process";
 import { type JobError, toJobError } from "../../core/jobs/job.ts";
 import type { Target } from "../../core/pipelines/source.ts";
-import type { JobContext } from "../../core/pipelines/stage.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { SettleAs } from "../../engine/attempt.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";
 import type { NewJob } from "../../store/store.ts";
-import type { Expansion, HandedContext, StageAttempt } from "../stage-attempt.ts";
-import type { Inputs } from "../stage-input.ts";
+import { ClaimedFile } from "../sources/file-target.ts";
+import { type Expansion, gatherInputs, type HandedContext, type Task } from "../stage-attempt.ts";
 import { outputOf } from "../values.ts";
-import type { PipelineRuntime, Task } from "../pipeline-runtime.ts";
-import type { FromChild, Member, ToChild, TaskMessage } from "./messages.ts";
+import type { FromChild, Member, TargetMessage, TaskMessage, ToChild } from "./messages.ts";
 
 /** A handler that ignores its signal is killed after this time. */
 const KILL_GRACE_MS = 5_000;
@@ -27,12 +25,7 @@ interface Guests {
 }
 
 /** Runs a stage's handler in a child process. If the child dies, for example out of memory, only this attempt has crashed. */
-async function runIsolated(
-  task: TaskMessage,
-  handed: HandedContext,
-  job: JobContext<unknown>,
-  guests: Guests,
-): Promise<Returned> {
+async function runIsolated(task: TaskMessage, handed: HandedContext, signal: AbortSignal, guests: Guests): Promise<Returned> {
   const entry = ownFile({ here: import.meta.url, name: "./child", runs: 'the process of a stage with isolate: "process"' });
   // The handler's output goes to stderr: stdout may be a command's JSON.
   const child = fork(entry, [], {
@@ -47,11 +40,11 @@ async function runIsolated(
   // The last messages may still arrive after the exit.
   const died = (): void => end.reject(new SettleAs({ kind: "crashed" }));
   child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
-  const abort = onAbort(child, job.signal, send);
+  const abort = onAbort(child, signal, send);
   try {
     return await end.promise;
   } finally {
-    job.signal.removeEventListener("abort", abort.listener);
+    signal.removeEventListener("abort", abort.listener);
     clearTimeout(abort.timer());
     if (child.exitCode === null && child.signalCode === null) child.kill("SIGKILL");
   }
@@ -136,23 +129,14 @@ function toThrow({ code, message }: JobError): HoldfastError {
 
 const PAGE = 100;
 
-export async function callIsolated(parts: {
-  runtime: PipelineRuntime;
-  task: Task;
-  handed: HandedContext;
-  job: JobContext<unknown>;
-  stageAttempt: StageAttempt;
-  inputs: Inputs;
-  expansion: Expansion | null;
-}): Promise<unknown> {
-  const { runtime, task, handed, job, stageAttempt, inputs, expansion } = parts;
-  const iterator = inputs[Symbol.asyncIterator]();
-  const returned = await runIsolated(await told(runtime, task, handed), handed, job, {
+export async function callIsolated(task: Task, handed: HandedContext, expansion: Expansion | null): Promise<unknown> {
+  const inputs = gatherInputs(task);
+  const returned = await runIsolated(await taskMessage(task, handed), handed, task.job.signal, {
     members: async () => {
       const page: Member[] = [];
-      for (let next; page.length < PAGE && !(next = await iterator.next()).done;) {
+      for (let next; page.length < PAGE && !(next = await inputs.next()).done;) {
         const { target, output, outputs } = next.value;
-        page.push({ target: runtime.tell(target as Target), output, outputs });
+        page.push({ target: targetMessage(target as Target), output, outputs });
       }
       return page;
     },
@@ -160,13 +144,23 @@ export async function callIsolated(parts: {
       for (const one of yielded) await expansion?.add(one);
     },
   });
-  if (!returned.isUnchanged) stageAttempt.spoil();
+  if (!returned.isUnchanged) task.isSpoiled = true;
   if (returned.followUps.length > 0) (task.attempt.followUps ??= []).push(...returned.followUps);
   return returned.output;
 }
 
-async function told(runtime: PipelineRuntime, task: Task, handed: HandedContext): Promise<TaskMessage> {
-  const { attempt, place, row, live, view } = task;
+function targetMessage(target: Target): TargetMessage {
+  const { id, hash, parent } = target;
+  return {
+    id,
+    hash,
+    ...(parent === undefined ? {} : { parent: targetMessage(parent) }),
+    ...(target instanceof ClaimedFile ? { file: target.claim } : {}),
+  };
+}
+
+async function taskMessage(task: Task, handed: HandedContext): Promise<TaskMessage> {
+  const { runtime, attempt, place, row, live, view } = task;
   const { location, artifactFolder } = runtime.engine;
   const { job, fence, claimed } = attempt;
   const isFiles = runtime.model.definition.source.kind === "files";
@@ -183,7 +177,7 @@ async function told(runtime: PipelineRuntime, task: Task, handed: HandedContext)
     idempotencyKey: handed.idempotencyKey,
     input: handed.input,
     outputs: handed.outputs,
-    target: runtime.tell(live.target),
+    target: targetMessage(live.target),
     ...(place.stage.kind === "gather" ? { failed: view.build.failed } : {}),
     artifacts: isFiles
       ? { folder: artifactFolder.path as string, driver: location.kind === "sqlite" ? location.driver : "node:sqlite" }

@@ -36,11 +36,13 @@ interface ClaimedFileParts {
 }
 
 /**
- * A file as it was claimed: `target` returns the claimed bytes or throws `BYTES_CHANGED`. Call `recheck` before the commit,
- * and always `dispose`.
+ * A file as it was claimed: its bytes are the claimed ones, or reading them throws `BYTES_CHANGED`. Call `recheck` before the
+ * commit, and always `dispose`.
  */
-export class ClaimedFile {
-  readonly target: FileTarget;
+export class ClaimedFile implements FileTarget {
+  readonly id: string;
+  readonly hash: string;
+  readonly size: number;
   readonly #parts: ClaimedFileParts;
   #folder: string | null = null;
   #spoiled = false;
@@ -50,7 +52,15 @@ export class ClaimedFile {
 
   constructor(parts: ClaimedFileParts) {
     this.#parts = parts;
-    this.target = new ExactFile(this, parts);
+    this.id = parts.id;
+    this.hash = parts.fingerprint.hash;
+    this.size = parts.fingerprint.size;
+  }
+
+  /** For another process that reads the same file. */
+  get claim(): { path: string; fingerprint: Fingerprint; snapshot: boolean } {
+    const { path, fingerprint, snapshot } = this.#parts;
+    return { path, fingerprint, snapshot };
   }
 
   async bytes(): Promise<Uint8Array> {
@@ -67,13 +77,12 @@ export class ClaimedFile {
   }
 
   /** A private copy that no other process writes to. Synchronous, because `path` is a property. */
-  copy(): string {
-    const { artifacts, id } = this.#parts;
-    if (this.#disposed) throw disposed(id);
-    if (this.#folder !== null) return join(this.#folder, basename(id));
-    const folder = artifacts.privateFolderNow();
+  get path(): string {
+    if (this.#disposed) throw disposed(this.id);
+    if (this.#folder !== null) return join(this.#folder, basename(this.id));
+    const folder = this.#parts.artifacts.privateFolderNow();
     try {
-      const path = join(folder, basename(id));
+      const path = join(folder, basename(this.id));
       this.#copyTo(path);
       this.#folder = folder;
       return path;
@@ -150,32 +159,6 @@ export class ClaimedFile {
 }
 
 const NO_ROOM = new Set(["ENOSPC", "EDQUOT", "EROFS"]);
-
-class ExactFile implements FileTarget {
-  readonly id: string;
-  readonly hash: string;
-  readonly size: number;
-  readonly #file: ClaimedFile;
-
-  constructor(file: ClaimedFile, { id, fingerprint }: ClaimedFileParts) {
-    this.#file = file;
-    this.id = id;
-    this.hash = fingerprint.hash;
-    this.size = fingerprint.size;
-  }
-
-  get path(): string {
-    return this.#file.copy();
-  }
-
-  bytes(): Promise<Uint8Array> {
-    return this.#file.bytes();
-  }
-
-  stream(): Readable {
-    return this.#file.stream();
-  }
-}
 
 function happened(before: Fingerprint, now: FileStat | null): string {
   if (now === null) return "it is gone";

@@ -308,7 +308,7 @@ export class Tokens {
     const now = yield* tx.time();
     const stored = typeof presented === "string" ? yield* this.#find(tx, presented) : null;
     const verdict = judgeToken({ presented, stored, build, now });
-    if (!verdict.ok) throw refusedToken(verdict, build);
+    if (!verdict.ok) throw refusedToken(verdict.code, build);
     const approved = approveBudget(build, budget, build.refused);
     yield* tx.run(this.#sql.use, { hash: verdict.used.hash, at: now });
     return approved;
