@@ -138,13 +138,14 @@ export class GroupCommit {
 
   #run(items: Item[]): Item[] {
     if ((items[0] as Item).alone) return this.#alone(items[0] as Item);
-    // Savepoints only tell a bad item from its neighbours, so the first try does without.
-    for (const attempt of [this.#together, this.#withSavepoints]) {
-      const done = attempt.call(this, items);
-      if (done === "busy") return items;
-      if (done === "done") return [];
+    const done = this.#together(items);
+    if (done === "busy") return items;
+    if (done === "done") return [];
+    // One of them is bad, or one transaction cannot hold them all: each has its own.
+    for (let i = 0; i < items.length; i++) {
+      if (this.#together([items[i] as Item]) === "busy") return items.slice(i);
     }
-    return this.#oneByOne(items);
+    return [];
   }
 
   #alone(item: Item): Item[] {
@@ -154,7 +155,7 @@ export class GroupCommit {
       called = true;
       value = item.run(tx);
     };
-    const committed = this.#transact([item], run, () => true);
+    const committed = this.#transact([item], run);
     if (this.#db.isOpen) this.#db.exec("pragma foreign_keys = off");
     if (!hasFailed(committed)) {
       item.resolve(value);
@@ -177,67 +178,17 @@ export class GroupCommit {
     });
     if (hasFailed(committed)) {
       if (committed.busy) return "busy";
-      return items.length > 1 && !committed.atCommit ? "undone" : this.#rejectAll(items, committed);
+      if (items.length > 1 && !committed.atCommit) return "undone";
+      for (const item of items) item.reject(explain(committed.error, this.#options.path));
+      return "done";
     }
     for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
     if (committed !== null) this.#options.onCommit(committed);
     return "done";
   }
 
-  #withSavepoints(items: Item[]): "done" | "busy" | "undone" {
-    const answers: (() => void)[] = [];
-    let undone = false;
-    const run = (tx: Tx): void => {
-      for (const item of items) {
-        this.#db.exec("savepoint holdfast_item");
-        const effects: (() => void)[] = [];
-        try {
-          // The item's effects are reported only if it succeeds.
-          const value = item.run({
-            ...tx,
-            ready: (queue) => effects.push(() => tx.ready(queue)),
-            ended: (job, fence) => effects.push(() => tx.ended(job, fence)),
-            damaged: (what) => effects.push(() => tx.damaged(what)),
-            audited: (head) => effects.push(() => tx.audited?.(head)),
-          });
-          answers.push(() => item.resolve(value));
-          for (const report of effects) report();
-        } catch (error) {
-          // Some errors (a full disk) end the whole transaction; later statements would commit by themselves.
-          if (!this.#db.inTransaction) throw error;
-          this.#db.exec("rollback to holdfast_item");
-          undone = true;
-          this.#options.onUndo();
-          answers.push(() => item.reject(explain(error, this.#options.path)));
-        }
-        this.#db.exec("release holdfast_item");
-      }
-    };
-    const committed = this.#transact(items, run, () => undone);
-    if (hasFailed(committed)) {
-      if (committed.busy) return "busy";
-      return committed.atCommit ? this.#rejectAll(items, committed) : "undone";
-    }
-    for (const answer of answers) answer();
-    if (committed !== null) this.#options.onCommit(committed);
-    return "done";
-  }
-
-  /** The last resort: one transaction cannot hold all items. */
-  #oneByOne(items: Item[]): Item[] {
-    for (let i = 0; i < items.length; i++) {
-      if (this.#together([items[i] as Item]) === "busy") return items.slice(i);
-    }
-    return [];
-  }
-
-  #rejectAll(items: Item[], { error }: Failed): "done" {
-    for (const item of items) item.reject(explain(error, this.#options.path));
-    return "done";
-  }
-
   /** Null: nothing was written, so there is nothing to commit or to announce. */
-  #transact(items: Item[], body: (tx: Tx) => void, undone?: () => boolean): Committed | Failed | null {
+  #transact(items: Item[], body: (tx: Tx) => void): Committed | Failed | null {
     let mark: Mark | undefined;
     const committed: Committed = { ready: new Set(), ended: [], damaged: [], audit: null, commit: 0, key: 0 };
     const replaced = this.#options.replaced("before");
@@ -274,8 +225,8 @@ export class GroupCommit {
         damaged: (what) => committed.damaged.push(what),
         audited: (head) => (committed.audit = head),
       });
-      // Keys that a rolled back item took are in no row.
-      committed.key = undone?.() ? jobs : nextKey;
+      // Keys that a user has rolled back are in no row.
+      committed.key = isUsers ? jobs : nextKey;
       committed.commit = counts || committed.key > jobs ? commit : commits;
       for (const item of items) passPoint(item.operation, "written");
       if (!wrote) {
