@@ -1,4 +1,4 @@
-import type { DatabaseSync, SQLInputValue } from "node:sqlite";
+import type { DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { requirePackage } from "../own-file.ts";
@@ -6,7 +6,8 @@ import { noSqlite, refuseOldSqlite } from "./open.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
 export type Value = string | number | null;
-export type Named = Record<string, Value>;
+/** By position, or an object with all of them by name. */
+type Param = Value | Record<string, Value>;
 
 /** What the store needs of a SQLite library. Hot statements bind by position: named binding alone halves the insert rate. */
 export interface Connection extends Disposable {
@@ -19,13 +20,38 @@ export interface Connection extends Disposable {
 }
 
 export interface Statement {
-  run(...params: Value[]): number;
-  runNamed(params: Named): number;
-  get<Row>(params?: Named): Row | undefined;
-  all<Row>(params?: Named): Row[];
+  run(...params: Param[]): number;
+  get<Row>(...params: Param[]): Row | undefined;
+  all<Row>(...params: Param[]): Row[];
   /** The first row as an array, without the cost of an object. */
-  row(...params: Value[]): Value[] | undefined;
-  rows(...params: Value[]): Value[][];
+  row(...params: Param[]): Value[] | undefined;
+  rows(...params: Param[]): Value[][];
+}
+
+interface Prepared {
+  get(...params: Param[]): unknown;
+  all(...params: Param[]): unknown[];
+}
+
+/** Prepared when it is first used: a store has some eighty statements, and most programs use a dozen. */
+function statementOf<T extends Prepared>(
+  prepare: (arrays: boolean) => T,
+  run: (statement: T, params: Param[]) => number,
+): Statement {
+  const objects = once(() => prepare(false));
+  const arrays = once(() => prepare(true));
+  return {
+    run: (...params) => run(objects(), params),
+    get: <Row>(...params: Param[]) => objects().get(...params) as Row | undefined,
+    all: <Row>(...params: Param[]) => objects().all(...params) as Row[],
+    row: (...params) => arrays().get(...params) as Value[] | undefined,
+    rows: (...params) => arrays().all(...params) as Value[][],
+  };
+}
+
+function once<T>(make: () => T): () => T {
+  let made: T | undefined;
+  return () => (made ??= make());
 }
 
 interface ConnectOptions {
@@ -88,13 +114,6 @@ function connectNode(path: string, options: ConnectOptions): Connection {
 function throughNode(db: DatabaseSync): Connection {
   // Bound now: OwnTransaction replaces the method on the handle that users get.
   const close = db.close.bind(db);
-  const prepare = (sql: string, arrays: boolean) => {
-    const statement = db.prepare(sql);
-    statement.setReturnArrays(arrays);
-    statement.setReadBigInts(false);
-    statement.setAllowBareNamedParameters(true);
-    return statement;
-  };
   const connection: Connection = {
     handle: db,
     get isOpen() {
@@ -106,33 +125,24 @@ function throughNode(db: DatabaseSync): Connection {
     exec: (sql) => db.exec(sql),
     close: () => (db.isOpen ? close() : undefined),
     [Symbol.dispose]: () => connection.close(),
-    prepare(sql) {
-      const objects = once(() => prepare(sql, false));
-      const arrays = once(() => prepare(sql, true));
-      return {
-        run: (...params: SQLInputValue[]) => Number(objects().run(...params).changes),
-        runNamed: (params) => Number(objects().run(params).changes),
-        get: <Row>(params?: Named) => (params ? objects().get(params) : objects().get()) as Row | undefined,
-        all: <Row>(params?: Named) => (params ? objects().all(params) : objects().all()) as Row[],
-        row: (...params) => arrays().get(...params) as unknown as Value[] | undefined,
-        rows: (...params) => arrays().all(...params) as unknown as Value[][],
-      };
-    },
+    prepare: (sql) =>
+      statementOf(
+        (arrays) => {
+          const statement = db.prepare(sql);
+          statement.setReturnArrays(arrays);
+          statement.setReadBigInts(false);
+          statement.setAllowBareNamedParameters(true);
+          return statement as typeof statement & Prepared;
+        },
+        (statement, params) => Number(statement.run(...(params as Value[])).changes),
+      ),
   };
   return connection;
 }
 
-/** Prepares a statement when it is first used: a store has some eighty statements, and most programs use a dozen. */
-function once<T>(make: () => T): () => T {
-  let made: T | undefined;
-  return () => (made ??= make());
-}
-
-interface BetterStatement {
+interface BetterStatement extends Prepared {
   readonly reader: boolean;
-  run(...params: unknown[]): { changes: number };
-  get(...params: unknown[]): unknown;
-  all(...params: unknown[]): unknown[];
+  run(...params: Param[]): { changes: number };
   raw(on: boolean): BetterStatement;
   safeIntegers(on: boolean): BetterStatement;
 }
@@ -171,20 +181,14 @@ function throughBetter(db: BetterDatabase): Connection {
     exec: (sql) => db.exec(sql),
     close,
     [Symbol.dispose]: () => close(),
-    prepare(sql) {
-      const objects = once(() => db.prepare(sql).safeIntegers(false));
-      const arrays = once(() => db.prepare(sql).safeIntegers(false).raw(true));
-      const run = (...params: unknown[]) =>
-        objects().reader ? objects().all(...params).length : objects().run(...params).changes;
-      return {
-        run,
-        runNamed: (params) => run(params),
-        get: <Row>(params?: Named) => (params ? objects().get(params) : objects().get()) as Row | undefined,
-        all: <Row>(params?: Named) => (params ? objects().all(params) : objects().all()) as Row[],
-        row: (...params) => arrays().get(...params) as Value[] | undefined,
-        rows: (...params) => arrays().all(...params) as Value[][],
-      };
-    },
+    prepare: (sql) =>
+      statementOf(
+        (arrays) => {
+          const statement = db.prepare(sql).safeIntegers(false);
+          return arrays ? statement.raw(true) : statement;
+        },
+        (statement, params) => (statement.reader ? statement.all(...params).length : statement.run(...params).changes),
+      ),
   };
 }
 

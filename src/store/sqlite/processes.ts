@@ -145,7 +145,7 @@ export class Processes implements ProcessStore {
   }
 
   remove(tx: Tx, id: ProcessId): boolean {
-    const removed = this.#sql.remove.runNamed({ id }) > 0;
+    const removed = this.#sql.remove.run({ id }) > 0;
     if (removed) tx.wrote();
     return removed;
   }

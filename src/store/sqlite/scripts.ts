@@ -15,7 +15,7 @@ import {
   wait,
 } from "../sql/script.ts";
 import { type CheckedRow, type CheckedTable, rowChecksum } from "./checksum.ts";
-import type { Connection, Named, Statement, Value } from "./driver.ts";
+import type { Connection, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import { GUARDS } from "./schema/audit.ts";
 
@@ -32,12 +32,17 @@ interface Self {
 
 /** Runs scripts' statements on a connection. Each is prepared when it is first used. */
 export function statementsOn(db: Connection): Statements {
-  const prepare = cached((sql) => ({ statement: db.prepare(sql), names: [...new Set(namesIn(sql))] }));
-  // Binding by name takes three times as long.
-  const prepareEach = cached((sql) => ({ statement: db.prepare(sql.replaceAll(NAMES, "?")), names: namesIn(sql) }));
+  const prepared = new Map<string, Prepared>();
+  const prepare = (sql: string): Prepared => {
+    let found = prepared.get(sql);
+    // Binding by name takes three times as long.
+    if (found === undefined)
+      prepared.set(sql, (found = { statement: db.prepare(sql.replaceAll(NAMES, "?")), names: namesIn(sql) }));
+    return found;
+  };
   const read = <Row>(self: Self, sql: string, params: Params): Row[] => {
     const { statement, names } = prepare(sql);
-    return statement.all<Row>(bind(names, params, self));
+    return statement.all<Row>(...valuesOf(names, params, self));
   };
   return {
     all<Row>(this: Self, sql: string, params: Params = {}): Script<Row[]> {
@@ -45,11 +50,11 @@ export function statementsOn(db: Connection): Statements {
     },
     get<Row>(this: Self, sql: string, params: Params = {}): Script<Row | undefined> {
       const { statement, names } = prepare(sql);
-      return wait(statement.get<Row>(bind(names, params, this)));
+      return wait(statement.get<Row>(...valuesOf(names, params, this)));
     },
     run(this: Self, sql: string, params: Params = {}): Script<boolean> {
       const { statement, names } = prepare(sql);
-      const changed = statement.runNamed(bind(names, params, this)) > 0;
+      const changed = statement.run(...valuesOf(names, params, this)) > 0;
       if (changed) this.wrote();
       return wait(changed);
     },
@@ -60,9 +65,9 @@ export function statementsOn(db: Connection): Statements {
     },
     *each(this: Self, sql: string, rows: readonly EachParams[]): Script<number> {
       if (rows.length === 0) return 0;
-      const { statement, names } = prepareEach(sql);
+      const { statement, names } = prepare(sql);
       let changed = 0;
-      for (const row of rows) changed += statement.run(...valuesOf(names, row));
+      for (const row of rows) changed += statement.run(...valuesOf(names, row, this));
       if (changed > 0) this.wrote();
       return yield* wait(changed);
     },
@@ -108,26 +113,10 @@ function namesIn(sql: string): string[] {
   return Array.from(sql.matchAll(NAMES), ([, name]) => name as string);
 }
 
-function cached(prepare: (sql: string) => Prepared): (sql: string) => Prepared {
-  const prepared = new Map<string, Prepared>();
-  return (sql) => {
-    let found = prepared.get(sql);
-    if (found === undefined) prepared.set(sql, (found = prepare(sql)));
-    return found;
-  };
-}
-
-function bind(names: readonly string[], params: Params, { now, commit }: Self): Named {
-  const named: Named = {};
-  for (const name of names) {
-    named[name] = name === "now" || name === "clock" ? now : name === "commit" ? commit : toValue(params[name]);
-  }
-  return named;
-}
-
-function valuesOf(names: readonly string[], row: EachParams): Value[] {
+function valuesOf(names: readonly string[], params: Params, { now, commit }: Self): Value[] {
   const values: Value[] = [];
-  for (const name of names) values.push(toValue(row[name]));
+  for (const name of names)
+    values.push(name === "now" || name === "clock" ? now : name === "commit" ? commit : toValue(params[name]));
   return values;
 }
 

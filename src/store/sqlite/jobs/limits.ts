@@ -183,7 +183,7 @@ export class ClaimLocks {
 
   /** Takes the lock for an exclusive claim, which has checked in this transaction that it is free. */
   bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): void {
-    this.#sql.bind.runNamed({ name: claim.queue, holder, token, now: tx.now, job: claim.job, fence: claim.fence });
+    this.#sql.bind.run({ name: claim.queue, holder, token, now: tx.now, job: claim.job, fence: claim.fence });
     tx.wrote();
   }
 }
