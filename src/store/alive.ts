@@ -1,8 +1,8 @@
 import { hash, randomBytes } from "node:crypto";
 import { existsSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { connect, type Connection, type DriverName } from "./sqlite/driver.ts";
-import { createFile, createFolder, isBusy } from "./sqlite/faults.ts";
+import { connect, type Connection, type DriverName, lockFile } from "./sqlite/driver.ts";
+import { createFolder, isBusy } from "./sqlite/faults.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 
 /** A lock file without a process row that is younger than this may belong to a process that is starting. */
@@ -71,9 +71,12 @@ export class Alive implements Disposable {
 
   /** Whether any process holds a lock here, this one included. */
   isAnybodyThere(): boolean {
-    if (!existsSync(this.#folder)) return false;
-    const tokens = readdirSync(this.#folder).filter((file) => file.endsWith(".lock"));
-    return tokens.some((file) => this.isThere(file.slice(0, -".lock".length)));
+    return this.tokens().some((token) => this.isThere(token));
+  }
+
+  tokens(): string[] {
+    if (!existsSync(this.#folder)) return [];
+    return readdirSync(this.#folder).flatMap((file) => (file.endsWith(".lock") ? [file.slice(0, -".lock".length)] : []));
   }
 
   #isOwn(token: string): boolean {
@@ -96,12 +99,10 @@ export class Alive implements Disposable {
 
   /** Removes the lock files of processes that died before they were registered. */
   sweep(registered: ReadonlySet<string>): void {
-    if (!existsSync(this.#folder)) return;
-    for (const file of readdirSync(this.#folder)) {
-      const token = file.replace(/\.lock$/, "");
-      if (token === file || registered.has(token) || this.#own.has(token)) continue;
+    for (const token of this.tokens()) {
+      if (registered.has(token) || this.#own.has(token)) continue;
       // Its process may be closing at this instant.
-      const since = statSync(join(this.#folder, file), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
+      const since = statSync(this.#file(token), { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
       if (Date.now() - since > STARTING_MS && this.probe(token) === "dead") this.forget(token);
     }
   }
@@ -133,16 +134,12 @@ export class Alive implements Disposable {
 
   /** Null: the folder has been removed meanwhile, or another process probes the new file at this instant. */
   #lock(file: string): Connection | null {
-    let db: Connection | null = null;
     try {
-      createFile(file, this.#modeOf());
-      db = connect(this.#driver, file, { busyTimeout: 0 });
-      db.exec("begin immediate");
+      const db = lockFile(this.#driver, file, this.#modeOf());
+      if (db === null) rmSync(file, { force: true });
       return db;
     } catch (error) {
-      db?.close();
-      if (isBusy(error)) rmSync(file, { force: true });
-      else if (existsSync(this.#folder)) throw error;
+      if (existsSync(this.#folder)) throw error;
       return null;
     }
   }

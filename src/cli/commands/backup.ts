@@ -229,8 +229,7 @@ function salvagedText({ path, kept, reportFile, running, report, findings }: Sal
   const lines = [`${paint("green", "Salvaged:")} ${path}, ${plural(jobs.saved, "job")} read.`];
   const restored = report.tables.reduce((total, table) => total + table.restored, 0);
   if (backup !== null && restored > 0) {
-    const since = backup.reached ?? backup.takenAt;
-    const taken = since === null ? "" : `, as they were ${clockText(since)}${backup.reached === null ? "" : " by the journal"}`;
+    const taken = backup.takenAt === null ? "" : `, as they were ${clockText(backup.takenAt)}`;
     lines.push(
       `From the backup ${backup.path}${taken}: ${plural(restored, "row")}, ${plural(jobs.restored.length, "job")} among them.`,
     );

@@ -328,11 +328,8 @@ export function sweepOld(place: Place, now: number): void {
 function isForgotten(folder: string, now: number): boolean {
   const stat = statSync(folder);
   if (!stat.isDirectory() || now - stat.mtimeMs < FORGOTTEN_MS) return false;
-  const alive = new Alive(folder, "node:sqlite");
-  const tokens = readdirSync(folder).flatMap((file) => (file.endsWith(".lock") ? [file.slice(0, -".lock".length)] : []));
-  const isLeft = tokens.every((token) => alive.probe(token) === "dead");
-  alive.close();
-  return isLeft;
+  using alive = new Alive(folder, "node:sqlite");
+  return alive.tokens().every((token) => alive.probe(token) === "dead");
 }
 
 /** Every user can create a folder of that name. A user who can write into it could make processes look dead. */

@@ -2,6 +2,7 @@ import type { DatabaseSync } from "node:sqlite";
 import { pathToFileURL } from "node:url";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { requirePackage } from "../own-file.ts";
+import { createFile, isBusy } from "./faults.ts";
 import { noSqlite, refuseOldSqlite } from "./open.ts";
 
 export type DriverName = "node:sqlite" | "better-sqlite3";
@@ -224,6 +225,20 @@ export function inTransaction<T>(db: Connection, run: () => T): T {
     return result;
   } catch (error) {
     if (db.inTransaction) db.exec("rollback");
+    throw error;
+  }
+}
+
+/** Locks a file until the connection is closed or the process dies. Null: another process has locked it. */
+export function lockFile(driver: DriverName, path: string, mode: number): Connection | null {
+  createFile(path, mode);
+  const db = connect(driver, path, { busyTimeout: 0 });
+  try {
+    db.exec("begin immediate");
+    return db;
+  } catch (error) {
+    db.close();
+    if (isBusy(error)) return null;
     throw error;
   }
 }

@@ -1,10 +1,10 @@
-import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { HoldfastError } from "../../../../core/text/errors.ts";
 import { Alive, aliveFolder } from "../../../alive.ts";
 import { passStep } from "../../../points.ts";
-import { connect, type Connection, type DriverName } from "../../driver.ts";
-import { createFile, createFolder, explain, fileSize, isBusy, modeLike } from "../../faults.ts";
+import { connect, type Connection, type DriverName, lockFile } from "../../driver.ts";
+import { createFolder, explain, fileSize, modeLike } from "../../faults.ts";
 import { clearFindings } from "../damage/findings.ts";
 import type { Known } from "../epoch.ts";
 import { locksOn } from "../open-files.ts";
@@ -19,29 +19,29 @@ export async function replaceDatabase<T extends { kept: string | null }>(
   path: string,
   driver: DriverName,
   act: Plan["act"],
-  stage: (lock: RestoreLock) => Promise<T>,
+  stage: () => Promise<T>,
 ): Promise<T> {
   refuseInUse(path, openProcesses(path, driver));
-  using lock = RestoreLock.take(path, driver);
+  using lock = takeLock(path, driver);
   if (lock === null)
     throw new HoldfastError(
       "IN_USE",
       `${path} is being restored or salvaged by another process.`,
       "Try again when that process has ended.",
     );
-  finishPlan(lock, path);
+  finishPlan(path);
   try {
     mkdirSync(restoreFolder(path), { mode: 0o700 });
-    const staged = await stage(lock);
+    const staged = await stage();
     const plan = { kept: staged.kept ?? path, act };
-    await decide(lock, path, driver, plan);
+    await decide(path, driver, plan);
     replaceFiles(path, plan);
-    lock.clear();
+    clearPlan(path);
     passStep(`${act}:kept`);
     return staged;
   } catch (error) {
     // A decided plan is not undone: the next process completes it.
-    if (lock.plan()?.phase !== "switching") lock.clear();
+    if (planAt(path)?.phase !== "switching") clearPlan(path);
     throw explain(error, path);
   }
 }
@@ -53,15 +53,15 @@ const CLOSING_MS = 2_000;
  * A process that opens the database takes its lock, then looks for a plan; a restore writes the plan, then looks for locks. So
  * at least one of the two sees the other.
  */
-async function decide(lock: RestoreLock, path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
-  lock.write({ ...plan, phase: "ready" });
+async function decide(path: string, driver: DriverName, plan: Pick<Plan, "kept" | "act">): Promise<void> {
+  writePlan(path, { ...plan, phase: "ready" });
   passStep(`${plan.act}:planned`);
   const until = performance.now() + CLOSING_MS;
   for (let open = openProcesses(path, driver); open.length > 0; open = openProcesses(path, driver)) {
     if (performance.now() > until) refuseInUse(path, open);
     await new Promise((resume) => setTimeout(resume, 20));
   }
-  lock.write({ ...plan, phase: "switching" });
+  writePlan(path, { ...plan, phase: "switching" });
   passStep(`${plan.act}:decided`);
 }
 
@@ -107,10 +107,10 @@ function replaceFiles(path: string, { kept, act }: Pick<Plan, "kept" | "act">): 
   passStep(`${act}:installed`);
 }
 
-function finishPlan(lock: RestoreLock, path: string): void {
-  const plan = lock.plan();
+function finishPlan(path: string): void {
+  const plan = planAt(path);
   if (plan?.phase === "switching") replaceFiles(path, plan);
-  lock.clear();
+  clearPlan(path);
 }
 
 const RESTORE_WAIT_MS = 5_000;
@@ -128,8 +128,8 @@ export async function enter(path: string, driver: DriverName, alive: Alive): Pro
 export async function untilRestored(path: string, driver: DriverName): Promise<void> {
   for (const since = performance.now(); ;) {
     if (existsSync(restoreFolder(path))) {
-      using lock = RestoreLock.take(path, driver);
-      if (lock !== null) finishPlan(lock, path);
+      using lock = takeLock(path, driver);
+      if (lock !== null) finishPlan(path);
     }
     if (!hasPlan(path)) return;
     if (performance.now() - since > RESTORE_WAIT_MS)
@@ -165,63 +165,39 @@ function hasPlan(path: string): boolean {
   return existsSync(planPath(path));
 }
 
-/** The right to replace the files of a database: one process's at a time, freed by the kernel when it dies. */
-export class RestoreLock implements Disposable {
-  readonly #path: string;
-  readonly #db: Connection;
+/** The right to replace the files of a database: one process's at a time. Null: another process holds it. */
+function takeLock(path: string, driver: DriverName): Connection | null {
+  const folder = aliveFolder(path);
+  createFolder(folder, modeLike(path));
+  return lockFile(driver, join(folder, "restore"), modeLike(path));
+}
 
-  /** Null: another process holds it. */
-  static take(path: string, driver: DriverName): RestoreLock | null {
-    const folder = aliveFolder(path);
-    createFolder(folder, modeLike(path));
-    createFile(join(folder, "restore"), modeLike(path));
-    const db = connect(driver, join(folder, "restore"), { busyTimeout: 0 });
-    try {
-      db.exec("begin immediate");
-      return new RestoreLock(path, db);
-    } catch (error) {
-      db.close();
-      if (isBusy(error)) return null;
-      throw error;
-    }
-  }
+/** The highest numbers that are known here. The next epoch is taken, whatever becomes of the database. */
+export function reserveEpoch(path: string, ...known: Known[]): Known {
+  const file = join(aliveFolder(path), "restore-epoch");
+  const given = existsSync(file) ? Number(readFileSync(file, "utf8")) : 0;
+  const all = [...known, knownOutside(path), { epoch: given, commits: 0, key: 0 }];
+  const highest = (what: keyof Known) => Math.max(...all.map((one) => one[what]));
+  const found = { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
+  writeSynced(file, String(found.epoch + 1), modeLike(path));
+  return found;
+}
 
-  private constructor(path: string, db: Connection) {
-    this.#path = path;
-    this.#db = db;
-  }
+function planAt(path: string): Plan | null {
+  return hasPlan(path) ? (JSON.parse(readFileSync(planPath(path), "utf8")) as Plan) : null;
+}
 
-  /** The highest numbers that are known here. The next epoch is taken, whatever becomes of the database. */
-  reserveEpoch(...known: Known[]): Known {
-    const file = join(aliveFolder(this.#path), "restore-epoch");
-    const given = existsSync(file) ? Number(readFileSync(file, "utf8")) : 0;
-    const all = [...known, knownOutside(this.#path), { epoch: given, commits: 0, key: 0 }];
-    const highest = (what: keyof Known) => Math.max(...all.map((one) => one[what]));
-    const found = { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
-    writeSynced(file, String(found.epoch + 1), modeLike(this.#path));
-    return found;
-  }
+function writePlan(path: string, plan: Plan): void {
+  writeSynced(planPath(path), JSON.stringify(plan), modeLike(path));
+}
 
-  plan(): Plan | null {
-    return hasPlan(this.#path) ? (JSON.parse(readFileSync(planPath(this.#path), "utf8")) as Plan) : null;
-  }
-
-  write(plan: Plan): void {
-    writeSynced(planPath(this.#path), JSON.stringify(plan), modeLike(this.#path));
-  }
-
-  /** The plan first: processes that wait may continue. */
-  clear(): void {
-    const folder = restoreFolder(this.#path);
-    rmSync(planPath(this.#path), { force: true });
-    if (existsSync(folder)) syncFolder(folder);
-    rmSync(folder, { recursive: true, force: true });
-    syncFolder(dirname(this.#path));
-  }
-
-  [Symbol.dispose](): void {
-    this.#db.close();
-  }
+/** The plan first: processes that wait may continue. */
+function clearPlan(path: string): void {
+  const folder = restoreFolder(path);
+  rmSync(planPath(path), { force: true });
+  if (existsSync(folder)) syncFolder(folder);
+  rmSync(folder, { recursive: true, force: true });
+  syncFolder(dirname(path));
 }
 
 /** A process that has the database open; null where it is not registered. */
@@ -242,11 +218,8 @@ export function openProcesses(path: string, driver: DriverName): OpenProcess[] {
 }
 
 function holdfastProcesses(path: string, driver: DriverName): OpenProcess[] {
-  const folder = aliveFolder(path);
-  if (!existsSync(folder)) return [];
-  using alive = new Alive(folder, driver);
-  const tokens = readdirSync(folder).flatMap((file) => (file.endsWith(".lock") ? [file.slice(0, -".lock".length)] : []));
-  const held = tokens.filter((token) => alive.probe(token) === "alive");
+  using alive = new Alive(aliveFolder(path), driver);
+  const held = alive.tokens().filter((token) => alive.probe(token) === "alive");
   if (held.length === 0) return [];
   const registered = registeredProcesses(path, driver);
   return held.map((token) => registered.get(token) ?? { pid: null, program: null });

@@ -13,7 +13,7 @@ import { knownOutside, mostSeen, readSlots } from "../witness.ts";
 import { type Known, knownIn } from "../epoch.ts";
 import { knownOf, type VerifiedBackup, verifyBackup } from "./backups.ts";
 import type { Prepared } from "./prepare.ts";
-import { nameForKept, openProcesses, refuseInUse, replaceDatabase, type RestoreLock, stagedPath } from "./replace.ts";
+import { nameForKept, openProcesses, refuseInUse, replaceDatabase, reserveEpoch, stagedPath } from "./replace.ts";
 import { runTask } from "./tasks.ts";
 
 export interface RestoreRequest {
@@ -51,14 +51,14 @@ export async function restore(request: RestoreRequest, before: (found: Restored)
   if (resolve(request.backup) === path)
     throw new HoldfastError("USAGE", `${path} cannot be restored from itself.`, "Give the path of a backup.");
   const verified = await verifyBackup(request.backup, driver, request.onProgress);
-  return await replaceDatabase(path, driver, "restore", async (lock) => {
-    const restored = await stageRestored(lock, { ...request, path }, verified);
+  return await replaceDatabase(path, driver, "restore", async () => {
+    const restored = await stageRestored({ ...request, path }, verified);
     await before(restored);
     return restored;
   });
 }
 
-async function stageRestored(lock: RestoreLock, request: RestoreRequest, verified: VerifiedBackup): Promise<Restored> {
+async function stageRestored(request: RestoreRequest, verified: VerifiedBackup): Promise<Restored> {
   const { path, driver, now, by, at, onProgress } = request;
   const { manifest, facts, path: backup, sha256 } = verified;
   const there = readIdentity(path, driver);
@@ -72,7 +72,7 @@ async function stageRestored(lock: RestoreLock, request: RestoreRequest, verifie
   const kept = isThere ? nameForKept(path, now, "replaced") : null;
   // Unlike the lock's epoch, which a failed restore has raised too.
   const lived = Math.max(there.known.epoch, knownOutside(path).epoch);
-  const known = lock.reserveEpoch(there.known, knownOf(facts));
+  const known = reserveEpoch(path, there.known, knownOf(facts));
   const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
   const audit = { action: "database.restored", name: basename(backup), after } as const;
   const replay = at === undefined ? {} : { replay: replayOf(path, driver, facts, at, manifest, lived) };

@@ -7,8 +7,8 @@ import { passStep } from "../../../points.ts";
 import { Audit } from "../../../sql/audit.ts";
 import { runSync } from "../../../sql/script.ts";
 import { DIALECT, txOn } from "../../scripts.ts";
-import { connect, type Connection, type DriverName, inTransaction, scalar } from "../../driver.ts";
-import { createFile, createFolder, explain, isBusy, modeLike } from "../../faults.ts";
+import { type Connection, type DriverName, inTransaction, lockFile, scalar } from "../../driver.ts";
+import { createFolder, explain, isBusy, modeLike } from "../../faults.ts";
 import { Events } from "../../jobs/events.ts";
 import { wasUsed } from "../../migrate.ts";
 import { syncFolder } from "../backup/copy.ts";
@@ -265,17 +265,8 @@ export class Drain {
   #hold(): boolean {
     if (this.#right !== null) return true;
     createFolder(this.#folder, modeLike(this.#path));
-    createFile(join(this.#folder, "lock"), modeLike(this.#folder));
     syncFolder(dirname(this.#folder));
-    const right = connect(this.#driver, join(this.#folder, "lock"), { busyTimeout: 0 });
-    try {
-      right.exec("begin immediate");
-      this.#right = right;
-      return true;
-    } catch (error) {
-      right.close();
-      if (!isBusy(error)) throw error;
-      return false;
-    }
+    this.#right = lockFile(this.#driver, join(this.#folder, "lock"), modeLike(this.#folder));
+    return this.#right !== null;
   }
 }

@@ -18,7 +18,6 @@ export interface Replay {
   newest: number | null;
   /** The database was restored or salvaged since: what happened after the end of this journal happened to another database. */
   over: boolean;
-  partly?: boolean;
 }
 
 export interface Replayed {
@@ -42,7 +41,7 @@ export function withoutRules(db: Connection): void {
 
 export function replay(db: Connection, replay: Replay, onProgress: (done: number, total: number) => void): Replayed {
   const { seq, at, broken, whole } = endOf(replay);
-  if (broken !== null && !replay.partly) throw gap(broken, whole);
+  if (broken !== null) throw gap(broken, whole);
   const tables = new Map(journaled(db).tables.map((table) => [table.name, table]));
   let done = 0;
   // The changes that triggers made are in the journal, too.

@@ -1,17 +1,16 @@
 import { chmodSync, existsSync, fstatSync, ftruncateSync, readSync, writeSync } from "node:fs";
-import { dirname, join } from "node:path";
-import { HoldfastError } from "../../../../core/text/errors.ts";
+import { dirname } from "node:path";
 import type { JobKey } from "../../../../core/text/ids.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { publicId } from "../../../job-row.ts";
 import { passStep } from "../../../points.ts";
-import { column, connect, type Connection, type DriverName, inTransaction, quoted, scalar, withoutGuard } from "../../driver.ts";
+import { column, connect, type Connection, type DriverName, quoted, scalar, withoutGuard } from "../../driver.ts";
 import { createFile, explain, isBusy, isOfDamage, isOfDisk, openFile } from "../../faults.ts";
 import { migrate, schemaVersion } from "../../migrate.ts";
-import { copyFileSynced, syncFile, syncFolder } from "../backup/copy.ts";
+import { syncFile, syncFolder } from "../backup/copy.ts";
 import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
-import { leaveOn, stateOf, unwrittenChanges } from "../changes/journal.ts";
-import { type Replay, replay, tableShapes, withoutRules, withoutTriggers } from "../changes/replay.ts";
+import { leaveOn, stateOf } from "../changes/journal.ts";
+import { tableShapes, withoutTriggers } from "../changes/replay.ts";
 import { type BadRow, badRows, checkFile } from "../damage/check.ts";
 import { makeConsistent } from "./make-consistent.ts";
 import { type SalvagedTable, TableCopy } from "./table-copy.ts";
@@ -79,15 +78,12 @@ function readDamaged<T>(driver: DriverName, path: string, read: (db: Connection)
   }
 }
 
-/** Where the journal continues the backup; its last changes are in the database itself. */
-type JournalStart = Pick<Replay, "folder" | "databaseId" | "epoch" | "after">;
-
 interface SalvageInput {
   driver: DriverName;
   /** A copy of the damaged database, which SQLite may change. */
   damaged: string;
   mode: number;
-  backup: { path: string; takenAt: number | null; schema: number; journal: JournalStart | null } | null;
+  backup: { path: string; takenAt: number | null; schema: number; isJournaled: boolean } | null;
   schema: number | null;
   databaseId: string | null;
   /** Commits of the log behind a damaged frame, which SQLite does not read. */
@@ -102,12 +98,7 @@ export interface Salvaged extends Prepared {
 
 /** The result of a salvage. */
 export interface SalvageReport {
-  backup: {
-    path: string;
-    takenAt: number | null;
-    /** The instant up to which the journal continued the backup; null: no journal, or nothing in it. */
-    reached: number | null;
-  } | null;
+  backup: { path: string; takenAt: number | null } | null;
   tables: SalvagedTable[];
   jobs: {
     saved: number;
@@ -136,9 +127,8 @@ export function salvageInto(input: SalvageInput, onProgress: OnProgress): Salvag
 function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   const { driver, damaged, mode, backup, preparation } = input;
   const { path } = preparation;
-  const source = backup && continueBackup(input, backup);
   const report: SalvageReport = {
-    backup: backup && { path: backup.path, takenAt: backup.takenAt, reached: source?.reached ?? null },
+    backup: backup && { path: backup.path, takenAt: backup.takenAt },
     tables: [],
     jobs: { saved: 0, restored: [], damaged: [], lostIds: [], quarantined: [] },
     abandonedBuilds: [],
@@ -146,7 +136,7 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   };
   {
     using db = connect(driver, path, { busyTimeout: BUSY_TIMEOUT_MS });
-    const create = makeSchema(db, input, source?.path ?? null, report);
+    const create = makeSchema(db, input, report);
     // Triggers would act on rows that were there already. Without a transaction: SQLite rejects every write of a transaction in
     // which it has met a damaged page.
     const copies = withoutTriggers(db, () => copyTables(db, onProgress));
@@ -161,7 +151,7 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
     withoutTriggers(db, () => fillGaps(db, copies, input, report));
     create("trigger");
     const isJournaled = readDamaged(driver, damaged, (from) => stateOf(from)?.active ?? false);
-    if (isJournaled ?? (backup !== null && backup.journal !== null)) leaveOn(db);
+    if (isJournaled ?? backup?.isJournaled) leaveOn(db);
     db.exec("commit");
     // Of `main` only: the backup stays as it is.
     db.exec("pragma main.journal_mode = delete");
@@ -178,27 +168,6 @@ function rebuild(input: SalvageInput, onProgress: OnProgress): Salvaged {
   syncFolder(dirname(path));
   passStep("salvage:prepared");
   return { ...prepared, report, findings };
-}
-
-/** What the changes after the backup made of it, as far as the journal leads. */
-function continueBackup(
-  { driver, damaged, preparation }: SalvageInput,
-  { path, journal }: NonNullable<SalvageInput["backup"]>,
-): { path: string; reached: number | null } {
-  if (journal === null) return { path, reached: null };
-  const to = join(dirname(preparation.path), "source");
-  copyFileSynced(path, to);
-  using db = connect(driver, to, { busyTimeout: 0, mustExist: true });
-  withoutRules(db);
-  try {
-    const tail = readDamaged(driver, damaged, (from) => (stateOf(from)?.active ? unwrittenChanges(from) : [])) ?? [];
-    const whole = { ...journal, tail, at: Number.MAX_SAFE_INTEGER, newest: null, over: false, partly: true };
-    return { path: to, reached: inTransaction(db, () => replay(db, whole, () => {})).reached };
-  } catch (error) {
-    // The journal holds a change in an unknown form: the backup alone is used.
-    if (error instanceof HoldfastError && error.code === "JOURNAL_GAP") return { path, reached: null };
-    throw error;
-  }
 }
 
 function auditOf({ audit }: Preparation, { tables }: SalvageReport): Preparation["audit"] {
@@ -221,7 +190,6 @@ interface Definition {
 function makeSchema(
   db: Connection,
   { driver, damaged, schema, backup, preparation }: SalvageInput,
-  source: string | null,
   report: SalvageReport,
 ): (type: string) => void {
   withoutGuard(driver, db);
@@ -233,10 +201,10 @@ function makeSchema(
   db.exec("pragma journal_mode = memory; pragma synchronous = off; pragma foreign_keys = off");
   const upTo = schema ?? backup?.schema ?? schemaVersion();
   migrate(db, { path: preparation.path, now: preparation.now, actor: null, whenNew: () => {}, upTo });
-  if (source !== null) db.prepare("attach database ? as backup").run(source);
+  if (backup !== null) db.prepare("attach database ? as backup").run(backup.path);
   const isReadable = attachDamaged(db, damaged);
   if (!isReadable) report.notes.push("The schema could not be read: everything comes from the backup.");
-  const create = createIn(db, [...(isReadable ? ["damaged"] : []), ...(source === null ? [] : ["backup"])], report);
+  const create = createIn(db, [...(isReadable ? ["damaged"] : []), ...(backup === null ? [] : ["backup"])], report);
   create("table");
   return create;
 }

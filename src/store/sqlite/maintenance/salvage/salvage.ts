@@ -8,9 +8,8 @@ import { refuseNewer } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { writeSynced } from "../backup/copy.ts";
 import { knownOf, type VerifiedBackup } from "../backup/backups.ts";
-import { nameForKept, replaceDatabase, reportPath, restoreFolder, type RestoreLock, stagedPath } from "../backup/replace.ts";
+import { nameForKept, replaceDatabase, reportPath, reserveEpoch, restoreFolder, stagedPath } from "../backup/replace.ts";
 import { runTask } from "../backup/tasks.ts";
-import { changesFolder } from "../changes/segments.ts";
 import { scanLog } from "../wal.ts";
 import { mostSeen, readSlots } from "../witness.ts";
 import type { Identity, Salvaged } from "./rebuild.ts";
@@ -44,10 +43,10 @@ export async function salvage(request: SalvageRequest): Promise<SalvagedDatabase
       `There is nothing to salvage at ${path}.`,
       "Give the path of the damaged database with --db.",
     );
-  return await replaceDatabase(path, request.driver, "salvage", (lock) => stageSalvaged(lock, { ...request, path }));
+  return await replaceDatabase(path, request.driver, "salvage", () => stageSalvaged({ ...request, path }));
 }
 
-async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promise<SalvagedDatabase> {
+async function stageSalvaged(request: SalvageRequest): Promise<SalvagedDatabase> {
   const { path, driver, onProgress, now } = request;
   const commitsBeyond = (await scanLog(path))?.bad?.beyond ?? 0;
   const damaged = join(restoreFolder(path), "damaged");
@@ -63,7 +62,7 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
     );
   const kept = nameForKept(path, now, "damaged");
   const read = { epoch: identity.epoch, commits: 0, key: 0 };
-  const known = lock.reserveEpoch(...(backup === null ? [read] : [read, knownOf(backup.facts)]));
+  const known = reserveEpoch(path, ...(backup === null ? [read] : [read, knownOf(backup.facts)]));
   const after = { backup: backup === null ? null : basename(backup.path) };
   const audit = { action: "database.salvaged", name: basename(kept), after } as const;
   const salvaged = await runTask(
@@ -73,7 +72,12 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
       damaged,
       commitsBeyond,
       mode: statSync(path).mode & 0o777,
-      backup: backup && sourceOf(backup, path, known.epoch),
+      backup: backup && {
+        path: backup.path,
+        takenAt: backup.manifest?.takenAt ?? null,
+        schema: backup.facts.schema,
+        isJournaled: backup.facts.changes !== null,
+      },
       schema: identity.schema,
       databaseId: identity.databaseId,
       preparation: { driver, path: stagedPath(path), now, known, by: request.by, audit },
@@ -83,12 +87,4 @@ async function stageSalvaged(lock: RestoreLock, request: SalvageRequest): Promis
   const { report, findings } = salvaged;
   writeSynced(reportPath(path), `${JSON.stringify({ ...report, findings }, null, 2)}\n`, modeLike(path));
   return { ...salvaged, path, kept, reportFile: `${kept}.report.json` };
-}
-
-/** If the database was restored after the backup was made, its journal leads elsewhere. */
-function sourceOf({ path, manifest, facts }: VerifiedBackup, database: string, lastEpoch: number) {
-  const { schema, databaseId, epoch, changes } = facts;
-  const journal =
-    changes === null || epoch < lastEpoch ? null : { folder: changesFolder(database), databaseId, epoch, after: changes };
-  return { path, takenAt: manifest?.takenAt ?? null, schema, journal };
 }
