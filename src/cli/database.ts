@@ -31,21 +31,11 @@ export async function openExisting(
   const isFile = !isAddress(where);
   if (isFile && !existsSync(where)) throw noDatabase(where);
   try {
-    // An existing database keeps its durability. Only commands that stay deliver events.
-    const { durability: _, sinks = {}, recovery: asked, backups, ...configured } = optionsOf(command);
+    // An existing database keeps its durability.
+    const { durability: _, recovery: asked, ...configured } = openOptions(command, delivers);
     // With `recovery: "manual"` in the config, only `recover --apply` recovers.
     const mode = recovery === "by an operator" ? undefined : asked === "manual" ? asked : recovery;
-    return await openToOperate(where, {
-      program: programOf(command),
-      user: userName(),
-      log: workerLog("warn"),
-      ...configured,
-      ...(delivers ? { sinks } : {}),
-      ...backupOptions(backups, delivers),
-      ...options,
-      ...definedOnly({ recovery: mode }),
-      create: false,
-    });
+    return await openToOperate(where, { ...configured, ...options, ...definedOnly({ recovery: mode }), create: false });
   } catch (error) {
     throw isFile && error instanceof HoldfastError && error.code === "NO_DATABASE" ? noDatabase(where) : error;
   }
@@ -53,18 +43,9 @@ export async function openExisting(
 
 export async function openReadOnly(command: Command): Promise<Holdfast> {
   const where = whereOf(command) ?? DEFAULT_PATH;
-  const { durability: _, sinks: __, backups, ...configured } = optionsOf(command);
-  const log = workerLog("warn");
   const isThere = where !== ":memory:" && (isAddress(where) || existsSync(where));
-  const found = isThere
-    ? await openDatabaseReadOnly(where, {
-        program: programOf(command),
-        log,
-        ...configured,
-        ...backupOptions(backups, false),
-      }).catch(nullIfMissing)
-    : null;
-  return found ?? openHandle(":memory:", { log });
+  const found = isThere ? await openDatabaseReadOnly(where, openOptions(command, false)).catch(nullIfMissing) : null;
+  return found ?? openHandle(":memory:", { log: workerLog("warn") });
 }
 
 function nullIfMissing(error: unknown): null {
@@ -81,17 +62,21 @@ export function openOrCreate(
     ...options
   }: { program?: string; log?: Log; delivers?: boolean; onStop?: (drain: number) => void } = {},
 ): Promise<Holdfast> {
+  return openHandle(whereOf(command), { ...openOptions(command, delivers, options), ...definedOnly({ onStop }) });
+}
+
+/** The config's options over a command's own. Only a command that stays, which `delivers`, delivers events and makes backups. */
+function openOptions(command: Command, delivers: boolean, own: OpenOptions = {}): OpenOptions {
   const { sinks = {}, backups, ...configured } = optionsOf(command);
-  return openHandle(whereOf(command), {
+  return {
     program: programOf(command),
     user: userName(),
     log: workerLog("warn"),
-    ...options,
+    ...own,
     ...configured,
     ...(delivers ? { sinks } : {}),
     ...backupOptions(backups, delivers),
-    ...definedOnly({ onStop }),
-  });
+  };
 }
 
 export function isManual(command: Command): boolean {
@@ -111,7 +96,7 @@ function backupOptions(backups: OpenOptions["backups"], delivers: boolean): Pick
 }
 
 /** The config's options without `onStop`: a short command does not need to be asked to stop. */
-function optionsOf(command: Command): OpenOptions {
+export function optionsOf(command: Command): OpenOptions {
   const config = configOf(command);
   const { onStop: _, ...options } = config?.options ?? {};
   const where = whereOf(command) ?? DEFAULT_PATH;
@@ -126,18 +111,6 @@ export function fileOf(command: Command): string {
   const where = whereOf(command);
   if (where === undefined) createFolder(dirname(DEFAULT_PATH), optionsOf(command).mode ?? DEFAULT_FILE_MODE);
   return where ?? DEFAULT_PATH;
-}
-
-export function artifactsOf(command: Command): string | undefined {
-  return optionsOf(command).artifacts;
-}
-
-export function schemaOf(command: Command): string {
-  return optionsOf(command).schema ?? "holdfast";
-}
-
-export function backupsOf(command: Command): string | undefined {
-  return optionsOf(command).backups?.folder;
 }
 
 export function driverOf(command: Command): "node:sqlite" | "better-sqlite3" {

@@ -7,98 +7,61 @@ import { isJson } from "./render/output.ts";
 /** Commands that read no config, also if there is one that does not load. */
 const WITHOUT_CONFIG = new Set(["init", "completion"]);
 
-type Load = () => Promise<(parent: Command) => void>;
+/** Loads a file of commands; it exports `workCommand` for the command `work`, and so on. */
+const FILES: Record<string, () => Promise<object>> = {
+  artifacts: () => import("./commands/artifacts.ts"),
+  audit: () => import("./commands/audit.ts"),
+  backup: () => import("./commands/backup.ts"),
+  builds: () => import("./commands/builds.ts"),
+  claims: () => import("./commands/claims.ts"),
+  completion: () => import("./commands/completion.ts"),
+  doctor: () => import("./commands/doctor.ts"),
+  enqueue: () => import("./commands/enqueue.ts"),
+  events: () => import("./commands/events.ts"),
+  health: () => import("./commands/health.ts"),
+  init: () => import("./commands/init.ts"),
+  jobs: () => import("./commands/jobs.ts"),
+  plan: () => import("./commands/plan.ts"),
+  queues: () => import("./commands/queues.ts"),
+  recover: () => import("./commands/recover.ts"),
+  run: () => import("./commands/run.ts"),
+  schedules: () => import("./commands/schedules.ts"),
+  status: () => import("./commands/status.ts"),
+  ui: () => import("./commands/ui.ts"),
+  unlock: () => import("./commands/unlock.ts"),
+  work: () => import("./commands/work.ts"),
+};
 
 /** All commands in the order of the help, which shows group, name and summary without loading any of them. */
-const COMMANDS: [group: string, name: string, summary: string, load: Load][] = [
-  ["Jobs", "work", "run jobs until a signal, or `holdfast stop`", async () => (await import("./commands/work.ts")).workCommand],
-  ["", "stop", "ask the workers to stop, and wait until they have", async () => (await import("./commands/work.ts")).stopCommand],
-  ["", "enqueue", "put a job into its queue", async () => (await import("./commands/enqueue.ts")).enqueueCommand],
-  ["", "claim", "claim a job by hand, to settle it later", async () => (await import("./commands/claims.ts")).claimCommand],
-  ["", "renew", "extend the lease of a claimed job", async () => (await import("./commands/claims.ts")).renewCommand],
-  [
-    "",
-    "settle",
-    "settle a claimed job: succeed, fail or release",
-    async () => (await import("./commands/claims.ts")).settleCommand,
-  ],
-  ["", "jobs", "list, show, retry or cancel jobs", async () => (await import("./commands/jobs.ts")).jobsCommand],
-  [
-    "",
-    "quarantine",
-    "jobs that crashed their workers: list, retry, purge",
-    async () => (await import("./commands/jobs.ts")).quarantineCommand,
-  ],
-  ["", "queues", "list, pause or resume queues", async () => (await import("./commands/queues.ts")).queuesCommand],
-  [
-    "",
-    "schedules",
-    "list, pause, resume, trigger or remove schedules",
-    async () => (await import("./commands/schedules.ts")).schedulesCommand,
-  ],
-  [
-    "Pipelines",
-    "run",
-    "build a pipeline: start, or resume its last build",
-    async () => (await import("./commands/run.ts")).runCommand,
-  ],
-  [
-    "",
-    "plan",
-    "show what a run would do and cost, without doing it",
-    async () => (await import("./commands/plan.ts")).planCommand,
-  ],
-  [
-    "",
-    "builds",
-    "list, show, resume, approve, abandon or export builds",
-    async () => (await import("./commands/builds.ts")).buildsCommand,
-  ],
-  [
-    "",
-    "artifacts",
-    "read artifacts, or remove unreferenced ones",
-    async () => (await import("./commands/artifacts.ts")).artifactsCommand,
-  ],
-  [
-    "Operate",
-    "status",
-    "state of the queues, and what needs attention",
-    async () => (await import("./commands/status.ts")).statusCommand,
-  ],
-  ["", "ui", "serve the dashboard and the HTTP API", async () => (await import("./commands/ui.ts")).uiCommand],
-  ["", "health", "one line and an exit code, for probes", async () => (await import("./commands/health.ts")).healthCommand],
-  ["", "metrics", "print metrics for Prometheus, once", async () => (await import("./commands/health.ts")).metricsCommand],
-  ["", "events", "print events, and the position of each sink", async () => (await import("./commands/events.ts")).eventsCommand],
-  [
-    "",
-    "audit",
-    "print the audit log, and verify that it is complete",
-    async () => (await import("./commands/audit.ts")).auditCommand,
-  ],
-  [
-    "",
-    "backup",
-    "copy the database while it is in use, and check it",
-    async () => (await import("./commands/backup.ts")).backupCommand,
-  ],
-  [
-    "Recover",
-    "recover",
-    "reclaim what dead processes held; show reports",
-    async () => (await import("./commands/recover.ts")).recoverCommand,
-  ],
-  ["", "doctor", "check the database, and say what to do", async () => (await import("./commands/doctor.ts")).doctorCommand],
-  ["", "restore", "replace the database with a backup", async () => (await import("./commands/backup.ts")).restoreCommand],
-  ["", "salvage", "make a new database from a damaged one", async () => (await import("./commands/backup.ts")).salvageCommand],
-  ["", "unlock", "remove a lock that a dead process left", async () => (await import("./commands/unlock.ts")).unlockCommand],
-  ["Develop", "init", "write a config and a first job", async () => (await import("./commands/init.ts")).initCommand],
-  [
-    "",
-    "completion",
-    "print a script that completes commands in a shell",
-    async () => (await import("./commands/completion.ts")).completionCommand,
-  ],
+const COMMANDS: [group: string, name: string, summary: string, file: keyof typeof FILES][] = [
+  ["Jobs", "work", "run jobs until a signal, or `holdfast stop`", "work"],
+  ["", "stop", "ask the workers to stop, and wait until they have", "work"],
+  ["", "enqueue", "put a job into its queue", "enqueue"],
+  ["", "claim", "claim a job by hand, to settle it later", "claims"],
+  ["", "renew", "extend the lease of a claimed job", "claims"],
+  ["", "settle", "settle a claimed job: succeed, fail or release", "claims"],
+  ["", "jobs", "list, show, retry or cancel jobs", "jobs"],
+  ["", "quarantine", "jobs that crashed their workers: list, retry, purge", "jobs"],
+  ["", "queues", "list, pause or resume queues", "queues"],
+  ["", "schedules", "list, pause, resume, trigger or remove schedules", "schedules"],
+  ["Pipelines", "run", "build a pipeline: start, or resume its last build", "run"],
+  ["", "plan", "show what a run would do and cost, without doing it", "plan"],
+  ["", "builds", "list, show, resume, approve, abandon or export builds", "builds"],
+  ["", "artifacts", "read artifacts, or remove unreferenced ones", "artifacts"],
+  ["Operate", "status", "state of the queues, and what needs attention", "status"],
+  ["", "ui", "serve the dashboard and the HTTP API", "ui"],
+  ["", "health", "one line and an exit code, for probes", "health"],
+  ["", "metrics", "print metrics for Prometheus, once", "health"],
+  ["", "events", "print events, and the position of each sink", "events"],
+  ["", "audit", "print the audit log, and verify that it is complete", "audit"],
+  ["", "backup", "copy the database while it is in use, and check it", "backup"],
+  ["Recover", "recover", "reclaim what dead processes held; show reports", "recover"],
+  ["", "doctor", "check the database, and say what to do", "doctor"],
+  ["", "restore", "replace the database with a backup", "backup"],
+  ["", "salvage", "make a new database from a damaged one", "backup"],
+  ["", "unlock", "remove a lock that a dead process left", "unlock"],
+  ["Develop", "init", "write a config and a first job", "init"],
+  ["", "completion", "print a script that completes commands in a shell", "completion"],
 ];
 
 export async function program(args: readonly string[] = []): Promise<Command> {
@@ -123,8 +86,9 @@ export async function program(args: readonly string[] = []): Promise<Command> {
   if (word === undefined && args.length > 0) return listed(root);
   // Load only the command that runs. Completion needs all of them.
   const one = word === "completion" ? undefined : COMMANDS.find(([, name]) => name === word);
-  for (const [, , summary, load] of one === undefined ? COMMANDS : [one]) {
-    (await load())(root);
+  for (const [, name, summary, file] of one === undefined ? COMMANDS : [one]) {
+    const exported = (await FILES[file]?.()) as Record<string, (parent: Command) => void>;
+    exported[`${name}Command`]?.(root);
     root.commands.at(-1)?.summary(summary);
   }
   return root;

@@ -2,6 +2,7 @@ import type { Command } from "commander";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { Job } from "../core/jobs/job.ts";
 import { plural } from "../core/text/text.ts";
+import { noSuchJob } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import { Operator } from "../operator/operator.ts";
 import { atLeastOne } from "./arguments.ts";
@@ -101,8 +102,4 @@ async function actOn(hf: Holdfast, id: string, { act, refuse }: JobAction): Prom
   }
   const job = await hf.jobs.get(id);
   return job === null ? noSuchJob(id).message : refuse(job);
-}
-
-export function noSuchJob(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
 }

@@ -278,7 +278,7 @@ function checkFilter({ queue, name }: { queue?: string; name?: string }): void {
   if (name !== undefined) checkStorable(name, "The name");
 }
 
-function noSuchJob(id: string): HoldfastError {
+export function noSuchJob(id: string): HoldfastError {
   return new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been pruned; check the id and the database.");
 }
 

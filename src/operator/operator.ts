@@ -198,14 +198,10 @@ export class Operator {
     return countMatching(this.#engine.store, action, filter);
   }
 
-  /** Removes a finished job, whatever its state; false: it has not finished, or there is none. */
-  async remove(id: string): Promise<boolean> {
-    const removed = FINISHED_STATES.map((state) => this.#engine.store.prune({ state, ids: [id], limit: 1 }));
+  /** Removes a finished job; false: it is in none of these states, or there is none. */
+  async remove(id: string, states = FINISHED_STATES): Promise<boolean> {
+    const removed = states.map((state) => this.#engine.store.prune({ state, ids: [id], limit: 1 }));
     return (await Promise.all(removed)).some((pruned) => pruned.removed === 1);
-  }
-
-  async purge(id: string): Promise<boolean> {
-    return (await this.#engine.store.prune({ state: "quarantined", ids: [id], limit: 1 })).removed === 1;
   }
 
   /** A job and the token of its claim, for a process elsewhere that settles it by the token. */

@@ -34,6 +34,7 @@ import {
   buildById,
   type BuildRow,
   type NewOrchestratorLock,
+  noSuchBuild,
   type OrchestratorLockRow,
   type StartedBuild,
 } from "../store/builds.ts";
@@ -187,7 +188,7 @@ export class Builds {
     this.#parts.refuseClosed();
     checkText(id, "The id of a build");
     const bytes = crypto.getRandomValues(new Uint8Array(TOKEN_BYTES));
-    if ((await this.#engine.store.builds.authorize(id, { bytes }, this.#engine.actor)) === null) throw noBuild(id);
+    if ((await this.#engine.store.builds.authorize(id, { bytes }, this.#engine.actor)) === null) throw noSuchBuild(id);
     return tokenOf(bytes);
   }
 
@@ -233,7 +234,7 @@ export class Builds {
     checkText(id, "The id of a build");
     checkText(reason, "The reason");
     const row = await move();
-    if (row === null) throw noBuild(id);
+    if (row === null) throw noSuchBuild(id);
     await this.#engine.janitor.clearWork(row.pipeline);
     return this.#view(row);
   }
@@ -340,7 +341,7 @@ export class Builds {
   async #need(id: string): Promise<BuildRow> {
     checkText(id, "The id of a build");
     const row = await buildById(this.#engine.store.builds, id);
-    if (row === null) throw noBuild(id);
+    if (row === null) throw noSuchBuild(id);
     return row;
   }
 
@@ -434,10 +435,6 @@ function refuseOtherOptions(
     `The budget of build ${row.id} differs, and changing it needs a confirmation token.`,
     "Leave `budget` out, or give the token of the paused build.",
   );
-}
-
-function noBuild(id: string): HoldfastError {
-  return new HoldfastError("NO_SUCH_BUILD", `There is no build ${id}.`, "Call builds.list() to see the builds.");
 }
 
 function differs(a: unknown, b: unknown): boolean {

@@ -30,7 +30,8 @@ interface RouteOptions<P extends Fields, Q extends Fields, B extends Fields, A e
   /** What OpenAPI calls the operation, e.g. `jobs.list`. */
   id: string;
   summary: string;
-  role: Exclude<Role, "none">;
+  /** Default: "read" for `get`, else "operate". */
+  role?: Exclude<Role, "none">;
   path?: P;
   query?: Q;
   body?: B;
@@ -61,8 +62,9 @@ export function route<P extends Fields, Q extends Fields, B extends Fields, A ex
   url: string,
   options: RouteOptions<P, Q, B, A>,
 ): Route {
-  const { path = {}, query = {}, body = null, isAudited = method !== "get", run, ...rest } = options;
-  return { method, url, ...rest, path, query, body, isAudited, run: run as Route["run"] };
+  const isRead = method === "get";
+  const { role = isRead ? "read" : "operate", path = {}, query = {}, body = null, isAudited = !isRead, run, ...rest } = options;
+  return { method, url, ...rest, role, path, query, body, isAudited, run: run as Route["run"] };
 }
 
 /** The parts of a request, checked. Throws `REQUEST_INVALID`. */

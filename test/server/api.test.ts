@@ -44,7 +44,7 @@ for (const store of STORES) {
       assert.deepEqual(await errorOf(await one.fetch("api/v1/jobs/absent")), {
         status: 404,
         code: "NO_SUCH_JOB",
-        hint: "It may have been removed; check the id and the database.",
+        hint: "It may have been pruned; check the id and the database.",
       });
     });
 

@@ -12,7 +12,7 @@ import { backupsFolder, backupsIn, type Manifest } from "../../store/backups.ts"
 import { isAddress } from "../../store/open-store.ts";
 import type { SalvageReport } from "../../store/sqlite/maintenance/salvage/rebuild.ts";
 import type { SalvagedDatabase } from "../../store/sqlite/maintenance/salvage/salvage.ts";
-import { actorOf, artifactsOf, backupsOf, driverOf, fileOf, openExisting, schemaOf } from "../database.ts";
+import { actorOf, driverOf, fileOf, openExisting, optionsOf } from "../database.ts";
 import { EXIT } from "../exit.ts";
 import { answer } from "../render/output.ts";
 import { paint } from "../render/table.ts";
@@ -110,12 +110,12 @@ export function restoreCommand(parent: Command): void {
     .option("--force", "also replace another database than the backup's")
     .action(async (given: string | undefined, options: { force?: boolean; at?: string }, command: Command) => {
       const path = fileOf(command);
-      if (isAddress(path)) throw restoreByServer(schemaOf(command));
+      if (isAddress(path)) throw restoreByServer(optionsOf(command).schema ?? "holdfast");
       const { force = false } = options;
       const at = options.at === undefined ? undefined : parseAt(options.at);
       const driver = driverOf(command);
-      const backup = given ?? baseOf(path, at, backupsOf(command), databaseAt(path, driver));
-      const artifacts = artifactsOf(command);
+      const backup = given ?? baseOf(path, at, optionsOf(command).backups?.folder, databaseAt(path, driver));
+      const artifacts = optionsOf(command).artifacts;
       const restored = await withProgress((onProgress) =>
         restoreWhole({
           path,
@@ -209,7 +209,7 @@ export function salvageCommand(parent: Command): void {
     .action(async ({ from, backup }: { from?: string; backup: boolean }, command: Command) => {
       const path = fileOf(command);
       if (isAddress(path)) throw salvageByServer();
-      const folder = backupsOf(command);
+      const folder = optionsOf(command).backups?.folder;
       const salvaged = await withProgress((onProgress) =>
         salvageWhole({
           path,

@@ -6,7 +6,7 @@ import { numberText, plural } from "../../core/text/text.ts";
 import { unopenedSnapshot } from "../../operator/metrics.ts";
 import { Operator } from "../../operator/operator.ts";
 import { type Alarm, alarmsOf, type Overview, workersIn } from "../../operator/overview.ts";
-import { backupsOf, openExisting } from "../database.ts";
+import { openExisting, optionsOf } from "../database.ts";
 import { EXIT, exitCodeOf } from "../exit.ts";
 import { answer, workerLog } from "../render/output.ts";
 import { oneLine, paint } from "../render/table.ts";
@@ -90,7 +90,7 @@ export function metricsCommand(parent: Command): void {
 async function readFacts(command: Command): Promise<MetricsSnapshot> {
   try {
     await using hf = await openExisting(command);
-    const folder = backupsOf(command);
+    const folder = optionsOf(command).backups?.folder;
     return await new Operator(hf).metrics(folder === undefined ? {} : { backups: { folder } });
   } catch (error) {
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;

@@ -8,12 +8,12 @@ import { type Job, JOB_STATES, type JobState } from "../../core/jobs/job.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import { plural } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
-import type { Page } from "../../engine/client.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
 import { collect, idsOrAll, parseInstant } from "../arguments.ts";
 import { isJson } from "../render/output.ts";
 import { type Column, labelled, oneLine, paint, printable, stateStyle, type Style, table, tableOr } from "../render/table.ts";
-import { actOnJobs, addCommand, addPageOptions, type Answer, noSuchJob, onDatabase, type OpenDatabase } from "../verb.ts";
+import { noSuchJob, type Page } from "../../engine/client.ts";
+import { actOnJobs, addCommand, addPageOptions, type Answer, onDatabase, type OpenDatabase } from "../verb.ts";
 
 export function jobsCommand(parent: Command): void {
   const jobs = addCommand(parent, "jobs", {
@@ -23,9 +23,31 @@ export function jobsCommand(parent: Command): void {
   addList(jobs);
   addShow(jobs);
   addWhy(jobs);
-  addRetry(jobs);
-  addCancel(jobs);
-  addRemove(jobs);
+  addAction(jobs, "retry", {
+    summary: "run failed or quarantined jobs again",
+    description: "Run failed or quarantined jobs again, with counts reset: those with these ids, or all that match.",
+    examples: ["holdfast jobs retry 1p0k9r3zq00000007", "holdfast jobs retry --state failed --queue mail --error timeout"],
+    done: "retried",
+    act: ({ hf }, id) => hf.jobs.retry(id),
+    refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
+  });
+  addAction(jobs, "cancel", {
+    summary: "cancel jobs that have not finished",
+    description:
+      "Cancel jobs that have not finished: those with these ids, or all that match. The signal of a running handler aborts, and its result is discarded.",
+    examples: ["holdfast jobs cancel 1p0k9r3zq00000007", "holdfast jobs cancel --tag import --yes"],
+    done: "cancelled",
+    act: ({ hf }, id) => hf.jobs.cancel(id),
+    refuse: ({ state }) => `It is ${state} already.`,
+  });
+  addAction(jobs, "remove", {
+    summary: "remove finished jobs for good",
+    description: "Remove finished jobs for good: those with these ids, or all that match. Ids that were chosen stay taken.",
+    examples: ["holdfast jobs remove 1p0k9r3zq00000007", "holdfast jobs remove --state succeeded --finished-before 2026-01-01"],
+    done: "removed",
+    act: ({ operator }, id) => operator.remove(id),
+    refuse: ({ state }) => `It is ${state}; only finished jobs can be removed.`,
+  });
 }
 
 export function quarantineCommand(parent: Command): void {
@@ -34,8 +56,21 @@ export function quarantineCommand(parent: Command): void {
     examples: ["holdfast quarantine list"],
   });
   addListQuarantined(quarantine);
-  addRetryQuarantined(quarantine);
-  addPurge(quarantine);
+  addQuarantineAction(quarantine, "retry", {
+    summary: "run quarantined jobs again",
+    description: "Run quarantined jobs again, with counts reset.",
+    examples: ["holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"],
+    done: "retried",
+    act: ({ hf }, id) => hf.jobs.retry(id),
+  });
+  addQuarantineAction(quarantine, "purge", {
+    summary: "remove quarantined jobs for good",
+    description: "Remove quarantined jobs for good, their inputs too.",
+    examples: ["holdfast quarantine purge 1p0k9r3zq00000007", "holdfast quarantine purge --all --yes"],
+    done: "purged",
+    act: ({ operator }, id) => operator.remove(id, ["quarantined"]),
+    isFinal: true,
+  });
 }
 
 function addList(jobs: Command): void {
@@ -123,40 +158,6 @@ function addWhy(jobs: Command): void {
     );
 }
 
-function addRetry(jobs: Command): void {
-  addAction(jobs, "retry", {
-    summary: "run failed or quarantined jobs again",
-    description: "Run failed or quarantined jobs again, with counts reset: those with these ids, or all that match.",
-    examples: ["holdfast jobs retry 1p0k9r3zq00000007", "holdfast jobs retry --state failed --queue mail --error timeout"],
-    done: "retried",
-    act: ({ hf }, id) => hf.jobs.retry(id),
-    refuse: ({ state }) => `It is ${state}; only failed and quarantined jobs can be retried.`,
-  });
-}
-
-function addCancel(jobs: Command): void {
-  addAction(jobs, "cancel", {
-    summary: "cancel jobs that have not finished",
-    description:
-      "Cancel jobs that have not finished: those with these ids, or all that match. The signal of a running handler aborts, and its result is discarded.",
-    examples: ["holdfast jobs cancel 1p0k9r3zq00000007", "holdfast jobs cancel --tag import --yes"],
-    done: "cancelled",
-    act: ({ hf }, id) => hf.jobs.cancel(id),
-    refuse: ({ state }) => `It is ${state} already.`,
-  });
-}
-
-function addRemove(jobs: Command): void {
-  addAction(jobs, "remove", {
-    summary: "remove finished jobs for good",
-    description: "Remove finished jobs for good: those with these ids, or all that match. Ids that were chosen stay taken.",
-    examples: ["holdfast jobs remove 1p0k9r3zq00000007", "holdfast jobs remove --state succeeded --finished-before 2026-01-01"],
-    done: "removed",
-    act: ({ operator }, id) => operator.remove(id),
-    refuse: ({ state }) => `It is ${state}; only finished jobs can be removed.`,
-  });
-}
-
 interface Action {
   summary: string;
   description: string;
@@ -214,47 +215,29 @@ async function isAgreed(command: Command, question: string): Promise<boolean> {
   }
 }
 
-function addRetryQuarantined(quarantine: Command): void {
-  addCommand(quarantine, "retry", {
-    summary: "run quarantined jobs again",
-    description: "Run quarantined jobs again, with counts reset.",
-    examples: ["holdfast quarantine retry 1p0k9r3zq00000007", "holdfast quarantine retry --all"],
-  })
-    .argument("[ids...]", "ids of quarantined jobs")
-    .option("--all", "all of them")
-    .hook("preAction", idsOrAll)
-    .action(
-      onDatabase(async ({ hf }, ids: string[], { all }: { all?: boolean }) => {
-        return actOnJobs(hf, all ? await quarantinedIds(hf) : ids, {
-          done: "retried",
-          act: async (id) => (await isQuarantined(hf, id)) && hf.jobs.retry(id),
-          refuse: ({ state }) => `It is ${state}, not quarantined.`,
-        });
-      }),
-    );
+interface QuarantineAction extends Omit<Action, "refuse"> {
+  /** `--all` needs `--yes`. */
+  isFinal?: boolean;
 }
 
-function addPurge(quarantine: Command): void {
-  addCommand(quarantine, "purge", {
-    summary: "remove quarantined jobs for good",
-    description: "Remove quarantined jobs for good, their inputs too.",
-    examples: ["holdfast quarantine purge 1p0k9r3zq00000007", "holdfast quarantine purge --all --yes"],
-  })
+/** On quarantined jobs by their ids, or on all of them. */
+function addQuarantineAction(quarantine: Command, name: string, { done, act, isFinal = false, ...help }: QuarantineAction): void {
+  const command = addCommand(quarantine, name, help)
     .argument("[ids...]", "ids of quarantined jobs")
-    .option("--all", "all of them; needs --yes")
-    .option("--yes", "do not ask")
-    .hook("preAction", idsOrAll)
-    .action(
-      onDatabase(async ({ hf, operator }, ids: string[], { all, yes }: { all?: boolean; yes?: boolean }) => {
-        const chosen = all ? await quarantinedIds(hf) : ids;
-        if (all && !yes) throw notConfirmed(chosen.length);
-        return actOnJobs(hf, chosen, {
-          done: "purged",
-          act: async (id) => (await isQuarantined(hf, id)) && operator.purge(id),
-          refuse: ({ state }) => `It is ${state}, not quarantined.`,
-        });
-      }),
-    );
+    .option("--all", isFinal ? "all of them; needs --yes" : "all of them");
+  if (isFinal) command.option("--yes", "do not ask");
+  command.hook("preAction", idsOrAll).action(
+    onDatabase(async (database, ids: string[], { all, yes }: { all?: boolean; yes?: boolean }) => {
+      const { hf } = database;
+      const chosen = all ? await quarantinedIds(hf) : ids;
+      if (all && isFinal && !yes) throw notConfirmed(chosen.length);
+      return actOnJobs(hf, chosen, {
+        done,
+        act: async (id) => (await hf.jobs.get(id))?.state === "quarantined" && act(database, id),
+        refuse: ({ state }) => `It is ${state}, not quarantined.`,
+      });
+    }),
+  );
 }
 
 function notConfirmed(count: number): HoldfastError {
@@ -276,10 +259,6 @@ async function quarantinedIds(hf: Holdfast): Promise<string[]> {
     after = page.next;
     if (after === undefined) return ids;
   }
-}
-
-async function isQuarantined(hf: Holdfast, id: string): Promise<boolean> {
-  return (await hf.jobs.get(id))?.state === "quarantined";
 }
 
 function jobTable({ items, next }: Page<Job>, now: number, empty: string): string {

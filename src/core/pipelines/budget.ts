@@ -227,19 +227,6 @@ function refuse(code: TokenRefusal): TokenVerdict {
   return { ok: false, code };
 }
 
-export function refusedToken(code: TokenRefusal, { id, state }: PausedBuild): HoldfastError {
-  if (code !== "BUILD_NOT_PAUSED") return new HoldfastError(code, ...TOKEN_REFUSALS[code]);
-  return new HoldfastError(
-    code,
-    `The build is not paused at its budget, so there is nothing to approve. Build ${id} is ${state}.`,
-    hasEnded(state)
-      ? "The build has ended. Start a new one, which reuses all results."
-      : state === "ACTIVE"
-        ? "The build is running: do nothing."
-        : "Resume it without a token.",
-  );
-}
-
 export function isRefusedUse(code: string): boolean {
   return (
     code === "BUILD_NOT_PAUSED" || /^TOKEN_(?!NEEDED$)/.test(code) || code === "BUDGET_TOO_SMALL" || code === "BUDGET_INVALID"
@@ -248,18 +235,54 @@ export function isRefusedUse(code: string): boolean {
 
 const MINT_HINT = "Create another with builds.mintToken(id) or `holdfast builds token`.";
 
-const TOKEN_REFUSALS: Record<Exclude<TokenRefusal, "BUILD_NOT_PAUSED">, [message: string, hint: string]> = {
-  TOKEN_NEEDED: [
-    "The build is paused at its budget; resuming it needs a confirmation token.",
-    `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
-  ],
-  TOKEN_MALFORMED: ["This is not a confirmation token.", `Copy the whole token, from "${TOKEN_PREFIX}" to the end. ${MINT_HINT}`],
-  TOKEN_UNKNOWN: ["This confirmation token is unknown in this database.", `Check that this is the right database. ${MINT_HINT}`],
-  TOKEN_OF_ANOTHER_BUILD: ["This confirmation token is for another build.", `Check that this is the right build. ${MINT_HINT}`],
-  TOKEN_USED: ["This confirmation token was already used; each works once.", MINT_HINT],
-  TOKEN_REPLACED: ["This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.", MINT_HINT],
-  TOKEN_EXPIRED: ["This confirmation token has expired: each is valid for an hour.", MINT_HINT],
-};
+export function refusedToken(refusal: TokenRefusal, { id, state }: PausedBuild): HoldfastError {
+  switch (refusal) {
+    case "BUILD_NOT_PAUSED":
+      return new HoldfastError(
+        "BUILD_NOT_PAUSED",
+        `The build is not paused at its budget, so there is nothing to approve. Build ${id} is ${state}.`,
+        hasEnded(state)
+          ? "The build has ended. Start a new one, which reuses all results."
+          : state === "ACTIVE"
+            ? "The build is running: do nothing."
+            : "Resume it without a token.",
+      );
+    case "TOKEN_NEEDED":
+      return new HoldfastError(
+        "TOKEN_NEEDED",
+        "The build is paused at its budget; resuming it needs a confirmation token.",
+        `Give the token that was printed when the build paused, and a new budget. ${MINT_HINT}`,
+      );
+    case "TOKEN_MALFORMED":
+      return new HoldfastError(
+        "TOKEN_MALFORMED",
+        "This is not a confirmation token.",
+        `Copy the whole token, from "${TOKEN_PREFIX}" to the end. ${MINT_HINT}`,
+      );
+    case "TOKEN_UNKNOWN":
+      return new HoldfastError(
+        "TOKEN_UNKNOWN",
+        "This confirmation token is unknown in this database.",
+        `Check that this is the right database. ${MINT_HINT}`,
+      );
+    case "TOKEN_OF_ANOTHER_BUILD":
+      return new HoldfastError(
+        "TOKEN_OF_ANOTHER_BUILD",
+        "This confirmation token is for another build.",
+        `Check that this is the right build. ${MINT_HINT}`,
+      );
+    case "TOKEN_USED":
+      return new HoldfastError("TOKEN_USED", "This confirmation token was already used; each works once.", MINT_HINT);
+    case "TOKEN_REPLACED":
+      return new HoldfastError(
+        "TOKEN_REPLACED",
+        "This confirmation token is replaced: a newer one was made, or it belongs to an earlier pause.",
+        MINT_HINT,
+      );
+    case "TOKEN_EXPIRED":
+      return new HoldfastError("TOKEN_EXPIRED", "This confirmation token has expired: each is valid for an hour.", MINT_HINT);
+  }
+}
 
 /** Stands for a value of which only the hash is known, so that no log, error or database can show the value. */
 export class Secret {

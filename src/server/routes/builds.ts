@@ -14,13 +14,11 @@ import { tarOf } from "../tar.ts";
 const { idInPath, text } = schemas;
 const artifact = z.object({ stage: z.string(), path: z.string(), name: z.string(), hash: z.string(), size: z.int() });
 const cell = z.object({ state: z.enum(["ran", "cached", "failed"]), cost: schemas.cost, at: schemas.instant });
-const reasonBody = { reason: text };
 
 export const BUILD_ROUTES = [
   route("get", "/builds", {
     id: "builds.list",
     summary: "Builds, with a cursor for the next page.",
-    role: "read",
     query: {
       ...schemas.pageQuery,
       pipeline: z.optional(text),
@@ -33,14 +31,12 @@ export const BUILD_ROUTES = [
   route("get", "/pipelines", {
     id: "pipelines.list",
     summary: "Pipelines that the server knows, whose next build can be planned.",
-    role: "read",
     answer: z.object({ items: z.array(z.object({ name: z.string() })) }),
     run: async ({ options: { pipelines = [] } }) => ({ items: pipelines.map(({ name }) => ({ name })) }),
   }),
   route("get", "/pipelines/:name/plan", {
     id: "pipelines.plan",
     summary: "What a build would do now, stage by stage, with its estimated cost. Reads the source; changes nothing.",
-    role: "read",
     path: schemas.nameInPath,
     answer: z.object({
       stages: z.record(z.string(), z.looseObject({ run: z.int(), cached: z.int(), unknown: z.int(), estimate: schemas.cost })),
@@ -63,7 +59,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id", {
     id: "builds.get",
     summary: "One build.",
-    role: "read",
     path: idInPath,
     answer: schemas.build,
     run: async ({ hf, path }) => {
@@ -75,7 +70,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id/grid", {
     id: "builds.grid",
     summary: "Targets by stages of a build, a page of them: what each stage did for each target, and what it cost.",
-    role: "read",
     path: idInPath,
     query: {
       segment: z._default(queryNumber(0, 1_000), 0),
@@ -94,7 +88,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id/spend", {
     id: "builds.spend",
     summary: "What a build has spent over time, and the budget that it had then; of a large build from a sample of its results.",
-    role: "read",
     path: idInPath,
     answer: z.object({ points: z.array(z.object({ at: schemas.instant, spent: schemas.cost, budget: schemas.cost })) }),
     run: async ({ operator, path }) => ({ points: await operator.spend(path.id) }),
@@ -102,7 +95,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id/why", {
     id: "builds.why",
     summary: "Why a stage ran for a target, or was reused, input by input.",
-    role: "read",
     path: idInPath,
     query: { stage: text, target: text },
     answer: z.looseObject({}),
@@ -111,7 +103,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id/output", {
     id: "builds.output",
     summary: "The output of a stage for a target.",
-    role: "read",
     path: idInPath,
     query: { stage: text, target: z.optional(text) },
     answer: z.object({ output: schemas.anyJson }),
@@ -120,7 +111,6 @@ export const BUILD_ROUTES = [
   route("get", "/builds/:id/artifacts", {
     id: "builds.artifacts",
     summary: "Artifacts that a build references, by stage and path of the target.",
-    role: "read",
     path: idInPath,
     query: { stage: z.optional(text), path: z.optional(text) },
     answer: z.object({ items: z.array(artifact) }),
@@ -165,28 +155,11 @@ export const BUILD_ROUTES = [
     answer: schemas.build,
     run: ({ hf, path, body }) => hf.builds.approve(path.id, { token: body.token, budget: definedOnly(body.budget) as Cost }),
   }),
-  route("post", "/builds/:id/refuse", {
-    id: "builds.refuse",
-    summary: "Ends a paused build as FAILED.",
-    role: "approve",
-    path: idInPath,
-    body: reasonBody,
-    answer: schemas.build,
-    run: ({ hf, path, body }) => hf.builds.refuse(path.id, body.reason),
-  }),
-  route("post", "/builds/:id/abandon", {
-    id: "builds.abandon",
-    summary: "Gives up a build that has not ended.",
-    role: "operate",
-    path: idInPath,
-    body: reasonBody,
-    answer: schemas.build,
-    run: ({ hf, path, body }) => hf.builds.abandon(path.id, body.reason),
-  }),
+  endAction("refuse", "approve", "Ends a paused build as FAILED."),
+  endAction("abandon", "operate", "Gives up a build that has not ended."),
   route("get", "/artifacts/:hash", {
     id: "artifacts.get",
     summary: "The bytes of an artifact, verified while they are sent.",
-    role: "read",
     path: { hash: z.string().check(z.regex(/^[0-9a-f]{64}$/)) },
     answer: schemas.anyJson,
     run: async ({ operator, path }) => {
@@ -201,6 +174,18 @@ export const BUILD_ROUTES = [
     },
   }),
 ];
+
+function endAction(action: "refuse" | "abandon", role: "approve" | "operate", summary: string) {
+  return route("post", `/builds/:id/${action}`, {
+    id: `builds.${action}`,
+    summary,
+    role,
+    path: idInPath,
+    body: { reason: text },
+    answer: schemas.build,
+    run: ({ hf, path, body }) => hf.builds[action](path.id, body.reason),
+  });
+}
 
 /** The folder is removed with the end of the archive, also where its reader leaves early. */
 async function* archived(folder: string, exported: () => Promise<string>): AsyncGenerator<Uint8Array> {

@@ -15,7 +15,6 @@ export const CLAIM_ROUTES = [
   route("post", "/claims", {
     id: "claims.claim",
     summary: "Claims a job of a queue, or of a name in any queue. `claim` is null when there is none.",
-    role: "operate",
     isAudited: false,
     body: {
       queue: z.optional(text),
@@ -44,7 +43,6 @@ export const CLAIM_ROUTES = [
   route("post", "/claims/renew", {
     id: "claims.renew",
     summary: "Makes the lease last this long from now. 409: it is lost.",
-    role: "operate",
     isAudited: false,
     body: { token, lease: z.optional(duration) },
     answer: z.object({ leaseExpiresAt: z.number() }),
@@ -53,7 +51,6 @@ export const CLAIM_ROUTES = [
   route("post", "/claims/settle", {
     id: "claims.settle",
     summary: "Ends the attempt. 409: the lease is lost, and nothing was written.",
-    role: "operate",
     isAudited: false,
     body: {
       token,

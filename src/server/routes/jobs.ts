@@ -2,11 +2,11 @@ import * as z from "zod/mini";
 import type { AttemptView } from "../../core/jobs/attempts.ts";
 import { parseInputPair } from "../../core/jobs/filter.ts";
 import type { Job } from "../../core/jobs/job.ts";
-import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import type { EnqueueOptions } from "../../core/pipelines/stage.ts";
 import { type Definition, definitionOf, job as defineJob, type JobDef } from "../../engine/definition.ts";
 import type { MatchingAction } from "../../engine/all-matching.ts";
+import { noSuchJob } from "../../engine/client.ts";
 import type { ServerOptions } from "../handler.ts";
 import { route } from "../route.ts";
 import * as schemas from "../schemas.ts";
@@ -17,7 +17,6 @@ export const JOB_ROUTES = [
   route("get", "/jobs", {
     id: "jobs.list",
     summary: "Jobs that match, with a cursor for the next page.",
-    role: "read",
     query: { ...schemas.pageQuery, ...schemas.filterQuery },
     answer: schemas.pageOf(schemas.job),
     run: async ({ hf, options, query: { input, ...query } }) => {
@@ -29,7 +28,6 @@ export const JOB_ROUTES = [
   route("get", "/jobs/counts", {
     id: "jobs.counts",
     summary: "How many jobs are in each state.",
-    role: "read",
     query: { queue: z.optional(text), name: z.optional(text) },
     answer: schemas.counts,
     run: ({ hf, query }) => hf.jobs.counts(definedOnly(query)),
@@ -37,7 +35,6 @@ export const JOB_ROUTES = [
   route("post", "/jobs", {
     id: "jobs.enqueue",
     summary: "Enqueues a job by its definition among `jobs` of the handler, else with defaults. Answers when the job is durable.",
-    role: "operate",
     body: schemas.enqueueBody,
     answer: z.object({ id: z.string(), duplicate: z.boolean() }),
     run: async ({ hf, body, options: { jobs = [] } }) => {
@@ -53,7 +50,6 @@ export const JOB_ROUTES = [
   route("get", "/jobs/:id", {
     id: "jobs.get",
     summary: "One job, with its input, output and last error.",
-    role: "read",
     path: idInPath,
     answer: schemas.job,
     run: async ({ hf, options, path }) => shown((await hf.jobs.get(path.id)) ?? missing(path.id), options),
@@ -61,7 +57,6 @@ export const JOB_ROUTES = [
   route("get", "/jobs/:id/attempts", {
     id: "jobs.attempts",
     summary: "Attempts of a job, oldest first: those kept that did not succeed, and the running or succeeded one.",
-    role: "read",
     path: idInPath,
     answer: z.object({ items: z.array(schemas.attempt) }),
     run: async ({ hf, options, path }) => {
@@ -72,7 +67,6 @@ export const JOB_ROUTES = [
   route("get", "/jobs/:id/explain", {
     id: "jobs.explain",
     summary: "Why a job does not run, in a sentence and in figures.",
-    role: "read",
     path: idInPath,
     answer: schemas.explanation,
     run: async ({ hf, path }) => (await hf.jobs.explain(path.id)) ?? missing(path.id),
@@ -80,7 +74,6 @@ export const JOB_ROUTES = [
   route("post", "/jobs/:id/retry", {
     id: "jobs.retry",
     summary: "Starts a failed or quarantined job again, with fresh counts.",
-    role: "operate",
     path: idInPath,
     answer: schemas.changed,
     run: async ({ hf, path }) => ({ changed: await hf.jobs.retry(path.id) }),
@@ -88,7 +81,6 @@ export const JOB_ROUTES = [
   route("post", "/jobs/:id/cancel", {
     id: "jobs.cancel",
     summary: "Cancels an unfinished job. The signal of a running handler aborts.",
-    role: "operate",
     path: idInPath,
     answer: schemas.changed,
     run: async ({ hf, path }) => ({ changed: await hf.jobs.cancel(path.id) }),
@@ -99,7 +91,6 @@ function allMatching(action: MatchingAction, summary: string) {
   return route("post", `/jobs/${action}-all`, {
     id: `jobs.${action}All`,
     summary,
-    role: "operate",
     body: schemas.matchingBody,
     answer: schemas.matchingAnswer,
     run: async ({ hf, operator, body }) => {
@@ -124,7 +115,7 @@ function shownAttempt({ error, log, ...rest }: AttemptView, job: Job, options: S
 }
 
 function missing(id: string): never {
-  throw new HoldfastError("NO_SUCH_JOB", `There is no job ${id}.`, "It may have been removed; check the id and the database.");
+  throw noSuchJob(id);
 }
 
 /** The newest version of a definition; without one, a job with defaults, whose input the worker validates. */

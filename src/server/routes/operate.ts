@@ -58,7 +58,6 @@ export const OPERATE_ROUTES = [
     id: "overview",
     summary:
       "Counts, queues, workers, open builds, locks, sinks and alarms, as `holdfast status` shows them; and what the caller may do.",
-    role: "read",
     answer: z.looseObject({
       at: instant,
       access: z.object({ role: z.enum(ROLES), user: z.optional(z.string()) }),
@@ -74,14 +73,12 @@ export const OPERATE_ROUTES = [
   route("get", "/workers", {
     id: "workers.list",
     summary: "Processes that have the database open. Dead ones are listed until they are recovered.",
-    role: "read",
     answer: z.object({ items: z.array(process) }),
     run: async ({ operator }) => ({ items: (await operator.overview()).processes }),
   }),
   route("get", "/recovery", {
     id: "recovery.get",
     summary: "What was recovered so far, what is stale now, and the reports of crashes, the newest first.",
-    role: "read",
     query: { limit: z._default(queryNumber(1, 200), 20) },
     answer: z.object({ stats: z.looseObject({}), reports: z.array(z.looseObject({})) }),
     run: async ({ hf, query }) => {
@@ -92,14 +89,12 @@ export const OPERATE_ROUTES = [
   route("post", "/recovery/acknowledge", {
     id: "recovery.acknowledge",
     summary: "Acknowledges the open reports with errors.",
-    role: "operate",
     answer: z.object({ acknowledged: z.int() }),
     run: async ({ hf }) => ({ acknowledged: (await hf.recovery.acknowledge()).length }),
   }),
   route("get", "/audit", {
     id: "audit.list",
     summary: "Audit entries before a number, the newest first.",
-    role: "read",
     query: {
       limit: z._default(queryNumber(1, MAX_AUDIT_ENTRIES), 100),
       before: z.optional(queryNumber(1, LAST)),
@@ -134,7 +129,6 @@ export const OPERATE_ROUTES = [
     summary:
       "Findings of `holdfast doctor`, each with its remedy, but for what it reads the whole database for: pages, artifacts and " +
       "the audit. Damage that a process has found is among them.",
-    role: "read",
     answer: z.object({ found: z.array(z.looseObject({ grade: z.string() })) }),
     run: async ({ hf, operator }) => {
       const { found } = await examine({ location: operator.location, hf, backups: {}, now: operator.now(), isBrief: true });
@@ -144,7 +138,6 @@ export const OPERATE_ROUTES = [
   route("get", "/backups", {
     id: "backups.list",
     summary: "The backups beside the database, the newest first. SQLite only.",
-    role: "read",
     answer: z.object({ items: z.array(backup) }),
     run: async ({ operator }) => ({
       items: operator.backups().map(({ file, takenAt, size, reason, commits, jobs, findings }) => {
@@ -155,7 +148,6 @@ export const OPERATE_ROUTES = [
   route("post", "/backups", {
     id: "backups.make",
     summary: "Copies the database into its backup folder, and checks the copy. SQLite only.",
-    role: "operate",
     answer: z.object({ path: z.string() }),
     run: async ({ operator }) => {
       const path = operator.backupPath(undefined);
@@ -166,7 +158,6 @@ export const OPERATE_ROUTES = [
   route("get", "/events", {
     id: "events.list",
     summary: "Stored events after a number, in order.",
-    role: "read",
     query: {
       after: z._default(queryNumber(0, LAST), 0),
       limit: z._default(queryNumber(1, 1_000), 100),
@@ -185,7 +176,6 @@ export const OPERATE_ROUTES = [
   route("get", "/events/stream", {
     id: "events.stream",
     summary: "Events as server-sent events, from now on or after the header `Last-Event-ID`.",
-    role: "read",
     query: { types: z.optional(queryList), after: z.optional(queryNumber(0, LAST)) },
     answer: schemas.anyJson,
     run: async ({ operator, query, request }) => {
@@ -198,7 +188,6 @@ export const OPERATE_ROUTES = [
   route("get", "/changes", {
     id: "changes.stream",
     summary: "A server-sent event after commits of any process, at most twice a second.",
-    role: "read",
     answer: schemas.anyJson,
     run: async ({ operator, request }) => (request.method === "HEAD" ? streamHead() : changeStream(operator, request.signal)),
   }),

@@ -56,7 +56,6 @@ export const QUEUE_ROUTES = [
   route("get", "/queues", {
     id: "queues.list",
     summary: "All queues with their counts, by name.",
-    role: "read",
     answer: z.object({ items: z.array(queue) }),
     run: async ({ hf }) => ({ items: await hf.queues.list({ incomplete: true }) }),
   }),
@@ -64,7 +63,6 @@ export const QUEUE_ROUTES = [
     id: "stats.get",
     summary:
       "What ended in each queue and minute, or in each `step` of minutes, with histograms of waits and run times. Workers add their counts once a minute.",
-    role: "read",
     query: {
       minutes: z._default(queryNumber(1, MAX_MINUTES), 60),
       queue: z.optional(text),
@@ -79,7 +77,6 @@ export const QUEUE_ROUTES = [
   route("post", "/queues/:name/pause", {
     id: "queues.pause",
     summary: "Nothing more is claimed from the queue until it is resumed. With `ahead` also one that has had no job yet.",
-    role: "operate",
     path: schemas.nameInPath,
     body: { ahead: z._default(z.boolean(), false) },
     answer: schemas.done,
@@ -98,7 +95,6 @@ export const QUEUE_ROUTES = [
   route("post", "/queues/:name/resume", {
     id: "queues.resume",
     summary: "Jobs of the queue are claimed again.",
-    role: "operate",
     path: schemas.nameInPath,
     answer: schemas.done,
     run: async ({ hf, path }) => {
@@ -110,7 +106,6 @@ export const QUEUE_ROUTES = [
     id: "limits.list",
     summary:
       "Limits that are in use, by key: how many run, how many may, how many wait. Those that most jobs wait for come first.",
-    role: "read",
     query: { limit: z._default(queryNumber(1, 1_000), 100) },
     answer: z.object({ items: z.array(limit) }),
     run: async ({ operator, query }) => ({ items: await operator.limits(query.limit) }),
@@ -118,36 +113,14 @@ export const QUEUE_ROUTES = [
   route("get", "/schedules", {
     id: "schedules.list",
     summary: "All schedules, by key, with their next five runs.",
-    role: "read",
     answer: z.object({ items: z.array(schedule) }),
     run: async ({ operator }) => ({ items: await operator.schedules() }),
   }),
-  route("post", "/schedules/:key/pause", {
-    id: "schedules.pause",
-    summary: "No more ticks until the schedule is resumed.",
-    role: "operate",
-    path: keyInPath,
-    answer: schemas.done,
-    run: async ({ hf, path }) => {
-      await hf.schedules.pause(path.key);
-      return { ok: true };
-    },
-  }),
-  route("post", "/schedules/:key/resume", {
-    id: "schedules.resume",
-    summary: "Continues with the next tick.",
-    role: "operate",
-    path: keyInPath,
-    answer: schemas.done,
-    run: async ({ hf, path }) => {
-      await hf.schedules.resume(path.key);
-      return { ok: true };
-    },
-  }),
+  scheduleAction("pause", "No more ticks until the schedule is resumed."),
+  scheduleAction("resume", "Continues with the next tick."),
   route("post", "/schedules/:key/trigger", {
     id: "schedules.trigger",
     summary: "Enqueues the schedule's job now.",
-    role: "operate",
     path: keyInPath,
     answer: z.object({ id: z.string(), duplicate: z.boolean() }),
     run: async ({ hf, path }) => {
@@ -158,9 +131,21 @@ export const QUEUE_ROUTES = [
   route("delete", "/schedules/:key", {
     id: "schedules.remove",
     summary: "Removes the schedule. Its jobs stay.",
-    role: "operate",
     path: keyInPath,
     answer: schemas.changed,
     run: async ({ hf, path }) => ({ changed: await hf.schedules.remove(path.key) }),
   }),
 ];
+
+function scheduleAction(action: "pause" | "resume", summary: string) {
+  return route("post", `/schedules/:key/${action}`, {
+    id: `schedules.${action}`,
+    summary,
+    path: keyInPath,
+    answer: schemas.done,
+    run: async ({ hf, path }) => {
+      await hf.schedules[action](path.key);
+      return { ok: true };
+    },
+  });
+}
