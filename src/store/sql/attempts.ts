@@ -47,10 +47,11 @@ export class Attempts {
     const kept = new Map(ended.filter(({ keep }) => keep > 0).map((one) => [one.job, one]));
     if (kept.size === 0) return;
     const held = yield* tx.all<Held>(this.#sql.held, { jobs: [...kept.keys()] });
-    const rows = held.map(({ startedAt, ...row }): AttemptRow => {
-      const { outcome, error } = kept.get(row.job) as EndedAttempt;
-      const times = { started_at: startedAt ?? at, ended_at: at };
-      return Object.assign(row, times, { outcome, error: error && JSON.stringify(error) });
+    const rows = held.map(({ job, n, fence, attempt, startedAt, worker, host, pid }): AttemptRow => {
+      const { outcome, error } = kept.get(job) as EndedAttempt;
+      const failure = error && JSON.stringify(error);
+      const started_at = startedAt ?? at;
+      return { job, n, fence, attempt, outcome, started_at, ended_at: at, worker, host, pid, error: failure };
     });
     yield* tx.each(
       this.#sql.add,

@@ -279,8 +279,8 @@ export class Recoveries implements RecoveryStore {
 
   async stale({ dead, skewed, limit }: { dead: readonly ProcessId[]; skewed: boolean; limit: number }): Promise<StaleLease[]> {
     const sql = skewed || dead.length > 0 ? this.#sql.stale : this.#sql.expired;
-    const leases = await this.#access.read((db) => db.all<StaleLease>(sql, { dead, skewed, limit }));
-    return leases.map((lease) => Object.assign({}, lease));
+    const rows = await this.#access.read((db) => db.all<StaleLease>(sql, { dead, skewed, limit }));
+    return rows.map(({ job, fence, holder, expiresAt, lease, left }) => ({ job, fence, holder, expiresAt, lease, left }));
   }
 
   reclaim(judgements: readonly Judgement[], cause: string, by = RECOVERY_ACTOR): Promise<Reclaimed & { shortened: number }> {
@@ -289,11 +289,10 @@ export class Recoveries implements RecoveryStore {
 
   *#reclaim(tx: Tx, judgements: readonly Judgement[], cause: string, by: string): Script<Reclaimed & { shortened: number }> {
     const { leases, recoveryLog, audit, processes } = this.#parts;
-    const isOwn = ({ holder }: { holder: ProcessId | null }) => holder !== null && holder === processes.self;
     const cut = judgements.filter(({ verdict }) => verdict === "cut");
     const shortened = cut.length === 0 ? 0 : yield* wait(leases.cut(tx, cut));
-    const over = judgements.flatMap(({ verdict, ...lease }) =>
-      verdict === "cut" ? [] : [{ ...lease, kind: verdict, isOwn: isOwn(lease) }],
+    const over = judgements.flatMap(({ verdict, job, fence, expiresAt, holder }) =>
+      verdict === "cut" ? [] : [{ job, fence, expiresAt, kind: verdict, isOwn: holder !== null && holder === processes.self }],
     );
     const { reclaimed } = yield* this.#endLeases(tx, over);
     if (reclaimed.entries > 0) {
