@@ -61,7 +61,7 @@ describe("the dashboard in a browser", { skip }, () => {
     return { one, page, ids };
   }
 
-  test("every page opens, and axe finds nothing in light and dark, wide and narrow", async (t) => {
+  test("every page opens, every number has a unit, and axe finds nothing in light and dark, wide and narrow", async (t) => {
     const { page, one, ids } = await opened(t);
     const pages: [path: string, name: string | RegExp][] = [
       ["#/", "Overview"],
@@ -85,6 +85,7 @@ describe("the dashboard in a browser", { skip }, () => {
       await page.goto(`${one.address}${path}`);
       await heading(page, name);
       await page.locator(".loading").first().waitFor({ state: "detached" });
+      for (const number of await page.evaluate<string[]>(BARE_NUMBERS)) found.push(`${path} shows ${number} without a unit`);
       for (const [scheme, width] of [
         ["light", 1_280],
         ["dark", 360],
@@ -365,6 +366,13 @@ test("the dashboard's files have at most 90 kB together, compressed", () => {
   const bytes = files.reduce((sum, [, file]) => sum + gzipSync(file).length, 0);
   assert.ok(bytes <= MAX_BYTES, `${bytes} bytes`);
 });
+
+/** Numbers with no word or sign beside them in their cell or line. A term (`dt`) names the unit of its value. */
+const BARE_NUMBERS = `[...document.body.querySelectorAll("*")]
+  .filter((one) => one.children.length === 0 && /^\\d+([.,]\\d+)*$/.test(one.textContent.trim()))
+  .filter((one) => one.closest("pre, code, textarea, select, svg, dd") === null)
+  .filter((one) => !/[\\p{L}%$×#]/u.test((one.closest("td") ?? one.parentElement).textContent))
+  .map((one) => one.outerHTML)`;
 
 interface Found {
   violations: { id: string; nodes: { html: string }[] }[];
