@@ -1,54 +1,28 @@
 import { crc32 } from "node:zlib";
+import type { JobError } from "../../core/jobs/job.ts";
+import { damagedRow } from "../../core/text/errors.ts";
 
 /** Columns that never change. A row carries their checksum, because SQLite's pages have none. `jobChecksum` covers jobs. */
-export const CHECKED = {
-  holdfast_ids: ["id", "job", "name", "chosen"],
-  holdfast_notes: ["job", "checkpoint"],
-  holdfast_attempts: ["job", "n", "fence", "attempt", "outcome", "started_at", "ended_at", "worker", "host", "pid", "error"],
-  holdfast_schedules: ["key", "cron", "timezone", "missed", "within", "overlap", "template", "name"],
-  holdfast_events: ["type", "at", "transition", "job", "build", "data"],
-  holdfast_builds: ["key", "id", "pipeline", "queue", "hash", "description", "options", "max_failures", "created_at"],
-  holdfast_targets: [
-    "pipeline",
-    "segment",
-    "path",
-    "id",
-    "parent",
-    "hash",
-    "fingerprint",
-    "value_hash",
-    "value_text",
-    "value_file",
-    "value_size",
-  ],
-  holdfast_results: [
-    "pipeline",
-    "stage",
-    "path",
-    "target",
-    "state",
-    "hash",
-    "parts",
-    "output_hash",
-    "output_text",
-    "output_file",
-    "output_size",
-    "micros",
-    "tokens",
-    "error",
-    "at",
-  ],
-} as const;
-
-export type CheckedTable = keyof typeof CHECKED;
-export type CheckedRow<T extends CheckedTable> = Record<(typeof CHECKED)[T][number], string | number | null> & {
-  checksum: number | null;
-};
+export const CHECKED = new Map(
+  Object.entries({
+    holdfast_ids: "id job name chosen",
+    holdfast_notes: "job checkpoint",
+    holdfast_attempts: "job n fence attempt outcome started_at ended_at worker host pid error",
+    holdfast_schedules: "key cron timezone missed within overlap template name",
+    holdfast_events: "type at transition job build data",
+    holdfast_builds: "key id pipeline queue hash description options max_failures created_at",
+    holdfast_targets: "pipeline segment path id parent hash fingerprint value_hash value_text value_file value_size",
+    holdfast_results: `pipeline stage path target state hash parts
+      output_hash output_text output_file output_size micros tokens error at`,
+  }).map(([table, columns]) => [table, columns.split(/\s+/)]),
+);
 
 /** Null: the row has nothing to check, which is so for a job's notes without a checkpoint. */
-export function rowChecksum<T extends CheckedTable>(table: T, row: Omit<CheckedRow<T>, "checksum">): number | null {
-  if ((row as { checkpoint?: unknown }).checkpoint === null) return null;
-  return crc32(CHECKED[table].map((name) => textOf(row[name as keyof typeof row])).join("\0"));
+export function rowChecksum(table: string, row: object): number | null {
+  const values = row as Readonly<Record<string, unknown>>;
+  if (values["checkpoint"] === null) return null;
+  const columns = CHECKED.get(table) as readonly string[];
+  return crc32(columns.map((name) => textOf(values[name])).join("\0"));
 }
 
 /** One flipped bit makes a blob of a text, with the same bytes. */
@@ -86,4 +60,9 @@ export function jobChecksum(job: CheckedJob): number {
   if (job.limits !== null) sum = crc32(`limits ${job.limits}`, sum);
   if (job.meta !== null) sum = crc32(`meta ${job.meta}`, sum);
   return sum;
+}
+
+export function damagedError(id: string): JobError {
+  const { code, message } = damagedRow(`Job ${id}`);
+  return { name: "DamagedError", code, message };
 }

@@ -2,8 +2,7 @@ import { ELSEWHERE, type JobRow, publicId } from "../job-row.ts";
 import { endedWithWork } from "../sql/builds/build-rows.ts";
 import type { AskedJobs, QueryDialect } from "../sql/queries.ts";
 import type { JobState } from "../../core/jobs/job.ts";
-import { jobChecksum } from "./checksum.ts";
-import { damagedError } from "./jobs/damaged-jobs.ts";
+import { damagedError, jobChecksum } from "./checksum.ts";
 import { DIALECT } from "./scripts.ts";
 
 type CheckedRow = JobRow & {

@@ -14,7 +14,7 @@ import {
   type Tx as ScriptTx,
   wait,
 } from "../sql/script.ts";
-import { type CheckedRow, type CheckedTable, rowChecksum } from "./checksum.ts";
+import { rowChecksum } from "./checksum.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
 import { GUARDS } from "./schema/audit.ts";
@@ -175,7 +175,7 @@ export const DIALECT: Dialect = {
   running: "(select key, fence, holder, lease, expires_at, expires_at as bound from holdfast_jobs where state = 'running')",
   heldBy: (processes) => `(select count(*) from holdfast_jobs
     where state = 'running' and holder in (select value from json_each(${processes})))`,
-  checksum: (table, row) => rowChecksum(table as CheckedTable, row as CheckedRow<CheckedTable>),
+  checksum: rowChecksum,
 };
 
 /** Compares each trigger with the text that created it. */

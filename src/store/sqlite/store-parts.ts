@@ -14,7 +14,6 @@ import type { StoreHooks } from "../store.ts";
 import { Work } from "../sql/work/work.ts";
 import type { DriverName } from "./driver.ts";
 import { Claim, ClaimedLanes } from "./jobs/claim.ts";
-import { DamagedJobs } from "./jobs/damaged-jobs.ts";
 import { EnqueueParts } from "./jobs/enqueue.ts";
 import { eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
@@ -90,7 +89,7 @@ export class StoreParts {
     this.schedules = new Schedules(DIALECT, { enqueue, audit }, scripts);
     this.lanes = new ClaimedLanes(db);
     const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
-    this.claim = new Claim(db, { ...shared, damaged: new DamagedJobs(db, shared) });
+    this.claim = new Claim(db, shared);
     const database = operateDatabase(db, this.enqueueParts);
     const cancel = new Cancel(DIALECT, { attempts, database });
     this.settle = new Settle(db, { ...shared, cancel });

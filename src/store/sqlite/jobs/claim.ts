@@ -15,13 +15,14 @@ import {
   type StartVerdict,
   QueueRotation,
 } from "../../../core/jobs/claiming.ts";
+import { EVENT_OF } from "../../../core/jobs/event.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../../job-row.ts";
+import { runSync } from "../../sql/script.ts";
 import type { ClaimRequest, ClaimSource, Claimed, ClaimOutlook } from "../../store.ts";
-import { jobChecksum } from "../checksum.ts";
+import { damagedError, jobChecksum } from "../checksum.ts";
 import type { JobParts } from "./enqueue.ts";
 import type { ClaimLocks } from "./limits.ts";
-import type { DamagedJobs } from "./damaged-jobs.ts";
 import type { Connection, Statement } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";
@@ -34,7 +35,6 @@ interface Head extends Candidate {
 interface ClaimParts extends JobParts {
   locks: ClaimLocks;
   lanes: ClaimedLanes;
-  damaged: DamagedJobs;
   random: () => number;
 }
 
@@ -56,6 +56,10 @@ export class Claim {
         `update holdfast_jobs set
            state = 'running', attempt = attempt + 1, fence = ?, holder = ?, worker = ?, started_at = ?, lease = ?, expires_at = ?
          where key in (select value from json_each(?)) and state = 'pending'`,
+      ),
+      quarantine: db.prepare(
+        `update holdfast_jobs set state = 'quarantined', fence = ?, error = ?, finished_at = ?
+         where key = ? and state = 'pending' and gate is null`,
       ),
       promote: db.prepare(
         `update holdfast_jobs set gate = null where key in (
@@ -187,10 +191,38 @@ export class Claim {
     const [, , policy, , created_at, id, , scheduled_for, , slot, meta, stored] = row;
     const { input } = head;
     if (stored !== jobChecksum({ key, lane, priority, policy, created_at, id, slot, input, scheduled_for, limits, meta })) {
-      this.#parts.damaged.quarantine(tx, { key, id: publicId(id, created_at, key), lane, priority, limits });
+      this.#quarantine(tx, publicId(id, created_at, key), { key, lane, priority, limits });
       return "held";
     }
     return limits === null ? "started" : this.#parts.limits.in(tx).tryStart({ key, lane, priority, limits });
+  }
+
+  /** Instead of claiming a job with a wrong checksum. Only the lane in which the row was found is relied on. */
+  #quarantine(
+    tx: Tx,
+    id: string,
+    { limits, ...job }: { key: JobKey; lane: number; priority: number; limits: string | null },
+  ): void {
+    const { key, lane } = job;
+    const { effects, batches, jobEvents } = this.#parts;
+    const error = damagedError(id);
+    if (this.#sql.quarantine.run(tx.commit, JSON.stringify(error), tx.now, key) === 0) throw corrupt(OTHER_INDEX);
+    tx.wrote();
+    try {
+      if (limits !== null) this.#parts.limits.in(tx).withdraw({ ...job, limits }, null);
+    } catch {
+      // The limits themselves are damaged: the slot stays taken until the limit is declared anew.
+    }
+    effects.add(key, lane, "quarantined");
+    const batch = runSync(batches.ending(tx, [{ job: key, lane }]));
+    if (batch !== null) {
+      const next = { state: "quarantined", delay: 0, attempt: 0, errors: 0, crashes: 0, error, dropCheckpoint: false } as const;
+      batch.ended(tx.now, key, { outcome: { kind: "unreadable", error }, next, by: "reclaimer", work: undefined });
+      runSync(batches.close(tx, batch));
+    }
+    jobEvents.addIfEnabled(tx, EVENT_OF.quarantined, lane, key);
+    effects.write(tx);
+    tx.damaged(error.message);
   }
 
   #mark(tx: Tx, request: ClaimRequest, lanes: ClaimableLane[], chosen: Head[]): void {
@@ -202,7 +234,7 @@ export class Claim {
       const { lease } = claimable;
       const taken = this.#sql.take.run(tx.commit, request.holder, worker, tx.now, lease, tx.now + lease, JSON.stringify(keys));
       // The index has jobs that the table lacks, or has in another state.
-      if (taken !== keys.length) throw corrupt("the index of jobs that are ready is not that of the jobs");
+      if (taken !== keys.length) throw corrupt(OTHER_INDEX);
     }
     tx.wrote();
     if (!this.#parts.settings.view.hasEvents) return;
@@ -210,6 +242,8 @@ export class Claim {
     for (const { key, claimable } of chosen) if (enabled.has(claimable)) this.#parts.jobEvents.add(tx, "job.started", key);
   }
 }
+
+const OTHER_INDEX = "the index of jobs that are ready is not that of the jobs";
 
 interface Taken {
   claim: Claimed;

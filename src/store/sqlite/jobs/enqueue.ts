@@ -30,7 +30,7 @@ import { Catalog, Settings } from "./catalog.ts";
 import { Events, JobEvents } from "./events.ts";
 import { Limits } from "./limits.ts";
 import { dependentsDatabase, retentionDatabase } from "./operate.ts";
-import { SettleEffects, Tally } from "./settle-effects.ts";
+import { SettleEffects } from "./settle-effects.ts";
 
 const ROWS = 25;
 
@@ -322,7 +322,6 @@ export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;
 export class EnqueueParts {
   readonly catalog: Catalog;
   readonly settings: Settings;
-  readonly tally: Tally;
   readonly events: Events;
   readonly dependents: Dependents;
   readonly jobEvents: JobEvents;
@@ -338,7 +337,6 @@ export class EnqueueParts {
     this.#db = db;
     this.catalog = new Catalog(db);
     this.settings = new Settings(db, options);
-    this.tally = new Tally(db);
     this.events = new Events(db);
     this.jobEvents = new JobEvents(db, this);
     this.limits = new Limits(db, this);

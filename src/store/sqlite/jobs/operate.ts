@@ -33,7 +33,7 @@ export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents 
 
 /** SQLite has one writer at a time and needs no locks. */
 export function operateDatabase(db: Connection, parts: JobParts): OperateDatabase {
-  const { settings, limits, effects, tally } = parts;
+  const { settings, limits, effects } = parts;
   return {
     ...dependentsDatabase(db, parts),
     cancel: `
@@ -66,7 +66,7 @@ export function operateDatabase(db: Connection, parts: JobParts): OperateDatabas
     ],
     lockQueue: () => {},
     subtract(tx: Tx, gone) {
-      for (const { lane, state } of gone) tally.add(lane, state, -1);
+      for (const { lane, state } of gone) effects.count(lane, state, -1);
       effects.write(tx);
     },
     lockRetention: () => true,

@@ -3,21 +3,30 @@ import type { JobKey } from "../../../core/text/ids.ts";
 import { COUNTED } from "../../job-row.ts";
 import type { FinishedJob } from "../../sql/retention.ts";
 import { runSync } from "../../sql/script.ts";
-import type { Connection, Statement } from "../driver.ts";
+import type { Connection } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import type { JobParts } from "./enqueue.ts";
 
 /** What follows from the end of a job: counts, retention, and the jobs that come after it. */
 export class SettleEffects {
   readonly #parts: JobParts;
-  readonly #anyWaits: Statement;
+  readonly #sql;
   /** Whether another job may wait for an ended one, or ended jobs are not kept for ever. */
   #followed = true;
   #ended: FinishedJob[] = [];
+  /** Sums of one operation, written once at its end: a settled batch is one row of the tally. */
+  readonly #sums = new Map<number, Map<FinishedState, number>>();
 
   constructor(db: Connection, parts: JobParts) {
     this.#parts = parts;
-    this.#anyWaits = db.prepare("select 1 from holdfast_waits limit 1");
+    this.#sql = {
+      anyWaits: db.prepare("select 1 from holdfast_waits limit 1"),
+      count: db.prepare(
+        `insert into holdfast_tally as old (lane, state, n, ended, fresh, since) values (?, ?, ?, ?, ?, ?)
+         on conflict (lane, state) do update set ${COUNTED}`,
+      ),
+      subtract: db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?"),
+    };
   }
 
   /** Called before a batch ends: if nothing follows from an end, none is recorded. */
@@ -26,13 +35,25 @@ export class SettleEffects {
   }
 
   add(job: JobKey, lane: number, state: FinishedState): void {
-    this.#parts.tally.add(lane, state, 1);
+    this.count(lane, state, 1);
     if (this.#followed) this.#ended.push({ job, lane, state });
+  }
+
+  count(lane: number, state: FinishedState, n: number): void {
+    let states = this.#sums.get(lane);
+    if (states === undefined) this.#sums.set(lane, (states = new Map()));
+    states.set(state, (states.get(state) ?? 0) + n);
   }
 
   write(tx: Tx): void {
     if (this.#ended.length > 0) this.#follow(tx);
-    this.#parts.tally.write(tx.now);
+    for (const [lane, states] of this.#sums) {
+      for (const [state, n] of states) {
+        if (n > 0) this.#sql.count.run(lane, state, n, n, n, tx.now);
+        else if (n < 0) this.#sql.subtract.run(n, lane, state);
+      }
+    }
+    this.#sums.clear();
     this.#parts.limits.write(tx);
     this.#followed = true;
   }
@@ -40,13 +61,13 @@ export class SettleEffects {
   forget(): void {
     this.#ended = [];
     this.#followed = true;
-    this.#parts.tally.forget();
+    this.#sums.clear();
   }
 
   #follow(tx: Tx): void {
     const { settings, retention, dependents } = this.#parts;
     const forgetting = settings.at(tx.settings).hasRetention;
-    const waited = this.#anyWaits.row() !== undefined;
+    const waited = this.#sql.anyWaits.row() !== undefined;
     while (this.#ended.length > 0) {
       const ended = this.#ended;
       this.#ended = [];
@@ -54,42 +75,5 @@ export class SettleEffects {
       const cancelled = waited ? runSync(dependents.follow(tx, tx.now, ended)) : [];
       for (const { job, lane, state } of cancelled) this.add(job, lane, state);
     }
-  }
-}
-
-export class Tally {
-  readonly #sql;
-  /** Sums of one operation, written once at its end: a settled batch is one row here. */
-  #sums = new Map<number, Map<FinishedState, number>>();
-
-  constructor(db: Connection) {
-    this.#sql = {
-      add: db.prepare(
-        `insert into holdfast_tally as old (lane, state, n, ended, fresh, since) values (?, ?, ?, ?, ?, ?)
-         on conflict (lane, state) do update set ${COUNTED}`,
-      ),
-      subtract: db.prepare("update holdfast_tally set n = n + ? where lane = ? and state = ?"),
-    };
-  }
-
-  add(lane: number, state: FinishedState, n: number): void {
-    let states = this.#sums.get(lane);
-    if (states === undefined) this.#sums.set(lane, (states = new Map()));
-    states.set(state, (states.get(state) ?? 0) + n);
-  }
-
-  write(now: number): void {
-    if (this.#sums.size === 0) return;
-    for (const [lane, states] of this.#sums) {
-      for (const [state, n] of states) {
-        if (n > 0) this.#sql.add.run(lane, state, n, n, n, now);
-        else if (n < 0) this.#sql.subtract.run(n, lane, state);
-      }
-    }
-    this.#sums.clear();
-  }
-
-  forget(): void {
-    this.#sums.clear();
   }
 }

@@ -5,7 +5,7 @@ import type { JobKey } from "../../../../core/text/ids.ts";
 import { firstOf } from "../../../../core/text/text.ts";
 import type { Checked, Thoroughness } from "../../../maintenance.ts";
 import { ELSEWHERE, publicId } from "../../../job-row.ts";
-import { CHECKED, type CheckedJob, type CheckedTable, jobChecksum, rowChecksum } from "../../checksum.ts";
+import { CHECKED, type CheckedJob, jobChecksum, rowChecksum } from "../../checksum.ts";
 import { column, connect, type Connection, copyPages, type DriverName, scalar, type Value } from "../../driver.ts";
 import { createFile, explain, faultOf, fileSize, isBusy, isDamage, modeLike } from "../../faults.ts";
 import { migrate } from "../../migrate.ts";
@@ -306,10 +306,10 @@ export const CHECKED_TABLES: readonly CheckedRows[] = [
   { ...checked("holdfast_targets", "target", ["pipeline", "segment", "path"]), value: "value" },
 ];
 
-function checked(table: CheckedTable, kind: string, key: readonly string[]): CheckedRows {
-  const columns = new Set([...key, ...CHECKED[table], "checksum"]);
+function checked(table: string, kind: string, key: readonly string[]): CheckedRows {
+  const columns = new Set([...key, ...(CHECKED.get(table) ?? []), "checksum"]);
   const select = `${[...columns].join(", ")} from ${table}`;
-  return { table, kind, key, select, checksumOf: (row) => rowChecksum(table, row as never) };
+  return { table, kind, key, select, checksumOf: (row) => rowChecksum(table, row) };
 }
 
 function eachPage(db: Connection, { table, key, select }: CheckedRows, call: (rows: Row[]) => void): void {
