@@ -24,7 +24,7 @@ import {
 } from "../store.ts";
 import type { Operation } from "../points.ts";
 import { Alive, aliveFolder } from "../alive.ts";
-import { StoreParts } from "./store-parts.ts";
+import { type StoreParts, storeParts } from "./store-parts.ts";
 import type { AuditHead } from "../audit.ts";
 import { runSync } from "../sql/script.ts";
 import { readsAt, type StoreAccess } from "./scripts.ts";
@@ -169,7 +169,7 @@ export class SqliteStore implements Store {
       access,
     );
     const beWitness = (token: string) => this.#beWitness(token);
-    const parts = (this.#parts = new StoreParts(opened, { ...options, path, damage, beWitness, access, hooks: this.hooks }));
+    const parts = (this.#parts = storeParts(opened, { ...options, path, damage, beWitness, access, hooks: this.hooks }));
     this.audit = parts.auditLog;
     this.queries = parts.queries;
     this.queues = parts.queues;

@@ -25,7 +25,7 @@ import type { OpenedSqlite } from "./open.ts";
 import { Processes } from "./processes.ts";
 import { Queries } from "../sql/queries.ts";
 import { QUERY_DIALECT } from "./queries.ts";
-import { AUDIT_GUARDS, DIALECT, scriptAccess, type Statements, statementsOn, type StoreAccess } from "./scripts.ts";
+import { AUDIT_GUARDS, DIALECT, scriptAccess, statementsOn, type StoreAccess } from "./scripts.ts";
 import { UserTransactions, OwnTransaction } from "./user-transaction.ts";
 import { workHooks } from "./work.ts";
 
@@ -40,75 +40,58 @@ interface Parts {
   hooks: StoreHooks;
 }
 
-export class StoreParts {
-  readonly statements: Statements;
-  readonly enqueueParts: EnqueueParts;
-  readonly own: OwnTransaction;
-  readonly userTransactions: UserTransactions;
-  readonly claim: Claim;
-  readonly lanes: ClaimedLanes;
-  readonly settle: Settle;
-  readonly leases: Leases;
-  readonly notes: Notes;
-  readonly queries: Queries;
-  readonly operate: Operate;
-  readonly locks: Locks;
-  readonly processes: Processes;
-  readonly schedules: Schedules;
-  readonly queues: Queues;
-  readonly events: EventLog;
-  readonly audit: Audit;
-  readonly auditLog: AuditLog;
-  readonly builds: Builds;
-  readonly work: Work;
-  readonly recoveries: Recoveries;
+export type StoreParts = ReturnType<typeof storeParts>;
 
-  constructor(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts) {
-    const { db, databaseId, durability } = opened;
-    const { path, driver, random, damage, access } = parts;
-    this.enqueueParts = new EnqueueParts(db, { canDeclare: true, artifacts: new ArtifactCheck(parts.hooks) });
-    const { settings, events, enqueue } = this.enqueueParts;
-    this.own = new OwnTransaction(db, this.enqueueParts, path);
-    this.userTransactions = new UserTransactions({ path, driver, durability, now: access.now });
-    const statements = (this.statements = statementsOn(db));
-    const scripts = scriptAccess(statements, access);
-    const audit = (this.audit = new Audit(DIALECT, { actor: parts.actor ?? null, events }));
-    this.queues = new Queues(DIALECT, { settings, audit }, scripts);
-    const recoveryLog = new RecoveryLog(DIALECT, events);
-    const attempts = new Attempts(DIALECT);
-    this.notes = new Notes(DIALECT, { items: this.enqueueParts.batches.items, attempts }, scripts);
-    const { alive, token } = opened;
-    this.processes = new Processes(
-      db,
-      { audit, driver, alive, token, beWitness: parts.beWitness, onRegistered: () => damage.recordCleared() },
-      access,
-    );
-    this.locks = new Locks(DIALECT, { audit, processes: this.processes, recoveryLog }, scripts);
-    const numbers = eventNumbers(scripts);
-    this.events = new EventLog(DIALECT, { numbers, databaseId, audit }, scripts);
-    this.schedules = new Schedules(DIALECT, { enqueue, audit }, scripts);
-    this.lanes = new ClaimedLanes(db);
-    const shared = { ...this.enqueueParts, attempts, locks: new ClaimLocks(db), lanes: this.lanes, random };
-    this.claim = new Claim(db, shared);
-    const database = operateDatabase(db, this.enqueueParts);
-    const cancel = new Cancel(DIALECT, { attempts, database });
-    this.settle = new Settle(db, { ...shared, cancel });
-    this.leases = new Leases(db, this.settle);
-    this.queries = new Queries(DIALECT, QUERY_DIALECT, { lanes: this.enqueueParts.catalog, attempts }, scripts);
-    this.operate = new Operate(DIALECT, { ...this.enqueueParts, cancel, audit, database }, scripts);
-    const { settle, leases, locks, processes } = this;
-    this.auditLog = new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts);
-    this.builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
-    const hooks = workHooks(db, { enqueueParts: this.enqueueParts, cancel, notes: this.notes, access });
-    this.work = new Work(DIALECT, { batches: this.enqueueParts.batches, hooks }, scripts);
-    const file: FileFacts = {
-      logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
-      logSize: () => walSize(path),
-      commitsMissing: () => damage.commitsMissing(),
-      reported: (ids) => damage.reported(ids),
-    };
-    const { builds } = this;
-    const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
-    this.recoveries = new Recoveries(DIALECT, recovered, scripts);
-  }
+export function storeParts(opened: OpenedSqlite & { alive: Alive | null }, parts: Parts) {
+  const { db, databaseId, durability, alive, token } = opened;
+  const { path, driver, random, damage, access, beWitness } = parts;
+  const enqueueParts = new EnqueueParts(db, { canDeclare: true, artifacts: new ArtifactCheck(parts.hooks) });
+  const { settings, events, enqueue, batches, catalog } = enqueueParts;
+  const statements = statementsOn(db);
+  const scripts = scriptAccess(statements, access);
+  const audit = new Audit(DIALECT, { actor: parts.actor ?? null, events });
+  const recoveryLog = new RecoveryLog(DIALECT, events);
+  const attempts = new Attempts(DIALECT);
+  const notes = new Notes(DIALECT, { items: batches.items, attempts }, scripts);
+  const onRegistered = () => damage.recordCleared();
+  const processes = new Processes(db, { audit, driver, alive, token, beWitness, onRegistered }, access);
+  const locks = new Locks(DIALECT, { audit, processes, recoveryLog }, scripts);
+  const lanes = new ClaimedLanes(db);
+  const shared = { ...enqueueParts, attempts, locks: new ClaimLocks(db), lanes, random };
+  const database = operateDatabase(db, enqueueParts);
+  const cancel = new Cancel(DIALECT, { attempts, database });
+  const settle = new Settle(db, { ...shared, cancel });
+  const leases = new Leases(db, settle);
+  const builds = new Builds(DIALECT, { settings, events, enqueue, audit, recoveryLog }, scripts);
+  const hooks = workHooks(db, { enqueueParts, cancel, notes, access });
+  const file: FileFacts = {
+    logAtOpening: () => damage.logAtOpening ?? { bytes: 0, frames: 0 },
+    logSize: () => walSize(path),
+    commitsMissing: () => damage.commitsMissing(),
+    reported: (ids) => damage.reported(ids),
+  };
+  const recovered = { settle, leases, events, recoveryLog, locks, processes, audit, builds, file };
+  return {
+    statements,
+    enqueueParts,
+    lanes,
+    settle,
+    leases,
+    notes,
+    locks,
+    processes,
+    audit,
+    builds,
+    own: new OwnTransaction(db, enqueueParts, path),
+    userTransactions: new UserTransactions({ path, driver, durability, now: access.now }),
+    claim: new Claim(db, shared),
+    operate: new Operate(DIALECT, { ...enqueueParts, cancel, audit, database }, scripts),
+    schedules: new Schedules(DIALECT, { enqueue, audit }, scripts),
+    queries: new Queries(DIALECT, QUERY_DIALECT, { lanes: catalog, attempts }, scripts),
+    queues: new Queues(DIALECT, { settings, audit }, scripts),
+    events: new EventLog(DIALECT, { numbers: eventNumbers(scripts), databaseId, audit }, scripts),
+    auditLog: new AuditLog({ audit, guards: AUDIT_GUARDS, keptHeads: () => damage.auditHeads() }, scripts),
+    work: new Work(DIALECT, { batches, hooks }, scripts),
+    recoveries: new Recoveries(DIALECT, recovered, scripts),
+  };
 }

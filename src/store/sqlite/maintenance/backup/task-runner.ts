@@ -6,7 +6,7 @@ import { checkCopy, checkFile } from "../damage/check.ts";
 import { cutPower } from "../power-cut.ts";
 import { identify, salvageInto } from "../salvage/rebuild.ts";
 import { copyTo, inspect } from "./copy.ts";
-import { restoreTo } from "./prepare.ts";
+import { restoreTo } from "./restore.ts";
 
 const TASKS = {
   copy: copyTo,

@@ -8,7 +8,7 @@ import { column, connect, type Connection, type DriverName, quoted, scalar, with
 import { createFile, explain, isBusy, isOfDamage, isOfDisk, openFile } from "../../faults.ts";
 import { migrate, schemaVersion } from "../../migrate.ts";
 import { syncFile, syncFolder } from "../backup/copy.ts";
-import { type Preparation, prepare, type Prepared } from "../backup/prepare.ts";
+import { type Preparation, prepare, type Prepared } from "../backup/restore.ts";
 import { leaveOn, stateOf } from "../changes/journal.ts";
 import { tableShapes, withoutTriggers } from "../changes/replay.ts";
 import { type BadRow, badRows, checkFile } from "../damage/check.ts";
