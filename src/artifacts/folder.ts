@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { closeSync, fsyncSync, openSync } from "node:fs";
 import { chmod, mkdir, open } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { HoldfastError } from "../core/text/errors.ts";
+import { type DiskFault, explainDiskFault, HoldfastError } from "../core/text/errors.ts";
 import { folderModeOf } from "../core/text/text.ts";
 
 /** Creates and syncs a folder and its parents. `fileMode`: of the files in it; default: by the umask. */
@@ -142,44 +142,22 @@ export function isAbsent(error: unknown): boolean {
   return faultOf(error) === "ENOENT";
 }
 
-export function explain(error: unknown, path: string): unknown {
-  const explanation = error instanceof HoldfastError ? null : explanationOf(error, path);
-  if (explanation === null) return error;
-  const [code, message, hint] = explanation;
-  return new HoldfastError(code, message, hint, { cause: error });
-}
+const FAULTS: Readonly<Record<string, DiskFault>> = {
+  ENOSPC: "FULL",
+  EDQUOT: "FULL",
+  EROFS: "READONLY",
+  EACCES: "READONLY",
+  EPERM: "READONLY",
+  EIO: "IOERR",
+  ENOTDIR: "CANTOPEN",
+  EEXIST: "CANTOPEN",
+  ENOENT: "CANTOPEN",
+  EMFILE: "CANTOPEN",
+};
 
-function explanationOf(error: unknown, path: string): [code: string, message: string, hint: string] | null {
-  switch (faultOf(error)) {
-    case "ENOSPC":
-    case "EDQUOT":
-      return ["DISK_FULL", `The disk is full: cannot write to ${path}.`, "Free space on that disk and try again."];
-    case "EROFS":
-    case "EACCES":
-    case "EPERM":
-      return [
-        "READ_ONLY",
-        `${path} cannot be used: ${(error as Error).message}.`,
-        "Check the owner and the permissions of the folder, and that the disk is not mounted read-only.",
-      ];
-    case "EIO":
-      return [
-        "DISK_ERROR",
-        `The disk under ${path} reported an error: ${(error as Error).message}.`,
-        "Check the disk and the system's log; what was stored before is not affected by this call.",
-      ];
-    case "ENOTDIR":
-    case "EEXIST":
-    case "ENOENT":
-    case "EMFILE":
-      return [
-        "CANNOT_OPEN",
-        `${path} cannot be used: ${(error as Error).message}.`,
-        "Check that it is a folder which this user may read and write, and that no other program removes files from it.",
-      ];
-    default:
-      return null;
-  }
+export function explain(error: unknown, path: string): unknown {
+  const fault = error instanceof HoldfastError ? undefined : FAULTS[faultOf(error) ?? ""];
+  return fault === undefined ? error : explainDiskFault(fault, path, error);
 }
 
 export function explained(path: string): (error: unknown) => never {

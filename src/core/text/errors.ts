@@ -65,6 +65,43 @@ export function upstreamMissing(id: string, name: string): HoldfastError {
   );
 }
 
+export type DiskFault = "FULL" | "READONLY" | "IOERR" | "CANTOPEN";
+
+/** What an error of a disk, a file or a folder means for the caller. */
+export function explainDiskFault(fault: DiskFault, path: string, cause: unknown): HoldfastError {
+  const [code, message, hint] = explanation(fault, path, cause instanceof Error ? cause.message : "");
+  return new HoldfastError(code, message, hint, { cause });
+}
+
+function explanation(fault: DiskFault, path: string, reason: string): [code: string, message: string, hint: string] {
+  switch (fault) {
+    case "FULL":
+      return [
+        "DISK_FULL",
+        `The disk is full: cannot write to ${path}, so nothing was changed.`,
+        "Free space on that disk and try again.",
+      ];
+    case "READONLY":
+      return [
+        "READ_ONLY",
+        `${path} cannot be written.`,
+        "Check the owner and the permissions of it and of its folder, and that the disk is not mounted read-only.",
+      ];
+    case "CANTOPEN":
+      return [
+        "CANNOT_OPEN",
+        `${path} cannot be opened: ${reason}.`,
+        "Check that its folder exists, that this user may read and write there, and that no other program removes files.",
+      ];
+    case "IOERR":
+      return [
+        "DISK_ERROR",
+        `The disk under ${path} reported an error: ${reason}.`,
+        "Check the disk and the system's log; what was acknowledged before is not affected by this call.",
+      ];
+  }
+}
+
 export function damagedRow(what: string): HoldfastError {
   return new HoldfastError(
     "DAMAGED",

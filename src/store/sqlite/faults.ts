@@ -1,5 +1,5 @@
 import { chmodSync, closeSync, fchmodSync, mkdirSync, openSync, statSync } from "node:fs";
-import { HoldfastError } from "../../core/text/errors.ts";
+import { type DiskFault, explainDiskFault, HoldfastError } from "../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE, fileModeOf, folderModeOf } from "../../core/text/text.ts";
 
 const CODES = {
@@ -79,6 +79,8 @@ export function explain(error: unknown, path: string): unknown {
   }
   const fault = faultOf(error) ?? SYSTEM_FAULTS[(error as NodeJS.ErrnoException | null)?.code ?? ""] ?? null;
   if (fault === null) return error;
+  if (fault === "FULL" || fault === "READONLY" || fault === "CANTOPEN" || fault === "IOERR")
+    return explainDiskFault(fault, path, error);
   const [code, message, hint] = explanation(fault, path, (error as Error).message);
   return new HoldfastError(code, message, hint, { cause: error });
 }
@@ -91,7 +93,11 @@ export function explaining<T>(path: string, run: () => T): T {
   }
 }
 
-function explanation(fault: SqliteFault, path: string, reason: string): [code: string, message: string, hint: string] {
+function explanation(
+  fault: Exclude<SqliteFault, DiskFault>,
+  path: string,
+  reason: string,
+): [code: string, message: string, hint: string] {
   switch (fault) {
     case "BUSY":
     case "LOCKED":
@@ -99,24 +105,6 @@ function explanation(fault: SqliteFault, path: string, reason: string): [code: s
         "BUSY",
         `${path} was locked by another writer for too long, so nothing was changed.`,
         "Look for a program that keeps a write transaction open on this file, and try again when it has ended.",
-      ];
-    case "FULL":
-      return [
-        "DISK_FULL",
-        `The disk is full: cannot write to ${path}, so nothing was changed.`,
-        "Free space on that disk and try again.",
-      ];
-    case "READONLY":
-      return [
-        "READ_ONLY",
-        `${path} cannot be written.`,
-        "Check the owner and the permissions of the file and of its folder, and that the disk is not mounted read-only.",
-      ];
-    case "CANTOPEN":
-      return [
-        "CANNOT_OPEN",
-        `${path} cannot be opened: ${reason}.`,
-        "Check that its folder exists and that this user may read and write there.",
       ];
     case "NOTADB":
       return [
@@ -129,12 +117,6 @@ function explanation(fault: SqliteFault, path: string, reason: string): [code: s
         "DAMAGED",
         `${path} is damaged: ${reason}.`,
         "Run `holdfast doctor --recheck` to read it again. If it is still damaged, stop all workers, copy the file with its -wal and -shm, and run `holdfast restore`.",
-      ];
-    case "IOERR":
-      return [
-        "DISK_ERROR",
-        `The disk under ${path} reported an error: ${reason}.`,
-        "Check the disk and the system's log; what was acknowledged before is not affected by this call.",
       ];
     case "TOOBIG":
     case "CONSTRAINT":

@@ -13,7 +13,7 @@ import {
   statSync,
 } from "node:fs";
 import { basename, dirname, join, resolve } from "node:path";
-import { HoldfastError } from "../../core/text/errors.ts";
+import { explainDiskFault, HoldfastError } from "../../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../../core/text/text.ts";
 import { extentText } from "../../core/recovery/loss.ts";
 import type { Alive } from "../alive.ts";
@@ -122,11 +122,7 @@ function removeEmpty(path: string): void {
 /** SQLite opens a read-only file without an error, and fails at the first write. */
 function refuseReadOnly(path: string): void {
   if (!may(path, constants.R_OK) || may(path, constants.W_OK)) return;
-  throw new HoldfastError(
-    "READ_ONLY",
-    `${path} cannot be written.`,
-    "Check the owner and the permissions of the file and of its folder, and that the disk is not mounted read-only.",
-  );
+  throw explainDiskFault("READONLY", path, undefined);
 }
 
 function may(path: string, mode: number): boolean {
@@ -146,13 +142,7 @@ function prepare(db: Connection, path: string, options: OpenSqliteOptions): Omit
   if (options.create === false && versionOf(db) === 0) throw noDatabase(path);
   if (path !== ":memory:") {
     const mode = scalar<string>(db, "pragma journal_mode = wal");
-    if (mode !== "wal") {
-      throw new HoldfastError(
-        "READ_ONLY",
-        `${path} cannot be switched to write-ahead logging.`,
-        "Check that the file and its folder can be written.",
-      );
-    }
+    if (mode !== "wal") throw explainDiskFault("READONLY", path, undefined);
   }
   db.exec("pragma foreign_keys = off");
   db.exec("pragma journal_size_limit = 16777216");

@@ -141,8 +141,11 @@ export class Enqueue {
         plain.push(key, gate, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input, checksum);
         if (plain.length === ROWS * PLAIN) flush();
       } else {
-        const row = { key, gate, lane, priority, policy, runAt, id, slot, input, checksum, scheduledFor, limits, meta };
-        broken = this.#writeWhole(tx, row, admission.initialState(job)) === "cancelled";
+        const initial = admission.initialState(job);
+        broken = initial.state === "cancelled";
+        const [admitted, error, endedAt] = this.#admit(tx, { key, lane, priority, limits }, gate, initial);
+        const values = [key, initial.state, admitted, lane, priority, policy, tx.commit, runAt, tx.now, id, slot, input];
+        this.#sql.insertWhole.run(...values, checksum, scheduledFor, limits, meta, error, endedAt);
       }
       if (large) this.#sql.insertInput.run(key, job.input);
       if (id !== null) this.#named(id, key, job);
@@ -216,25 +219,25 @@ export class Enqueue {
     return findRejected(jobs, this.#existing);
   }
 
-  #writeWhole(tx: Tx, row: Row, standing: InitialState): JobState {
-    const { key, lane, priority, limits } = row;
-    const { state } = standing;
-    let gate: string | null = state === "pending" ? row.gate : null;
-    if (state === "pending" && gate === null && limits !== null)
-      gate = this.#parts.limits.in(tx).admit({ key, lane, priority, limits });
-    const error = state === "cancelled" ? JSON.stringify(standing.error) : null;
-    const endedAt = error === null ? null : tx.now;
-    const values = [key, state, gate, lane, priority, row.policy, tx.commit, row.runAt, tx.now, row.id, row.slot, row.input];
-    this.#sql.insertWhole.run(...values, row.checksum, row.scheduledFor, limits, row.meta, error, endedAt);
-    if (state === "cancelled") this.#parts.effects.add(key, lane, "cancelled");
-    if (state === "waiting")
-      runSync(
-        this.#parts.dependents.add(
-          tx,
-          standing.for.map(({ job: upstream }) => ({ job: key, upstream })),
-        ),
-      );
-    return state;
+  /** Where a new job that is not plain stands: at a gate, waiting for others, or cancelled with them. */
+  #admit(
+    tx: Tx,
+    job: { key: JobKey; lane: number; priority: number; limits: string | null },
+    gate: string | null,
+    initial: InitialState,
+  ): [gate: string | null, error: string | null, endedAt: number | null] {
+    const { key, lane, limits } = job;
+    if (initial.state === "cancelled") {
+      this.#parts.effects.add(key, lane, "cancelled");
+      return [null, JSON.stringify(initial.error), tx.now];
+    }
+    if (initial.state === "waiting") {
+      const waits = initial.for.map(({ job: upstream }) => ({ job: key, upstream }));
+      runSync(this.#parts.dependents.add(tx, waits));
+      return [null, null, null];
+    }
+    if (gate === null && limits !== null) return [this.#parts.limits.in(tx).admit({ ...job, limits }), null, null];
+    return [gate, null, null];
   }
 
   #named(id: string, key: JobKey, job: NewJob): void {
@@ -298,22 +301,6 @@ interface NewItem {
   lane: number;
   work: NewWork;
   isCancelled: boolean;
-}
-
-interface Row {
-  key: JobKey;
-  gate: string | null;
-  lane: number;
-  priority: number;
-  policy: number;
-  runAt: number;
-  id: string | null;
-  slot: string | null;
-  input: string | null;
-  checksum: number;
-  scheduledFor: number | null;
-  limits: string | null;
-  meta: string | null;
 }
 
 export type JobParts = Omit<EnqueueParts, "forget" | "whole" | "provisionally">;

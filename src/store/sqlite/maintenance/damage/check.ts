@@ -209,27 +209,15 @@ const CONTRADICTIONS: readonly [what: string, count: string][] = [
     "ids in the list lead to a job that has another",
     `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job where job.id is not named.id`,
   ],
-  [
-    "jobs are in a lane that is not there",
-    "select count(*) from holdfast_jobs where lane not in (select id from holdfast_lanes)",
-  ],
-  [
-    "jobs have a policy that is not there",
-    "select count(*) from holdfast_jobs where policy not in (select id from holdfast_policies)",
-  ],
-  [
-    "checkpoints are of a job that is not there",
-    "select count(*) from holdfast_notes where job not in (select key from holdfast_jobs)",
-  ],
-  [
-    "attempts are of a job that is not there",
-    "select count(*) from holdfast_attempts where job not in (select key from holdfast_jobs)",
-  ],
+  without("jobs are in a lane that is not there", "holdfast_jobs", "lane", "select id from holdfast_lanes"),
+  without("jobs have a policy that is not there", "holdfast_jobs", "policy", "select id from holdfast_policies"),
+  without("checkpoints are of a job that is not there", "holdfast_notes", "job", "select key from holdfast_jobs"),
+  without("attempts are of a job that is not there", "holdfast_attempts", "job", "select key from holdfast_jobs"),
+  without("work items have no job", "holdfast_work", "job", "select key from holdfast_jobs"),
   [
     "events have a number that was never given out",
     "select count(*) from holdfast_events where seq > (select seq from sqlite_sequence where name = 'holdfast_events')",
   ],
-  ["work items have no job", "select count(*) from holdfast_work where job not in (select key from holdfast_jobs)"],
   [
     "ids in the list say another name than their job has",
     `select count(*) from holdfast_ids as named join holdfast_jobs as job on job.key = named.job
@@ -264,6 +252,10 @@ const CONTRADICTIONS: readonly [what: string, count: string][] = [
        select * from (select lane, state, n from holdfast_tally where n <> 0 except select lane, state, n from counted))`,
   ],
 ];
+
+function without(what: string, table: string, column: string, parents: string): [what: string, count: string] {
+  return [what, `select count(*) from ${table} where ${column} not in (${parents})`];
+}
 
 function strays(db: Connection): string[] {
   return CONTRADICTIONS.flatMap(([what, sql]) => {
