@@ -71,43 +71,35 @@ export interface OpenOptions {
   onStop?: (drain: number) => void;
 }
 
-export const OPEN_OPTIONS = [
-  "durability",
-  "driver",
-  "schema",
-  "create",
-  "recovery",
-  "busyTimeout",
-  "log",
-  "telemetry",
-  "clock",
-  "sinks",
-  "artifacts",
-  "backups",
-  "journal",
-  "mode",
-  "program",
-  "user",
-  "onStop",
-];
+/** What is checked of each option before anything is opened. */
+const CHECKS: Record<keyof OpenOptions, (given: never) => unknown> = {
+  durability: (given: Durability) => checkOneOf(given, ["power", "process"], "durability"),
+  driver: (given: "node:sqlite" | "better-sqlite3") => checkOneOf(given, ["node:sqlite", "better-sqlite3"], "driver"),
+  schema: () => {},
+  create: (given: unknown) => checkBoolean(given, "create"),
+  recovery: (given: "auto" | "manual") => checkOneOf(given, ["auto", "manual"], "recovery"),
+  busyTimeout: (given: Duration) => toMillis(given, "busyTimeout"),
+  log: (given: unknown) => given === false || checkLog(given),
+  telemetry: (given: unknown) => checkBoolean(given, "telemetry"),
+  clock: checkClock,
+  sinks: () => {},
+  artifacts: (given: unknown) => checkText(given, "artifacts"),
+  backups: () => {},
+  journal: () => {},
+  mode: checkMode,
+  program: (given: unknown) => checkText(given, "program"),
+  user: (given: unknown) => checkText(given, "user"),
+  onStop: (given: unknown) => checkFunction(given, "onStop"),
+};
+
+export const OPEN_OPTIONS: readonly string[] = Object.keys(CHECKS);
 
 export function checkOpenOptions(options: OpenOptions): void {
   refuseUnknown(options, OPEN_OPTIONS, "open");
-  const { durability, driver, create, recovery, busyTimeout, log, telemetry, clock, artifacts, mode, program, user, onStop } =
-    options;
-  if (durability !== undefined) checkOneOf(durability, ["power", "process"], "durability");
-  if (driver !== undefined) checkOneOf(driver, ["node:sqlite", "better-sqlite3"], "driver");
-  if (create !== undefined) checkBoolean(create, "create");
-  if (telemetry !== undefined) checkBoolean(telemetry, "telemetry");
-  if (recovery !== undefined) checkOneOf(recovery, ["auto", "manual"], "recovery");
-  if (busyTimeout !== undefined) toMillis(busyTimeout, "busyTimeout");
-  if (log !== undefined && log !== false) checkLog(log);
-  if (clock !== undefined) checkClock(clock);
-  if (artifacts !== undefined) checkText(artifacts, "artifacts");
-  if (mode !== undefined) checkMode(mode);
-  if (program !== undefined) checkText(program, "program");
-  if (user !== undefined) checkText(user, "user");
-  if (onStop !== undefined) checkFunction(onStop, "onStop");
+  for (const [name, check] of Object.entries(CHECKS)) {
+    const given = options[name as keyof OpenOptions];
+    if (given !== undefined) check(given as never);
+  }
 }
 
 function checkMode(mode: unknown): void {

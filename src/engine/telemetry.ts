@@ -91,19 +91,32 @@ export class Telemetry {
     const links = producer === null ? [] : [{ context: producer }];
     const span = this.#start(`process ${claimed.queue}`, this.#api.SpanKind.CONSUMER, attributes, links);
     const within = this.#api.trace.setSpan(this.#api.ROOT_CONTEXT, span);
-    return new AttemptSpan(span, {
+    const queue = { ...SYSTEM, ...destination(claimed) };
+    let settle: Span | null = null;
+    let failed: Attributes = {};
+    return {
       run: (call) => this.#api.context.with(within, call),
-      fail: (error) => this.#fail(span, error),
-      settling: () => {
-        const settle = { ...SYSTEM, ...destination(claimed), ...operation("settle", "settle") };
-        return this.#start(`settle ${claimed.queue}`, this.#api.SpanKind.CLIENT, settle, [], within);
+      finished: (outcome) => {
+        if ("error" in outcome) {
+          failed = { "error.type": outcome.error.name };
+          this.#fail(span, outcome.error);
+        }
+        span.setAttribute("holdfast.outcome", outcome.kind);
+        const writing = { ...queue, ...operation("settle", "settle") };
+        settle = this.#start(`settle ${claimed.queue}`, this.#api.SpanKind.CLIENT, writing, [], within);
+        span.end();
       },
-      settled: (runMs, errorType) => {
-        const labels = { ...SYSTEM, ...destination(claimed), ...(errorType === null ? {} : { "error.type": errorType }) };
-        this.#consumed.add(1, labels);
-        this.#duration.record(runMs / 1_000, labels);
+      settled: (runMs) => {
+        settle?.end();
+        this.#consumed.add(1, { ...queue, ...failed });
+        this.#duration.record(runMs / 1_000, { ...queue, ...failed });
       },
-    });
+      lost: (reason) => {
+        this.#fail(span, { name: reason, message: "The lease of the job is lost." });
+        settle?.end();
+        span.end();
+      },
+    };
   }
 
   cost(pipeline: string, { micros, tokens }: { micros: number; tokens: number }): void {
@@ -129,49 +142,12 @@ export class Telemetry {
   }
 }
 
-interface AttemptParts {
-  run<T>(call: () => T): T;
-  fail(error: unknown): void;
-  settling(): Span;
-  settled(runMs: number, errorType: string | null): void;
-}
-
 /** The span of an attempt, and within it that of writing its end. */
-export class AttemptSpan {
-  readonly #span: Span;
-  readonly #parts: AttemptParts;
-  #settle: Span | null = null;
-  #errorType: string | null = null;
-
-  constructor(span: Span, parts: AttemptParts) {
-    this.#span = span;
-    this.#parts = parts;
-  }
-
-  run<T>(call: () => T): T {
-    return this.#parts.run(call);
-  }
-
-  finished(outcome: Outcome): void {
-    if ("error" in outcome) {
-      this.#errorType = outcome.error.name;
-      this.#parts.fail(outcome.error);
-    }
-    this.#span.setAttribute("holdfast.outcome", outcome.kind);
-    this.#settle = this.#parts.settling();
-    this.#span.end();
-  }
-
-  settled(runMs: number): void {
-    this.#settle?.end();
-    this.#parts.settled(runMs, this.#errorType);
-  }
-
-  lost(reason: string): void {
-    this.#parts.fail({ name: reason, message: "The lease of the job is lost." });
-    this.#settle?.end();
-    this.#span.end();
-  }
+export interface AttemptSpan {
+  run<T>(call: () => T): T;
+  finished(outcome: Outcome): void;
+  settled(runMs: number): void;
+  lost(reason: string): void;
 }
 
 function destination({ queue }: { queue: string }): Attributes {

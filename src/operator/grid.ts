@@ -1,6 +1,6 @@
 import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
 import { type Cost, toCost } from "../core/pipelines/cost.ts";
-import { pathText } from "../core/pipelines/work.ts";
+import { pathText, segmentsOf } from "../core/pipelines/work.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { StoredResult } from "../store/work.ts";
 import type { WorkStore } from "../store/store.ts";
@@ -33,7 +33,9 @@ export async function gridPage(
   build: BuildRow,
   { segment, after, limit }: { segment: number; after?: string; limit: number },
 ): Promise<GridPage> {
-  const segments = segmentNames(JSON.parse(build.description) as PipelineDescription);
+  const segments = segmentsOf((JSON.parse(build.description) as PipelineDescription).stages)
+    .map(({ stages }) => stages.map(({ name }) => name))
+    .filter((names) => names.length > 0);
   const stages = segments[segment] ?? [];
   const from = after === undefined ? {} : { after };
   const columns = await Promise.all(
@@ -58,14 +60,4 @@ export async function gridPage(
 /** As both databases sort them. */
 function isBefore(a: string, b: string): boolean {
   return Buffer.compare(Buffer.from(a), Buffer.from(b)) < 0;
-}
-
-function segmentNames({ stages }: PipelineDescription): string[][] {
-  const segments: string[][] = [[]];
-  for (const { name, kind } of stages) {
-    if (kind === "gather") segments.push([]);
-    segments.at(-1)?.push(name);
-    if (kind === "expand") segments.push([]);
-  }
-  return segments.filter((names) => names.length > 0);
 }

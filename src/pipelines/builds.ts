@@ -305,7 +305,6 @@ export class Builds {
   ): BuildHandle<All> {
     if ("conflict" in answer) throw conflict(answer.conflict);
     if ("paused" in answer) throw paused(runtime.model.name, answer.paused);
-    const handle = new BuildHandle<All>(this.#engine, answer, this.#outputs());
     const orchestrator = new Orchestrator({
       engine: this.#engine,
       model: runtime.model,
@@ -313,12 +312,10 @@ export class Builds {
       lock: { pipeline: runtime.model.name, token },
       worker: this.#parts.work(definitionsOf(runtime), concurrency),
       onLeave: runtime.lead(answer.key),
-      onRow: (row) => handle.saw(row),
     });
     this.#orchestrators.add(orchestrator);
     void orchestrator.ended.then(() => this.#orchestrators.delete(orchestrator));
-    handle.attach(orchestrator, signal);
-    return handle;
+    return new BuildHandle<All>(this.#engine.store, orchestrator, this.#outputs(), signal);
   }
 
   async #lead({ definition }: Model): Promise<NewOrchestratorLock> {

@@ -22,7 +22,7 @@ import type { Model } from "./model.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";
 import { SourceChanges } from "./sources/changes.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
-import type { BuildStore } from "../store/store.ts";
+import type { BuildStore, Store } from "../store/store.ts";
 
 /** Lower bound between two looks, however many commits arrive. */
 const MIN_LOOK_INTERVAL_MS = 25;
@@ -39,7 +39,6 @@ interface OrchestratorParts {
   worker: Worker;
   /** Called before the orchestrator releases the build: listings stop, since the next orchestrator continues them. */
   onLeave: () => void;
-  onRow: (row: BuildRow) => void;
 }
 
 /**
@@ -48,6 +47,9 @@ interface OrchestratorParts {
  */
 export class Orchestrator {
   readonly ended: Promise<{ row: BuildRow; token?: string }>;
+  /** The build as it was last read. */
+  row: BuildRow;
+  #changed = Promise.withResolvers<void>();
   readonly #parts: OrchestratorParts;
   readonly #buildContext: BuildContext;
   readonly #end = Promise.withResolvers<{ row: BuildRow; token?: string }>();
@@ -65,6 +67,7 @@ export class Orchestrator {
 
   constructor(parts: OrchestratorParts) {
     this.#parts = parts;
+    this.row = parts.row;
     this.#isQueuePaused = parts.row.isQueuePaused;
     this.#retries = parts.row.retries;
     this.#buildContext = new BuildContext(parts.engine.store, parts.model, parts.row);
@@ -75,6 +78,17 @@ export class Orchestrator {
       engine.heartbeats.watch(lock, () => this.#lost()),
     );
     this.#soon(0);
+  }
+
+  /** Resolves when the build was read again. */
+  get changed(): Promise<void> {
+    return this.#changed.promise;
+  }
+
+  #saw(row: BuildRow): void {
+    this.row = row;
+    this.#changed.resolve();
+    this.#changed = Promise.withResolvers();
   }
 
   /** Releases the build. Running attempts may finish within the worker's drain time; a resume continues the build. */
@@ -118,7 +132,7 @@ export class Orchestrator {
     try {
       const row = await buildById(engine.store.builds, id);
       if (row !== null) {
-        this.#parts.onRow(row);
+        this.#saw(row);
         await this.#lead(row);
       }
     } catch (error) {
@@ -199,7 +213,7 @@ export class Orchestrator {
     await this.#parts.worker.stop(row.state === "BUDGET_PAUSE" ? { drain: PAUSE_DRAIN_MS } : {});
     await this.#clear(row.state === "BUDGET_PAUSE" ? await this.#afterPause(row) : row);
     const last = await this.#read().catch(() => row);
-    this.#parts.onRow(last);
+    this.#saw(last);
     this.#end.resolve({ row: last, ...(token === undefined || hasEnded(last.state) ? {} : { token }) });
   }
 
@@ -239,50 +253,35 @@ const PROGRESS_INTERVAL_MS = 100;
 /** A build that this process orchestrates. */
 export class BuildHandle<All = unknown> {
   static {
-    limitArguments(this.prototype, "build", { attach: 2, saw: 1, done: 0, stop: 0, progress: 0, output: 2, outputs: 1 });
+    limitArguments(this.prototype, "build", { done: 0, stop: 0, progress: 0, output: 2, outputs: 1 });
   }
 
   readonly id: string;
   readonly types?: { all: All };
-  readonly #engine: Engine;
+  readonly #store: Store;
   readonly #outputs: Outputs;
-  #row: BuildRow;
-  #orchestrator!: Orchestrator;
-  #seen = 0;
-  #wake: (() => void)[] = [];
-  #done: Promise<Build> | null = null;
+  readonly #orchestrator: Orchestrator;
+  readonly #done: Promise<Build>;
 
   /** @internal */
-  constructor(engine: Engine, row: BuildRow, outputs: Outputs) {
+  constructor(store: Store, orchestrator: Orchestrator, outputs: Outputs, signal: AbortSignal | undefined) {
+    this.id = orchestrator.row.id;
+    this.#store = store;
     this.#outputs = outputs;
-    this.id = row.id;
-    this.#engine = engine;
-    this.#row = row;
-  }
-
-  /** @internal */
-  attach(orchestrator: Orchestrator, signal: AbortSignal | undefined): void {
     this.#orchestrator = orchestrator;
-    this.#done = orchestrator.ended.then(({ row, token }) => viewBuild(this.#engine.store, row, token));
+    this.#done = orchestrator.ended.then(({ row, token }) => viewBuild(store, row, token));
     this.#done.catch(() => {});
     if (signal === undefined) return;
     const stop = (): void => void orchestrator.stop();
     // The signal may have aborted while the build was being started.
-    if (signal.aborted) return stop();
-    signal.addEventListener("abort", stop, { once: true });
+    if (signal.aborted) stop();
+    else signal.addEventListener("abort", stop, { once: true });
     void orchestrator.ended.then(() => signal.removeEventListener("abort", stop));
-  }
-
-  /** @internal */
-  saw(row: BuildRow): void {
-    this.#row = row;
-    this.#seen++;
-    for (const wake of this.#wake.splice(0)) wake();
   }
 
   /** Resolves in every state with the build as it ended or was left. */
   done(): Promise<Build> {
-    return this.#done as Promise<Build>;
+    return this.#done;
   }
 
   /** Lets running attempts end, and leaves a build that can be resumed. */
@@ -293,33 +292,26 @@ export class BuildHandle<All = unknown> {
 
   /** Views of the running build. The last one equals the result of `done`. */
   async *progress(): AsyncIterable<Build> {
-    const ended = this.done();
-    const over = ended.then(() => true);
-    for (let seen = -1; ;) {
-      if (seen !== this.#seen) {
-        seen = this.#seen;
-        yield await viewBuild(this.#engine.store, this.#row);
-      }
-      const news = Promise.withResolvers<false>();
-      this.#wake.push(() => news.resolve(false));
-      if (seen === this.#seen && (await Promise.race([news.promise, over]))) break;
-      const pause = Promise.withResolvers<false>();
-      const timer = setTimeout(() => pause.resolve(false), PROGRESS_INTERVAL_MS);
-      const isOver = await Promise.race([over, pause.promise]);
+    const over = this.#done.then(() => true);
+    for (let isOver = false; !isOver;) {
+      const changed = this.#orchestrator.changed.then(() => false);
+      yield await viewBuild(this.#store, this.#orchestrator.row);
+      const { promise: pause, resolve } = Promise.withResolvers<false>();
+      const timer = setTimeout(() => resolve(false), PROGRESS_INTERVAL_MS);
+      isOver = (await Promise.race([over, pause])) || (await Promise.race([over, changed]));
       clearTimeout(timer);
-      if (isOver) break;
     }
-    yield await ended;
+    yield await this.#done;
   }
 
   /** The output of a stage for a target. The target can be left out if the stage has only one. */
   output<N extends keyof All>(stage: N, target?: string): Promise<All[N]> {
-    return this.#outputs.one(this.#row, stage as string, target) as Promise<All[N]>;
+    return this.#outputs.one(this.#orchestrator.row, stage as string, target) as Promise<All[N]>;
   }
 
   /** All outputs of a stage, ordered by target id. */
   outputs<N extends keyof All>(stage: N): AsyncIterable<{ target: string; output: All[N] }> {
-    return this.#outputs.all(this.#row, stage as string) as AsyncIterable<{ target: string; output: All[N] }>;
+    return this.#outputs.all(this.#orchestrator.row, stage as string) as AsyncIterable<{ target: string; output: All[N] }>;
   }
 }
 

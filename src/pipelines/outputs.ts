@@ -1,9 +1,12 @@
-import { type Build, type CountedStage, type Difference, viewOf, type Why, explainRun } from "../core/pipelines/build-view.ts";
+import { fromBudget } from "../core/pipelines/budget.ts";
+import { type Build, type Difference, type Why, explainRun } from "../core/pipelines/build-view.ts";
+import { hasEnded, reasonText } from "../core/pipelines/build.ts";
+import { toCost } from "../core/pipelines/cost.ts";
 import { changedMembers, type ContextParts } from "../core/pipelines/context-hash.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { didYouMean, Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { GONE_MARK, pathText } from "../core/pipelines/work.ts";
+import { GONE_MARK, pathText, segmentsOf } from "../core/pipelines/work.ts";
 import { readMembers } from "./stage-attempt.ts";
 import { targetPages } from "./stage-input.ts";
 import type { Values } from "./values.ts";
@@ -105,9 +108,7 @@ export function unknownStage(build: BuildRow, stage: string): HoldfastError {
 }
 
 function childSegment(build: BuildRow, expand: string): number {
-  const { stages } = described(build);
-  const before = stages.slice(0, stages.findIndex(({ name }) => name === expand) + 1);
-  return before.filter(({ kind }) => kind !== "stage").length;
+  return segmentsOf(described(build).stages).findIndex(({ stages }) => stages.at(-1)?.name === expand) + 1;
 }
 
 function noOutput(build: string, stage: string, target: string | undefined): HoldfastError {
@@ -224,30 +225,42 @@ export function described({ description }: BuildRow): PipelineDescription {
 const ERRORS = 20;
 
 export async function viewBuild(store: Store, row: BuildRow, token?: string): Promise<Build> {
+  const { id, pipeline, state, budget, spent, createdAt, finishedAt } = row;
   const failures =
-    row.failed > 0 || row.listing === "failed" ? await store.work.results({ build: row.id, failed: true, limit: ERRORS }) : [];
-  const errors = failures.map(({ stage, path, error }) => ({
-    stage,
-    // Children of different targets may have the same id.
-    target: pathText(path),
-    message: error?.message ?? "It failed.",
-  }));
-  return viewOf(row, countedStages(row), errors, token);
+    row.failed > 0 || row.listing === "failed" ? await store.work.results({ build: id, failed: true, limit: ERRORS }) : [];
+  return {
+    id,
+    pipeline,
+    state,
+    reason: reasonText(row),
+    budget: fromBudget(budget),
+    spent: toCost(spent),
+    ...(state === "BUDGET_PAUSE" && row.approved ? { approved: true as const } : {}),
+    ...(token === undefined ? {} : { token }),
+    createdAt,
+    ...(finishedAt === null ? {} : { finishedAt }),
+    stages: stageViews(row),
+    errors: failures.map(({ stage, path, error }) => ({
+      stage,
+      // Children of different targets may have the same id.
+      target: pathText(path),
+      message: error?.message ?? "It failed.",
+    })),
+  };
 }
 
-function countedStages(row: BuildRow): CountedStage[] {
-  const { stages } = described(row);
+/** `left`: targets at a stage or before it in its segment; a gather of a later round counts as one. Ended builds have none left. */
+function stageViews(row: BuildRow): Build["stages"] {
   const counts = new Map(row.stages.map((one) => [one.stage, one]));
-  let segment = 0;
-  let round = 0;
-  return stages.map(({ name, kind }) => {
-    if (kind === "gather") {
-      segment++;
-      round++;
+  const views: Build["stages"] = {};
+  for (const { stages, round } of segmentsOf(described(row).stages)) {
+    let before = 0;
+    for (const { name } of stages) {
+      const { ran = 0, cached = 0, failed = 0, open = 0 } = counts.get(name) ?? {};
+      before += open;
+      const left = hasEnded(row.state) ? 0 : round > row.round ? Math.max(1, before) : before;
+      views[name] = { ran, cached, failed, left };
     }
-    const { ran = 0, cached = 0, failed = 0, open = 0 } = counts.get(name) ?? {};
-    const counted = { stage: name, segment, round, ran, cached, failed, open };
-    if (kind === "expand") segment++;
-    return counted;
-  });
+  }
+  return views;
 }

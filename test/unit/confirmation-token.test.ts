@@ -1,12 +1,11 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import { BUILD_STATES } from "../../src/core/pipelines/build.ts";
+import { BUILD_STATES, type MovingBuild } from "../../src/core/pipelines/build.ts";
 import {
   hashToken,
   judgeToken,
   mintToken,
-  type PausedBuild,
   type PresentedToken,
   refusedToken,
   type StoredToken,
@@ -16,7 +15,7 @@ import {
 } from "../../src/core/pipelines/budget.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
-const BUILD: PausedBuild = { id: "b1", state: "BUDGET_PAUSE", seq: 4 };
+const BUILD: MovingBuild = { id: "b1", state: "BUDGET_PAUSE", seq: 4 };
 const { token, stored } = mintToken(new Uint8Array(TOKEN_BYTES).fill(7), BUILD, NOW);
 const GOOD: PresentedToken = { presented: token, stored, build: BUILD, now: NOW };
 

@@ -14,7 +14,7 @@ import {
 } from "./cost.ts";
 import { HoldfastError } from "../text/errors.ts";
 import type { Outcome } from "../jobs/retry.ts";
-import { type BuildState, hasEnded } from "./build.ts";
+import { hasEnded, type MovingBuild } from "./build.ts";
 
 export interface Budget {
   micros: number | null;
@@ -169,7 +169,7 @@ export interface StoredToken {
   replacedAt: number | null;
 }
 
-export function mintToken(bytes: Uint8Array, build: PausedBuild, now: number): { token: string; stored: StoredToken } {
+export function mintToken(bytes: Uint8Array, build: MovingBuild, now: number): { token: string; stored: StoredToken } {
   if (bytes.length !== TOKEN_BYTES) throw new Error(`a token is made of ${TOKEN_BYTES} bytes, not of ${bytes.length}`);
   if (build.state !== "BUDGET_PAUSE") throw refusedToken("BUILD_NOT_PAUSED", build);
   const token = tokenOf(bytes);
@@ -185,16 +185,10 @@ export function hashToken(token: string): string {
   return hash("sha256", `holdfast.token.1\n${token}`);
 }
 
-export interface PausedBuild {
-  id: string;
-  state: BuildState;
-  seq: number;
-}
-
 export interface PresentedToken {
   presented: unknown;
   stored: StoredToken | null;
-  build: PausedBuild;
+  build: MovingBuild;
   now: number;
 }
 
@@ -235,7 +229,7 @@ export function isRefusedUse(code: string): boolean {
 
 const MINT_HINT = "Create another with builds.mintToken(id) or `holdfast builds token`.";
 
-export function refusedToken(refusal: TokenRefusal, { id, state }: PausedBuild): HoldfastError {
+export function refusedToken(refusal: TokenRefusal, { id, state }: MovingBuild): HoldfastError {
   switch (refusal) {
     case "BUILD_NOT_PAUSED":
       return new HoldfastError(

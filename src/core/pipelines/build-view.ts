@@ -4,7 +4,7 @@ import { type Amount, type Cost, toCost } from "./cost.ts";
 import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
 import { pathStep } from "../text/json.ts";
 import { hideSecrets } from "../limits/limit.ts";
-import { type BuildMove, type BuildReason, type BuildState, type BuildTransition, hasEnded, reasonText } from "./build.ts";
+import type { BuildMove, BuildState, BuildTransition } from "./build.ts";
 import type { ContextParts } from "./context-hash.ts";
 
 /** A build as people and programs see it. */
@@ -25,65 +25,6 @@ export interface Build {
   stages: Record<string, { ran: number; cached: number; failed: number; left: number }>;
   /** The first 20. */
   errors: { stage: string; target: string; message: string }[];
-}
-
-export interface CountedStage {
-  stage: string;
-  segment: number;
-  round: number;
-  ran: number;
-  cached: number;
-  failed: number;
-  open: number;
-}
-
-interface ViewedBuild {
-  id: string;
-  pipeline: string;
-  state: BuildState;
-  approved: boolean;
-  reason: BuildReason;
-  note: string | null;
-  budget: Budget;
-  spent: Amount;
-  round: number;
-  listing: "running" | "done" | "failed";
-  createdAt: number;
-  finishedAt: number | null;
-}
-
-export function viewOf(build: ViewedBuild, stages: readonly CountedStage[], errors: Build["errors"], token?: string): Build {
-  const { id, pipeline, state, budget, spent, createdAt, finishedAt } = build;
-  return {
-    id,
-    pipeline,
-    state,
-    reason: reasonText(build),
-    budget: fromBudget(budget),
-    spent: toCost(spent),
-    ...(state === "BUDGET_PAUSE" && build.approved ? { approved: true as const } : {}),
-    ...(token === undefined ? {} : { token }),
-    createdAt,
-    ...(finishedAt === null ? {} : { finishedAt }),
-    stages: Object.fromEntries(
-      stages.map((one, i) => [
-        one.stage,
-        { ran: one.ran, cached: one.cached, failed: one.failed, left: countLeft(build, stages, i) },
-      ]),
-    ),
-    errors,
-  };
-}
-
-/** Targets at this stage or before it in its segment; a gather of a later round counts as one. Ended builds have none left. */
-function countLeft({ round, state }: ViewedBuild, stages: readonly CountedStage[], index: number): number {
-  if (hasEnded(state)) return 0;
-  const stage = stages[index] as CountedStage;
-  const open = stages
-    .slice(0, index + 1)
-    .filter(({ segment }) => segment === stage.segment)
-    .reduce((sum, one) => sum + one.open, 0);
-  return stage.round > round ? Math.max(1, open) : open;
 }
 
 /** `build.approved` and `build.token_minted`: by an operator, without a transition. */

@@ -5,7 +5,7 @@ import { type JobError, toJobError } from "../jobs/job.ts";
 import type { Outcome } from "../jobs/retry.ts";
 import { checkStorable } from "../text/text.ts";
 import type { ValueHash } from "./context-hash.ts";
-import type { StageDefinition } from "./stage.ts";
+import type { StageDefinition, StageKind } from "./stage.ts";
 
 const PIPELINE_PREFIX = "pipeline/";
 
@@ -64,17 +64,17 @@ export function cancelledItemError(): JobError {
 }
 
 /** Stages of the same targets. An expand ends its segment and makes the next one's targets; a gather begins its own. */
-export interface Segment {
+export interface Segment<Stage = StageDefinition> {
   index: number;
   from: "source" | "expand" | "gather";
-  stages: readonly StageDefinition[];
+  stages: readonly Stage[];
   ends: "expand" | "gather" | "nothing";
-  gather: StageDefinition | null;
+  gather: Stage | null;
   round: number;
 }
 
-export function segmentsOf(stages: readonly StageDefinition[]): Segment[] {
-  const segments: { from: Segment["from"]; stages: StageDefinition[] }[] = [{ from: "source", stages: [] }];
+export function segmentsOf<Stage extends { kind: StageKind }>(stages: readonly Stage[]): Segment<Stage>[] {
+  const segments: { from: Segment["from"]; stages: Stage[] }[] = [{ from: "source", stages: [] }];
   for (const stage of stages) {
     if (stage.kind === "gather") segments.push({ from: "gather", stages: [] });
     segments.at(-1)?.stages.push(stage);
@@ -85,7 +85,7 @@ export function segmentsOf(stages: readonly StageDefinition[]): Segment[] {
     if (from === "gather") round++;
     const next = segments[index + 1];
     const ends = next === undefined ? "nothing" : (next.from as "expand" | "gather");
-    return { index, from, stages: own, ends, gather: ends === "gather" ? (next?.stages[0] as StageDefinition) : null, round };
+    return { index, from, stages: own, ends, gather: ends === "gather" ? (next?.stages[0] as Stage) : null, round };
   });
 }
 

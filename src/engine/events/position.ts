@@ -8,23 +8,9 @@ const RENEWAL_MS = RIGHT_TTL_MS / 3;
 const SKIPPED_SAVE_MS = 1_000;
 
 /** A relay's position among the events, and its right to continue from there. */
-export interface DeliveryPosition {
-  readonly cursor: number;
-  readonly lost: AbortSignal;
-  /** Resolves when every later event is certain to reach the relay. */
-  open(): Promise<void>;
-  /** False: another process delivers what comes after `cursor`. */
-  acquire(): Promise<boolean>;
-  /** Everything up to here was delivered. Written in the background; `flush` waits for that. */
-  advance(seq: number): void;
-  /** The same for filtered events: stored only now and then. */
-  skip(seq: number): void;
-  flush(): Promise<boolean>;
-  recordFailure(error: string): Promise<void>;
-  pause(): void;
-  leave(): Promise<void>;
-}
+export type DeliveryPosition = Pick<DurablePosition, keyof DurablePosition>;
 
+/** Of a subscriber without a name: nothing is stored. */
 export class TransientPosition implements DeliveryPosition {
   readonly lost: AbortSignal = new AbortController().signal;
   readonly #start: () => Promise<number>;
@@ -74,7 +60,7 @@ interface DurablePositionParts {
 }
 
 /** A row that one relay at a time holds. The hold's token guards the cursor, so a relay that slept too long moves nothing. */
-export class DurablePosition implements DeliveryPosition {
+export class DurablePosition {
   readonly #parts: DurablePositionParts;
   #token: Fence | null = null;
   #cursor = 0;
@@ -99,10 +85,12 @@ export class DurablePosition implements DeliveryPosition {
     return this.#lost.signal;
   }
 
+  /** Resolves when every later event is certain to reach the relay. */
   async open(): Promise<void> {
     this.#cursor = this.#stored = await this.#parts.store.events.position({ name: this.#parts.name, kind: this.#parts.kind });
   }
 
+  /** False: another process delivers what comes after `cursor`. */
   async acquire(): Promise<boolean> {
     const isFresh = this.#token !== null && this.#parts.clock.monotonic() - this.#confirmedAt < RENEWAL_MS;
     if (!isFresh && !(await this.#hold())) return false;
@@ -111,11 +99,13 @@ export class DurablePosition implements DeliveryPosition {
     return true;
   }
 
+  /** Everything up to here was delivered. Written in the background; `flush` waits for that. */
   advance(seq: number): void {
     this.#cursor = seq;
     this.#saving ??= this.#save().finally(() => (this.#saving = null));
   }
 
+  /** The same for filtered events: stored only now and then. */
   skip(seq: number): void {
     this.#cursor = seq;
     this.#cancelSkippedSave ??= this.#parts.clock.after(SKIPPED_SAVE_MS, () => {

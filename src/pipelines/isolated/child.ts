@@ -10,13 +10,15 @@ import { followUpId } from "../../core/text/ids.ts";
 import { toJson } from "../../core/text/json.ts";
 import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipelines/pipeline.ts";
 import type { Outcome } from "../../core/jobs/retry.ts";
+import type { Cost } from "../../core/pipelines/cost.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { StageDefinition } from "../../core/pipelines/stage.ts";
 import { addFollowUp, SettleAs, permanentFailure, outcomeOf } from "../../engine/attempt.ts";
 import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
+import type { Log } from "../../engine/log.ts";
 import { STOP_SIGNALS } from "../../engine/shared-engine.ts";
-import type { Calls, FromChild, Member, Tells, ToChild, TargetMessage, TaskMessage } from "./messages.ts";
+import type { Calls, FromChild, Member, ToChild, TargetMessage, TaskMessage } from "./messages.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { Alive } from "../../store/alive.ts";
 import type { NewJob } from "../../store/store.ts";
@@ -107,7 +109,7 @@ function contextOf(task: TaskMessage, target: Target, followUps: NewJob[]): obje
     log: { debug: log("debug"), info: log("info"), warn: log("warn"), error: log("error") },
     checkpoint: { load: () => call("load"), save: (value: unknown) => save(value) },
     progress: (fraction: number, message?: string) => tell("progress", fraction, message),
-    cost: (cost: Tells["cost"][0]) => tell("cost", cost),
+    cost: (cost: Cost) => tell("cost", cost),
     artifact: (name: string, data: Uint8Array | string | Readable | { path: string }) => keep(name, data),
     enqueue: (def: unknown, value: unknown, options?: object) =>
       addFollowUp(followUps, definitionOf(def), value, options, (index) =>
@@ -132,7 +134,7 @@ async function save(value: unknown): Promise<void> {
   await call("save", value);
 }
 
-function log(level: Tells["log"][0]): (message: string, data?: object) => void {
+function log(level: keyof Log): (message: string, data?: object) => void {
   return (message, data) => tell("log", level, message, data);
 }
 
@@ -214,6 +216,6 @@ function sayLast(message: FromChild): Promise<void> {
   return new Promise((resolve) => (process.send === undefined ? resolve() : void process.send(message, () => resolve())));
 }
 
-function tell<N extends keyof Tells>(name: N, ...args: Tells[N]): void {
-  say({ type: "tell", name, args });
+function tell<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): void {
+  say({ type: "call", call: null, name, args });
 }

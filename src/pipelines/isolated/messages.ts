@@ -1,7 +1,9 @@
 import type { Fingerprint } from "../../core/pipelines/context-hash.ts";
+import type { Cost } from "../../core/pipelines/cost.ts";
 import type { JobError } from "../../core/jobs/job.ts";
 import type { LeaseRef } from "../../core/jobs/lease.ts";
 import type { Outcome } from "../../core/jobs/retry.ts";
+import type { Log } from "../../core/text/text.ts";
 import type { DriverName } from "../../store/sqlite/driver.ts";
 import type { NewJob } from "../../store/store.ts";
 
@@ -49,13 +51,9 @@ export interface Calls {
   /** Empty: there are no more. */
   members: { args: []; answer: Member[] };
   targets: { args: [unknown[]]; answer: void };
-}
-
-/** Messages of the child process without an answer. */
-export interface Tells {
-  cost: [{ usd?: number; tokens?: number }];
-  progress: [fraction: number, message: string | undefined];
-  log: [level: "debug" | "info" | "warn" | "error", message: string, data: object | undefined];
+  cost: { args: [Cost]; answer: void };
+  progress: { args: [fraction: number, message: string | undefined]; answer: void };
+  log: { args: [level: keyof Log, message: string, data: object | undefined]; answer: void };
 }
 
 export type ToChild =
@@ -66,8 +64,8 @@ export type ToChild =
 
 export type FromChild =
   | { type: "ready" }
-  | { type: "call"; call: number; name: keyof Calls; args: unknown[] }
-  | { type: "tell"; name: keyof Tells; args: unknown[] }
+  /** `call` null: the child does not wait for the answer. */
+  | { type: "call"; call: number | null; name: keyof Calls; args: unknown[] }
   /** `isUnchanged`: the file still has the bytes that it was claimed with. */
   | { type: "returned"; output: string | Uint8Array | null; isUnchanged: boolean; followUps: NewJob[] }
   | { type: "threw"; outcome: Outcome };

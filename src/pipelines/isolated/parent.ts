@@ -4,11 +4,12 @@ import type { Target } from "../../core/pipelines/source.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { SettleAs } from "../../engine/attempt.ts";
 import { inheritedArguments, ownFile } from "../../store/own-file.ts";
+import type { Log } from "../../engine/log.ts";
 import type { NewJob } from "../../store/store.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { type Expansion, gatherInputs, type HandedContext, type Task } from "../stage-attempt.ts";
 import { outputOf } from "../values.ts";
-import type { FromChild, Member, TargetMessage, TaskMessage, ToChild } from "./messages.ts";
+import type { Calls, FromChild, Member, TargetMessage, TaskMessage, ToChild } from "./messages.ts";
 
 /** A handler that ignores its signal is killed after this time. */
 const KILL_GRACE_MS = 5_000;
@@ -64,8 +65,6 @@ function hear(message: FromChild, talk: Talk): void {
       return talk.send({ type: "run", task: talk.task });
     case "call":
       return void answer(message, talk);
-    case "tell":
-      return tell(message, talk.handed, talk.end.reject);
     case "returned": {
       const { output, isUnchanged, followUps } = message;
       return talk.end.resolve({
@@ -82,32 +81,24 @@ function hear(message: FromChild, talk: Talk): void {
   }
 }
 
-async function answer({ call, name, args }: FromChild & { type: "call" }, { handed, guests, send }: Talk): Promise<void> {
-  const calls: Record<string, (...args: never[]) => unknown> = {
+async function answer({ call, name, args }: FromChild & { type: "call" }, { handed, guests, send, end }: Talk): Promise<void> {
+  const calls: Record<keyof Calls, (...args: never[]) => unknown> = {
     load: () => handed.checkpoint.load(),
     save: (value: unknown) => handed.checkpoint.save(value),
     artifact: (title: string, data: Uint8Array | string | { path: string }) => handed.artifact(title, data),
     members: guests.members,
     targets: guests.targets,
+    cost: handed.cost,
+    progress: handed.progress,
+    log: (level: keyof Log, message: string, data: object | undefined) => handed.log[level](message, data),
   };
   try {
-    send({ type: "answer", call, value: await calls[name]?.(...(args as never[])) });
+    const value = await calls[name](...(args as never[]));
+    if (call !== null) send({ type: "answer", call, value });
   } catch (error) {
-    send({ type: "refusal", call, error: toJobError(error) });
-  }
-}
-
-/** An invalid message is an error of the handler. */
-function tell({ name, args }: FromChild & { type: "tell" }, handed: HandedContext, fail: (error: unknown) => void): void {
-  try {
-    if (name === "cost") handed.cost(args[0] as Parameters<HandedContext["cost"]>[0]);
-    else if (name === "progress") handed.progress(args[0] as number, args[1] as string | undefined);
-    else {
-      const [level, message, data] = args as ["debug" | "info" | "warn" | "error", string, object | undefined];
-      handed.log[level](message, data);
-    }
-  } catch (error) {
-    fail(error);
+    // An invalid message is an error of the handler.
+    if (call === null) end.reject(error);
+    else send({ type: "refusal", call, error: toJobError(error) });
   }
 }
 
