@@ -39,7 +39,7 @@ test("what runs together is sent in order before anything is waited for", async 
 
 /** Whatever is given a transaction is a script, and so are a transaction's own statements, `wait` and `together`. */
 const CALL =
-  /(?<![\w#.])(?:(?:tx|db)\.(?:all|get|run|returning|each|eachReturning|lock|time|fence)\b|(?!freed\b)[\w#.]+\((?:tx|db)[,)]|(?:wait|together)(?:<[^()]*>)?\()/g;
+  /(?<![\w#.?])(?:(?:tx|db)\.(?:all|get|run|returning|each|eachReturning|lock|time|fence)\b|(?!freed\b)[\w#.?]+\((?:tx|db)[,)]|(?:wait|together)(?:<[^()]*>)?\()/g;
 const IS_RUN = /(?:yield\*|return|=>|wait\(|function\*)\s*$/;
 
 /** Whether the innermost call that the text is inside of, at its end, is that of `together`. */

@@ -30,7 +30,6 @@ export function dependentsDatabase({ catalog, limits, events }: DependentsParts)
       return always ? events.always(tx, happened) : events.tell(tx, happened);
     },
     takesSlot: ", slot = case when starts_with(job.slot, E'\\n') then substr(job.slot, 2) else job.slot end",
-    takeSlots: () => {},
   };
 }
 

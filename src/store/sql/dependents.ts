@@ -11,7 +11,8 @@ import type { WorkBatches } from "./work/work-batches.ts";
 
 /** What each database does in its own way when jobs may run that have waited for others. */
 export interface DependentsDatabase {
-  knowLanes(tx: Tx, lanes: readonly number[]): Answer<void>;
+  /** Loads lanes that this process may not know; SQLite finds them when they are asked for. */
+  knowLanes?(tx: Tx, lanes: readonly number[]): Answer<void>;
   lane(id: number): Lane;
   /** Answers the gate of each job. */
   admit(tx: Tx, jobs: readonly LimitedJob[]): Answer<(string | null)[]>;
@@ -19,7 +20,7 @@ export interface DependentsDatabase {
   tell(tx: Tx, type: JobEventType, jobs: readonly { job: JobKey; lane: number }[], always: boolean): Answer<void>;
   /** A job that waited to replace another has the slot of that one from now on: set with the state, or before it. */
   readonly takesSlot: string;
-  takeSlots(tx: Tx, jobs: readonly JobKey[]): Answer<void>;
+  takeSlots?(tx: Tx, jobs: readonly JobKey[]): Answer<void>;
 }
 
 interface WaitingRow {
@@ -85,7 +86,7 @@ export class Dependents {
     const blocked = new Set((yield* tx.all<{ job: JobKey }>(this.#sql.blocked, { jobs })).map(({ job }) => job));
     const free = jobs.filter((job) => !blocked.has(job));
     if (free.length === 0) return;
-    yield* wait(database.takeSlots(tx, free));
+    yield* wait(database.takeSlots?.(tx, free));
     const gates = new Map<JobKey, string | null>();
     const limited: LimitedJob[] = [];
     for (const { key, lane, priority, runAt, createdAt, limits } of yield* this.#waiting(tx, free)) {
@@ -129,7 +130,7 @@ export class Dependents {
   *#waiting(tx: Tx, jobs: readonly JobKey[]): Script<WaitingRow[]> {
     const rows = yield* tx.all<WaitingRow>(this.#sql.waiting, { jobs });
     const lanes = rows.map(({ lane }) => lane);
-    yield* wait(this.#parts.database.knowLanes(tx, lanes));
+    yield* wait(this.#parts.database.knowLanes?.(tx, lanes));
     return rows;
   }
 }

@@ -15,12 +15,12 @@ import type { FinishedJob, Retention } from "./retention.ts";
 import { type Access, type Answer, type Dialect, type Script, together, type Tx, wait } from "./script.ts";
 import type { WorkBatches } from "./work/work-batches.ts";
 
-/** What each database does in its own way when a job is cancelled. */
+/** What each database does in its own way when a job is cancelled. SQLite has one writer at a time and needs no locks. */
 export interface CancelDatabase extends DependentsDatabase {
   /** Ends the jobs `:jobs` at the instant `:at`. */
   readonly cancel: string;
   /** Locks the claims of running jobs. */
-  lockClaims(tx: Tx, fences: readonly Fence[]): Answer<void>;
+  lockClaims?(tx: Tx, fences: readonly Fence[]): Answer<void>;
   prepare(tx: Tx): Answer<unknown>;
   attemptsKept(queue: string): number;
   /** Pending jobs leave the queues of their limits. */
@@ -38,10 +38,10 @@ export interface OperateDatabase extends CancelDatabase {
   readonly holderOf: string;
   /** Statements that remove what belongs to the jobs `:jobs`, before their rows. */
   readonly removals: readonly string[];
-  lockQueue(tx: Tx, queue: string): Answer<unknown>;
+  lockQueue?(tx: Tx, queue: string): Answer<unknown>;
   subtract(tx: Tx, gone: readonly FinishedJob[]): Answer<void>;
   /** One process at a time removes expired jobs: two would both count the same ones as too many. */
-  lockRetention(tx: Tx): Answer<boolean>;
+  lockRetention?(tx: Tx): Answer<boolean>;
 }
 
 interface Row {
@@ -145,7 +145,7 @@ export class Operate {
 
   *#expire(tx: Tx, { expired, limit }: Expired, unlisted: readonly string[]): Script<Pruned> {
     const { retention, database } = this.#parts;
-    if (!(yield* wait(database.lockRetention(tx)))) return { removed: 0, more: false };
+    if (!(yield* wait(database.lockRetention?.(tx) ?? true))) return { removed: 0, more: false };
     const listing = yield* retention.backfill(tx, unlisted);
     const { taken, over } = yield* retention.take(tx, limit, expired.minAge);
     yield* this.#remove(tx, over);
@@ -172,9 +172,9 @@ export class Operate {
     const { cancel, database } = this.#parts;
     const found = yield* tx.get<Pick<Row, "key" | "lane" | "limits">>(this.#sql.find, idParams(id));
     if (found === undefined) return undefined;
-    yield* wait(database.knowLanes(tx, [found.lane]));
+    yield* wait(database.knowLanes?.(tx, [found.lane]));
     const { queue } = database.lane(found.lane);
-    if (found.limits !== null || isPipelineQueue(queue)) yield* wait(database.lockQueue(tx, queue));
+    if (found.limits !== null || isPipelineQueue(queue)) yield* wait(database.lockQueue?.(tx, queue));
     return (yield* cancel.lock(tx, [found.key]))[0];
   }
 }
@@ -250,7 +250,7 @@ export class Cancel {
     if (jobs.length === 0) return [];
     const rows = yield* tx.all<Row>(this.#sql.lock, { jobs });
     const lanes = rows.map(({ lane }) => lane);
-    yield* wait(this.#database.knowLanes(tx, lanes));
+    yield* wait(this.#database.knowLanes?.(tx, lanes));
     return rows;
   }
 
@@ -266,7 +266,7 @@ export class Cancel {
     const running = jobs.filter(({ state }) => state === "running");
     if (running.length > 0)
       yield* wait(
-        database.lockClaims(
+        database.lockClaims?.(
           tx,
           running.map(({ fence }) => fence),
         ),

@@ -27,9 +27,9 @@ export interface RetentionDatabase {
   isKept(lane: number, state: FinishedState): boolean;
   /** Whether transactions may be open that do not know of `keep`, by a row of `queues`. */
   readonly isEarly: string;
-  prepare(tx: Tx): Answer<unknown>;
+  prepare?(tx: Tx): Answer<unknown>;
   /** Whether the listing of a queue's older jobs may begin. */
-  mayBegin(tx: Tx, queue: string): Answer<boolean>;
+  mayBegin?(tx: Tx, queue: string): Answer<boolean>;
   /** By turn, lane by lane, the oldest first. */
   oldest(db: Reads, asked: readonly OldestJobs[]): Script<OldestJob[]>;
   /** Locks what it selects, and skips what others have locked. */
@@ -93,14 +93,14 @@ export class Retention {
    * before this transaction began.
    */
   *backfill(tx: Tx, seen: readonly string[]): Script<boolean> {
-    yield* wait(this.#database.prepare(tx));
+    yield* wait(this.#database.prepare?.(tx));
     const { queues } = yield* this.#readQueues(tx);
     const rest = queues.filter(isUnlisted);
     const queue = rest.find(({ isEarly }) => !isEarly);
     if (queue === undefined) return rest.length > 0;
     const { name, keep, backfill } = queue;
     if (backfill === 0 && !seen.includes(name)) return true;
-    if (backfill === 0 && !(yield* wait(this.#database.mayBegin(tx, name)))) return true;
+    if (backfill === 0 && !(yield* wait(this.#database.mayBegin?.(tx, name) ?? true))) return true;
     const from = Math.max(0, backfill);
     const { to } = (yield* tx.get<{ to: number | null }>(this.#sql.upTo, { from })) as { to: number | null };
     if (to !== null) {

@@ -17,7 +17,7 @@ import { Claim, ClaimedLanes } from "./jobs/claim.ts";
 import { EnqueueParts } from "./jobs/enqueue.ts";
 import { eventNumbers } from "./jobs/events.ts";
 import { ClaimLocks } from "./jobs/limits.ts";
-import { operateDatabase } from "./jobs/operate.ts";
+import { operateDatabase, workHooks } from "./script-hooks.ts";
 import { Leases, Settle } from "./jobs/settle.ts";
 import type { Damage } from "./maintenance/damage/damage.ts";
 import { walSize } from "./maintenance/wal.ts";
@@ -27,7 +27,6 @@ import { Queries } from "../sql/queries.ts";
 import { QUERY_DIALECT } from "./queries.ts";
 import { AUDIT_GUARDS, DIALECT, scriptAccess, statementsOn, type StoreAccess } from "./scripts.ts";
 import { UserTransactions, OwnTransaction } from "./user-transaction.ts";
-import { workHooks } from "./work.ts";
 
 interface Parts {
   path: string;

@@ -18,8 +18,8 @@ export interface EndingJob {
 
 export interface WorkDatabase {
   queueOf(lane: number): string;
-  lockEnding(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
-  lockArtifacts(tx: Tx): Answer<unknown>;
+  lockEnding?(tx: Tx, jobs: readonly JobKey[], queues: readonly string[]): Answer<unknown>;
+  lockArtifacts?(tx: Tx): Answer<unknown>;
   resultKeys(tx: Tx, count: number): Answer<ResultKey[]>;
   /** The error after which the transaction runs again, because another one has added the same target. */
   overtaken(): Error;
@@ -61,7 +61,7 @@ export class WorkBatches {
   }
 
   *lockArtifacts(tx: Tx): Script<void> {
-    yield* wait(this.#database.lockArtifacts(tx));
+    yield* wait(this.#database.lockArtifacts?.(tx));
   }
 
   /** For attempts that end. Null: none of the jobs is a work item. */
@@ -69,7 +69,7 @@ export class WorkBatches {
     const ending = ends.filter(({ lane }) => this.isPipelines(lane));
     if (ending.length === 0) return null;
     const jobs = ending.map(({ job }) => job);
-    yield* wait(this.#database.lockEnding(tx, jobs, [...new Set(ending.map(({ lane }) => this.#database.queueOf(lane)))]));
+    yield* wait(this.#database.lockEnding?.(tx, jobs, [...new Set(ending.map(({ lane }) => this.#database.queueOf(lane)))]));
     const works = new Map(ending.flatMap(({ job, work }) => (work === undefined ? [] : [[job, work]])));
     const namesAny = [...works.values()].some((end) => namedIn(end).length > 0);
     const [totals, found] = yield* together(

@@ -46,11 +46,11 @@ import type { WorkBatches } from "./work-batches.ts";
 /** What each database does in its own way around work items. */
 export interface WorkHooks extends Pick<WorkStore, "referenced">, Pick<ListingParts, "cancel" | "enqueue" | "notes"> {
   settings: Settings;
-  prepare(tx: Tx): Answer<unknown>;
-  knowLanes(tx: Tx, lanes: readonly number[]): Answer<unknown>;
-  /** The queues of jobs that this process has claimed, as far as it knows them; null where queues are not locked. */
-  claimedQueues(jobs: readonly JobKey[]): string[] | null;
-  lockQueues(tx: Tx, queues: readonly string[]): Answer<unknown>;
+  prepare?(tx: Tx): Answer<unknown>;
+  knowLanes?(tx: Tx, lanes: readonly number[]): Answer<unknown>;
+  /** The queues of jobs that this process has claimed, as far as it knows them; absent where queues are not locked. */
+  claimedQueues?(jobs: readonly JobKey[]): string[];
+  lockQueues?(tx: Tx, queues: readonly string[]): Answer<unknown>;
 }
 
 type EndedBuild = { key: BuildKey; queue: string };
@@ -99,12 +99,12 @@ export class Work implements WorkStore {
 
   *#listed(tx: Tx, lease: LeaseRef, batch: ListedBatch): Script<LeaseState> {
     const { build } = batch;
-    yield* wait(this.#hooks.prepare(tx));
-    const claimed = this.#hooks.claimedQueues([lease.job]);
-    if (claimed !== null) {
+    yield* wait(this.#hooks.prepare?.(tx));
+    const claimed = this.#hooks.claimedQueues?.([lease.job]);
+    if (claimed !== undefined) {
       const queues =
         claimed.length > 0 ? claimed : (yield* tx.all<{ queue: string }>(this.#sql.queue, { build })).map(({ queue }) => queue);
-      yield* wait(this.#hooks.lockQueues(tx, queues));
+      yield* wait(this.#hooks.lockQueues?.(tx, queues));
     }
     return yield* this.#listing.run(tx, lease, batch);
   }
@@ -126,12 +126,12 @@ export class Work implements WorkStore {
   *#clear(tx: Tx, clearing: Clearing): Script<number> {
     const builds = yield* this.#endedBuilds(tx, clearing);
     if (builds.length === 0) return 0;
-    yield* wait(this.#hooks.prepare(tx));
+    yield* wait(this.#hooks.prepare?.(tx));
     const queues = builds.map(({ queue }) => queue);
-    yield* wait(this.#hooks.lockQueues(tx, queues));
+    yield* wait(this.#hooks.lockQueues?.(tx, queues));
     const items = yield* this.#itemsOf(tx, builds, clearing);
     const lanes = items.map(({ lane }) => lane);
-    yield* wait(this.#hooks.knowLanes(tx, lanes));
+    yield* wait(this.#hooks.knowLanes?.(tx, lanes));
     const batch = yield* this.#batches.ending(tx, items);
     if (batch === null) return 0;
     const jobs = items.map(({ job }) => job);
@@ -191,10 +191,10 @@ export class Work implements WorkStore {
 
   *#begin(tx: Tx, starts: readonly (LeaseRef & { estimate: Amount })[], claimed: readonly JobKey[]): Script<Beginning[]> {
     if (starts.length === 0) return [];
-    yield* wait(this.#hooks.prepare(tx));
+    yield* wait(this.#hooks.prepare?.(tx));
     // Pipelined: the lock is sent ahead of the statements that lock rows.
-    const queues = this.#hooks.claimedQueues(claimed) ?? [];
-    return (yield* together(wait(this.#hooks.lockQueues(tx, queues)), this.#ledger.begin(tx, starts)))[1];
+    const queues = this.#hooks.claimedQueues?.(claimed) ?? [];
+    return (yield* together(wait(this.#hooks.lockQueues?.(tx, queues)), this.#ledger.begin(tx, starts)))[1];
   }
 
   async costs(pipeline: string): Promise<Record<string, CostHistory>> {

@@ -25,11 +25,10 @@ import { jobChecksum, rowChecksum } from "../checksum.ts";
 import type { Connection, Value } from "../driver.ts";
 import type { Tx } from "../group-commit.ts";
 import { DIALECT } from "../scripts.ts";
-import { workDatabase } from "../work.ts";
+import { dependentsDatabase, retentionDatabase, workDatabase } from "../script-hooks.ts";
 import { Catalog, Settings } from "./catalog.ts";
 import { Events, JobEvents } from "./events.ts";
 import { Limits } from "./limits.ts";
-import { dependentsDatabase, retentionDatabase } from "./operate.ts";
 import { SettleEffects } from "./settle-effects.ts";
 
 const ROWS = 25;

@@ -1,11 +1,17 @@
-import { ELSEWHERE } from "../../job-row.ts";
-import type { DependentsDatabase } from "../../sql/dependents.ts";
-import type { OperateDatabase } from "../../sql/operate.ts";
-import type { OldestJob, RetentionDatabase } from "../../sql/retention.ts";
-import { type CheckedJob, jobChecksum } from "../checksum.ts";
-import type { Connection } from "../driver.ts";
-import type { Tx } from "../group-commit.ts";
-import type { JobParts } from "./enqueue.ts";
+import type { Fence, ResultKey } from "../../core/text/ids.ts";
+import { ELSEWHERE } from "../job-row.ts";
+import type { DependentsDatabase } from "../sql/dependents.ts";
+import type { Notes } from "../sql/notes.ts";
+import type { Cancel, OperateDatabase } from "../sql/operate.ts";
+import type { OldestJob, RetentionDatabase } from "../sql/retention.ts";
+import type { WorkDatabase } from "../sql/work/work-batches.ts";
+import type { WorkHooks } from "../sql/work/work.ts";
+import { type CheckedJob, jobChecksum } from "./checksum.ts";
+import type { Connection } from "./driver.ts";
+import type { Tx } from "./group-commit.ts";
+import type { Catalog } from "./jobs/catalog.ts";
+import type { EnqueueParts, JobParts } from "./jobs/enqueue.ts";
+import type { StoreAccess } from "./scripts.ts";
 
 export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents }: JobParts): DependentsDatabase {
   const behind = db.prepare(
@@ -15,7 +21,6 @@ export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents 
   );
   const setSlot = db.prepare("update holdfast_jobs set slot = ?, checksum = ? where key = ?");
   return {
-    knowLanes: () => {},
     lane: (id) => catalog.lane(id),
     admit: (tx: Tx, jobs) => jobs.map((job) => limits.in(tx).admit(job)),
     tell(tx: Tx, type, jobs, always) {
@@ -31,7 +36,6 @@ export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents 
   };
 }
 
-/** SQLite has one writer at a time and needs no locks. */
 export function operateDatabase(db: Connection, parts: JobParts): OperateDatabase {
   const { settings, limits, effects } = parts;
   return {
@@ -40,7 +44,6 @@ export function operateDatabase(db: Connection, parts: JobParts): OperateDatabas
       update holdfast_jobs
       set state = 'cancelled', gate = null, finished_at = :at, expires_at = null, holder = null, worker = null
       where key in (select value from json_each(:jobs)) returning 1`,
-    lockClaims: () => {},
     prepare: (tx: Tx) => settings.at(tx.settings),
     attemptsKept: (queue) => settings.view.attemptsKept(queue),
     withdraw(tx: Tx, jobs) {
@@ -64,12 +67,10 @@ export function operateDatabase(db: Connection, parts: JobParts): OperateDatabas
        from (select max(jobs, coalesce((select max(key) from holdfast_jobs), 0)) as highest from holdfast_counter) where id = 1`,
       "delete from holdfast_inputs where job in (select value from json_each(:jobs))",
     ],
-    lockQueue: () => {},
     subtract(tx: Tx, gone) {
       for (const { lane, state } of gone) effects.count(lane, state, -1);
       effects.write(tx);
     },
-    lockRetention: () => true,
   };
 }
 
@@ -81,8 +82,6 @@ export function retentionDatabase({ catalog, settings }: JobParts): RetentionDat
   return {
     isKept: (lane, state) => settings.view.keep(catalog.lane(lane).queue, state) === undefined,
     isEarly: "0",
-    prepare: () => {},
-    mayBegin: () => true,
     *oldest(db, asked) {
       const found: OldestJob[] = [];
       for (const { turn, lane, state, before, most } of asked)
@@ -90,5 +89,41 @@ export function retentionDatabase({ catalog, settings }: JobParts): RetentionDat
       return found;
     },
     skipLocked: "",
+  };
+}
+
+export function workDatabase(db: Connection, catalog: Catalog): WorkDatabase {
+  const sequence = db.prepare("select seq from sqlite_sequence where name = 'holdfast_results'");
+  // An operation takes keys before it writes its rows, and another one of the same transaction may take some meanwhile.
+  let taken = { commit: 0 as Fence, key: 0 };
+  return {
+    queueOf: (lane) => catalog.lane(lane).queue,
+    resultKeys({ commit }: Tx, count) {
+      const written = Number(sequence.row()?.[0] ?? 0);
+      const last = taken.commit === commit ? Math.max(written, taken.key) : written;
+      taken = { commit, key: last + count };
+      return Array.from({ length: count }, (_, i) => (last + 1 + i) as ResultKey);
+    },
+    overtaken: () => new Error("Another transaction has added the same target."),
+  };
+}
+
+export function workHooks(
+  db: Connection,
+  parts: { enqueueParts: EnqueueParts; cancel: Cancel; notes: Notes; access: StoreAccess },
+): WorkHooks {
+  const { enqueueParts, cancel, notes, access } = parts;
+  const { settings, enqueue } = enqueueParts;
+  const referenced = db.prepare(
+    "select value from json_each(?) as one where exists (select 1 from holdfast_artifacts where hash = one.value)",
+  );
+  return {
+    settings,
+    cancel,
+    enqueue,
+    notes,
+    // Under the write lock: transactions that were under way are committed or rolled back by then.
+    referenced: (hashes) =>
+      access.write("prune", () => new Set(referenced.rows(JSON.stringify(hashes)).map(([hash]) => hash as string))),
   };
 }
