@@ -88,6 +88,7 @@ suite("a restore", () => {
     }
     rmSync(path);
     assert.equal((await restore()).kept, null);
+    await (await open(path)).close();
     writeFileSync(path, Buffer.alloc(100_000, 7));
     const { epoch, kept } = await restore();
     assert.equal(epoch, 2, "what was given out is remembered beside the database");

@@ -41,11 +41,11 @@ import {
   SHARED_BYTE,
   SHM_BYTE,
 } from "./maintenance/open-files.ts";
-import { knownIn } from "./maintenance/epoch.ts";
+import { epochIn, knownIn } from "./maintenance/epoch.ts";
 import { UNKNOWN_ACTOR } from "../../core/recovery/audit.ts";
 import { Damage } from "./maintenance/damage/damage.ts";
 import { arrive, openDamaged } from "./maintenance/damage/arrival.ts";
-import type { Connection, DriverName } from "./driver.ts";
+import type { DriverName } from "./driver.ts";
 import { explain, modeLike } from "./faults.ts";
 import { GroupCommit, type Tx } from "./group-commit.ts";
 import { ChangeFeed } from "./change-feed.ts";
@@ -69,6 +69,13 @@ export interface SqliteStoreOptions extends Omit<OpenSqliteOptions, "now" | "dam
   writeWaitMs?: number;
 }
 
+interface Opened extends OpenedSqlite {
+  driver: DriverName;
+  boot: string;
+  alive: Alive | null;
+  files: DatabaseFiles | null;
+}
+
 export class SqliteStore implements Store {
   readonly databaseId: string;
   readonly durability: Durability;
@@ -87,14 +94,10 @@ export class SqliteStore implements Store {
   readonly schedules: StoreParts["schedules"];
   readonly events: StoreParts["events"];
   readonly #path: string;
-  readonly #driver: DriverName;
-  readonly #db: Connection;
-  readonly #files: DatabaseFiles | null;
+  readonly #opened: Opened;
   readonly #parts: StoreParts;
   readonly #group: GroupCommit;
   readonly #changes: ChangeFeed;
-  readonly #alive: Alive | null;
-  readonly #boot: string;
   #witness: Witness | null = null;
   #closed: Promise<void> | null = null;
 
@@ -116,7 +119,7 @@ export class SqliteStore implements Store {
     damage.logAtOpening ??= { bytes, frames: bytes === 0 ? 0 : framesIn(opened.db) };
     try {
       const files = path === ":memory:" || damage.damaged !== null ? null : new DatabaseFiles(path);
-      return new SqliteStore(path, { ...opened, alive, files }, damage, options);
+      return new SqliteStore(path, { ...opened, driver, boot: options.boot ?? "", alive, files }, damage, options);
     } catch (error) {
       closeWithoutCheckpoint(opened.db, path, driver);
       leave();
@@ -124,27 +127,18 @@ export class SqliteStore implements Store {
     }
   }
 
-  private constructor(
-    path: string,
-    opened: OpenedSqlite & { alive: Alive | null; files: DatabaseFiles | null },
-    damage: Damage,
-    options: SqliteStoreOptions,
-  ) {
-    const { db } = opened;
+  private constructor(path: string, opened: Opened, damage: Damage, options: SqliteStoreOptions) {
+    const { db, databaseId, durability, journaled } = opened;
+    const { driver, clock } = options;
     this.#path = path;
-    this.#db = db;
-    this.databaseId = opened.databaseId;
-    this.durability = opened.durability;
-    this.clock = options.clock;
-    const markCommit = opened.journaled ? commitMarker(db) : null;
-    const drains = opened.journaled && !options.onlyReads && damage.damaged === null;
-    const drain = drains ? drainOf(db, path, this.databaseId, options) : null;
+    this.#opened = opened;
+    this.databaseId = databaseId;
+    this.durability = durability;
+    this.clock = clock;
     this.damage = damage;
-    this.#files = opened.files;
-    this.#driver = options.driver;
     damage.watch({
       db,
-      databaseId: opened.databaseId,
+      databaseId,
       files: opened.files,
       locks: opened.token === null ? null : locksOf(path, opened.token),
       record: (act) => this.audit.recordOnce(act),
@@ -153,21 +147,15 @@ export class SqliteStore implements Store {
         this.hooks.onDamaged(error);
       },
     });
-    this.#boot = options.boot ?? "";
-    this.#alive = opened.alive;
     this.#changes = new ChangeFeed(db, path);
     const access: StoreAccess = {
       now: () => this.clock.now(),
       read: this.#read,
       write: (operation, run) => this.#write(operation, run),
     };
-    const { durability } = this;
-    const { driver, clock } = options;
-    this.maintenance = new Maintenance(
-      db,
-      { path, driver, durability, clock, journaled: opened.journaled, damage, drain },
-      access,
-    );
+    const drains = journaled && !options.onlyReads && damage.damaged === null;
+    const drain = drains ? new Drain(db, { path, driver, databaseId, epoch: epochIn(db), now: access.now }) : null;
+    this.maintenance = new Maintenance(db, { path, driver, durability, clock, journaled, damage, drain }, access);
     const beWitness = (token: string) => this.#beWitness(token);
     const parts = (this.#parts = storeParts(opened, { ...options, path, damage, beWitness, access, hooks: this.hooks }));
     this.audit = parts.auditLog;
@@ -188,7 +176,7 @@ export class SqliteStore implements Store {
       monotonic: () => performance.now(),
       patience: options.writeWaitMs ?? WRITE_WAIT_MS,
       replaced: (when) => damage.replaced(when === "after" && this.durability === "power" ? 0 : FILE_CHECK_INTERVAL_MS),
-      onWritten: markCommit,
+      onWritten: journaled ? commitMarker(db) : null,
       onCommit: ({ ready, ended, damaged, audit, commit, key }) => {
         enqueueParts.settings.declarations.committed();
         this.#witness?.record(commit, key);
@@ -217,7 +205,7 @@ export class SqliteStore implements Store {
     const refusal = this.#refusal();
     if (refusal !== null) throw refusal;
     const handle = handleOf(tx);
-    if (handle === this.#db.handle) return this.#parts.own.enqueue(jobs);
+    if (handle === this.#opened.db.handle) return this.#parts.own.enqueue(jobs);
     const enqueued = this.#parts.userTransactions.enqueue(handle, jobs);
     // The definitions' settings are declared whatever becomes of that transaction.
     const { declarations } = this.#parts.enqueueParts.settings;
@@ -277,14 +265,14 @@ export class SqliteStore implements Store {
   }
 
   #beWitness(token: string): void {
-    if (this.#alive === null) return;
+    const { alive, databaseId, durability, boot, db } = this.#opened;
+    if (alive === null) return;
     this.#witness?.close();
-    const { databaseId, durability } = this;
     const { audit, statements } = this.#parts;
-    const db = readsAt(statements, this.clock.now());
-    const here = { databaseId, durability, boot: this.#boot, audit: runSync(audit.head(db)), ...knownIn(this.#db) };
-    const has = (entry: AuditHead) => runSync(audit.has(db, entry));
-    this.#witness = Witness.open(this.#path, { token, alive: this.#alive, here, has });
+    const reads = readsAt(statements, this.clock.now());
+    const here = { databaseId, durability, boot, audit: runSync(audit.head(reads)), ...knownIn(db) };
+    const has = (entry: AuditHead) => runSync(audit.has(reads, entry));
+    this.#witness = Witness.open(this.#path, { token, alive, here, has });
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {
@@ -300,9 +288,9 @@ export class SqliteStore implements Store {
       this.processes.close();
       this.maintenance.close();
       // SQLite itself may remove the log now.
-      this.#files?.close();
+      this.#opened.files?.close();
       if (isReplaced) this.#closeReplaced();
-      else this.#db.close();
+      else this.#opened.db.close();
     });
     return this.#closed;
   }
@@ -317,7 +305,7 @@ export class SqliteStore implements Store {
   /** Also called at the exit of a process that does not close the store: Node closes connections then. */
   readonly #closeReplaced = (): void => {
     process.off("exit", this.#closeReplaced);
-    closeWithoutCheckpoint(this.#db, this.#path, this.#driver);
+    closeWithoutCheckpoint(this.#opened.db, this.#path, this.#opened.driver);
   };
 
   #write<T>(operation: Operation, run: (tx: Tx) => T): Promise<T> {
@@ -347,9 +335,4 @@ function locksOf(path: string, token: string): OwnLocks {
     { path: `${path}-shm`, byte: SHM_BYTE },
     { path: join(aliveFolder(path), `${token}.lock`), byte: RESERVED_BYTE },
   ]);
-}
-
-function drainOf(db: Connection, path: string, databaseId: string, { driver, clock }: SqliteStoreOptions): Drain {
-  const { epoch } = knownIn(db);
-  return new Drain(db, { path, driver, databaseId, epoch, now: () => clock.now() });
 }

@@ -12,6 +12,11 @@ export interface Known {
   key: number;
 }
 
+export function highestOf(known: readonly Known[]): Known {
+  const highest = (what: keyof Known) => Math.max(...known.map((one) => one[what]));
+  return { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
+}
+
 // A commit that only adds jobs does not write the counter, which saves a page: its number is the fence of the newest job, until
 // a later commit claims that job.
 export const COMMITS = "max(commits, coalesce((select fence from holdfast_jobs order by key desc limit 1), 0))";

@@ -6,9 +6,7 @@ import { passStep } from "../../../points.ts";
 import { connect, type Connection, type DriverName, lockFile } from "../../driver.ts";
 import { createFolder, explain, fileSize, modeLike } from "../../faults.ts";
 import { clearFindings } from "../damage/findings.ts";
-import type { Known } from "../epoch.ts";
 import { locksOn } from "../open-files.ts";
-import { knownOutside } from "../witness.ts";
 import { syncFolder, writeSynced } from "./copy.ts";
 
 /**
@@ -170,17 +168,6 @@ function takeLock(path: string, driver: DriverName): Connection | null {
   const folder = aliveFolder(path);
   createFolder(folder, modeLike(path));
   return lockFile(driver, join(folder, "restore"), modeLike(path));
-}
-
-/** The highest numbers that are known here. The next epoch is taken, whatever becomes of the database. */
-export function reserveEpoch(path: string, ...known: Known[]): Known {
-  const file = join(aliveFolder(path), "restore-epoch");
-  const given = existsSync(file) ? Number(readFileSync(file, "utf8")) : 0;
-  const all = [...known, knownOutside(path), { epoch: given, commits: 0, key: 0 }];
-  const highest = (what: keyof Known) => Math.max(...all.map((one) => one[what]));
-  const found = { epoch: highest("epoch"), commits: highest("commits"), key: highest("key") };
-  writeSynced(file, String(found.epoch + 1), modeLike(path));
-  return found;
 }
 
 function planAt(path: string): Plan | null {

@@ -19,10 +19,10 @@ import { explaining, faultOf, fileSize } from "../../faults.ts";
 import { migrate, versionOf } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { knownOutside, mostSeen, readSlots } from "../witness.ts";
-import { type Known, knownIn, raiseEpoch } from "../epoch.ts";
+import { highestOf, type Known, knownIn, raiseEpoch } from "../epoch.ts";
 import { knownOf, type VerifiedBackup, verifyBackup } from "./backups.ts";
 import { copyFileSynced, survey, type Survey, syncFile, syncFolder } from "./copy.ts";
-import { nameForKept, openProcesses, refuseInUse, replaceDatabase, reserveEpoch, stagedPath } from "./replace.ts";
+import { nameForKept, openProcesses, refuseInUse, replaceDatabase, stagedPath } from "./replace.ts";
 import { runTask } from "./tasks.ts";
 
 export interface RestoreRequest {
@@ -79,12 +79,11 @@ async function stageRestored(request: RestoreRequest, verified: VerifiedBackup):
     );
   const isThere = ["", "-wal", "-journal"].some((end) => existsSync(path + end));
   const kept = isThere ? nameForKept(path, now, "replaced") : null;
-  // Unlike the lock's epoch, which a failed restore has raised too.
-  const lived = Math.max(there.known.epoch, knownOutside(path).epoch);
-  const known = reserveEpoch(path, there.known, knownOf(facts));
+  const lived = highestOf([there.known, knownOutside(path)]);
+  const known = highestOf([lived, knownOf(facts)]);
   const after = { takenAt: manifest?.takenAt ?? null, replaced: kept === null ? null : basename(kept) };
   const audit = { action: "database.restored", name: basename(backup), after } as const;
-  const replay = at === undefined ? {} : { replay: replayOf(path, driver, facts, at, manifest, lived) };
+  const replay = at === undefined ? {} : { replay: replayOf(path, driver, facts, at, manifest, lived.epoch) };
   const preparation = { driver, path: stagedPath(path), now, known, by, audit, ...replay };
   const task = { ...preparation, from: backup, sha256, mode: modeOf(path, backup) };
   const { survey, ...prepared } = await runTask("restore", task, onProgress);

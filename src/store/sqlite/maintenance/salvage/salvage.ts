@@ -8,10 +8,11 @@ import { refuseNewer } from "../../migrate.ts";
 import { canonicalPath, refuseNetwork } from "../../open.ts";
 import { writeSynced } from "../backup/copy.ts";
 import { knownOf, type VerifiedBackup } from "../backup/backups.ts";
-import { nameForKept, replaceDatabase, reportPath, reserveEpoch, restoreFolder, stagedPath } from "../backup/replace.ts";
+import { nameForKept, replaceDatabase, reportPath, restoreFolder, stagedPath } from "../backup/replace.ts";
 import { runTask } from "../backup/tasks.ts";
+import { highestOf } from "../epoch.ts";
 import { scanLog } from "../wal.ts";
-import { mostSeen, readSlots } from "../witness.ts";
+import { knownOutside, mostSeen, readSlots } from "../witness.ts";
 import type { Identity, Salvaged } from "./rebuild.ts";
 
 export interface SalvageRequest {
@@ -62,7 +63,7 @@ async function stageSalvaged(request: SalvageRequest): Promise<SalvagedDatabase>
     );
   const kept = nameForKept(path, now, "damaged");
   const read = { epoch: identity.epoch, commits: 0, key: 0 };
-  const known = reserveEpoch(path, ...(backup === null ? [read] : [read, knownOf(backup.facts)]));
+  const known = highestOf([read, knownOutside(path), ...(backup === null ? [] : [knownOf(backup.facts)])]);
   const after = { backup: backup === null ? null : basename(backup.path) };
   const audit = { action: "database.salvaged", name: basename(kept), after } as const;
   const salvaged = await runTask(
