@@ -9,7 +9,7 @@ export { HoldfastError, LeaseLostError, NonRetryableError } from "./core/text/er
 export type { Event } from "./core/jobs/event.ts";
 export type { JobFilter } from "./core/jobs/filter.ts";
 export type { Finished, Job, JobState } from "./core/jobs/job.ts";
-export { secret } from "./core/limits/limit.ts";
+export { secret } from "./core/pipelines/context-hash.ts";
 export { type Pipeline, pipeline } from "./core/pipelines/pipeline.ts";
 export type { CrashRecoveryReport } from "./core/recovery/recovery-report.ts";
 export { RetryAfterError } from "./core/jobs/event.ts";

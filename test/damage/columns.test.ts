@@ -72,6 +72,8 @@ insert into holdfast_work (job, build, kind, stage, segment, path) values (1, 1,
 update holdfast_work set estimate_micros = 1, charged_tokens = 2;
 insert into holdfast_artifacts values (1, 'shout', 'a', 'name', 'hash', 5);
 update holdfast_counters set due_at = 1;
+update holdfast_jobs set limits = '[[1,"a"],[1,"b"]]', checksum = null where gate = 'limit';
+update holdfast_parked set limits = (select limits from holdfast_jobs where key = job);
 update holdfast_jobs set scheduled_for = 1, meta = '{"tags":["red"]}', checksum = null where key = 1;
 update holdfast_ids set ended = 'failed', checksum = null where id = (select min(id) from holdfast_ids);
 update holdfast_schedules set within = 5, checksum = null;

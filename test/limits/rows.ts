@@ -46,7 +46,7 @@ interface Parked {
   counter: number;
   priority: number;
   job: number;
-  more: boolean | 0 | 1;
+  limits: string | null;
 }
 
 /** Where rows are read, past the engine. */
@@ -129,7 +129,7 @@ export class LimitRows {
    */
   async check(now: number, setBack: boolean): Promise<void> {
     const look = await this.look();
-    const parked = await this.#all<Parked>(`select counter, priority, job, more from ${this.#tables.parked}`);
+    const parked = await this.#all<Parked>(`select counter, priority, job, limits from ${this.#tables.parked}`);
     const parkedOf = new Map(parked.map((row) => [row.job, row]));
     assert.equal(parkedOf.size, parked.length, "a job is parked once");
     const counterOf = new Map(look.counters.map((row) => [`${row.rule}:${row.lane}:${row.key}`, row]));
@@ -152,7 +152,7 @@ export class LimitRows {
         if (job.state === "running") sum.running++;
         else if (at?.counter === counter.id) {
           sum.parked++;
-          assert.deepEqual([at.priority, Boolean(at.more)], [job.priority, job.limits.length > 1], `job ${job.key} as parked`);
+          assert.deepEqual([at.priority, at.limits !== null], [job.priority, job.limits.length > 1], `job ${job.key} as parked`);
           stopped = true;
           break;
         } else {

@@ -11,7 +11,7 @@ import {
   type ValueHash,
   valueHash,
 } from "../../src/core/pipelines/context-hash.ts";
-import { secret } from "../../src/core/limits/limit.ts";
+import { secret } from "../../src/core/pipelines/context-hash.ts";
 import { changedParts, explainRun } from "../../src/core/pipelines/build-view.ts";
 
 const PARTS: ContextParts = {

@@ -1,161 +1,89 @@
 import assert from "node:assert/strict";
-import {
-  type MissingRow,
-  type LimitRows,
-  FetchedRows,
-  RowMissing,
-  type ParkedJob,
-  CounterCache,
-  type LaneUsage,
-  type LaneUsageState,
-  type StoredLaneUsage,
-  type JobPosition,
-} from "../../src/core/limits/lane-usage.ts";
 import type { JobKey } from "../../src/core/text/ids.ts";
 import { byClaimOrder } from "../../src/core/jobs/job.ts";
 import { type LimitRule, countFree } from "../../src/core/limits/limit.ts";
-import { type LimitChanges, parseLimits, type LimitedJob, LimitGate } from "../../src/core/limits/limit-gate.ts";
+import {
+  type Gate,
+  type LimitChanges,
+  type LimitedJob,
+  LimitGate,
+  type LimitPair,
+  parseLimits,
+} from "../../src/core/limits/limit-gate.ts";
+import type { ParkedRow, UsageRow } from "../../src/core/limits/lane-usage.ts";
 
 /** Read so few at a time, so that reading on is tried, too. */
 const CHUNK = 3;
 
 export interface TableJob extends LimitedJob {
   state: "pending" | "running" | "over";
-  gate: "limit" | null;
+  gate: Gate;
 }
 
-/** What an operation answers, and what it leaves to be written. */
-export interface Decided<T> {
-  answer: T;
-  changes: LimitChanges | null;
-}
+type Sums = Pick<UsageRow, "running" | "passed" | "beyond" | "parked">;
 
-/** A store of limited jobs in memory, as plain as can be. */
-export class Table implements LimitRows {
+/** A store of limited jobs in memory, as plain as can be. `keeps`: the gate keeps its rows from one operation to the next. */
+export class Table {
   readonly jobs = new Map<JobKey, TableJob>();
   readonly rules: LimitRule[];
-  readonly #usages = new Map<number, { rule: number; key: string; stored: StoredLaneUsage }>();
-  readonly #parked = new Map<number, ParkedJob[]>();
-  #ids = 0;
+  /** How often counters, and parked jobs of a counter, were read. */
+  reads = { counters: 0, parked: 0 };
+  readonly #usages = new Map<number, UsageRow>();
+  readonly #parked = new Map<number, ParkedRow[]>();
+  readonly #ids = new Map<string, number>();
+  readonly #keeps: boolean;
+  #gate: LimitGate;
 
-  constructor(rules: LimitRule[]) {
+  constructor(rules: LimitRule[], { keeps = true } = {}) {
     this.rules = rules;
+    this.#keeps = keeps;
+    this.#gate = this.#newGate();
   }
 
-  rule(id: number): LimitRule {
-    return this.rules[id] as LimitRule;
+  /** One operation, as a store runs it: answers what was written. */
+  operate<T>(now: number, jobs: readonly LimitedJob[], operation: (gate: LimitGate) => T): { answer: T; changes: Written } {
+    return this.#operate(
+      now,
+      jobs.flatMap(({ limits }) => parseLimits(limits)),
+      operation,
+    );
   }
 
-  usages(rule: number, key: string): StoredLaneUsage[] {
-    return [...this.#usages.values()].filter((one) => one.rule === rule && one.key === key).map(({ stored }) => stored);
+  recheckDue(now: number): void {
+    const due = [...this.#usages.values()].filter(({ due_at }) => due_at !== null && due_at <= now);
+    const pairs = due.map(({ rule, key }): LimitPair => [rule, key]);
+    this.setGates(this.#operate(now, pairs, (gate) => pairs.forEach((pair) => gate.recheck(...pair))).changes);
   }
 
-  parked(usage: number, after: JobPosition | null): ParkedJob[] {
-    const jobs = this.#parked.get(usage) ?? [];
-    return (after === null ? jobs : jobs.filter((job) => byClaimOrder(job, after) > 0)).slice(0, CHUNK);
+  withdraw(gate: LimitGate, job: LimitedJob, from: Gate): void {
+    const places = from === "limit" ? gate.placesOf(job) : [];
+    gate.withdraw(
+      job,
+      from,
+      places.find(({ id }) => this.#isParked(id, job)),
+    );
   }
 
-  isParked(usage: number, job: JobPosition): boolean {
-    return (this.#parked.get(usage) ?? []).some(({ key }) => key === job.key);
+  usages(rule: number, key: string): UsageRow[] {
+    return [...this.#usages.values()].filter((one) => one.rule === rule && one.key === key);
   }
 
-  limitsOf(job: JobKey): string {
-    return (this.jobs.get(job) as TableJob).limits;
-  }
-
-  /** Counters that want to be looked at. */
-  due(now: number): { rule: number; key: string }[] {
-    return [...this.#usages.values()].filter(({ stored }) => stored.dueAt !== null && stored.dueAt <= now);
-  }
-
-  /** Decision with all limit rows loaded. */
-  decide<T>(now: number, operation: (limitGate: LimitGate) => T): Decided<T> {
-    const limitGate = new LimitGate(this, now);
-    return { answer: operation(limitGate), changes: limitGate.collectChanges() };
-  }
-
-  /**
-   * Decision that starts with no limit rows, or with those cached by the last decision, and fetches one row after the other.
-   * The cache keeps the rows as the decision left them.
-   */
-  decideFetching<T>(
-    now: number,
-    operation: (limitGate: LimitGate) => T,
-    remembered = new CounterCache(),
-  ): Decided<T> & { fetched: number } {
-    const limitRows = new FetchedRows((id) => this.rule(id));
-    for (let fetched = 0; ;) {
-      const limitGate = new LimitGate(limitRows, now);
-      try {
-        const answer = operation(limitGate);
-        const changes = limitGate.collectChanges();
-        if (changes !== null) remembered.update(limitGate.counters, changes, limitRows);
-        return { answer, changes, fetched };
-      } catch (error) {
-        if (!(error instanceof RowMissing)) throw error;
-        if (this.#fetch(limitRows, error.missing, remembered)) fetched++;
-      }
-    }
-  }
-
-  /** False when it was remembered. */
-  #fetch(limitRows: FetchedRows, missing: MissingRow, remembered: CounterCache): boolean {
-    const known = missing.what === "usages" ? remembered.counter(missing.rule, missing.key) : undefined;
-    if (missing.what !== "usages" || known === undefined) this.#look(limitRows, missing);
-    else limitRows.addKnownUsages(missing.rule, missing.key, known);
-    return known === undefined;
-  }
-
-  #look(limitRows: FetchedRows, missing: MissingRow): void {
-    switch (missing.what) {
-      case "usages":
-        return limitRows.addUsages(missing.rule, missing.key, this.usages(missing.rule, missing.key));
-      case "parked": {
-        const jobs = this.parked(missing.usage, missing.after);
-        return limitRows.addParked(missing.usage, jobs, jobs.length < CHUNK);
-      }
-      case "isParked":
-        return limitRows.addIsParked(missing.usage, missing.job, this.isParked(missing.usage, missing.job));
-      case "limitsOf":
-        return limitRows.addLimits(missing.job, this.limitsOf(missing.job));
-    }
-  }
-
-  write(changes: LimitChanges | null): void {
-    if (changes === null) return;
-    for (const { usage, job } of changes.unparked) this.#unpark(usage.id as number, job);
-    for (const { id } of changes.removed) assert.ok(this.#usages.delete(id as number), "what is removed was there");
-    for (const usage of changes.saved) this.#save(usage);
-    for (const { id, dueAt } of changes.due) {
-      const known = this.#usages.get(id as number) as { rule: number; key: string; stored: StoredLaneUsage };
-      this.#usages.set(id as number, { ...known, stored: { ...known.stored, dueAt } });
-    }
-    for (const { usage, job } of changes.parked) this.#park(usage.id as number, job);
-    for (const key of changes.closed) this.#setGate(key, "limit");
-    for (const { key } of changes.opened) this.#setGate(key, null);
-  }
-
-  /** Gives new usages of another limit gate the ids that they have here. */
-  name(changes: LimitChanges | null): void {
-    for (const usage of changes?.saved ?? []) {
-      const { rule, key } = usage.counter;
-      usage.id = this.usages(rule, key).find(({ lane }) => lane === usage.lane)?.id ?? null;
-      assert.ok(usage.id !== null);
-    }
+  isDue(now: number): boolean {
+    return [...this.#usages.values()].some(({ due_at }) => due_at !== null && due_at <= now);
   }
 
   /** The counters are what the jobs add up to, and no limit is exceeded. */
   check(): void {
-    const sums = new Map<string, Pick<LaneUsageState, "running" | "passed" | "beyond" | "parked">>();
+    const sums = new Map<string, Sums>();
     for (const job of this.jobs.values()) {
       if (job.state === "over") continue;
       for (const [rule, key] of parseLimits(job.limits)) {
         const name = `${rule}:${key}:${job.lane}`;
         const sum = sums.get(name) ?? { running: 0, passed: 0, beyond: 0, parked: 0 };
         sums.set(name, sum);
-        const usage = this.usages(rule, key).find(({ lane }) => lane === job.lane) as StoredLaneUsage;
+        const usage = this.usages(rule, key).find(({ lane }) => lane === job.lane) as UsageRow;
         if (job.state === "running") sum.running++;
-        else if (job.gate === "limit" && this.isParked(usage.id, job)) {
+        else if (job.gate === "limit" && this.#isParked(usage.id, job)) {
           sum.parked++;
           break;
         } else {
@@ -164,15 +92,11 @@ export class Table implements LimitRows {
         }
       }
     }
-    for (const { rule, key, stored } of this.#usages.values()) {
-      const { running, passed, beyond, parked } = stored;
-      const name = `${rule}:${key}:${stored.lane}`;
-      assert.deepEqual(
-        { running, passed, beyond, parked },
-        sums.get(name) ?? { running: 0, passed: 0, beyond: 0, parked: 0 },
-        name,
-      );
-      assert.equal((this.#parked.get(stored.id) ?? []).length, parked, `${name} has its jobs parked`);
+    for (const { id, rule, key, lane, running, passed, beyond, parked } of this.#usages.values()) {
+      const name = `${rule}:${key}:${lane}`;
+      const none = { running: 0, passed: 0, beyond: 0, parked: 0 };
+      assert.deepEqual({ running, passed, beyond, parked }, sums.get(name) ?? none, name);
+      assert.equal((this.#parked.get(id) ?? []).length, parked, `${name} has its jobs parked`);
       sums.delete(name);
     }
     assert.deepEqual([...sums.keys()], [], "whatever is counted has a usage");
@@ -187,58 +111,94 @@ export class Table implements LimitRows {
         const running = usages.reduce((sum, usage) => sum + usage.running, 0);
         const bucket = usages.reduce((latest, usage) => Math.max(latest, usage.bucket), 0);
         const ready = usages.reduce((sum, usage) => sum + (usage.lane === job.lane ? usage.passed : 0), 0);
-        return ready === 0 && countFree(this.rule(rule), { running, bucket }, now) > 0;
+        return ready === 0 && countFree(this.rules[rule] as LimitRule, { running, bucket }, now) > 0;
       });
     });
   }
 
-  #save(usage: LaneUsage): void {
-    const dueAt = usage.id === null ? usage.dueAt : (this.#usages.get(usage.id)?.stored.dueAt ?? null);
-    usage.id ??= ++this.#ids;
-    const { id, lane, running, passed, beyond, parked, lowest, last, bucket } = usage;
-    const { rule, key } = usage.counter;
-    const stored = { id, lane, running, passed, beyond, parked, lowest, last, bucket, dueAt };
-    this.#usages.set(id, { rule, key, stored });
+  #newGate(): LimitGate {
+    return new LimitGate((id) => this.rules[id] as LimitRule);
   }
 
-  #park(usage: number, job: ParkedJob): void {
-    const jobs = this.#parked.get(usage) ?? [];
-    assert.ok(!jobs.some(({ key }) => key === job.key), `${job.key} is parked once`);
-    const { key, priority, more } = job;
-    this.#parked.set(usage, [...jobs, { key, priority, more }].sort(byClaimOrder));
+  #operate<T>(now: number, pairs: LimitPair[], operation: (gate: LimitGate) => T): { answer: T; changes: Written } {
+    if (!this.#keeps) this.#gate = this.#newGate();
+    const gate = this.#gate;
+    gate.now = now;
+    const written: Written = { ...NONE, unparked: [], parked: [] };
+    this.#load(pairs);
+    const answer = operation(gate);
+    for (;;) {
+      const wanted = gate.refill();
+      for (const usage of gate.takeUnnamed()) usage.id = this.#idOf(usage);
+      if (wanted.size === 0) break;
+      this.#move(gate.takeMoves(), written);
+      for (const usage of wanted.keys()) {
+        const rows = (this.#parked.get(usage.id) ?? []).slice(0, CHUNK);
+        this.reads.parked++;
+        gate.loadParked(usage, rows);
+        this.#load(rows.flatMap(({ limits }) => (limits === null ? [] : parseLimits(limits))));
+      }
+    }
+    const changes = gate.takeChanges();
+    if (changes === null) return { answer, changes: written };
+    this.#move(changes, written);
+    for (const { id } of changes.removed) assert.ok(this.#usages.delete(id), "what is removed was there");
+    for (const usage of changes.added) assert.ok(!this.#usages.has(usage.id), "what is added was not there");
+    for (const usage of [...changes.added, ...changes.saved]) this.#usages.set(usage.id, rowOf(usage));
+    return { answer, changes: { ...changes, unparked: written.unparked, parked: written.parked } };
   }
 
-  #unpark(usage: number, job: JobPosition): void {
-    const jobs = this.#parked.get(usage) ?? [];
-    const left = jobs.filter(({ key, priority }) => key !== job.key || priority !== job.priority);
-    assert.equal(left.length, jobs.length - 1, `${job.key} was parked there`);
-    this.#parked.set(usage, left);
+  /** Called after the operation's own jobs were written. */
+  setGates({ closed, opened }: Pick<LimitChanges, "closed" | "opened">): void {
+    for (const key of closed) (this.jobs.get(key) as TableJob).gate = "limit";
+    for (const key of opened) (this.jobs.get(key) as TableJob).gate = null;
   }
 
-  #setGate(key: JobKey, gate: TableJob["gate"]): void {
-    (this.jobs.get(key) as TableJob).gate = gate;
+  #load(pairs: LimitPair[]): void {
+    const missing = this.#gate.unloaded(pairs);
+    this.reads.counters += missing.length;
+    this.#gate.load(
+      missing,
+      missing.flatMap(([rule, key]) => this.usages(rule, key)),
+    );
+  }
+
+  #move(moves: Pick<LimitChanges, "unparked" | "parked">, written: Written): void {
+    for (const row of moves.unparked) {
+      const jobs = this.#parked.get(row.counter) ?? [];
+      const left = jobs.filter(({ job, priority }) => job !== row.job || priority !== row.priority);
+      assert.equal(left.length, jobs.length - 1, `${row.job} was parked there`);
+      this.#parked.set(row.counter, left);
+    }
+    for (const row of moves.parked) {
+      const jobs = this.#parked.get(row.counter) ?? [];
+      assert.ok(!jobs.some(({ job }) => job === row.job), `${row.job} is parked once`);
+      this.#parked.set(row.counter, [...jobs, row].sort(byTurn));
+    }
+    written.unparked.push(...moves.unparked);
+    written.parked.push(...moves.parked);
+  }
+
+  #isParked(counter: number, { key }: LimitedJob): boolean {
+    return (this.#parked.get(counter) ?? []).some(({ job }) => job === key);
+  }
+
+  #idOf({ rule, key, lane }: UsageRow): number {
+    const name = `${rule}:${key}:${lane}`;
+    const id = this.#ids.get(name) ?? this.#ids.size + 1;
+    this.#ids.set(name, id);
+    return id;
   }
 }
 
-/** Changes without what only their limit gate sees, in an order of their own. */
-export function plain(changes: LimitChanges | null): Record<string, string[]> {
-  if (changes === null) return {};
-  return {
-    unparked: changes.unparked.map(({ usage, job: { key, priority } }) => `${name(usage)} ${key} ${priority}`).sort(),
-    removed: changes.removed.map(name).sort(),
-    saved: changes.saved.map(whole).sort(),
-    due: changes.due.map(whole).sort(),
-    parked: changes.parked.map(({ usage, job }) => `${name(usage)} ${job.key} ${job.priority} ${job.more}`).sort(),
-    shut: changes.closed.map(String).sort(),
-    opened: changes.opened.map(({ key, lane }) => `${key} ${lane}`).sort(),
-  };
+type Written = Omit<LimitChanges, "lanes">;
+
+const NONE: Written = { unparked: [], parked: [], added: [], saved: [], removed: [], closed: [], opened: [] };
+
+function byTurn(a: ParkedRow, b: ParkedRow): number {
+  return byClaimOrder({ priority: a.priority, key: a.job }, { priority: b.priority, key: b.job });
 }
 
-function name({ counter: { rule, key }, lane }: LaneUsage): string {
-  return `${rule}:${key}:${lane}`;
-}
-
-function whole(usage: LaneUsage): string {
-  const { running, passed, beyond, parked, lowest, last, bucket, dueAt } = usage;
-  return `${name(usage)} ${JSON.stringify({ running, passed, beyond, parked, lowest, last, bucket, dueAt })}`;
+function rowOf({ id, rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at }: UsageRow): UsageRow {
+  return { id, rule, key, lane, running, passed, beyond, parked, lowest, last, bucket, due_at };
 }

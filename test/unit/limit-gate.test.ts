@@ -4,73 +4,69 @@ import * as fc from "fast-check";
 import type { JobKey } from "../../src/core/text/ids.ts";
 import { byClaimOrder } from "../../src/core/jobs/job.ts";
 import { type LimitRule, MAX_READY_JOBS } from "../../src/core/limits/limit.ts";
-import { CounterCache } from "../../src/core/limits/lane-usage.ts";
 import { type LimitedJob, limitsText, LimitGate } from "../../src/core/limits/limit-gate.ts";
-import { plain, Table, type TableJob } from "./limit-gate-table.ts";
+import { Table, type TableJob } from "./limit-gate-table.ts";
 import { LONG } from "../selection.ts";
 
 const NOW = Date.UTC(2026, 0, 1);
 
 describe("what is to be written", () => {
   test("of a new counter is all of it at once", () => {
-    const { answer, changes } = decide([rule({ concurrency: 1 })], (limitGate) =>
-      [1, 2, 3].map((key) => limitGate.admit(job(key, [[0, "a"]]))),
-    );
+    const table = new Table([rule({ concurrency: 1 })]);
+    const jobs = [1, 2, 3].map((key) => job(key, [[0, "a"]]));
+    const { answer, changes } = table.operate(NOW, jobs, (gate) => jobs.map((one) => gate.admit(one)));
     assert.deepEqual(answer, [null, "limit", "limit"]);
-    const [usage, ...others] = changes?.saved ?? [];
-    assert.deepEqual([usage?.id, usage?.passed, usage?.parked, others.length], [null, 1, 2, 0]);
+    const [usage, ...others] = changes.added;
+    assert.deepEqual([usage?.passed, usage?.parked, others.length], [1, 2, 0]);
     assert.deepEqual(
-      changes?.parked.map((one) => [one.usage === usage, one.job.key]),
+      changes.parked.map(({ counter, job: key }) => [counter === usage?.id, key]),
       [
         [true, 2],
         [true, 3],
       ],
     );
-    assert.deepEqual([changes?.unparked, changes?.due, changes?.removed, changes?.opened], [[], [], [], []]);
+    assert.deepEqual([changes.saved, changes.unparked, changes.removed, changes.opened], [[], [], [], []]);
   });
 
   test("of a counter that comes and goes in one operation is nothing", () => {
-    const { changes } = decide([rule({ concurrency: 1 })], (limitGate) => {
-      limitGate.admit(job(1, [[0, "a"]]));
-      limitGate.withdraw(job(1, [[0, "a"]]), null);
+    const table = new Table([rule({ concurrency: 1 })]);
+    const one = job(1, [[0, "a"]]);
+    const { changes } = table.operate(NOW, [one], (gate) => {
+      gate.admit(one);
+      gate.withdraw(one, null);
     });
-    assert.ok(Object.values(changes ?? { none: [1] }).every((list) => list.length === 0));
+    const { lanes: _, ...written } = { lanes: null, ...changes };
+    assert.ok(Object.values(written).every((list) => "length" in list && list.length === 0));
   });
 
   test("of a job that is parked and let pass in one operation is no place, and that it stands ready", () => {
-    const { changes } = decide([rule({ concurrency: 1 })], (limitGate) => {
-      limitGate.admit(job(1, [[0, "a"]]));
-      assert.equal(limitGate.admit(job(2, [[0, "a"]])), "limit");
-      limitGate.withdraw(job(1, [[0, "a"]]), null);
+    const table = new Table([rule({ concurrency: 1 })]);
+    const [one, two] = [job(1, [[0, "a"]]), job(2, [[0, "a"]])];
+    const { changes } = table.operate(NOW, [one], (gate) => {
+      gate.admit(one);
+      assert.equal(gate.admit(two), "limit");
+      gate.withdraw(one, null);
     });
-    assert.deepEqual([changes?.parked, changes?.unparked], [[], []]);
-    assert.deepEqual(changes?.opened, [{ key: 2, lane: 1 }]);
+    assert.deepEqual([changes.parked, changes.unparked], [[], []]);
+    assert.deepEqual(changes.opened, [2]);
   });
 
   test("of a job that moves on to its next limit is where it came from and where it is, not what lies between", () => {
     const table = new Table([rule({ concurrency: 1 }), rule({ concurrency: 5 }), rule({ concurrency: 1 })]);
     const [narrow, wide] = [job(1, [[0, "a"]]), job(2, [[2, "b"]])];
+    const third = job(3, [
+      [0, "a"],
+      [1, ""],
+      [2, "b"],
+    ]);
     add(table, narrow, wide);
     start(table, 1);
     start(table, 2);
-    add(
-      table,
-      job(3, [
-        [0, "a"],
-        [1, ""],
-        [2, "b"],
-      ]),
-    );
-    const { changes } = table.decide(NOW, (limitGate) => limitGate.finish(1, narrow.limits, true));
-    assert.deepEqual(
-      changes?.unparked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
-      [[0, 3]],
-    );
-    assert.deepEqual(
-      changes?.parked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
-      [[2, 3]],
-    );
-    assert.deepEqual(changes?.opened, []);
+    add(table, third);
+    const { changes } = table.operate(NOW, [narrow], (gate) => gate.finish(1, narrow.limits, true));
+    assert.deepEqual(placesOf(table, changes.unparked), [[0, 3]]);
+    assert.deepEqual(placesOf(table, changes.parked), [[2, 3]]);
+    assert.deepEqual(changes.opened, []);
   });
 
   test("of one that is withdrawn and comes back in one operation is where it stands in the end", () => {
@@ -84,26 +80,23 @@ describe("what is to be written", () => {
     start(table, 1);
     start(table, 2);
     add(table, both);
-    const unchanged = table.decide(NOW, (limitGate) => {
-      limitGate.withdraw(both, "limit");
-      assert.equal(limitGate.admit(both), "limit");
+    const unchanged = table.operate(NOW, [both], (gate) => {
+      table.withdraw(gate, both, "limit");
+      assert.equal(gate.admit(both), "limit");
     });
-    assert.deepEqual([unchanged.changes?.unparked, unchanged.changes?.parked], [[], []]);
-    const { changes } = table.decide(NOW, (limitGate) => {
-      limitGate.withdraw(both, "limit");
-      limitGate.finish(1, first.limits, true);
-      assert.equal(limitGate.admit(both), "limit", "now at the second");
-      limitGate.withdraw(both, "limit");
-      assert.equal(limitGate.admit(both), "limit");
-      limitGate.withdraw(both, "limit");
+    assert.deepEqual([unchanged.changes.unparked, unchanged.changes.parked], [[], []]);
+    const { changes } = table.operate(NOW, [both, first], (gate) => {
+      table.withdraw(gate, both, "limit");
+      gate.finish(1, first.limits, true);
+      assert.equal(gate.admit(both), "limit", "now at the second");
+      table.withdraw(gate, both, "limit");
+      assert.equal(gate.admit(both), "limit");
+      table.withdraw(gate, both, "limit");
     });
+    assert.equal(changes.unparked.length, 1);
+    assert.deepEqual(changes.parked, []);
     assert.deepEqual(
-      changes?.unparked.map(({ usage, job: { key } }) => [usage.counter.rule, key]),
-      [[0, 3]],
-    );
-    assert.deepEqual(changes?.parked, []);
-    assert.deepEqual(
-      changes?.saved.map((usage) => [usage.counter.rule, usage.running, usage.passed, usage.parked]),
+      changes.saved.map((usage) => [usage.rule, usage.running, usage.passed, usage.parked]),
       [[1, 1, 0, 0]],
     );
   });
@@ -114,24 +107,25 @@ describe("what is to be written", () => {
     add(table, first, second, third);
     start(table, 1);
     start(table, 2);
-    const { changes } = table.decide(NOW, (limitGate) => {
-      assert.equal(limitGate.tryStart(third), "held");
-      limitGate.finish(1, first.limits, true);
+    const { changes } = table.operate(NOW, [first], (gate) => {
+      assert.equal(gate.tryStart(third), "held");
+      gate.finish(1, first.limits, true);
     });
-    assert.deepEqual([changes?.closed, changes?.opened, changes?.parked], [[], [{ key: 3, lane: 2 }], []]);
+    assert.deepEqual([changes.closed, changes.opened, changes.parked], [[], [3], []]);
   });
 
   test("is nothing when nothing was asked", () => {
-    assert.equal(new LimitGate(new Table([]), NOW).collectChanges(), null);
+    assert.equal(new LimitGate(() => rule({})).takeChanges(), null);
   });
 });
 
 test("who holds no room reads no parked jobs", () => {
-  const table = new Table([rule({ concurrency: 1 })]);
+  const table = new Table([rule({ concurrency: 1 })], { keeps: false });
   add(table, ...Array.from({ length: 50 }, (_, i) => job(i + 1, [[0, "a"]])));
   start(table, 1);
-  const { fetched } = table.decideFetching(NOW, (limitGate) => limitGate.admit(job(60, [[0, "a"]])));
-  assert.equal(fetched, 1, "the counter alone");
+  table.reads = { counters: 0, parked: 0 };
+  add(table, job(60, [[0, "a"]]));
+  assert.deepEqual(table.reads, { counters: 1, parked: 0 });
 });
 
 test("those that leave a later limit let others pass the first, when that was full of them", () => {
@@ -146,25 +140,20 @@ test("those that leave a later limit let others pass the first, when that was fu
   start(table, 1);
   const [before] = table.usages(0, "a");
   assert.deepEqual([before?.beyond, before?.parked], [MAX_READY_JOBS, 19]);
-  const { changes } = table.decide(NOW, (limitGate) => limitGate.finish(1, crowd[0]?.limits ?? "", true));
-  table.write(changes);
+  table.operate(NOW, crowd, (gate) => gate.finish(1, crowd[0]?.limits ?? "", true));
   const [after] = table.usages(0, "a");
   assert.deepEqual([after?.beyond, after?.parked], [MAX_READY_JOBS, 18]);
 });
 
 test("a rate that is forgotten with its counter is not remembered when the clock is set back", () => {
   const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
-  const limitGate = new LimitGate(table, NOW);
-  const write = () => table.write(limitGate.collectChanges());
   const first = job(1, [[0, "a"]]);
-  limitGate.admit(first);
-  write();
-  limitGate.tryStart(first);
-  write();
-  limitGate.setNow(NOW + 2_000).finish(1, first.limits, true);
-  write();
+  add(table, first);
+  start(table, 1);
+  table.operate(NOW + 2_000, [first], (gate) => gate.finish(1, first.limits, true));
   assert.deepEqual(table.usages(0, "a"), []);
-  assert.equal(limitGate.setNow(NOW - 5_000).admit(job(2, [[0, "a"]])), null);
+  const second = job(2, [[0, "a"]]);
+  assert.equal(table.operate(NOW - 5_000, [second], (gate) => gate.admit(second)).answer, null);
 });
 
 const RULES = fc.tuple(
@@ -238,104 +227,92 @@ const STEP = fc.oneof(
 );
 type Step = typeof STEP extends fc.Arbitrary<infer T> ? T : never;
 
-test("decisions with all rows loaded, with rows fetched on demand and with cached rows are the same", () => {
-  let [fetched, spared] = [0, 0];
-  fc.assert(
-    fc.property(RULES, fc.array(STEP, { minLength: 1, maxLength: 40 }), (limits, steps) => {
-      const table = new Table(limits.map((one) => rule(one)));
-      const remembering = new LimitGate(table, NOW);
-      const remembered = new CounterCache();
-      let now = NOW;
-      let setBack = false;
-      const operate = <T>(operation: (limitGate: LimitGate) => T): T => {
-        const known = table.decide(now, operation);
-        const missed = table.decideFetching(now, operation);
-        const recalled = table.decideFetching(now, operation, remembered);
-        fetched += missed.fetched;
-        spared += missed.fetched - recalled.fetched;
-        for (const { answer, changes } of [missed, recalled]) {
-          assert.deepEqual(answer, known.answer);
-          assert.deepEqual(plain(changes), plain(known.changes));
+for (const keeps of [true, false]) {
+  const which = keeps ? "keeps its rows" : "reads all rows anew";
+  test(`whatever a gate decides that ${which}, the counters are what the jobs are, and no job is stuck`, () => {
+    fc.assert(
+      fc.property(RULES, fc.array(STEP, { minLength: 1, maxLength: 40 }), (limits, steps) => {
+        const table = new Table(
+          limits.map((one) => rule(one)),
+          { keeps },
+        );
+        let now = NOW;
+        let isSetBack = false;
+        for (const step of steps) {
+          if (step.what === "pass") {
+            now += step.by;
+            isSetBack ||= step.by < 0;
+          }
+          perform(table, now, step);
+          table.check();
+          if (!isSetBack && !table.isDue(now)) assert.deepEqual(table.stuck(now), []);
         }
-        assert.deepEqual(operation(remembering.setNow(now)), known.answer);
-        const changes = remembering.collectChanges();
-        assert.deepEqual(plain(changes), plain(known.changes));
-        pending.push(() => {
-          table.write(known.changes);
-          table.name(changes);
-        });
-        return known.answer;
-      };
-      const pending: (() => void)[] = [];
-      const flush = () => pending.splice(0).forEach((write) => write());
-      for (const step of steps) {
-        if (step.what === "pass") {
-          now += step.by;
-          setBack ||= step.by < 0;
-          operate((limitGate) => table.due(now).forEach((one) => limitGate.recheck(one.rule, one.key)));
-        } else perform(table, step, operate);
-        flush();
-        table.check();
-        if (!setBack) assert.deepEqual(table.due(now).length === 0 ? table.stuck(now) : [], []);
-      }
-    }),
-    { numRuns: LONG ? 5_000 : 300 },
-  );
-  assert.ok(fetched > 1_000, `${fetched} limitRows were missing`);
-  assert.ok(spared > fetched / 5, `${spared} of ${fetched} were remembered`);
+      }),
+      { numRuns: LONG ? 5_000 : 300 },
+    );
+  });
+}
+
+test("a gate that keeps its rows reads no counter and no parked job twice", () => {
+  const table = new Table([rule({ concurrency: 1 })]);
+  add(table, ...Array.from({ length: 20 }, (_, i) => job(i + 1, [[0, "a"]])));
+  for (let key = 1; key <= 20; key++) {
+    start(table, key);
+    table.operate(NOW, [job(key, [[0, "a"]])], (gate) => gate.finish(1, job(key, [[0, "a"]]).limits, true));
+  }
+  assert.deepEqual(table.reads, { counters: 1, parked: 0 });
 });
 
-/** One operation, and what it means for the rows of its jobs, which are there before its changes are written. */
-function perform(
-  table: Table,
-  step: Exclude<Step, { what: "pass" }>,
-  operate: <T>(operation: (limitGate: LimitGate) => T) => T,
-): void {
+/** One operation, and what it means for the rows of its jobs. */
+function perform(table: Table, now: number, step: Step): void {
   switch (step.what) {
+    case "pass":
+      return table.recheckDue(now);
     case "add":
     case "crowd": {
       const wanted = step.what === "add" ? step.jobs : Array.from({ length: step.many }, () => ({ ...step, priority: 0 }));
       const jobs = wanted.map(({ limits, lane, priority }, i) =>
         Object.assign(job(table.jobs.size + 1 + i, limits), { lane, priority }),
       );
-      const gates = operate((limitGate) => jobs.map((one) => limitGate.admit(one)));
-      jobs.forEach((one, i) => table.jobs.set(one.key, { ...one, state: "pending", gate: gates[i] ?? null }));
-      return;
+      const { answer, changes } = table.operate(now, jobs, (gate) => jobs.map((one) => gate.admit(one)));
+      jobs.forEach((one, i) => table.jobs.set(one.key, { ...one, state: "pending", gate: answer[i] ?? null }));
+      return table.setGates(changes);
     }
     case "claim": {
       const ready = of(table, "pending").filter((one) => one.lane === step.lane && one.gate === null);
       const asked = ready.toSorted(byClaimOrder).slice(0, step.most);
-      const verdicts = operate((limitGate) => asked.map((one) => limitGate.tryStart(one)));
+      const { answer, changes } = table.operate(now, asked, (gate) => asked.map((one) => gate.tryStart(one)));
       asked.forEach((one, i) => {
-        if (verdicts[i] !== "held") one.state = "running";
+        if (answer[i] !== "held") one.state = "running";
       });
-      return;
+      return table.setGates(changes);
     }
     case "end": {
       const ended = some(of(table, "running"), step.which);
-      const gates = operate((limitGate) =>
+      const { answer, changes } = table.operate(now, ended, (gate) =>
         ended.map((one) => {
-          limitGate.finish(one.lane, one.limits, step.began);
-          return step.back ? limitGate.admit(one) : null;
+          gate.finish(one.lane, one.limits, step.began);
+          return step.back ? gate.admit(one) : null;
         }),
       );
-      ended.forEach((one, i) => Object.assign(one, { state: step.back ? "pending" : "over", gate: gates[i] }));
-      return;
+      ended.forEach((one, i) => Object.assign(one, { state: step.back ? "pending" : "over", gate: answer[i] }));
+      return table.setGates(changes);
     }
     case "withdraw": {
       const gone = some(of(table, "pending"), step.which);
       const freed = some(of(table, "running"), step.which.slice(0, 2));
       // Some come back at once, and half of those are gone again.
       const stay = step.back ? Math.ceil(gone.length / 2) : 0;
-      const gates = operate((limitGate) => {
-        for (const one of gone) limitGate.withdraw(one, one.gate);
-        for (const { lane, limits } of freed) limitGate.finish(lane, limits, true);
-        const back = step.back ? gone.map((one) => limitGate.admit(one)) : [];
-        for (const [i, one] of gone.entries()) if (step.back && i >= stay) limitGate.withdraw(one, back[i] ?? null);
+      const { answer, changes } = table.operate(now, [...gone, ...freed], (gate) => {
+        for (const one of gone) table.withdraw(gate, one, one.gate);
+        for (const { lane, limits } of freed) gate.finish(lane, limits, true);
+        const back = step.back ? gone.map((one) => gate.admit(one)) : [];
+        for (const [i, one] of gone.entries()) if (step.back && i >= stay) table.withdraw(gate, one, back[i] ?? null);
         return back;
       });
       for (const one of freed) one.state = "over";
-      gone.forEach((one, i) => Object.assign(one, i < stay ? { gate: gates[i] } : { state: "over", gate: null }));
+      gone.forEach((one, i) => Object.assign(one, i < stay ? { gate: answer[i] } : { state: "over", gate: null }));
+      table.setGates(changes);
     }
   }
 }
@@ -348,22 +325,23 @@ function of(table: Table, state: TableJob["state"]): TableJob[] {
   return [...table.jobs.values()].filter((one) => one.state === state);
 }
 
-function decide<T>(rules: LimitRule[], operation: (limitGate: LimitGate) => T): ReturnType<typeof Table.prototype.decide<T>> {
-  return new Table(rules).decide(NOW, operation);
-}
-
 function add(table: Table, ...jobs: LimitedJob[]): void {
-  const { answer, changes } = table.decide(NOW, (limitGate) => jobs.map((one) => limitGate.admit(one)));
+  const { answer, changes } = table.operate(NOW, jobs, (gate) => jobs.map((one) => gate.admit(one)));
   jobs.forEach((one, i) => table.jobs.set(one.key, { ...one, state: "pending", gate: answer[i] ?? null }));
-  table.write(changes);
+  table.setGates(changes);
 }
 
 function start(table: Table, key: number): void {
   const one = table.jobs.get(key as JobKey) as TableJob;
-  const { answer, changes } = table.decide(NOW, (limitGate) => limitGate.tryStart(one));
+  const { answer, changes } = table.operate(NOW, [one], (gate) => gate.tryStart(one));
   assert.notEqual(answer, "held");
   one.state = "running";
-  table.write(changes);
+  table.setGates(changes);
+}
+
+function placesOf(table: Table, rows: readonly { counter: number; job: number }[]): [rule: number, job: number][] {
+  const usages = table.rules.flatMap((_, i) => ["a", "b", ""].flatMap((key) => table.usages(i, key)));
+  return rows.map(({ counter, job: key }) => [usages.find(({ id }) => id === counter)?.rule ?? 0, key]);
 }
 
 function job(key: number, limits: [number, string][]): LimitedJob {

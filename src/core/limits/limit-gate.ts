@@ -1,111 +1,162 @@
-import {
-  addPassed,
-  AFTER_ALL,
-  type Counter,
-  type LimitRows,
-  isIdle,
-  lowerBuckets,
-  park,
-  type ParkedJob,
-  comesBeforeLastPassed,
-  readMoreParked,
-  countReady,
-  type LaneUsage,
-  laneUsageOf,
-  markStored,
-  toCounter,
-  type JobPosition,
-  unpark,
-} from "./lane-usage.ts";
-import type { JobKey } from "../text/ids.ts";
 import type { StartVerdict } from "../jobs/claiming.ts";
-import { byClaimOrder } from "../jobs/job.ts";
+import type { JobKey } from "../text/ids.ts";
 import {
+  addParked,
+  addPassed,
+  comesBeforeLastPassed,
+  type Counter,
+  countReady,
+  isIdle,
+  type JobPosition,
+  type LaneUsage,
+  lowerBuckets,
+  markStored,
+  type ParkedJob,
+  type ParkedRow,
+  parkedRow,
+  removeParked,
+  type UsageRow,
+} from "./lane-usage.ts";
+import {
+  canJoin,
   capBucket,
   countEnd,
-  type LimitRule,
-  canJoin,
-  opensAt,
   countFree,
   countStart,
+  type LimitRule,
   MAX_READY_JOBS,
+  opensAt,
   readyWindow,
 } from "./limit.ts";
+
+export type Gate = "limit" | null;
+export type LimitPair = [rule: number, key: string];
 
 export interface LimitedJob extends JobPosition {
   lane: number;
   limits: string;
 }
 
-/** What a store writes, in this order: then no row refers to a missing one. */
-export interface LimitChanges {
-  unparked: { usage: LaneUsage; job: JobPosition }[];
-  removed: LaneUsage[];
-  saved: LaneUsage[];
-  due: LaneUsage[];
-  parked: { usage: LaneUsage; job: ParkedJob }[];
-  closed: JobKey[];
-  opened: { key: JobKey; lane: number }[];
-  /** Their parked jobs wait for a token from now on: nothing else will wake a worker. */
-  timed: LaneUsage[];
+/** Where the rows have a parked job, and where it is parked by now. */
+interface Move {
+  job: ParkedJob;
+  from: LaneUsage | null;
+  to: LaneUsage | null;
 }
 
-export type Gate = "limit" | null;
+export interface LimitMoves {
+  unparked: ParkedRow[];
+  parked: ParkedRow[];
+}
+
+export interface LimitChanges extends LimitMoves {
+  added: UsageRow[];
+  saved: UsageRow[];
+  removed: UsageRow[];
+  /** Jobs that a claim has read and that are parked now. */
+  closed: JobKey[];
+  opened: JobKey[];
+  /** Lanes that have jobs to start now, or at an instant that workers do not know yet. */
+  lanes: Set<number>;
+}
 
 /**
  * Limits over all workers. A pending job passes its limits in the order of its row; where it cannot, it is parked there,
  * outside the index that claims read. Per lane, at most MAX_READY_JOBS jobs pass a limit: so a million jobs of one key
- * neither block nor slow the others. Jobs that finish, and tokens of a rate that return, let the next ones pass. The gate
- * decides and writes nothing: after each operation the store asks for the changes. Its state is valid as long as all changes
- * were stored and no other process made any.
+ * neither block nor slow the others. Jobs that finish, and tokens of a rate that return, let the next ones pass.
+ *
+ * The gate decides on rows in memory. The store loads the counters that an operation uses, calls `refill` and loads parked
+ * jobs until no usage wants any, and writes the changes. The rows stay in memory until another process changes them.
  */
 export class LimitGate {
-  readonly #limitRows: LimitRows;
-  #now: number;
-  readonly #counters = new Map<string, Counter>();
+  now = 0;
+  readonly #ruleOf: (id: number) => LimitRule;
+  readonly #counters = new Map<number, Map<string, Counter>>();
   readonly #byText = new Map<string, readonly Counter[]>();
-  readonly #touched = new Set<Counter>();
-  readonly #freed = new Set<Counter>();
+  /** Counters that the operation has used, and those where parked jobs may pass. */
+  readonly #used = new Set<Counter>();
+  readonly #unchecked = new Set<Counter>();
+  #unnamed: LaneUsage[] = [];
+  readonly #moves = new Map<JobKey, Move>();
   readonly #closed = new Set<JobKey>();
+  #opened: JobKey[] = [];
+  #lanes = new Set<number>();
 
-  constructor(limitRows: LimitRows, now: number) {
-    this.#limitRows = limitRows;
-    this.#now = now;
+  constructor(ruleOf: (id: number) => LimitRule) {
+    this.#ruleOf = ruleOf;
   }
 
+  /** How many counters are loaded. */
   get size(): number {
-    return this.#counters.size;
+    let size = 0;
+    for (const { size: counters } of this.#counters.values()) size += counters;
+    return size;
   }
 
-  get counters(): Iterable<Counter> {
-    return this.#counters.values();
+  /** Whether all counters of a job with these limits are loaded. */
+  isLoaded(limits: string): boolean {
+    return this.#byText.has(limits);
   }
 
-  setNow(now: number): this {
-    this.#now = now;
-    return this;
+  unloaded(pairs: Iterable<LimitPair>): LimitPair[] {
+    const missing = new Map<string, LimitPair>();
+    for (const [rule, key] of pairs) {
+      if (this.#counters.get(rule)?.has(key) !== true) missing.set(`${rule}:${key}`, [rule, key]);
+    }
+    return [...missing.values()];
+  }
+
+  load(pairs: readonly LimitPair[], rows: readonly UsageRow[]): void {
+    for (const [rule, key] of pairs) {
+      let counters = this.#counters.get(rule);
+      if (counters === undefined) this.#counters.set(rule, (counters = new Map()));
+      counters.set(key, { rule, key, usages: [], running: 0, bucket: 0 });
+    }
+    for (const row of rows) {
+      const counter = this.#counter(row.rule, row.key);
+      counter.usages.push({ ...row, counter, isStored: true, isChanged: false, first: [] });
+      counter.running += row.running;
+      counter.bucket = Math.max(counter.bucket, row.bucket);
+    }
+  }
+
+  loadParked(usage: LaneUsage, rows: readonly ParkedRow[]): void {
+    usage.first = rows.map(({ job, priority, limits }) => ({ key: job, priority, limits }));
+    if (rows.length === 0) usage.parked = 0;
+    this.#unchecked.add(usage.counter);
+  }
+
+  /** Forgets the counters of some rules, which the operation does not use. */
+  forgetRules(isForgotten: (rule: number) => boolean): void {
+    for (const rule of this.#counters.keys()) if (isForgotten(rule)) this.#counters.delete(rule);
+    this.#byText.clear();
+  }
+
+  forget(): void {
+    for (const part of [this.#counters, this.#byText, this.#used, this.#unchecked, this.#moves, this.#closed]) part.clear();
+    [this.#unnamed, this.#opened, this.#lanes] = [[], [], new Set()];
   }
 
   /** Admits a job that becomes pending. The caller writes the returned gate into the job's row. */
   admit(job: LimitedJob): Gate {
-    return this.#passLimits(job, this.#countersOf(job.limits), 0) ? null : "limit";
+    return this.#pass(job, this.#countersOf(job.limits), 0) ? null : "limit";
   }
 
   tryStart(job: LimitedJob): StartVerdict {
     const counters = this.#countersOf(job.limits);
-    const blocked = counters.findIndex((counter) => countFree(this.#rule(counter), counter, this.#now) < 1);
+    const blocked = counters.findIndex((counter) => this.#free(counter) < 1);
     if (blocked === -1) {
-      let last = false;
-      for (const counter of counters) if (this.#start(counter, job.lane)) last = true;
-      return last ? "last" : "started";
+      let isLast = false;
+      for (const counter of counters) if (this.#start(counter, job.lane)) isLast = true;
+      return isLast ? "last" : "started";
     }
     for (const [i, counter] of counters.entries()) {
-      const usage = laneUsageOf(counter, job.lane);
+      const usage = this.#usage(counter, job.lane);
       if (i < blocked) usage.beyond += 1;
       else usage.passed -= 1;
-      usage.changed = true;
+      usage.isChanged = true;
     }
-    park(laneUsageOf(counters[blocked] as Counter, job.lane), toParked(job, counters));
+    this.#park(this.#usage(counters[blocked] as Counter, job.lane), toParked(job, counters));
     this.#closed.add(job.key);
     return "held";
   }
@@ -113,72 +164,101 @@ export class LimitGate {
   /** `began`: false returns the job's token to the rate. */
   finish(lane: number, limits: string, began: boolean): void {
     for (const counter of this.#countersOf(limits)) {
-      countEnd(this.#rule(counter), counter, began);
-      const usage = laneUsageOf(counter, lane);
+      countEnd(this.#ruleOf(counter.rule), counter, began);
+      const usage = this.#usage(counter, lane);
       usage.running -= 1;
-      usage.changed = true;
+      usage.isChanged = true;
       if (!began) lowerBuckets(counter);
     }
   }
 
-  /** Removes a pending job that was never started. `gate`: the gate in its row. */
-  withdraw(job: LimitedJob, gate: string | null): void {
+  /** Where a job may be parked, if only the rows tell. */
+  placesOf({ key, lane, limits }: LimitedJob): UsageRow[] {
+    const counters = this.#countersOf(limits);
+    if (counters.length === 1 || this.#moves.has(key)) return [];
+    return counters.map((counter) => this.#usage(counter, lane));
+  }
+
+  /** Removes a pending job that was never started. `gate`: the gate in its row. `place`: where the rows have it parked. */
+  withdraw(job: LimitedJob, gate: string | null, place?: UsageRow): void {
     if (gate === "time") return;
     const counters = this.#countersOf(job.limits);
+    const at = this.#moves.get(job.key)?.to ?? place ?? this.#usage(counters.at(-1) as Counter, job.lane);
     for (const counter of counters) {
-      const usage = laneUsageOf(counter, job.lane);
-      // A job that has passed all other limits is parked at the last.
-      if (gate === "limit" && (counter === counters.at(-1) || this.#isParked(usage, job))) return unpark(usage, job);
+      const usage = this.#usage(counter, job.lane);
+      if (gate === "limit" && usage === at) return this.#unpark(usage, toParked(job, counters));
       usage.passed -= 1;
-      if (gate === "limit") usage.beyond -= 1;
-      usage.changed = true;
+      usage.isChanged = true;
+      if (gate === "limit") this.#countBeyond(counter, job.lane, -1);
     }
   }
 
   recheck(rule: number, key: string): void {
-    this.#touch(this.#counter(rule, key));
+    this.#use(this.#counter(rule, key));
   }
 
-  /** Ends each operation: lets parked jobs pass where slots are free, and returns what the store must write. */
-  collectChanges(): LimitChanges | null {
-    if (this.#touched.size === 0) return null;
+  /**
+   * Lets parked jobs pass where slots are free. Answers the usages whose next parked jobs must be loaded first, and how many
+   * of them can pass.
+   */
+  refill(): Map<LaneUsage, number> {
+    const wanted = new Map<LaneUsage, number>();
+    // A job that passes here may be parked at a later limit, or have waited there: the set grows while it is read.
+    for (const counter of this.#unchecked) {
+      this.#unchecked.delete(counter);
+      const window = readyWindow(this.#free(counter));
+      for (const usage of counter.usages) if (usage.parked > 0) this.#refill(usage, window, wanted);
+    }
+    return wanted;
+  }
+
+  /** Usages that need an id before `takeMoves` and `takeChanges`. */
+  takeUnnamed(): UsageRow[] {
+    const unnamed = this.#unnamed;
+    if (unnamed.length > 0) this.#unnamed = [];
+    return unnamed;
+  }
+
+  takeMoves(): LimitMoves {
+    const moves: LimitMoves = { unparked: [], parked: [] };
+    for (const { job, from, to } of this.#moves.values()) {
+      if (from === to) continue;
+      if (from !== null) moves.unparked.push(parkedRow(from, job));
+      if (to !== null) moves.parked.push(parkedRow(to, job));
+    }
+    this.#moves.clear();
+    return moves;
+  }
+
+  /** Ends each operation, after `refill`: what the store must write. Null: nothing was used. */
+  takeChanges(): LimitChanges | null {
+    if (this.#used.size === 0) return null;
     const changes: LimitChanges = {
-      unparked: [],
-      removed: [],
+      ...this.takeMoves(),
+      added: [],
       saved: [],
-      due: [],
-      parked: [],
-      closed: [],
-      opened: [],
-      timed: [],
+      removed: [],
+      closed: [...this.#closed],
+      opened: this.#opened,
+      lanes: this.#lanes,
     };
-    // A job that passes here may be parked at a later limit, whose counter is then touched: the set grows while it is read.
-    for (const counter of this.#touched) this.#refill(counter, changes);
-    // These counters were full of jobs parked at later limits, which have passed since.
-    for (const counter of this.#freed) this.#refill(counter, changes);
-    for (const counter of this.#touched) this.#collectCounterChanges(counter, changes);
-    changes.closed.push(...this.#closed);
-    this.#touched.clear();
-    this.#freed.clear();
+    for (const counter of this.#used) this.#takeRows(counter, changes);
+    this.#used.clear();
     this.#closed.clear();
+    this.#opened = [];
+    this.#lanes = new Set();
     return changes;
   }
 
-  clear(): void {
-    this.#counters.clear();
-    this.#byText.clear();
-    this.#touched.clear();
-    this.#freed.clear();
-    this.#closed.clear();
-  }
-
-  #passLimits(job: LimitedJob, counters: readonly Counter[], from: number): boolean {
+  #pass(job: LimitedJob, counters: readonly Counter[], from: number): boolean {
     for (let i = from; i < counters.length; i++) {
       const counter = counters[i] as Counter;
-      const usage = laneUsageOf(counter, job.lane);
-      if (!this.#mayPass(counter, usage, job)) {
-        park(usage, toParked(job, counters));
-        for (const before of counters.slice(from, i)) this.#countParkedLater(before, job.lane, 1);
+      const usage = this.#usage(counter, job.lane);
+      const isOpen = usage.parked === 0 && usage.beyond < MAX_READY_JOBS && countReady(usage) < readyWindow(this.#free(counter));
+      if (!isOpen) {
+        // Where it must not wait behind the ready jobs, `refill` lets it pass.
+        this.#park(usage, toParked(job, counters));
+        for (const before of counters.slice(from, i)) this.#countBeyond(before, job.lane, 1);
         return false;
       }
       addPassed(usage, job);
@@ -186,89 +266,88 @@ export class LimitGate {
     return true;
   }
 
-  #mayPass(counter: Counter, usage: LaneUsage, job: JobPosition): boolean {
-    const window = readyWindow(countFree(this.#rule(counter), counter, this.#now));
-    if (usage.beyond >= MAX_READY_JOBS) return false;
-    if (usage.parked === 0 && countReady(usage) < window) return true;
-    // A job that comes before the ready ones in claim order must not wait behind them: it has a higher priority, or was
-    // returned.
-    if (window === 0 || usage.passed === 0 || !canJoin(countReady(usage), window)) return false;
-    if (!comesBeforeLastPassed(job, usage)) return false;
-    const next = this.#firstParked(usage);
-    return next === undefined || byClaimOrder(job, next) < 0;
-  }
-
   #start(counter: Counter, lane: number): boolean {
-    const rule = this.#rule(counter);
-    countStart(rule, counter, this.#now);
-    const usage = laneUsageOf(counter, lane);
+    countStart(this.#ruleOf(counter.rule), counter, this.now);
+    const usage = this.#usage(counter, lane);
     usage.running += 1;
     usage.passed -= 1;
     usage.bucket = counter.bucket;
-    usage.changed = true;
-    return (
-      countReady(usage) === 0 && usage.parked > 0 && usage.beyond < MAX_READY_JOBS && countFree(rule, counter, this.#now) > 0
-    );
+    usage.isChanged = true;
+    return countReady(usage) === 0 && usage.parked > 0 && usage.beyond < MAX_READY_JOBS && this.#free(counter) > 0;
   }
 
-  #refill(counter: Counter, changes: LimitChanges): void {
-    const window = readyWindow(countFree(this.#rule(counter), counter, this.#now));
-    for (const usage of counter.usages) {
-      for (let joined = 0; usage.parked > 0 && usage.beyond < MAX_READY_JOBS;) {
-        const full = countReady(usage) >= window;
-        if (full && (joined >= window || !canJoin(countReady(usage), window))) break;
-        const job = this.#firstParked(usage);
-        // The job may have been parked behind ready jobs while no slot was free.
-        if (job === undefined || (full && !comesBeforeLastPassed(job, usage))) break;
-        if (full) joined++;
-        unpark(usage, job);
-        addPassed(usage, job);
-        if (job.more && !this.#passLaterLimits(counter, job, usage.lane)) continue;
-        this.#closed.delete(job.key);
-        changes.opened.push({ key: job.key, lane: usage.lane });
-      }
+  #refill(usage: LaneUsage, window: number, wanted: Map<LaneUsage, number>): void {
+    for (let joined = 0; usage.parked > 0 && usage.beyond < MAX_READY_JOBS;) {
+      const ready = countReady(usage);
+      const isFull = ready >= window;
+      if (isFull && (joined >= window || usage.passed === 0 || !canJoin(ready, window))) break;
+      const [job] = usage.first;
+      if (job === undefined) return void wanted.set(usage, window - ready);
+      // A job that comes before the ready ones in claim order must not wait behind them: it has a higher priority, or was
+      // returned.
+      if (isFull && !comesBeforeLastPassed(job, usage)) break;
+      if (isFull) joined++;
+      this.#unpark(usage, job);
+      addPassed(usage, job);
+      if (job.limits !== null && !this.#passLater(usage, job, job.limits)) continue;
+      this.#closed.delete(job.key);
+      this.#opened.push(job.key);
+      this.#lanes.add(usage.lane);
     }
+    // The instant at which the rate opens depends on the first parked job.
+    const isAsked = usage.first.length === 0 && usage.parked > 0 && usage.passed > 0;
+    if (isAsked && this.#ruleOf(usage.rule).rate !== null) wanted.set(usage, 1);
   }
 
-  #passLaterLimits(passed: Counter, job: ParkedJob, lane: number): boolean {
-    const { key, priority, limits = this.#limitRows.limitsOf(key) } = job;
+  #passLater({ counter, lane }: LaneUsage, { key, priority }: JobPosition, limits: string): boolean {
     const counters = this.#countersOf(limits);
-    const at = counters.indexOf(passed);
-    if (!this.#passLimits({ key, lane, priority, limits }, counters, at + 1)) {
-      this.#countParkedLater(passed, lane, 1);
+    const at = counters.indexOf(counter);
+    if (!this.#pass({ key, lane, priority, limits }, counters, at + 1)) {
+      this.#countBeyond(counter, lane, 1);
       return false;
     }
-    for (const before of counters.slice(0, at)) this.#countParkedLater(before, lane, -1);
+    for (const before of counters.slice(0, at)) this.#countBeyond(before, lane, -1);
     return true;
   }
 
-  #countParkedLater(counter: Counter, lane: number, by: 1 | -1): void {
-    const usage = laneUsageOf(counter, lane);
+  #countBeyond(counter: Counter, lane: number, by: 1 | -1): void {
+    const usage = this.#usage(counter, lane);
     usage.beyond += by;
-    usage.changed = true;
-    if (by === -1 && usage.beyond === MAX_READY_JOBS - 1) this.#freed.add(counter);
+    usage.isChanged = true;
+    if (by === -1 && usage.beyond === MAX_READY_JOBS - 1) this.#unchecked.add(counter);
   }
 
-  #collectCounterChanges(counter: Counter, changes: LimitChanges): void {
+  #park(usage: LaneUsage, job: ParkedJob): void {
+    addParked(usage, job);
+    const move = this.#moves.get(job.key);
+    if (move === undefined) this.#moves.set(job.key, { job, from: null, to: usage });
+    else move.to = usage;
+  }
+
+  #unpark(usage: LaneUsage, job: ParkedJob): void {
+    removeParked(usage, job);
+    const move = this.#moves.get(job.key);
+    if (move === undefined) this.#moves.set(job.key, { job, from: usage, to: null });
+    else move.to = null;
+  }
+
+  #takeRows(counter: Counter, { added, saved, removed, lanes }: LimitChanges): void {
     // Idle usages are deleted, or every key ever used would stay.
-    const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.#now;
+    const isOver = (usage: LaneUsage) => isIdle(usage) && usage.bucket <= this.now;
     let over = 0;
     for (const usage of counter.usages) {
-      const isNew = usage.id === null;
       if (isOver(usage)) {
         over++;
-        collectParked(usage, changes);
-        if (!isNew) changes.removed.push(usage);
+        if (usage.isStored) removed.push(usage);
         continue;
       }
       const dueAt = isIdle(usage) ? Math.ceil(usage.bucket) : usage.parked > 0 ? this.#opensAt(counter, usage) : null;
-      if (dueAt !== usage.dueAt) {
-        if (usage.dueAt === null && usage.parked > 0) changes.timed.push(usage);
-        usage.dueAt = dueAt;
-        if (!isNew) changes.due.push(usage);
+      if (dueAt !== usage.due_at) {
+        if (usage.due_at === null && usage.parked > 0) lanes.add(usage.lane);
+        usage.due_at = dueAt;
+        usage.isChanged = true;
       }
-      collectParked(usage, changes);
-      if (usage.changed) changes.saved.push(usage);
+      if (usage.isChanged) (usage.isStored ? saved : added).push(usage);
       markStored(usage);
     }
     if (over === 0) return;
@@ -279,60 +358,52 @@ export class LimitGate {
 
   /** When the rate has a token for one more job to pass, or to join the passed jobs if it comes before them in claim order. */
   #opensAt(counter: Counter, usage: LaneUsage): number | null {
-    const rule = this.#rule(counter);
+    const rule = this.#ruleOf(counter.rule);
     if (rule.rate === null) return null;
-    const job = this.#firstParked(usage);
+    const [job] = usage.first;
     const ready = countReady(usage);
     const joins = job !== undefined && usage.passed > 0 && comesBeforeLastPassed(job, usage);
-    return opensAt(rule, counter, this.#now, joins ? Math.min(ready, countFree(rule, counter, this.#now)) : ready);
+    return opensAt(rule, counter, this.now, joins ? Math.min(ready, this.#free(counter)) : ready);
   }
 
-  #firstParked(usage: LaneUsage): ParkedJob | undefined {
-    const { id } = usage;
-    while (usage.knownParked.length === 0 && usage.knownUpTo !== AFTER_ALL) {
-      readMoreParked(usage, (after) => (id === null ? [] : this.#limitRows.parked(id, after)));
-    }
-    return usage.knownParked[0];
-  }
-
-  #isParked(usage: LaneUsage, job: JobPosition): boolean {
-    if (usage.newlyParked?.has(job.key)) return true;
-    if (usage.id === null || usage.parked === 0 || usage.unparked?.has(job.key)) return false;
-    if (byClaimOrder(job, usage.knownUpTo) <= 0) return usage.knownParked.some(({ key }) => key === job.key);
-    return this.#limitRows.isParked(usage.id, job);
-  }
-
-  /** The counters of a job, narrow to wide; marks them for the recheck at the end of the operation. */
+  /** The counters of a job, narrow to wide. */
   #countersOf(limits: string): readonly Counter[] {
     let counters = this.#byText.get(limits);
     if (counters === undefined) {
       counters = parseLimits(limits).map(([rule, key]) => this.#counter(rule, key));
       this.#byText.set(limits, counters);
     }
-    for (const counter of counters) this.#touch(counter);
+    for (const counter of counters) this.#use(counter);
     return counters;
   }
 
-  #touch(counter: Counter): void {
-    this.#touched.add(counter);
-    if (counter.bucket <= this.#now) return;
+  #use(counter: Counter): void {
+    this.#used.add(counter);
+    this.#unchecked.add(counter);
+    if (counter.bucket <= this.now) return;
     // Stored, or the bucket would be too full again and again after the clock was set back.
-    counter.bucket = capBucket(this.#rule(counter), counter.bucket, this.#now);
+    counter.bucket = capBucket(this.#ruleOf(counter.rule), counter.bucket, this.now);
     lowerBuckets(counter);
   }
 
   #counter(rule: number, key: string): Counter {
-    const name = `${rule}:${key}`;
-    let counter = this.#counters.get(name);
-    if (counter === undefined) {
-      counter = toCounter(rule, key, this.#limitRows.usages(rule, key));
-      this.#counters.set(name, counter);
-    }
+    const counter = this.#counters.get(rule)?.get(key);
+    if (counter === undefined) throw new Error(`The counter of limit ${rule} under "${key}" was not loaded.`);
     return counter;
   }
 
-  #rule(counter: Counter): LimitRule {
-    return this.#limitRows.rule(counter.rule);
+  #usage(counter: Counter, lane: number): LaneUsage {
+    for (const usage of counter.usages) if (usage.lane === lane) return usage;
+    const { rule, key } = counter;
+    const counts = { running: 0, passed: 0, beyond: 0, parked: 0, lowest: 0, last: 0, bucket: 0, due_at: null };
+    const usage: LaneUsage = { id: 0, rule, key, lane, ...counts, counter, isStored: false, isChanged: true, first: [] };
+    counter.usages.push(usage);
+    this.#unnamed.push(usage);
+    return usage;
+  }
+
+  #free(counter: Counter): number {
+    return countFree(this.#ruleOf(counter.rule), counter, this.now);
   }
 }
 
@@ -340,15 +411,10 @@ export function limitsText(rules: readonly number[], keys: readonly string[]): s
   return rules.length === 0 ? null : JSON.stringify(rules.map((rule, i) => [rule, keys[i] ?? ""]));
 }
 
-export function parseLimits(text: string): [rule: number, key: string][] {
-  return JSON.parse(text) as [number, string][];
+export function parseLimits(text: string): LimitPair[] {
+  return JSON.parse(text) as LimitPair[];
 }
 
 function toParked({ key, priority, limits }: LimitedJob, counters: readonly Counter[]): ParkedJob {
-  return { key, priority, more: counters.length > 1, limits };
-}
-
-function collectParked(usage: LaneUsage, changes: LimitChanges): void {
-  if (usage.unparked !== null) for (const job of usage.unparked.values()) changes.unparked.push({ usage, job });
-  if (usage.newlyParked !== null) for (const job of usage.newlyParked.values()) changes.parked.push({ usage, job });
+  return { key, priority, limits: counters.length > 1 ? limits : null };
 }

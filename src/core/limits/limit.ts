@@ -1,8 +1,5 @@
-import { checkCount, describeValue, invalidOption, refuseUnknown, rejectSurplus } from "../text/options.ts";
-import { hash } from "node:crypto";
-import { canonicalJson, SECRET } from "../text/json.ts";
+import { checkCount, describeValue, invalidOption, refuseUnknown } from "../text/options.ts";
 import { HoldfastError } from "../text/errors.ts";
-import { Secret } from "../pipelines/budget.ts";
 
 export interface Rate {
   starts: number;
@@ -155,43 +152,4 @@ function checkLimit(
 function toArray(given: unknown): unknown[] {
   if (given === undefined) return [];
   return Array.isArray(given) ? given : [given];
-}
-
-/** What a stage's result depends on besides its inputs: a model's name, a prompt, settings. */
-export type Key = string | number | object;
-
-export function keyText(key: unknown, what: string): string | null {
-  if (key === undefined) return null;
-  if (typeof key === "string" || typeof key === "number" || (typeof key === "object" && key !== null)) {
-    if (key instanceof Promise) key.catch(() => {});
-    return canonicalJson(key, what);
-  }
-  throw new HoldfastError(
-    "KEY_INVALID",
-    `${what} is ${key === null ? "null" : `a ${typeof key}`}, which cannot be a key.`,
-    "Give a string, a number, a plain object or an array, or leave it out.",
-  );
-}
-
-/**
- * In a stage's `key`: the result depends on this value, and only its hash is stored and shown. It is for values that
- * cannot be guessed: of one among a thousand, the hash tells which.
- *
- * ```ts
- * .stage("fetch", { key: { account: secret(token) } }, async ({ target }) => download(target.id, token))
- * ```
- */
-export function secret<T>(value: T): T {
-  rejectSurplus(arguments, 1, "secret");
-  return new Secret(hash("sha256", `holdfast.secret.1\n${canonicalJson(value, "secret")}`)) as T;
-}
-
-const SHOWN_HASH_LENGTH = 12;
-
-export function hideSecrets(value: unknown): unknown {
-  if (typeof value !== "object" || value === null) return value;
-  if (Array.isArray(value)) return value.map(hideSecrets);
-  const secret: unknown = Object.hasOwn(value, SECRET) ? (value as Record<string, unknown>)[SECRET] : undefined;
-  if (typeof secret === "string") return `[secret ${secret.slice(0, SHOWN_HASH_LENGTH)}]`;
-  return Object.fromEntries(Object.entries(value).map(([name, child]) => [name, hideSecrets(child)]));
 }

@@ -3,7 +3,7 @@ import { type Budget, fromBudget } from "./budget.ts";
 import { type Amount, type Cost, toCost } from "./cost.ts";
 import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
 import { pathStep } from "../text/json.ts";
-import { hideSecrets } from "../limits/limit.ts";
+import { hideSecrets } from "./context-hash.ts";
 import type { BuildMove, BuildState, BuildTransition } from "./build.ts";
 import type { ContextParts } from "./context-hash.ts";
 

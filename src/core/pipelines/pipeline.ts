@@ -5,7 +5,7 @@ import type { Cost } from "./cost.ts";
 import { findDifferences } from "./build-view.ts";
 import { checkCount, checkName, didYouMean, invalidOption, refuseUnknown, rejectSurplus } from "../text/options.ts";
 import { HoldfastError } from "../text/errors.ts";
-import { hideSecrets } from "../limits/limit.ts";
+import { hideSecrets } from "./context-hash.ts";
 import { type FilesSource, type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
 import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
 

@@ -6,7 +6,8 @@ import { HoldfastError } from "../text/errors.ts";
 import { matchGlob } from "../text/glob.ts";
 import { type CommitRows, toJobError } from "../jobs/job.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../jobs/run-options.ts";
-import { type CheckedLimit, checkLimits, type Key, keyText } from "../limits/limit.ts";
+import { type CheckedLimit, checkLimits } from "../limits/limit.ts";
+import { type Key, keyText } from "./context-hash.ts";
 import type { Log } from "../text/text.ts";
 import {
   checkBoolean,

@@ -13,7 +13,6 @@ import {
 } from "../../core/limits/settings.ts";
 import { limitsText } from "../../core/limits/limit-gate.ts";
 import type { NewJob } from "../store.ts";
-import type { LimitCache } from "./limits/limits.ts";
 import { runAsync } from "../sql/script.ts";
 import { SettingsRows } from "../sql/queues.ts";
 import { dialectOf, named } from "./scripts.ts";
@@ -230,7 +229,7 @@ export class Catalog {
   }
 }
 
-type SettingsParts = { canDeclare: boolean; locks: QueueLocks; limitCache: LimitCache; counter: OrderedLock };
+type SettingsParts = { canDeclare: boolean; locks: QueueLocks; counter: OrderedLock };
 
 /**
  * Settings of queues, and limits. They are read again only when the database's count of their changes has moved, which every
@@ -319,7 +318,7 @@ export class Settings {
       if (wakes) await this.#parts.locks.take(tx, [declaration.queue]);
       await this.#count(tx);
       await runAsync(this.#rows.write(tx, changes, rules));
-      if (wakes) await this.#parts.limitCache.changed(tx, declaration.queue);
+      if (wakes) this.#parts.locks.changed(tx, declaration.queue);
       await this.load(tx.rows);
       tx.ready(declaration.queue);
       tx.wrote();

@@ -13,7 +13,7 @@ import {
   wait,
 } from "../sql/script.ts";
 import type { NewJob } from "../store.ts";
-import { listOf, type Rows, type Value } from "./connection/driver.ts";
+import { listOf, placeIn, type Rows, type Value } from "./connection/driver.ts";
 import type { Access as PostgresAccess, Tx } from "./transactions/transaction.ts";
 
 interface Statement {
@@ -122,6 +122,19 @@ export abstract class ScriptTx implements Sender, Omit<AnyTx, "ready" | "ended">
 
   *eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]> {
     return rows.length === 0 ? [] : yield* this.#wrote(this.#statements.each<Row>(this, "all", sql, rows));
+  }
+
+  send(sql: string, params: Params): void {
+    this.#send(this.all(sql, params));
+  }
+
+  sendEach(sql: string, rows: readonly EachParams[]): void {
+    if (rows.length > 0) this.#send(this.#statements.each(this, "all", sql, rows));
+  }
+
+  #send(script: Script<unknown>): void {
+    this.wrote();
+    runAsync(script).catch(() => {});
   }
 
   lock(select: string, params?: Params): Script<unknown> {
@@ -239,6 +252,19 @@ export function dialectOf(s: string): Dialect {
           return same.map(pairOf).map(equal).join(" and ");
         },
       });
+    },
+    // Each row is found by itself: for a join, the planner would scan the table or compare each row with each other.
+    deleteEach: (table, columns) => {
+      const names = Object.keys(columns);
+      const lists = Object.entries(columns).map(([name, type]) => `cast(:${name} as ${type}[])`);
+      return `delete from ${table} where ctid = any(array(
+        select found.ctid from unnest(${lists}) as given (${names}) cross join lateral (
+          select ctid from ${table} where (${names}) = (${names.map((name) => `given.${name}`)}) offset 0) as found))`;
+    },
+    updateEach: (table, set) => {
+      const value = ([name, type]: [string, string]) => `(cast(:${name} as ${type}[]))[${placeIn(`${table}.id`, ":id")}]`;
+      return `update ${table} set ${Object.entries(set).map((column) => `${column[0]} = ${value(column)}`)}
+        where id = any(cast(:id as bigint[]))`;
     },
     fence: `nextval('${s}.fence')`,
     locking: " for no key update",

@@ -22,7 +22,7 @@ import type { OpenedPostgres } from "./connection/open.ts";
 import type { ServerTime } from "./connection/server-state.ts";
 import { dialectOf, scriptAccess, Statements } from "./scripts.ts";
 import { Enqueue } from "./enqueue.ts";
-import { LimitCache, Limits } from "./limits/limits.ts";
+import { Limits } from "./limits/limits.ts";
 import { queryDialect } from "./queries.ts";
 import { Queries } from "../sql/queries.ts";
 import { EventNumbering, Events, JobEvents } from "./events.ts";
@@ -137,14 +137,13 @@ export class JobParts {
   constructor(s: string, options: { canDeclare: boolean; random: () => number; knows?: Catalog; artifacts?: ArtifactCheck }) {
     const counter = (this.#counter = new OrderedLock(s, "counter"));
     const catalog = (this.catalog = options.knows?.copy(s, counter) ?? new Catalog(s, counter));
-    const limitCache = new LimitCache(s);
-    const locks = new QueueLocks(s, limitCache);
+    const locks = new QueueLocks(s);
     this.buildsLock = new OrderedLock(s, "builds");
-    const settings = (this.settings = new Settings(s, { ...options, locks, limitCache, counter }));
+    const settings = (this.settings = new Settings(s, { ...options, locks, counter }));
     const tally = (this.tally = new Tally(s));
     const outbox = (this.outbox = new Events(s));
     const events = (this.events = new JobEvents(s, { catalog, settings, outbox }));
-    const limits = (this.limits = new Limits(s, { catalog, settings, locks, limitCache }));
+    const limits = (this.limits = new Limits(s, { catalog, settings, locks }));
     const retention = (this.retention = new Retention(dialectOf(s), retentionDatabase(s, { catalog, settings })));
     const database = workDatabase(s, { catalog, limits });
     const batches = (this.batches = new WorkBatches(dialectOf(s), { ...options, settings, database }));

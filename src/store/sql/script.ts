@@ -82,6 +82,9 @@ export interface Tx extends Reads {
   /** Runs a statement of `Dialect.each` for these rows; answers how many rows it changed. */
   each<Row extends EachParams<keyof Row>>(sql: string, rows: readonly Row[]): Script<number>;
   eachReturning<Row>(sql: string, rows: readonly EachParams[]): Script<Row[]>;
+  /** Writes without waiting for the answer. On PostgreSQL every later statement fails if one of these does. */
+  send(sql: string, params: Params): void;
+  sendEach<Row extends EachParams<keyof Row>>(sql: string, rows: readonly Row[]): void;
   /** Keeps others from changing the selected rows before the commit. SQLite has one writer at a time. */
   lock(select: string, params?: Params): Script<unknown>;
   fence(): Script<Fence>;
@@ -119,7 +122,11 @@ export interface Dialect {
    * A statement for `Tx.each`. SQLite runs it row by row, because it binds a wide row four times as fast as it parses one from
    * JSON; PostgreSQL runs it once, with a list for each column.
    */
-  each(columns: Readonly<Record<string, ColumnType>>, write: (row: EachRow) => string): string;
+  each(columns: Columns, write: (row: EachRow) => string): string;
+  /** A statement for `Tx.each` that deletes the row of a table in which these columns equal those of the given row. */
+  deleteEach(table: string, columns: Columns): string;
+  /** A statement for `Tx.each` that sets columns of the row with an `id`. The rows are given in the order of their ids. */
+  updateEach(table: string, set: Columns): string;
   /** Statements that do not read each other's changes. PostgreSQL runs them all with the last. */
   inOrder(...statements: string[]): { before: readonly string[]; last: string };
   readonly fence: string;
@@ -147,6 +154,7 @@ export interface Dialect {
   readonly checksum: ((table: string, row: object) => number | null) | null;
 }
 
+type Columns = Readonly<Record<string, ColumnType>>;
 export type ColumnType = "bigint" | "text" | "boolean" | "double precision";
 
 interface EachRow {

@@ -22,7 +22,7 @@ export function dependentsDatabase(db: Connection, { catalog, limits, jobEvents 
   const setSlot = db.prepare("update holdfast_jobs set slot = ?, checksum = ? where key = ?");
   return {
     lane: (id) => catalog.lane(id),
-    admit: (tx: Tx, jobs) => jobs.map((job) => limits.in(tx).admit(job)),
+    admit: (tx: Tx, jobs) => jobs.map((job) => limits.admit(tx, job)),
     tell(tx: Tx, type, jobs, always) {
       for (const { job, lane } of jobs) if (always || jobEvents.isEnabled(tx, lane)) jobEvents.add(tx, type, job);
     },
@@ -46,11 +46,9 @@ export function operateDatabase(db: Connection, parts: JobParts): OperateDatabas
       where key in (select value from json_each(:jobs)) returning 1`,
     prepare: (tx: Tx) => settings.at(tx.settings),
     attemptsKept: (queue) => settings.view.attemptsKept(queue),
-    withdraw(tx: Tx, jobs) {
-      for (const job of jobs) limits.in(tx).withdraw(job, job.gate);
-    },
+    withdraw: (tx: Tx, jobs) => limits.withdraw(tx, jobs),
     free(tx: Tx, jobs) {
-      for (const job of jobs) limits.in(tx).finish(job.lane, job.limits, true);
+      for (const job of jobs) limits.finish(tx, job.lane, job.limits, true);
     },
     follow(tx: Tx, _now, ended) {
       for (const { job, lane, state } of ended) effects.add(job, lane, state);

@@ -21,7 +21,7 @@ import { GUARDS } from "./schema/audit.ts";
 
 export type Statements = Pick<
   ScriptTx,
-  "all" | "get" | "run" | "returning" | "each" | "eachReturning" | "lock" | "time" | "fence"
+  "all" | "get" | "run" | "returning" | "each" | "eachReturning" | "send" | "sendEach" | "lock" | "time" | "fence"
 >;
 
 interface Self {
@@ -44,6 +44,14 @@ export function statementsOn(db: Connection): Statements {
     const { statement, names } = prepare(sql);
     return statement.all<Row>(...valuesOf(names, params, self));
   };
+  const runAll = (self: Self, sql: string, rows: readonly Params[]): number => {
+    if (rows.length === 0) return 0;
+    const { statement, names } = prepare(sql);
+    let changed = 0;
+    for (const row of rows) changed += statement.run(...valuesOf(names, row, self));
+    if (changed > 0) self.wrote();
+    return changed;
+  };
   return {
     all<Row>(this: Self, sql: string, params: Params = {}): Script<Row[]> {
       return wait(read<Row>(this, sql, params));
@@ -53,10 +61,7 @@ export function statementsOn(db: Connection): Statements {
       return wait(statement.get<Row>(...valuesOf(names, params, this)));
     },
     run(this: Self, sql: string, params: Params = {}): Script<boolean> {
-      const { statement, names } = prepare(sql);
-      const changed = statement.run(...valuesOf(names, params, this)) > 0;
-      if (changed) this.wrote();
-      return wait(changed);
+      return wait(runAll(this, sql, [params]) > 0);
     },
     returning<Row>(this: Self, sql: string, params: Params = {}): Script<Row[]> {
       const rows = read<Row>(this, sql, params);
@@ -64,17 +69,18 @@ export function statementsOn(db: Connection): Statements {
       return wait(rows);
     },
     *each(this: Self, sql: string, rows: readonly EachParams[]): Script<number> {
-      if (rows.length === 0) return 0;
-      const { statement, names } = prepare(sql);
-      let changed = 0;
-      for (const row of rows) changed += statement.run(...valuesOf(names, row, this));
-      if (changed > 0) this.wrote();
-      return yield* wait(changed);
+      return yield* wait(runAll(this, sql, rows));
     },
     *eachReturning<Row>(this: Self, sql: string, rows: readonly EachParams[]): Script<Row[]> {
       const returned = rows.flatMap((row) => read<Row>(this, sql, row));
       if (returned.length > 0) this.wrote();
       return yield* wait(returned);
+    },
+    send(this: Self, sql: string, params: Params) {
+      runAll(this, sql, [params]);
+    },
+    sendEach(this: Self, sql: string, rows: readonly EachParams[]) {
+      runAll(this, sql, rows);
     },
     lock: () => wait(undefined),
     time(this: Self): Script<number> {
@@ -159,6 +165,11 @@ export const DIALECT: Dialect = {
           .join(" and "),
     });
   },
+  deleteEach: (table, columns) =>
+    `delete from ${table} where ${Object.keys(columns)
+      .map((name) => `${name} = :${name}`)
+      .join(" and ")}`,
+  updateEach: (table, set) => `update ${table} set ${Object.keys(set).map((name) => `${name} = :${name}`)} where id = :id`,
   fence: ":commit",
   locking: "",
   lockingOf: () => "",

@@ -24,7 +24,6 @@ import {
 } from "../claims/claim-statements.ts";
 import { startedSql } from "../claims/leases.ts";
 import { listOf, placeIn } from "../connection/driver.ts";
-import { pairsIn } from "./counter-rows.ts";
 import type { Limits } from "./limits.ts";
 import type { Tx } from "../transactions/transaction.ts";
 
@@ -137,7 +136,7 @@ export class LimitedClaim {
       const read = { max: left, ahead, suspects: taken.some(isSuspect) ? false : suspects, holder: request.holder };
       const heads = (round === 0 ? first : null) ?? (await this.#heads(tx, lanes, read));
       if (heads.all.length === 0) break;
-      const { chosen, held, opened, rows } = await this.#choose(tx, request, lanes, heads, left);
+      const { chosen, held, opened, rows } = await this.#choose(tx, request, heads, left);
       ahead = nextReadFactor(ahead, { chosen, held });
       taken.push(...rows);
       if (held + opened === 0 || taken.length === max) break;
@@ -177,24 +176,16 @@ export class LimitedClaim {
   async #choose(
     tx: Tx,
     request: ClaimRequest,
-    lanes: readonly ClaimableLane[],
     { all, ends }: Heads,
     max: number,
   ): Promise<{ chosen: Head[]; held: number; opened: number; rows: Started[] }> {
-    const budgets = new Map(lanes.map(({ budget }) => [budget, budget.left]));
-    let rows: Started[] = [];
-    const { answer, opened } = await this.#limits.decide(tx, {
-      pairs: pairsIn(all.flatMap(({ limits }) => limits ?? [])),
-      frees: true,
-      decide: (limitGate) => {
-        for (const [budget, left] of budgets) budget.left = left;
-        return chooseCandidates(all, ends, max, ({ key, priority, claimable, limits }) =>
-          limits === null ? "started" : limitGate.tryStart({ key, priority, lane: claimable.lane.id, limits }),
-        );
-      },
-      write: async ({ chosen }) => (rows = await this.#start(tx, request, chosen)),
-    });
-    return { ...answer, opened: opened.size, rows };
+    const limited = all.flatMap(({ claimable, limits }) => (limits === null ? [] : [{ lane: claimable.lane.id, limits }]));
+    const { answer, opened } = await this.#limits.decide(tx, limited, (gate) =>
+      chooseCandidates(all, ends, max, ({ key, priority, claimable, limits }) =>
+        limits === null ? "started" : gate.tryStart({ key, priority, lane: claimable.lane.id, limits }),
+      ),
+    );
+    return { ...answer, opened: opened.size, rows: await this.#start(tx, request, answer.chosen) };
   }
 
   async #start(tx: Tx, { holder, worker }: ClaimRequest, chosen: readonly Head[]): Promise<Started[]> {

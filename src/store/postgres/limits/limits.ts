@@ -1,20 +1,20 @@
-import { randomUUID } from "node:crypto";
-import { CounterCache, FetchedRows, RowMissing } from "../../../core/limits/lane-usage.ts";
-import { type Gate, type LimitChanges, type LimitedJob, LimitGate } from "../../../core/limits/limit-gate.ts";
+import type { Gate, LimitedJob, LimitGate, LimitPair } from "../../../core/limits/limit-gate.ts";
+import type { ParkedRow, UsageRow } from "../../../core/limits/lane-usage.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
+import { LimitRows, type LimitReads, limitsOf, MAX_DUE_COUNTERS, USAGE } from "../../sql/limits.ts";
+import { runAsync, type Script, type Tx as ScriptTx } from "../../sql/script.ts";
 import type { NewJob } from "../../store.ts";
 import type { Catalog, Settings } from "../catalog.ts";
 import { listOf } from "../connection/driver.ts";
+import { dialectOf } from "../scripts.ts";
 import type { QueueLocks } from "../transactions/mutexes.ts";
 import type { Tx } from "../transactions/transaction.ts";
-import { CounterRows, type Pair, pairsIn } from "./counter-rows.ts";
 
-export type { LimitedJob };
-
-/** Counters whose rate allows starts again, in one transaction; others follow with the next claim. */
-const MAX_DUE = 200;
 /** Beyond this many entries the map is cleared: it keeps jobs that other processes settled. */
 const MAX_CLAIMED = 50_000;
+const MAX_LOADED_LIMITS = 20_000;
+/** The increment of the sequence of ids. */
+export const IDS_AT_ONCE = 10_000;
 
 type Limited = Pick<LimitedJob, "lane" | "limits">;
 
@@ -23,40 +23,34 @@ interface ClaimedHere {
   limited: Limited | null;
 }
 
-interface Question<T> {
-  pairs: readonly Pair[];
-  frees: boolean;
-  own?: readonly JobKey[];
-  /** May run more than once, and changes nothing but the gate. */
-  decide: (limitGate: LimitGate) => T;
-  write?: (answer: T) => Promise<unknown>;
-}
-
 interface Decided<T> {
   answer: T;
   opened: ReadonlySet<JobKey>;
 }
 
-/**
- * The limit gate on PostgreSQL. Its rows are read for a whole batch under the lock of the queue; if one is missing, it is
- * fetched and everything is decided again; then all changes are written.
- */
+/** The limit gate on PostgreSQL. A transaction that decides about the limits of a queue holds the queue's lock. */
 export class Limits {
   readonly locks: QueueLocks;
-  readonly #parts: { catalog: Catalog; settings: Settings; limitCache: LimitCache };
-  readonly #rows: CounterRows;
+  readonly #parts: { catalog: Catalog; settings: Settings };
+  readonly #rows: LimitRows;
   readonly #sql: Record<"lanes" | "due", string>;
   readonly #claimed = new Map<JobKey, ClaimedHere>();
   #last: Promise<unknown> = Promise.resolve();
 
-  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks; limitCache: LimitCache }) {
+  constructor(s: string, parts: { catalog: Catalog; settings: Settings; locks: QueueLocks }) {
     this.locks = parts.locks;
     this.#parts = parts;
-    this.#rows = new CounterRows(s, (rule) => this.#parts.limitCache.countersOf(this.#queueOf(rule)));
+    this.#rows = new LimitRows(dialectOf(s), limitReads(s), (id) => parts.settings.view.rule(id));
+    this.locks.onStale = (isStale) =>
+      this.#rows.gate.forgetRules((rule) => {
+        const queue = this.#queueOf(rule);
+        // Without settings in memory, the queue is unknown.
+        return queue === undefined || isStale(queue);
+      });
     const due = (when: string) => `
       select asked.rule, counter.key from clock cross join unnest($1::integer[]) as asked (rule) cross join lateral (
         select key from ${s}.counters where counters.rule = asked.rule and due_at is not null and due_at ${when}
-        order by due_at limit ${MAX_DUE}) as counter`;
+        order by due_at limit ${MAX_DUE_COUNTERS}) as counter`;
     this.#sql = {
       lanes: `
         select lane from ${s}.jobs where key = any($1::bigint[]) and limits is not null
@@ -95,42 +89,31 @@ export class Limits {
 
   /** Jobs become pending; answers the gate of each, which the caller writes into its row. */
   admit(tx: Tx, jobs: readonly LimitedJob[]): Promise<Gate[]> {
-    return this.#decideEach(tx, jobs, false, (limitGate, job) => limitGate.admit(job));
+    return this.#decideEach(tx, jobs, (gate, job) => gate.admit(job));
   }
 
   /** Jobs run no more; those that never began return what they took of the rate. Answers the gates of those pending again. */
   end(tx: Tx, jobs: readonly (LimitedJob & { began: boolean; back?: boolean })[]): Promise<Gate[]> {
-    const keys = jobs.map(({ key }) => key);
-    this.#over(tx, keys);
-    return this.#decideEach(tx, jobs, true, (limitGate, job) => {
-      limitGate.finish(job.lane, job.limits, job.began);
-      return job.back ? limitGate.admit(job) : null;
+    tx.onCommit(() => this.unclaimed(jobs.map(({ key }) => key)));
+    return this.#decideEach(tx, jobs, (gate, job) => {
+      gate.finish(job.lane, job.limits, job.began);
+      return job.back ? gate.admit(job) : null;
     });
   }
 
   async withdraw(tx: Tx, jobs: readonly (LimitedJob & { gate: string | null })[]): Promise<void> {
-    await this.#decideEach(tx, jobs, true, (limitGate, job) => {
-      limitGate.withdraw(job, job.gate);
-      return null;
-    });
+    if (jobs.length > 0) await this.#decide(tx, this.#queuesOf(jobs), this.#rows.withdraw(tx, jobs), ownOf(jobs));
   }
 
   async #decideEach<Job extends LimitedJob>(
     tx: Tx,
     jobs: readonly Job[],
-    frees: boolean,
-    decide: (limitGate: LimitGate, job: Job) => Gate,
+    decide: (gate: LimitGate, job: Job) => Gate,
   ): Promise<Gate[]> {
     if (jobs.length === 0) return [];
-    const own = jobs.map(({ key }) => key);
-    const { answer, opened } = await this.decide(tx, {
-      pairs: pairsIn(limitsOf(jobs)),
-      frees,
-      own,
-      decide: (limitGate) => jobs.map((job) => decide(limitGate, job)),
-    });
-    // A later decision of the batch may have made room.
-    return answer.map((gate, i) => (opened.has(own[i] as JobKey) ? null : gate));
+    const each = (gate: LimitGate) => jobs.map((job) => decide(gate, job));
+    const { answer, opened } = await this.decide(tx, jobs, each, ownOf(jobs));
+    return answer.map((gate, i) => (opened.has((jobs[i] as Job).key) ? null : gate));
   }
 
   /** Jobs that were claimed here have succeeded. */
@@ -142,21 +125,16 @@ export class Limits {
     );
   }
 
-  due(tx: Tx, queues: readonly string[]): Promise<Pair[]> {
+  due(tx: Tx, queues: readonly string[]): Promise<LimitPair[]> {
     // Instants are whole milliseconds, periods of rates need not be.
     const longest = Math.ceil(this.#parts.settings.view.longestRefillMs);
-    return tx.rows<Pair>(this.#sql.due, listOf(this.#rulesOf(queues)), tx.at, longest);
+    const rules = [...this.#parts.settings.view.rules.values()].filter(({ queue }) => queues.includes(queue));
+    return tx.rows<LimitPair>(this.#sql.due, listOf(rules.map(({ id }) => id)), tx.at, longest);
   }
 
-  async serve(tx: Tx, due: readonly Pair[]): Promise<void> {
-    if (due.length === 0) return;
-    await this.decide(tx, {
-      pairs: due,
-      frees: true,
-      decide: (limitGate) => {
-        for (const [rule, key] of due) limitGate.recheck(rule, key);
-      },
-    });
+  async serve(tx: Tx, due: readonly LimitPair[]): Promise<void> {
+    const queues = due.flatMap(([rule]) => this.#queueOf(rule) ?? []);
+    if (due.length > 0) await this.#decide(tx, queues, this.#rows.recheck(tx, due));
   }
 
   claimed(job: JobKey, queue: string, limited: ClaimedHere["limited"] = null): void {
@@ -179,7 +157,8 @@ export class Limits {
 
   forget(): void {
     this.#claimed.clear();
-    this.#parts.limitCache.forget();
+    this.locks.forget();
+    this.#rows.gate.forget();
   }
 
   isClaimed(job: JobKey): boolean {
@@ -190,135 +169,71 @@ export class Limits {
     return (this.#claimed.get(job)?.limited ?? null) !== null;
   }
 
-  /** One decision after the other: two of one transaction would both start from the same counts. */
-  decide<T>(tx: Tx, question: Question<T>): Promise<Decided<T>> {
-    const decided = this.#last.then(() => this.#decide(tx, question));
-    this.#last = decided.catch(() => {});
+  /** Decides about these jobs. The caller writes the rows of `own` jobs. */
+  decide<T>(tx: Tx, jobs: readonly Limited[], decide: (gate: LimitGate) => T, own?: ReadonlySet<JobKey>): Promise<Decided<T>> {
+    return this.#decide(tx, this.#queuesOf(jobs), this.#loaded(tx, jobs, decide), own);
+  }
+
+  *#loaded<T>(tx: Tx, jobs: readonly Limited[], decide: (gate: LimitGate) => T): Script<T> {
+    yield* this.#rows.load(tx, limitsOf(jobs));
+    return decide(this.#rows.gate);
+  }
+
+  /** One decision after the other: a decision of the same transaction would be made between the steps of another. */
+  #decide<T>(tx: Tx, queues: readonly string[], script: Script<T>, own?: ReadonlySet<JobKey>): Promise<Decided<T>> {
+    const decided = this.#last.then(async (): Promise<Decided<T>> => {
+      const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);
+      const { gate } = this.#rows;
+      if (gate.size > MAX_LOADED_LIMITS) gate.forget();
+      gate.now = now;
+      const answer = await runAsync(script);
+      const changes = await runAsync(this.#rows.write(tx, own));
+      if (changes !== null) this.locks.decided(tx, queues);
+      for (const lane of changes?.lanes ?? []) tx.ready(this.#parts.catalog.lane(lane).queue);
+      return { answer, opened: new Set(changes?.opened) };
+    });
+    this.#last = decided.catch(() => this.#rows.gate.forget());
     return decided;
   }
 
-  async #decide<T>(tx: Tx, { pairs, frees, own = [], decide, write }: Question<T>): Promise<Decided<T>> {
-    const limitRows = new FetchedRows((id) => this.#parts.settings.view.rule(id));
-    const queues = [...new Set(pairs.map(([rule]) => this.#queueOf(rule)))];
-    const [, now] = await Promise.all([this.lock(tx, queues), tx.now()]);
-    await this.#rows.fetch(tx, limitRows, pairs, frees);
-    for (;;) {
-      const limitGate = new LimitGate(limitRows, now);
-      let answer: T;
-      let changes: LimitChanges | null;
-      try {
-        answer = decide(limitGate);
-        changes = limitGate.collectChanges();
-      } catch (error) {
-        if (!(error instanceof RowMissing)) throw error;
-        await this.#rows.fetchMissing(tx, limitRows, error.missing);
-        continue;
+  #queuesOf(jobs: readonly Limited[]): string[] {
+    return [...new Set(jobs.map(({ lane }) => this.#parts.catalog.lane(lane).queue))];
+  }
+
+  #queueOf(rule: number): string | undefined {
+    return this.#parts.settings.view.rules.get(rule)?.queue;
+  }
+}
+
+function ownOf(jobs: readonly LimitedJob[]): Set<JobKey> {
+  return new Set(jobs.map(({ key }) => key));
+}
+
+function limitReads(s: string): LimitReads {
+  const counters = `
+    select usage.* from unnest(cast(:rules as bigint[]), cast(:keys as text[])) as asked (asked_rule, asked_key) cross join lateral (
+      select ${USAGE} from ${s}.counters where rule = asked_rule and key = asked_key offset 0) as usage`;
+  // In the order of the index, beyond the counter's own jobs: for `counter =` a plan that expects few rows would sort a
+  // million parked jobs. The limit is part of the text, because for an unknown number a plan expects the worst.
+  const parked = (most: number) => `
+    select head.* from unnest(cast(:ids as bigint[])) as asked_rule (id) cross join lateral (
+      select counter, priority, job, limits from ${s}.parked where counter >= asked_rule.id
+      order by counter, priority desc, job limit ${most}) as head
+    where head.counter = asked_rule.id order by head.counter, head.priority desc, head.job`;
+  const nextIds = `select nextval('${s}.counter_ids') as "next"`;
+  let [next, end] = [0, 0];
+  return {
+    counters: (tx, pairs) =>
+      tx.all<UsageRow>(counters, { rules: pairs.map(([rule]) => rule), keys: pairs.map(([, key]) => key) }),
+    parked: (tx, usages, most) => tx.all<ParkedRow>(parked(most), { ids: usages.map(({ id }) => id) }),
+    *name(tx: ScriptTx, usages) {
+      for (const usage of usages) {
+        if (next === end) {
+          next = ((yield* tx.get<{ next: number }>(nextIds)) as { next: number }).next;
+          end = next + IDS_AT_ONCE;
+        }
+        usage.id = next++;
       }
-      const written = write?.(answer);
-      if (changes !== null) this.#store(tx, { limitGate, changes, limitRows }, own);
-      await written;
-      const opened = new Set(changes?.opened.map(({ key }) => key));
-      if (opened.size + (changes?.timed.length ?? 0) > 0) for (const queue of queues) tx.ready(queue);
-      return { answer, opened };
-    }
-  }
-
-  #over(tx: Tx, jobs: Iterable<JobKey>): void {
-    const over = [...jobs];
-    tx.onCommit(() => this.unclaimed(over));
-  }
-
-  /** The answers are not awaited: if a write fails, so does every later statement of the transaction. */
-  #store(
-    tx: Tx,
-    { limitGate, changes, limitRows }: { limitGate: LimitGate; changes: LimitChanges; limitRows: FetchedRows },
-    own: readonly JobKey[],
-  ): void {
-    const counters = Map.groupBy(limitGate.counters, ({ rule }) => this.#queueOf(rule));
-    for (const [queue, some] of counters) this.#parts.limitCache.countersOf(queue).update(some, changes, limitRows);
-    const writes = this.#rows.write(tx, changes, new Set(own));
-    if (writes.length === 0) return;
-    for (const write of [...writes, this.#parts.limitCache.made(tx, [...counters.keys()])]) write.catch(() => {});
-    tx.wrote();
-  }
-
-  #queueOf(rule: number): string {
-    return this.#parts.settings.view.rules.get(rule)?.queue ?? "";
-  }
-
-  #rulesOf(queues: readonly string[]): number[] {
-    return [...this.#parts.settings.view.rules.values()].filter(({ queue }) => queues.includes(queue)).map(({ id }) => id);
-  }
-}
-
-function limitsOf(jobs: readonly { limits: string }[]): string[] {
-  return jobs.map(({ limits }) => limits);
-}
-
-interface Known {
-  since: string | null;
-  counters: CounterCache;
-}
-
-/**
- * Whether another store has decided about the limits of a queue since this one last did. If not, its counters are as this store
- * left them. Without the cache a limited drain is half as fast. Each decision has a unique name, so one that was undone is
- * never taken for another.
- */
-export class LimitCache {
-  readonly #sql: Record<"last" | "made", string>;
-  readonly #handle = randomUUID();
-  readonly #queues = new Map<string, Known>();
-  #made = 0;
-
-  constructor(s: string) {
-    this.#sql = {
-      last: `select queue, last from ${s}.decisions where queue = any($1::text[])`,
-      made: `
-        insert into ${s}.decisions (queue, last) select queue, $2 from unnest($1::text[]) as queue
-        on conflict (queue) do update set last = excluded.last`,
-    };
-  }
-
-  async read(tx: Tx, queues: readonly string[]): Promise<void> {
-    const last = new Map(await tx.rows<[string, string]>(this.#sql.last, listOf(queues)));
-    for (const queue of queues) {
-      const known = this.#queues.get(queue);
-      if (known === undefined) continue;
-      if (known.since === null || known.since !== last.get(queue)) this.#forget(queue);
-    }
-  }
-
-  countersOf(queue: string): CounterCache {
-    let known = this.#queues.get(queue);
-    if (known === undefined) this.#queues.set(queue, (known = { since: null, counters: new CounterCache() }));
-    return known.counters;
-  }
-
-  made(tx: Tx, queues: readonly string[]): Promise<unknown> {
-    const since = `${this.#handle} ${++this.#made}`;
-    for (const queue of queues) {
-      const known = this.#queues.get(queue);
-      if (known !== undefined) known.since = since;
-      tx.onUndo(() => this.#forget(queue));
-    }
-    return tx.rows(this.#sql.made, listOf(queues), since);
-  }
-
-  /** Counters of this queue are changed without the gate, under its lock. */
-  changed(tx: Tx, queue: string): Promise<unknown> {
-    this.#forget(queue);
-    return this.made(tx, [queue]);
-  }
-
-  forget(): void {
-    this.#queues.clear();
-  }
-
-  #forget(queue: string): void {
-    const known = this.#queues.get(queue);
-    if (known === undefined) return;
-    known.since = null;
-    known.counters.clear();
-  }
+    },
+  };
 }

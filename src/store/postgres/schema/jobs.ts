@@ -263,9 +263,12 @@ create table ${s}.waits (
 );
 create index waits_upstream on ${s}.waits (upstream, job);
 
--- Rows that transactions lock to take turns.
-create table ${s}.mutexes (id integer primary key);
-insert into ${s}.mutexes select unnest(array[${Object.values(MUTEX).join(", ")}]);
-insert into ${s}.mutexes
+-- Rows that transactions lock to take turns. decision: the name of the last transaction that decided about limits under it.
+create table ${s}.mutexes (
+  id        integer primary key,
+  decision  text
+) with (fillfactor = 50);
+insert into ${s}.mutexes (id) select unnest(array[${Object.values(MUTEX).join(", ")}]);
+insert into ${s}.mutexes (id)
 select generate_series(${QUEUE_MUTEXES.first}, ${QUEUE_MUTEXES.first + QUEUE_MUTEXES.count - 1});
 `;

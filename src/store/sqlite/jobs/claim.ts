@@ -16,16 +16,18 @@ import {
   QueueRotation,
 } from "../../../core/jobs/claiming.ts";
 import { EVENT_OF } from "../../../core/jobs/event.ts";
+import type { LeaseRef } from "../../../core/jobs/lease.ts";
 import type { JobKey } from "../../../core/text/ids.ts";
 import { ELSEWHERE, HEAD, type HeadRow, publicId, toClaimed } from "../../job-row.ts";
 import { runSync } from "../../sql/script.ts";
 import type { ClaimRequest, ClaimSource, Claimed, ClaimOutlook } from "../../store.ts";
+import { isHeld } from "../../sql/locks.ts";
 import { damagedError, jobChecksum } from "../checksum.ts";
 import type { JobParts } from "./enqueue.ts";
-import type { ClaimLocks } from "./limits.ts";
 import type { Connection, Statement } from "../driver.ts";
 import { corrupt } from "../faults.ts";
 import type { Tx } from "../group-commit.ts";
+import { DIALECT } from "../scripts.ts";
 
 interface Head extends Candidate {
   row: HeadRow;
@@ -159,7 +161,7 @@ export class Claim {
   #promoteLimited(tx: Tx, lane: number): void {
     for (const row of this.#sql.dueLimited.rows(lane, tx.now)) {
       const [key, priority, limits] = row as [JobKey, number, string];
-      this.#sql.setGate.run(this.#parts.limits.in(tx).admit({ key, lane, priority, limits }), key);
+      this.#sql.setGate.run(this.#parts.limits.admit(tx, { key, lane, priority, limits }), key);
       tx.wrote();
     }
   }
@@ -194,7 +196,7 @@ export class Claim {
       this.#quarantine(tx, publicId(id, created_at, key), { key, lane, priority, limits });
       return "held";
     }
-    return limits === null ? "started" : this.#parts.limits.in(tx).tryStart({ key, lane, priority, limits });
+    return limits === null ? "started" : this.#parts.limits.tryStart(tx, { key, lane, priority, limits });
   }
 
   /** Instead of claiming a job with a wrong checksum. Only the lane in which the row was found is relied on. */
@@ -209,7 +211,7 @@ export class Claim {
     if (this.#sql.quarantine.run(tx.commit, JSON.stringify(error), tx.now, key) === 0) throw corrupt(OTHER_INDEX);
     tx.wrote();
     try {
-      if (limits !== null) this.#parts.limits.in(tx).withdraw({ ...job, limits }, null);
+      if (limits !== null) this.#parts.limits.withdraw(tx, [{ ...job, limits, gate: null }]);
     } catch {
       // The limits themselves are damaged: the slot stays taken until the limit is declared anew.
     }
@@ -386,5 +388,34 @@ export class ClaimedLanes {
   /** Called after a rollback: the keys of its jobs are given out again. */
   forgetAll(): void {
     this.#claimed.clear();
+  }
+}
+
+export class ClaimLocks {
+  readonly #sql;
+
+  constructor(db: Connection) {
+    this.#sql = {
+      any: db.prepare("select 1 from holdfast_locks limit 1"),
+      held: db.prepare(`select name from holdfast_locks as lock where ${isHeld(DIALECT)}`),
+      bind: db.prepare(
+        `insert into holdfast_locks (name, holder, token, acquired_at, job, fence)
+         values (:name, :holder, :token, :now, :job, :fence)
+         on conflict (name) do update set
+           holder = excluded.holder, token = excluded.token, acquired_at = excluded.acquired_at, ttl = null,
+           expires_at = null, job = excluded.job, fence = excluded.fence, process = null`,
+      ),
+    };
+  }
+
+  held(now: number): string[] {
+    if (this.#sql.any.row() === undefined) return [];
+    return this.#sql.held.all<{ name: string }>({ now }).map(({ name }) => name);
+  }
+
+  /** Takes the lock for an exclusive claim, which has checked in this transaction that it is free. */
+  bind(tx: Tx, claim: LeaseRef & { queue: string }, holder: string, token: string): void {
+    this.#sql.bind.run({ name: claim.queue, holder, token, now: tx.now, job: claim.job, fence: claim.fence });
+    tx.wrote();
   }
 }

@@ -178,7 +178,7 @@ export class Enqueue {
     }
     const { key, created_at, id, scheduled_for } = row;
     if (row.limits !== null && row.state === "pending") {
-      this.#parts.limits.in(tx).withdraw({ ...row, limits: row.limits }, row.gate);
+      this.#parts.limits.withdraw(tx, [{ ...row, limits: row.limits }]);
       this.#parts.limits.write(tx);
     }
     const { priority, input } = job;
@@ -189,7 +189,7 @@ export class Enqueue {
     const runAt = job.runAt ?? tx.now + job.delay;
     let gate: string | null = null;
     if (row.state === "pending" && isEarly(runAt, tx.now, tx.now)) gate = "time";
-    else if (row.state === "pending" && limits !== null) gate = this.#parts.limits.in(tx).admit({ key, lane, priority, limits });
+    else if (row.state === "pending" && limits !== null) gate = this.#parts.limits.admit(tx, { key, lane, priority, limits });
     const checksum = jobChecksum({
       key,
       lane,
@@ -235,7 +235,7 @@ export class Enqueue {
       runSync(this.#parts.dependents.add(tx, waits));
       return [null, null, null];
     }
-    if (gate === null && limits !== null) return [this.#parts.limits.in(tx).admit({ ...job, limits }), null, null];
+    if (gate === null && limits !== null) return [this.#parts.limits.admit(tx, { ...job, limits }), null, null];
     return [gate, null, null];
   }
 

@@ -178,8 +178,8 @@ export class Settle {
     const delayed = isDelayed(next);
     let gate: string | null = delayed ? "time" : null;
     if (limits !== null) {
-      this.#parts.limits.in(tx).finish(lane, limits, hasBegun(outcome));
-      if (!finished && !delayed) gate = this.#parts.limits.in(tx).admit({ key: lease.job, lane, priority, limits });
+      this.#parts.limits.finish(tx, lane, limits, hasBegun(outcome));
+      if (!finished && !delayed) gate = this.#parts.limits.admit(tx, { key: lease.job, lane, priority, limits });
     }
     const error = next.error === null ? null : JSON.stringify(next.error);
     const runAt = delayed ? tx.now + next.delay : null;
@@ -271,7 +271,7 @@ export class Settle {
     tx.wrote();
     const { lane, limits } = this.#parts.lanes.take(job);
     this.#parts.effects.add(job, lane, "succeeded");
-    if (limits !== null) this.#parts.limits.in(tx).finish(lane, limits, true);
+    if (limits !== null) this.#parts.limits.finish(tx, lane, limits, true);
     if (this.#hasEvents && this.#parts.jobEvents.isEnabled(tx, lane)) this.#parts.jobEvents.add(tx, "job.succeeded", job);
     // An exclusive claim may have ended: its queue is open again.
     if (this.#hasLocks) tx.ready(this.#parts.catalog.lane(lane).queue);

@@ -37,11 +37,11 @@ create table holdfast_limits (
   unique (queue, job, position)
 );
 
--- One row for each limit, key and lane in use. running: of all lanes together they are the limit's count. passed: pending
--- jobs that this limit lets through; beyond: those of them that are parked before a later one, so that the others stand
--- ready, at most a window full; lowest: no priority among them is lower; last: none has a higher key. bucket: until when the rate is used up. due_at: when it wants to be looked at.
+-- One row for each limit, key and lane in use. running: the limit counts the sum of all lanes. passed: pending jobs that passed
+-- this limit; beyond: those of them parked at a later limit; lowest and last: the lowest priority and highest key among them.
+-- bucket: until when the rate is used up. due_at: when to recheck.
 create table holdfast_counters (
-  id       integer primary key autoincrement,
+  id       integer primary key,
   rule     integer not null,
   key      text not null,
   lane     integer not null,
@@ -57,13 +57,12 @@ create table holdfast_counters (
 );
 create index holdfast_counters_due on holdfast_counters (due_at) where due_at is not null;
 
--- Jobs with gate 'limit', in the order in which they will pass.
--- more: it has other limits, too.
+-- Jobs with gate 'limit', in the order in which they will pass. limits: all limits of the job, if it has several.
 create table holdfast_parked (
   counter   integer not null,
   priority  integer not null,
   job       integer not null,
-  more      integer not null,
+  limits    text,
   primary key (counter, priority desc, job)
 ) without rowid;
 

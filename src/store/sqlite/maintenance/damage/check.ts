@@ -234,7 +234,7 @@ const CONTRADICTIONS: readonly [what: string, count: string][] = [
      left join holdfast_counters as counter on counter.id = listed.counter
      where job.key is null or counter.id is null or job.gate is not 'limit' or job.priority <> listed.priority
        or counter.lane <> job.lane or not json_valid(job.limits)
-       or listed.more <> iif(json_valid(job.limits), json_array_length(job.limits) > 1, 0)`,
+       or listed.limits is not iif(json_valid(job.limits) and json_array_length(job.limits) > 1, job.limits, null)`,
   ],
   [
     "jobs stand before a limit and are not in its list",
