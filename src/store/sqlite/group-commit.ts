@@ -136,55 +136,39 @@ export class GroupCommit {
     if (this.#queue.length === 0) for (const resolve of this.#idle.splice(0)) resolve();
   }
 
+  /** Answers the items that have to wait for another writer. */
   #run(items: Item[]): Item[] {
-    if ((items[0] as Item).alone) return this.#alone(items[0] as Item);
-    const done = this.#together(items);
-    if (done === "busy") return items;
-    if (done === "done") return [];
-    // One of them is bad, or one transaction cannot hold them all: each has its own.
-    for (let i = 0; i < items.length; i++) {
-      if (this.#together([items[i] as Item]) === "busy") return items.slice(i);
-    }
-    return [];
-  }
-
-  #alone(item: Item): Item[] {
+    const results: unknown[] = [];
     let called = false;
-    let value: unknown;
-    const run = (tx: Tx): void => {
+    const committed = this.#transact(items, (tx) => {
       called = true;
-      value = item.run(tx);
-    };
-    const committed = this.#transact([item], run);
-    if (this.#db.isOpen) this.#db.exec("pragma foreign_keys = off");
+      for (const item of items) results.push(item.run(tx));
+    });
+    const [{ alone }] = items as [Item];
+    if (alone && this.#db.isOpen) this.#db.exec("pragma foreign_keys = off");
     if (!hasFailed(committed)) {
-      item.resolve(value);
+      for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
       if (committed !== null) this.#options.onCommit(committed);
       return [];
     }
-    // Once the callback has run, even a busy file is its own error: it may be about another database.
-    if (committed.busy && !called) return [item];
-    const { error, atCommit } = committed;
-    const itsOwn = called && (!atCommit || isOfContent(error));
-    const own = atCommit ? item.refused(error) : error;
-    item.reject(itsOwn ? own : explain(error, this.#options.path));
+    // Once a user's callback has run, even a busy file is its own error: it may be about another database.
+    if (committed.busy && !(alone && called)) return items;
+    if (items.length > 1 && !committed.atCommit) return this.#oneByOne(items);
+    for (const item of items) item.reject(this.#errorFor(item, committed, called));
     return [];
   }
 
-  #together(items: Item[]): "done" | "busy" | "undone" {
-    const results: unknown[] = [];
-    const committed = this.#transact(items, (tx) => {
-      for (const item of items) results.push(item.run(tx));
-    });
-    if (hasFailed(committed)) {
-      if (committed.busy) return "busy";
-      if (items.length > 1 && !committed.atCommit) return "undone";
-      for (const item of items) item.reject(explain(committed.error, this.#options.path));
-      return "done";
-    }
-    for (let i = 0; i < items.length; i++) (items[i] as Item).resolve(results[i]);
-    if (committed !== null) this.#options.onCommit(committed);
-    return "done";
+  /** One of them is bad, or one transaction cannot hold them all. */
+  #oneByOne(items: Item[]): Item[] {
+    for (let i = 0; i < items.length; i++) if (this.#run([items[i] as Item]).length > 0) return items.slice(i);
+    return [];
+  }
+
+  /** A user's callback that has run gets its own error unchanged, or the error of a commit that its rows have caused. */
+  #errorFor({ alone, refused }: Item, { error, atCommit }: Failed, called: boolean): unknown {
+    const isOwn = alone && called && (!atCommit || isOfContent(error));
+    if (!isOwn) return explain(error, this.#options.path);
+    return atCommit ? refused(error) : error;
   }
 
   /** Null: nothing was written, so there is nothing to commit or to announce. */

@@ -19,9 +19,9 @@ import { endianness } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { HoldfastError } from "../../../core/text/errors.ts";
 import type { Durability } from "../../store.ts";
-import { connect, scalar } from "../driver.ts";
 import { fileSize, openFile } from "../faults.ts";
 import { FRAME_HEADER, LOG_HEADER } from "./wal.ts";
+import { mostSeen, readSlots } from "./witness.ts";
 
 interface PowerCutOptions {
   /** The database; a process that writes to it must be stopped. */
@@ -61,7 +61,7 @@ export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
   const image = join(scratch, basename(to));
   try {
     const index = copyAtRest(resolve(from), image);
-    const durability = durabilityOf(image, join(scratch, "whole"));
+    const durability = durabilityOf(from);
     const cut = cutLog(image, index, durability, torn);
     if (index !== null) blankCopied(image, cut.framesKept, index.pageSize);
     for (const entry of readdirSync(scratch)) renameSync(join(scratch, entry), join(folder, entry));
@@ -102,19 +102,11 @@ function copyFiles(from: string, to: string): void {
   }
 }
 
-/** Reads a copy: opening a database changes it. */
-function durabilityOf(image: string, whole: string): Durability {
-  copyFileSync(image, whole);
-  if (existsSync(`${image}-wal`)) copyFileSync(`${image}-wal`, `${whole}-wal`);
-  try {
-    using db = connect("node:sqlite", whole, { busyTimeout: 1_000 });
-    return scalar(db, "select durability from holdfast_database");
-  } catch (cause) {
-    const hint = "Give the path that the program opens.";
-    throw new HoldfastError("NO_DATABASE", `There is no Holdfast database at ${image}.`, hint, { cause });
-  } finally {
-    for (const suffix of ["", "-wal", "-shm"]) rmSync(whole + suffix, { force: true });
-  }
+/** As the witness has it: opening the database would change it. */
+function durabilityOf(path: string): Durability {
+  const seen = mostSeen(readSlots(path));
+  if (seen !== null) return seen.durability;
+  throw new HoldfastError("NO_DATABASE", `There is no Holdfast database at ${path}.`, "Give the path that the program opens.");
 }
 
 function cutLog(

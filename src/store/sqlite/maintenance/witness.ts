@@ -14,6 +14,7 @@ import { dirname, join } from "node:path";
 import { crc32 } from "node:zlib";
 import type { AuditHead } from "../../../core/recovery/audit.ts";
 import type { Alive } from "../../alive.ts";
+import type { Durability } from "../../store.ts";
 import { createFile, createFolder, modeLike } from "../faults.ts";
 import { syncFolder } from "./backup/copy.ts";
 import type { Known } from "./epoch.ts";
@@ -103,7 +104,7 @@ function dropSlots(path: string, own: number, token: string, alive: Alive): void
 
 interface Seen extends Known {
   databaseId: string;
-  durability: string;
+  durability: Durability;
   boot: string;
   audit: AuditHead | null;
   /** An entry that has vanished. It stays recorded: otherwise the next entry would hide that the audit was cut off. */

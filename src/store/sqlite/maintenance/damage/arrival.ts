@@ -40,7 +40,7 @@ async function lookBeforeOpening(path: string, { driver, identity, boot }: Arriv
 }
 
 function logFinding({ slots, scanned, rebooted }: Arrival): ReturnType<typeof findLogDamage> {
-  const durability = mostSeen(slots)?.durability === "process" ? "process" : "power";
+  const durability = mostSeen(slots)?.durability ?? "power";
   return findLogDamage(scanned?.bad ?? null, { durability, rebooted });
 }
 
