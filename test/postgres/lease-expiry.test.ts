@@ -23,14 +23,12 @@ describe("a handler whose lease cannot be renewed", { skip: noServer }, () => {
       const url = await server.createDatabase();
       const proxy = await Proxy.before(url);
       const hf = await open(proxy.url(url), { log: logInto([]) });
-      // Closing has come to no end once: then this fails, and says where.
-      const cleanUp = async () => {
+      t.after(async () => {
         proxy.unmute();
         await proxy.up();
         await hf.close();
         await proxy.close();
-      };
-      t.after(cleanUp, { timeout: 60_000 });
+      });
       const { promise: running, resolve: begun } = Promise.withResolvers<void>();
       const { promise: told, resolve: tell } = Promise.withResolvers<{ code: string; at: number }>();
       const long = job({

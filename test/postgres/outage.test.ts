@@ -141,6 +141,20 @@ describe("a server that cannot be reached for a while", { skip: noServer }, () =
   }
 
   test(
+    "a statement whose end never reaches the server is given up there, too, and sent again",
+    { timeout: 30_000 },
+    async (t) => {
+      const { proxy, direct, store } = await setUp(t, 2_000);
+      const held = await running(direct, { name: "held" });
+      const cut = proxy.cut({ of: WRITER, at: 1, when: "unsynced" });
+      const settled = store.settle([{ job: held.job, fence: held.fence, outcome: SUCCEEDED }]);
+      await cut.happened;
+      assert.deepEqual(await settled, ["held"]);
+      assert.equal((await see(direct, held.id)).state, "succeeded");
+    },
+  );
+
+  test(
     "a lone enqueue whose answer is lost is answered, also when its job has ended and gone meanwhile",
     { timeout: 30_000, ...testAllOnly },
     async (t) => {

@@ -8,9 +8,10 @@ export interface Where {
   /**
    * "before": it never reaches the server. "after": the server has done it, and its answer never reaches the client.
    * "held": like "before", but the server does not learn that the client is gone, and gets the statement at `release()`.
+   * "unsynced": the server gets all of it but the last bytes, and neither side learns that the rest is lost.
    * "spoiled": nothing is cut, but the server gets something that makes no sense; for statements without values.
    */
-  when: "before" | "after" | "held" | "spoiled";
+  when: "before" | "after" | "held" | "unsynced" | "spoiled";
   /** As an orderly end of both connections, or as one that a firewall or a crash makes. */
   how?: "end" | "reset";
 }
@@ -223,6 +224,10 @@ class Line {
     const type = String.fromCharCode(message[0] as number);
     if ("QPBDES".includes(type) && this.#coming === null) this.#begin(message, type);
     if (this.#held !== null) return;
+    if (type === "S" && this.#coming?.cut?.where.when === "unsynced") {
+      this.mute();
+      return this.#coming.cut.did();
+    }
     this.#server.write(this.#isSpoiled ? NONSENSE : message);
     this.#isSpoiled = false;
     if (type === "Q" || type === "S") {
@@ -243,7 +248,7 @@ class Line {
     const armed = this.#armed(this.name);
     const cut = armed !== null && armed.next(text) ? armed : null;
     this.#coming = { text, cut };
-    if (cut === null || cut.where.when === "after") return;
+    if (cut === null || cut.where.when === "after" || cut.where.when === "unsynced") return;
     if (cut.where.when === "spoiled") {
       this.#isSpoiled = true;
       this.#coming = { text, cut: null };

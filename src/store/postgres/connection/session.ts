@@ -68,7 +68,7 @@ export class Session {
     this.#watchdog = new ConnectionWatchdog(
       {
         signs: () => ({ waits: this.#open.size > 0, heard: this.#answers + this.#connection.heard() }),
-        examine: () => this.#isServed(),
+        examine: (isSilent) => this.#isServed(isSilent),
         onDead: () => this.lose(new Error("no answer comes any more")),
       },
       server.silence,
@@ -167,13 +167,16 @@ export class Session {
   }
 
   /** Asks over another connection whether the server works on a statement of this one. */
-  async #isServed(): Promise<boolean> {
+  async #isServed(isSilent: () => boolean): Promise<boolean> {
     if (this.#backend === 0) return true;
     let other: Session | null = null;
     try {
       other = await Session.#at(this.#server, this.#host, { name: "holdfast asks" }, 2 * this.#server.silence);
-      const rows = await other.rows(AT_WORK, [this.#backend]);
-      return this.#server.address.pooled || rows.length > 0;
+      if (this.#server.address.pooled) return true;
+      const isAtWork = (await other.rows(AT_WORK, [this.#backend])).length > 0;
+      // A role may not be allowed to: then the server ends it when it notices that the connection is lost.
+      if (!isAtWork && isSilent()) await other.rows(TERMINATE, [this.#backend]).catch(() => {});
+      return isAtWork;
     } catch (error) {
       return !isLost(error) || isRefused(error);
     } finally {
@@ -231,7 +234,13 @@ function isOutdated(error: unknown): boolean {
   return codeOf(error) === "0A000" && /cached plan/.test((error as Error).message);
 }
 
-const AT_WORK = "select 1 from pg_stat_activity where pid = $1 and coalesce(state, '') not like 'idle%'";
+/** A statement whose last bytes were lost on the way is active, too: the server waits for the rest. */
+const AT_WORK = `
+  select 1 from pg_stat_activity
+  where pid = $1 and coalesce(state, '') not like 'idle%' and coalesce(wait_event, '') <> 'ClientRead'`;
+
+/** Else the server would hold the locks of a lost transaction for as long as it waits for the rest of a statement. */
+const TERMINATE = "select pg_terminate_backend(pid) from pg_stat_activity where pid = $1 and application_name like 'holdfast %'";
 
 function literal(value: Value): string {
   return typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value);
@@ -239,7 +248,7 @@ function literal(value: Value): string {
 
 interface Watched {
   signs(): { waits: boolean; heard: number };
-  examine(): Promise<boolean>;
+  examine(isSilent: () => boolean): Promise<boolean>;
   onDead(): void;
 }
 
@@ -281,10 +290,13 @@ class ConnectionWatchdog {
   async #examine(heard: number): Promise<void> {
     if (this.#isExamined) return;
     this.#isExamined = true;
-    const lives = await this.#watched.examine();
+    const isSilent = () => {
+      const signs = this.#watched.signs();
+      return signs.waits && signs.heard === heard;
+    };
+    const lives = await this.#watched.examine(isSilent);
     this.#isExamined = false;
-    const signs = this.#watched.signs();
-    if (!lives && signs.waits && signs.heard === heard) this.#watched.onDead();
+    if (!lives && isSilent()) this.#watched.onDead();
   }
 }
 
