@@ -7,7 +7,7 @@ import type { Statements } from "./scripts.ts";
 import type { Connection } from "./driver.ts";
 import { COMMITS } from "./maintenance/epoch.ts";
 import type { Tx as ScriptTx } from "../sql/script.ts";
-import { LockPatience } from "./lock-patience.ts";
+import { lockPatience } from "./lock-patience.ts";
 import { explain, faultOf, isBusy, isOfContent } from "./faults.ts";
 
 const MOST_TRANSACTIONS = 12;
@@ -87,8 +87,8 @@ export class GroupCommit {
   #scheduled = false;
   #retries = 0;
   #idle: (() => void)[] = [];
-  #opening: LockPatience | null = null;
-  #waiting: LockPatience | null = null;
+  #opening: (() => boolean) | null = null;
+  #waiting: (() => boolean) | null = null;
 
   constructor(db: Connection, options: GroupCommitOptions) {
     this.#db = db;
@@ -268,8 +268,8 @@ export class GroupCommit {
   /** The first write of a process belongs to opening: it waits as long. */
   #isOpening({ operation }: Item): boolean {
     if (operation !== "register") return false;
-    this.#opening ??= new LockPatience(this.#db);
-    return !this.#opening.isOver();
+    this.#opening ??= lockPatience(this.#db);
+    return !this.#opening();
   }
 
   // To wait inside SQLite would freeze this thread, and the other writer may be a handle of this very thread; so it waits on a
@@ -279,8 +279,8 @@ export class GroupCommit {
     const { patience, monotonic, path } = this.#options;
     const most = MOST_TRANSACTIONS * patience;
     const since = Math.min(...items.map((item) => item.since));
-    this.#waiting ??= new LockPatience(this.#db, { stuckMs: patience, mostMs: most, now: monotonic, since });
-    const isStuck = this.#waiting.isOver();
+    this.#waiting ??= lockPatience(this.#db, { stuckMs: patience, mostMs: most, now: monotonic, since });
+    const isStuck = this.#waiting();
     for (const item of items) {
       const waited = monotonic() - item.since;
       if (waited < patience || !isStuck || this.#isOpening(item)) patient.push(item);

@@ -13,45 +13,36 @@ interface PatienceOptions {
   since?: number;
 }
 
-/** Waits as long as other processes commit, since hundreds of writers take turns in no order, and briefly if one keeps the lock. */
-export class LockPatience {
-  readonly #db: Connection;
-  readonly #stuckMs: number;
-  readonly #mostMs: number;
-  readonly #now: () => number;
-  readonly #since: number;
-  #committedAt: number;
-  #version: number | null = null;
-  #looks = 0;
-
-  constructor(db: Connection, { stuckMs = STUCK_MS, mostMs = MOST_MS, now, since }: PatienceOptions = {}) {
-    this.#db = db;
-    this.#stuckMs = stuckMs;
-    this.#mostMs = mostMs;
-    this.#now = now ?? (() => performance.now());
-    this.#since = since ?? this.#now();
-    this.#committedAt = this.#since;
-  }
-
-  isOver(): boolean {
-    const now = this.#now();
-    const version = this.#look();
-    this.#looks++;
-    if (version !== null && this.#version !== null && version !== this.#version) {
-      this.#committedAt = now;
-      this.#looks = 0;
+/**
+ * Waits as long as other processes commit, since hundreds of writers take turns in no order, and briefly if one keeps the lock.
+ * Returns a function that says whether the wait is over.
+ */
+export function lockPatience(
+  db: Connection,
+  { stuckMs = STUCK_MS, mostMs = MOST_MS, now = () => performance.now(), since = now() }: PatienceOptions = {},
+): () => boolean {
+  let committedAt = since;
+  let known: number | null = null;
+  let looks = 0;
+  return () => {
+    const at = now();
+    const version = dataVersion(db);
+    looks++;
+    if (version !== null && known !== null && version !== known) {
+      committedAt = at;
+      looks = 0;
     }
-    this.#version = version ?? this.#version;
-    const isStuck = now - this.#committedAt >= this.#stuckMs && this.#looks >= Math.floor(this.#stuckMs * LOOKS_PER_MS);
-    return isStuck || now - this.#since >= this.#mostMs;
-  }
+    known = version ?? known;
+    const isStuck = at - committedAt >= stuckMs && looks >= Math.floor(stuckMs * LOOKS_PER_MS);
+    return isStuck || at - since >= mostMs;
+  };
+}
 
-  /** Changes with every commit of another connection; null: reading is locked, too. */
-  #look(): number | null {
-    try {
-      return (this.#db.prepare("pragma data_version").row() as [number])[0];
-    } catch {
-      return null;
-    }
+/** Changes with every commit of another connection; null: reading is locked, too. */
+function dataVersion(db: Connection): number | null {
+  try {
+    return (db.prepare("pragma data_version").row() as [number])[0];
+  } catch {
+    return null;
   }
 }

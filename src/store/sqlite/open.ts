@@ -23,7 +23,7 @@ import { enter, untilRestored } from "./maintenance/backup/replace.ts";
 import { setJournal } from "./maintenance/changes/journal.ts";
 import { connect, type Connection, type DriverName, scalar } from "./driver.ts";
 import { createFile, explain, isBusy } from "./faults.ts";
-import { LockPatience } from "./lock-patience.ts";
+import { lockPatience } from "./lock-patience.ts";
 import { migrate, schemaVersion, versionOf } from "./migrate.ts";
 import { mostSeen, readSlots } from "./maintenance/witness.ts";
 
@@ -218,12 +218,12 @@ function setSynchronous(db: Connection, path: string, durability: Durability): v
 }
 
 export async function patiently<T>(db: Connection, run: () => T): Promise<T> {
-  const patience = new LockPatience(db);
+  const isOver = lockPatience(db);
   for (let tries = 0; ; tries++) {
     try {
       return run();
     } catch (error) {
-      if (!isBusy(error) || patience.isOver()) throw error;
+      if (!isBusy(error) || isOver()) throw error;
       const pause = Math.min(200, 10 + 5 * tries) * (0.5 + Math.random());
       await new Promise((resume) => setTimeout(resume, pause));
     }

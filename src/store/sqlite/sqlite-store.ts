@@ -36,10 +36,10 @@ import { handleOf, settleWithRows } from "./user-transaction.ts";
 import {
   closeWithoutCheckpoint,
   DatabaseFiles,
-  OwnLocks,
   RESERVED_BYTE,
   SHARED_BYTE,
   SHM_BYTE,
+  watchLocks,
 } from "./maintenance/open-files.ts";
 import { epochIn, knownIn } from "./maintenance/epoch.ts";
 import { UNKNOWN_ACTOR } from "../../core/recovery/audit.ts";
@@ -140,7 +140,7 @@ export class SqliteStore implements Store {
       db,
       databaseId,
       files: opened.files,
-      locks: opened.token === null ? null : locksOf(path, opened.token),
+      vanishedLocks: opened.token === null ? () => [] : watchLocksOf(path, opened.token),
       record: (act) => this.audit.recordOnce(act),
       onDamaged: (error) => {
         if (damage.isReplaced) process.once("exit", this.#closeReplaced);
@@ -272,7 +272,7 @@ export class SqliteStore implements Store {
     const reads = readsAt(statements, this.clock.now());
     const here = { databaseId, durability, boot, audit: runSync(audit.head(reads)), ...knownIn(db) };
     const has = (entry: AuditHead) => runSync(audit.has(reads, entry));
-    this.#witness = Witness.open(this.#path, { token, alive, here, has });
+    this.#witness = new Witness(this.#path, { token, alive, here, has });
   }
 
   onChange(call: (change: Change) => void, options: ChangeOptions = {}): () => void {
@@ -329,8 +329,8 @@ export class SqliteStore implements Store {
 }
 
 /** Other processes judge by these locks whether the database and its log are open, and whether this process is alive. */
-function locksOf(path: string, token: string): OwnLocks {
-  return new OwnLocks([
+function watchLocksOf(path: string, token: string): () => string[] {
+  return watchLocks([
     { path, byte: SHARED_BYTE },
     { path: `${path}-shm`, byte: SHM_BYTE },
     { path: join(aliveFolder(path), `${token}.lock`), byte: RESERVED_BYTE },

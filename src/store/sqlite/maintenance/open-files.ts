@@ -61,34 +61,25 @@ export const SHM_BYTE = 128;
 export const RESERVED_BYTE = 0x4000_0001;
 
 /**
- * The POSIX locks of this process on a database. Closing any descriptor of a file drops them all, and SQLite does not notice:
- * other processes then take this one for dead. Only Linux lists locks.
+ * Watches the POSIX locks of this process on a database. Closing any descriptor of a file drops them all, and SQLite does not
+ * notice: other processes then take this one for dead. Only Linux lists locks. Returns a function that says which have vanished.
  */
-export class OwnLocks {
-  readonly #held: { path: string; byte: number; id: string; fd: number }[] = [];
-
-  constructor(wanted: readonly { path: string; byte: number }[]) {
-    const files = openFiles() ?? [];
-    for (const { path, byte } of wanted) {
-      const stat = statSync(path, { throwIfNoEntry: false });
-      const id = stat === undefined ? null : fileId(stat);
-      const file = files.find((one) => one.id === id && hasLocked(one, byte));
-      if (id !== null && file !== undefined) this.#held.push({ path, byte, id, fd: file.fd });
-    }
-  }
-
-  vanished(): string[] {
-    return this.#held.filter((one) => !this.#holds(one)).map(({ path }) => path);
-  }
-
-  #holds(held: { byte: number; id: string; fd: number }): boolean {
-    const isIt = (file: OpenFile | null): file is OpenFile => file?.id === held.id && hasLocked(file, held.byte);
-    if (isIt(openFile(held.fd))) return true;
-    const other = (openFiles() ?? []).find(isIt);
-    if (other !== undefined) held.fd = other.fd;
-    return other !== undefined;
-  }
+export function watchLocks(wanted: readonly { path: string; byte: number }[]): () => string[] {
+  const files = openFiles() ?? [];
+  const held = wanted.flatMap(({ path, byte }) => {
+    const id = lookUp(path) ?? null;
+    const fd = files.find((file) => file.id === id && hasLocked(file, byte))?.fd;
+    return fd === undefined ? [] : [{ path, byte, id, fd }];
+  });
+  const isHeld = (lock: (typeof held)[number]): boolean => {
+    const isIt = (file: OpenFile | null): boolean => file?.id === lock.id && hasLocked(file, lock.byte);
+    if (!isIt(openFile(lock.fd))) lock.fd = openFiles()?.find(isIt)?.fd ?? NO_FILE;
+    return lock.fd !== NO_FILE;
+  };
+  return () => held.filter((lock) => !isHeld(lock)).map(({ path }) => path);
 }
+
+const NO_FILE = -1;
 
 function hasLocked({ locks }: OpenFile, byte: number): boolean {
   return locks.some(({ from, to }) => from <= byte && byte <= to);

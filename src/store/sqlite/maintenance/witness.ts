@@ -149,24 +149,18 @@ export class Witness {
   #timer: NodeJS.Timeout | null = null;
   #closed = false;
 
-  private constructor(path: string, token: string, fd: number, seen: Seen, turn: number) {
-    this.#path = path;
-    this.#token = token;
-    this.#fd = fd;
-    this.#seen = seen;
-    this.#turn = turn;
-  }
-
   /** `here`: the content of the database, found complete; `has`: whether it contains an entry of the audit. */
-  static open(
+  constructor(
     path: string,
     { token, alive, here, has }: { token: string; alive: Alive; here: Seen; has: (entry: AuditHead) => boolean },
-  ): Witness {
+  ) {
     const slots = readSlots(path);
     const most = mostSeen(slots, here.databaseId);
-    const turn = Math.max(0, ...slots.map(({ seen }) => seen.turn));
-    const fd = takeSlot(path, token, alive);
-    const seen = { ...here };
+    const seen = (this.#seen = { ...here });
+    this.#path = path;
+    this.#token = token;
+    this.#turn = Math.max(0, ...slots.map((slot) => slot.seen.turn));
+    this.#fd = takeSlot(path, token, alive);
     if (most !== null && most.epoch === here.epoch) {
       seen.commits = Math.max(here.commits, most.commits);
       seen.key = Math.max(here.key, most.key);
@@ -174,10 +168,8 @@ export class Witness {
       const missed = most.missed ?? missedIn(slots, here, has);
       if (missed !== undefined) seen.missed = missed;
     }
-    const witness = new Witness(path, token, fd, seen, turn);
-    witness.#begin();
-    dropSlots(path, fd, token, alive);
-    return witness;
+    this.#begin();
+    dropSlots(path, this.#fd, token, alive);
   }
 
   record(commits: number, key: number): void {

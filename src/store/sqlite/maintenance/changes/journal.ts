@@ -77,12 +77,7 @@ export function stateOf(db: Connection): { active: boolean; signature: string } 
 
 /** Changes that are in no file of the journal yet. */
 export function unwrittenChanges(db: Connection): Change[] {
-  const rows = db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").rows() as Row[];
-  return rows.map(toChange);
-}
-
-function toChange([seq, kind, name, key, row, at]: Row): Change {
-  return { seq, kind, name, key, row, at };
+  return db.prepare("select seq, kind, name, key, row, at from holdfast_changes order by seq").all<Change>();
 }
 
 function coverTables(db: Connection, by: Switching): void {
@@ -154,33 +149,29 @@ const DRAIN_INTERVAL_MS = 200;
 const STANDBY_INTERVAL_MS = 2_000;
 const PAGE_ROWS = 5_000;
 
-type Row = [seq: number, kind: Change["kind"], name: string | null, key: string | null, row: string | null, at: number | null];
+interface DrainOptions {
+  path: string;
+  driver: DriverName;
+  databaseId: string;
+  epoch: number;
+  now: () => number;
+}
 
 /** Moves the changes that the triggers recorded to the journal's files, from a thread; one process at a time does. */
 export class Drain {
   readonly #db: Connection;
-  readonly #driver: DriverName;
-  readonly #path: string;
+  readonly #options: DrainOptions;
   readonly #folder: string;
-  readonly #head: { databaseId: string; epoch: number };
-  readonly #now: () => number;
   readonly #sql;
   #right: Connection | null = null;
   #writer: SegmentWriter | null = null;
   #next = 0;
   #schema = { version: -1, covered: true };
 
-  constructor(
-    db: Connection,
-    options: { path: string; driver: DriverName; databaseId: string; epoch: number; now: () => number },
-  ) {
-    const { path, driver, databaseId, epoch, now } = options;
+  constructor(db: Connection, options: DrainOptions) {
     this.#db = db;
-    this.#driver = driver;
-    this.#path = path;
-    this.#folder = changesFolder(path);
-    this.#head = { databaseId, epoch };
-    this.#now = now;
+    this.#options = options;
+    this.#folder = changesFolder(options.path);
     this.#sql = {
       page: db.prepare("select seq, kind, name, key, row, at from holdfast_changes where seq > ? order by seq limit ?"),
       first: db.prepare("select min(seq) from holdfast_changes"),
@@ -204,7 +195,7 @@ export class Drain {
       this.#unlessBusy(() => this.#sql.remove.run(writer.last));
       passStep("drain:removed");
     }
-    if (!this.#schema.covered) this.#unlessBusy(() => keepUp(this.#db, this.#now()));
+    if (!this.#schema.covered) this.#unlessBusy(() => keepUp(this.#db, this.#options.now()));
   }
   #unlessBusy(run: () => void): void {
     try {
@@ -231,16 +222,16 @@ export class Drain {
     try {
       const before = writer.last;
       for (;;) {
-        const rows = this.#sql.page.rows(writer.last, PAGE_ROWS) as Row[];
-        const first = rows[0]?.[0];
+        const changes = this.#sql.page.all<Change>(writer.last, PAGE_ROWS);
+        const [first] = changes;
         if (first === undefined) break;
-        this.#onDisk(() => writer.append(rows.map(toChange), first - 1));
+        this.#onDisk(() => writer.append(changes, first.seq - 1));
       }
       const [version] = this.#sql.version.row() as [number];
       if (version !== this.#schema.version) this.#schema = { version, covered: isCovered(this.#db) };
       if (writer.last === before || !this.#schema.covered) return;
       // All of it is committed, and nothing was changed unseen up to here.
-      const end: Change = { seq: writer.last, kind: "drained", name: null, key: null, row: null, at: this.#now() };
+      const end: Change = { seq: writer.last, kind: "drained", name: null, key: null, row: null, at: this.#options.now() };
       this.#onDisk(() => writer.append([end], writer.last));
     } finally {
       this.#db.exec("rollback");
@@ -249,7 +240,7 @@ export class Drain {
 
   #open(): SegmentWriter {
     const [kept] = this.#sql.first.row() as [number | null];
-    return (this.#writer ??= this.#onDisk(() => new SegmentWriter(this.#folder, this.#head, kept)));
+    return (this.#writer ??= this.#onDisk(() => new SegmentWriter(this.#folder, this.#options, kept)));
   }
 
   /** After an error a new writer finds out how far the files go: the last line may be incomplete. */
@@ -264,9 +255,9 @@ export class Drain {
 
   #hold(): boolean {
     if (this.#right !== null) return true;
-    createFolder(this.#folder, modeLike(this.#path));
+    createFolder(this.#folder, modeLike(this.#options.path));
     syncFolder(dirname(this.#folder));
-    this.#right = lockFile(this.#driver, join(this.#folder, "lock"), modeLike(this.#folder));
+    this.#right = lockFile(this.#options.driver, join(this.#folder, "lock"), modeLike(this.#folder));
     return this.#right !== null;
   }
 }

@@ -9,7 +9,7 @@ import { explain, explaining, fileSize, isDamage } from "../../faults.ts";
 import { Staging } from "../backup/backups.ts";
 import { runTask, runTaskApart } from "../backup/tasks.ts";
 import { epochIn, knownIn } from "../epoch.ts";
-import type { DatabaseFiles, OwnLocks } from "../open-files.ts";
+import type { DatabaseFiles } from "../open-files.ts";
 import { scanLog, walSize } from "../wal.ts";
 import { mostSeen, readSlots } from "../witness.ts";
 import { checkDatabase, type CheckedPages, type CheckRequest } from "./check.ts";
@@ -30,7 +30,7 @@ interface Watched {
   databaseId: string;
   /** Show whether other processes see the same files and locks. */
   files: DatabaseFiles | null;
-  locks: OwnLocks | null;
+  vanishedLocks: () => string[];
   record: (act: Act) => Promise<void>;
   onDamaged: (error: HoldfastError | null) => void;
 }
@@ -251,7 +251,7 @@ export class Damage implements DamageStore {
   }
 
   #checkLocks(): void {
-    const vanished = this.#unlocked === null ? (this.#watched?.locks?.vanished() ?? []) : [];
+    const vanished = this.#unlocked === null ? (this.#watched?.vanishedLocks() ?? []) : [];
     if (vanished.length === 0) return;
     this.#unlocked = new HoldfastError(
       "LOCKS_LOST",
