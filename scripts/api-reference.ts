@@ -1,5 +1,4 @@
-import { openapi } from "../src/server/openapi.ts";
-import type { Route } from "../src/server/route.ts";
+import { openapi, type Route } from "../src/server/route.ts";
 import { ROUTES } from "../src/server/routes/index.ts";
 import { cell, generatedBy } from "./source.ts";
 

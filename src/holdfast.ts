@@ -11,8 +11,7 @@ import {
 } from "./core/text/options.ts";
 import { HoldfastError, idTaken, upstreamMissing } from "./core/text/errors.ts";
 import { isPipeline, type Pipeline } from "./core/pipelines/pipeline.ts";
-import { countPlan, type RecoveryPlan } from "./core/recovery/recovery-plan.ts";
-import { type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
+import { countPlan, type RecoveryPlan, type CrashRecoveryReport, unrecordedReport } from "./core/recovery/recovery-report.ts";
 import type { Schedule } from "./core/jobs/schedule.ts";
 import { type AnyVersion, type Claim, claimByHand, type ClaimOptions } from "./engine/claim.ts";
 import type { Enqueued, EnqueueOptions } from "./core/pipelines/stage.ts";

@@ -1,6 +1,6 @@
 import { definedOnly } from "../core/text/options.ts";
 import { type Command, InvalidArgumentError } from "commander";
-import type { Cost } from "../core/pipelines/cost.ts";
+import type { Cost } from "../core/pipelines/budget.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { BuildOptions } from "../pipelines/model.ts";
 

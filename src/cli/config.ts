@@ -27,7 +27,7 @@ export async function readConfig(command: Command): Promise<void> {
   read.set(rootOf(command), {
     file,
     folder,
-    db: db === undefined ? undefined : resolveDb(folder, db),
+    db: db === undefined || db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db),
     modules,
     options: resolvePaths(folder, options),
   });
@@ -117,10 +117,6 @@ function check(value: unknown, file: string): Config {
     );
   }
   return value as Config;
-}
-
-function resolveDb(folder: string, db: string): string {
-  return db === ":memory:" || /^\w+:\/\//.test(db) ? db : resolve(folder, db);
 }
 
 function resolvePaths(folder: string, given: OpenOptions): OpenOptions {

@@ -4,7 +4,7 @@ import { hostname, userInfo } from "node:os";
 import { dirname } from "node:path";
 import type { Command } from "commander";
 import { actorText } from "../core/recovery/audit.ts";
-import { RECOVER_COMMAND } from "../core/recovery/recovery-plan.ts";
+import { RECOVER_COMMAND } from "../core/recovery/recovery-report.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { DEFAULT_FILE_MODE } from "../core/text/text.ts";
 import type { Holdfast } from "../holdfast.ts";

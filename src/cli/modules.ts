@@ -148,7 +148,7 @@ export interface FoundPipeline {
 }
 
 export async function findPipeline(given: string, command: Command): Promise<FoundPipeline> {
-  if (existsSync(given) || isPath(given)) return { pipeline: await defaultPipeline(given), file: given };
+  if (existsSync(given) || /[/\\]|\.[cm]?[jt]s$/.test(given)) return { pipeline: await defaultPipeline(given), file: given };
   const config = configOf(command);
   if (config === null) {
     const file = [".ts", ".js", ".mts", ".mjs"].map((ending) => given + ending).find((name) => existsSync(name));
@@ -206,8 +206,4 @@ async function defaultPipeline(file: string): Promise<Pipeline> {
     `${file} ${what}.`,
     named.length === 0 ? "Write export default pipeline(name).source(…).stage(…)." : `Write export default ${named[0]?.[0]}.`,
   );
-}
-
-function isPath(given: string): boolean {
-  return /[/\\]|\.[cm]?[jt]s$/.test(given);
 }

@@ -83,7 +83,10 @@ export async function program(args: readonly string[] = []): Promise<Command> {
       if (!WITHOUT_CONFIG.has(command.name())) await (await import("./config.ts")).readConfig(command);
     });
   const word = commandIn(root, args);
-  if (word === undefined && args.length > 0) return listed(root);
+  if (word === undefined && args.length > 0) {
+    for (const [, name, summary] of COMMANDS) root.command(name).summary(summary);
+    return root;
+  }
   // Load only the command that runs. Completion needs all of them.
   const one = word === "completion" ? undefined : COMMANDS.find(([, name]) => name === word);
   for (const [, name, summary, file] of one === undefined ? COMMANDS : [one]) {
@@ -91,11 +94,6 @@ export async function program(args: readonly string[] = []): Promise<Command> {
     exported[`${name}Command`]?.(root);
     root.commands.at(-1)?.summary(summary);
   }
-  return root;
-}
-
-function listed(root: Command): Command {
-  for (const [, name, summary] of COMMANDS) root.command(name).summary(summary);
   return root;
 }
 

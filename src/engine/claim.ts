@@ -257,7 +257,9 @@ class HandClaim implements Claim {
   async #settle(outcome: Outcome, what: string, commit?: CommitRows[]): Promise<void> {
     this.#rejectEnded(what);
     const settlement: Settlement = { ...this.ref, outcome, commit };
-    const [state] = await this.#engine.store.settle([settlement]).catch(throwCause);
+    const [state] = await this.#engine.store.settle([settlement]).catch((error: unknown) => {
+      throw error instanceof CommitRowsFailed ? error.cause : error;
+    });
     if (state !== "held") return this.#rejectLost(lossReason(state), what);
     this.#ended = "settled";
     this.#engine.minutes.countClaim(this.job, settlement);
@@ -278,10 +280,6 @@ class HandClaim implements Claim {
     this.#lose(code);
     throw new LeaseLostError(this.job.id, what);
   }
-}
-
-function throwCause(error: unknown): never {
-  throw error instanceof CommitRowsFailed ? error.cause : error;
 }
 
 function failureOf(error: unknown, options: { retry?: boolean; delay?: Duration }, clock: Clock): Outcome {

@@ -125,11 +125,11 @@ export class Jobs {
     this.#refuseClosed();
     refuseUnknown(options, ["queue", "name", "incomplete"], "jobs.counts");
     const { queue, name, ...how } = options;
-    const filter = definedOnly({ queue, name });
-    checkFilter(filter);
+    if (queue !== undefined) checkStorable(queue, "The queue");
+    if (name !== undefined) checkStorable(name, "The name");
     const { damage, queries } = this.#engine.store;
     await rejectIncomplete(damage, how, "jobs.counts", "Jobs cannot be counted");
-    return countJobs(queries, filter);
+    return countJobs(queries, definedOnly({ queue, name }));
   }
 
   /** True when it was not finished yet. A running handler's signal aborts, and nothing of it is kept. */
@@ -271,11 +271,6 @@ class ChangeWaiter {
 function checkId(id: unknown): string {
   if (typeof id === "string") return checkStorable(id, "The id");
   throw invalidOption(`The id of a job must be a string, got ${describeValue(id)}.`, "Give the id that enqueue returned.");
-}
-
-function checkFilter({ queue, name }: { queue?: string; name?: string }): void {
-  if (queue !== undefined) checkStorable(queue, "The queue");
-  if (name !== undefined) checkStorable(name, "The name");
 }
 
 export function noSuchJob(id: string): HoldfastError {

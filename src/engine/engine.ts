@@ -16,7 +16,7 @@ import { LeaseTable, Keeper, KeeperFile, type Loss, lossReason, type LossReason,
 import { Janitor } from "./maintenance/janitor.ts";
 import type { FromKeeper, KeeperThreadData, ToKeeper } from "./keeper-thread.ts";
 import { Telemetry } from "./telemetry.ts";
-import { MinuteRecorder } from "./minutes.ts";
+import { MinuteRecorder } from "./progress.ts";
 import { Heartbeats } from "./maintenance/heartbeats.ts";
 import { CHECKS, needsOperator, recoveryPending, runChecks } from "./maintenance/recovery.ts";
 import { Relays } from "./events/relays.ts";

@@ -157,16 +157,14 @@ const MAX_GAPS = 64;
  * lost before it, so a stuttering host delays no loss for long.
  */
 export class LeaseWatch {
-  readonly #leaseTable: LeaseTable;
-  readonly #clock: Clock;
-  readonly #onLoss: (loss: Loss) => void;
+  readonly #parts: Pick<KeeperParts, "leaseTable" | "clock" | "onLoss">;
   #checkedAt = Number.NaN;
   #dueAt = Number.NaN;
   readonly #gaps: { from: number; to: number }[] = [];
   #cancel: () => void = () => {};
 
-  constructor(parts: { leaseTable: LeaseTable; clock: Clock; onLoss: (loss: Loss) => void }) {
-    ({ leaseTable: this.#leaseTable, clock: this.#clock, onLoss: this.#onLoss } = parts);
+  constructor(parts: Pick<KeeperParts, "leaseTable" | "clock" | "onLoss">) {
+    this.#parts = parts;
   }
 
   start(): void {
@@ -178,20 +176,20 @@ export class LeaseWatch {
   }
 
   #check(): void {
-    const now = this.#clock.monotonic();
+    const now = this.#parts.clock.monotonic();
     if (now - this.#dueAt > MAX_WATCH_DELAY_MS) this.#gaps.push({ from: this.#checkedAt, to: now });
     if (this.#gaps.length > MAX_GAPS) this.#gaps.shift();
     let holds = false;
-    for (const held of this.#leaseTable.all()) {
+    for (const held of this.#parts.leaseTable.all()) {
       holds = true;
       if (now < this.#heldUntil(held.expiresAt, held.lease)) continue;
-      if ((this.#leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#leaseTable.revoke(held)) continue;
-      this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
+      if ((this.#parts.leaseTable.read(held.slot)?.expiresAt ?? now) > now || !this.#parts.leaseTable.revoke(held)) continue;
+      this.#parts.onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason: "LEASE_LOST" });
     }
     const wait = holds ? WATCH_INTERVAL_MS : IDLE_WATCH_INTERVAL_MS;
     this.#checkedAt = now;
     this.#dueAt = now + wait;
-    this.#cancel = this.#clock.after(wait, () => this.#check());
+    this.#cancel = this.#parts.clock.after(wait, () => this.#check());
   }
 
   #heldUntil(expiresAt: number, lease: number): number {
@@ -239,11 +237,7 @@ interface KeeperParts {
  * reports losses. It runs in its own thread where it can, so that a handler that blocks the event loop keeps its job.
  */
 export class Keeper {
-  readonly #store: Store;
-  readonly #leaseTable: LeaseTable;
-  readonly #clock: Clock;
-  readonly #onLoss: (loss: Loss) => void;
-  readonly #onTimedOut: (timedOut: TimedOut) => void;
+  readonly #parts: KeeperParts;
   #inspectedAt = 0;
   #drift: number | null = null;
   #unwritten: Settlement[] = [];
@@ -252,13 +246,7 @@ export class Keeper {
   #renewAgainAt = Number.NEGATIVE_INFINITY;
 
   constructor(parts: KeeperParts) {
-    ({
-      store: this.#store,
-      leaseTable: this.#leaseTable,
-      clock: this.#clock,
-      onLoss: this.#onLoss,
-      onTimedOut: this.#onTimedOut,
-    } = parts);
+    this.#parts = parts;
   }
 
   round(): Promise<void> {
@@ -267,20 +255,20 @@ export class Keeper {
   }
 
   nextAt(): number {
-    if (this.#unwritten.length > 0) return this.#clock.monotonic() + RETRY_MS;
+    if (this.#unwritten.length > 0) return this.#parts.clock.monotonic() + RETRY_MS;
     let at = NEVER;
-    for (const held of this.#leaseTable.all())
+    for (const held of this.#parts.leaseTable.all())
       at = Math.min(at, Math.max(renewAt(held), this.#renewAgainAt), held.running ? held.timeoutAt : held.since + MAX_WAITING_MS);
     return at;
   }
 
   async #run(): Promise<void> {
-    const now = this.#clock.monotonic();
+    const now = this.#parts.clock.monotonic();
     const renew: HeldSlot[] = [];
     const inspect: HeldSlot[] = [];
     const inspecting = now - this.#inspectedAt >= INSPECT_INTERVAL_MS;
     const jumped = this.#hasClockJumped(now);
-    for (const held of this.#leaseTable.all()) {
+    for (const held of this.#parts.leaseTable.all()) {
       if (now >= held.timeoutAt) this.#settle(held, "TIMEOUT", { kind: "error", error: timeoutError(held, now) });
       else if (!held.running && now - held.since >= MAX_WAITING_MS) this.#settle(held, "GIVEN_BACK", { kind: "released" });
       else if (jumped || now >= renewAt(held)) renew.push(held);
@@ -289,12 +277,12 @@ export class Keeper {
     if (inspecting) this.#inspectedAt = now;
     if (renew.length > 0) await this.#renew(renew, now);
     await this.#writeSettlements();
-    if (inspect.length > 0) this.#reportLosses(inspect, await this.#store.inspect(inspect));
+    if (inspect.length > 0) this.#reportLosses(inspect, await this.#parts.store.inspect(inspect));
   }
 
   /** The wall clock was set, or the host slept: other processes may see these leases as expired. */
   #hasClockJumped(monotonic: number): boolean {
-    const drift = this.#clock.now() - monotonic;
+    const drift = this.#parts.clock.now() - monotonic;
     const jumped = this.#drift !== null && Math.abs(drift - this.#drift) > CLOCK_JUMP_MS;
     this.#drift = drift;
     return jumped;
@@ -302,12 +290,12 @@ export class Keeper {
 
   async #renew(held: HeldSlot[], now: number): Promise<void> {
     try {
-      const states = await this.#store.renew(held);
-      for (const one of held) this.#leaseTable.setExpiresAt(one, now + one.lease);
+      const states = await this.#parts.store.renew(held);
+      for (const one of held) this.#parts.leaseTable.setExpiresAt(one, now + one.lease);
       this.#reportLosses(held, states);
     } catch {
       // The next round tries again; a lease that has expired meanwhile is lost.
-      const later = this.#clock.monotonic();
+      const later = this.#parts.clock.monotonic();
       this.#renewAgainAt = later + RETRY_MS;
       this.#reportLosses(
         held,
@@ -318,8 +306,8 @@ export class Keeper {
 
   /** Revoke first, then write: else the main thread might start what was just settled. */
   #settle(held: HeldSlot, reason: LossReason, outcome: Outcome): void {
-    if (!this.#leaseTable.revoke(held)) return;
-    this.#onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
+    if (!this.#parts.leaseTable.revoke(held)) return;
+    this.#parts.onLoss({ slot: held.slot, job: held.job, fence: held.fence, reason });
     this.#unwritten.push({ job: held.job, fence: held.fence, outcome });
   }
 
@@ -329,8 +317,9 @@ export class Keeper {
     const batch = this.#unwritten;
     this.#unwritten = [];
     const settle = async (some: readonly Settlement[]) => {
-      await this.#store.settle(some);
-      for (const { job, outcome, decided } of some) if (outcome.kind === "error") this.#onTimedOut({ job, outcome, decided });
+      await this.#parts.store.settle(some);
+      for (const { job, outcome, decided } of some)
+        if (outcome.kind === "error") this.#parts.onTimedOut({ job, outcome, decided });
     };
     try {
       await settle(batch);
@@ -344,8 +333,8 @@ export class Keeper {
   #reportLosses(held: HeldSlot[], states: LeaseState[]): void {
     for (const [i, one] of held.entries()) {
       const state = states[i];
-      if (state === "held" || !this.#leaseTable.revoke(one)) continue;
-      this.#onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: lossReason(state) });
+      if (state === "held" || !this.#parts.leaseTable.revoke(one)) continue;
+      this.#parts.onLoss({ slot: one.slot, job: one.job, fence: one.fence, reason: lossReason(state) });
     }
   }
 }

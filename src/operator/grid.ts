@@ -1,5 +1,5 @@
 import type { PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { type Cost, toCost } from "../core/pipelines/cost.ts";
+import { type Cost, toCost } from "../core/pipelines/budget.ts";
 import { pathText, segmentsOf } from "../core/pipelines/work.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { StoredResult } from "../store/work.ts";

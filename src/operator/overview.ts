@@ -2,15 +2,20 @@ import { pipelineQueue } from "../core/pipelines/work.ts";
 import { ageText } from "../core/text/duration.ts";
 import type { Build } from "../core/pipelines/build-view.ts";
 import { hasEnded } from "../core/pipelines/build.ts";
-import { spentText } from "../core/pipelines/cost.ts";
+import { spentText } from "../core/pipelines/budget.ts";
 import { JOB_STATES, type JobState } from "../core/jobs/job.ts";
 import { isProvenDead } from "../core/jobs/lease.ts";
-import type { CrashRecoveryReport } from "../core/recovery/recovery-report.ts";
+import {
+  type CrashRecoveryReport,
+  countPlan,
+  isOfCrash,
+  RECOVER_COMMAND,
+  type RecoveryPlan,
+} from "../core/recovery/recovery-report.ts";
 import type { Schedule } from "../core/jobs/schedule.ts";
 import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "../core/recovery/loss.ts";
 import { bytesText, numberText, plural } from "../core/text/text.ts";
 import { bootId } from "../engine/host.ts";
-import { countPlan, isOfCrash, RECOVER_COMMAND, type RecoveryPlan } from "../core/recovery/recovery-plan.ts";
 import { isDamagedError } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";

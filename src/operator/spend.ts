@@ -1,6 +1,5 @@
-import { fromBudget } from "../core/pipelines/budget.ts";
+import { fromBudget, type Amount, type Cost, NO_COST, plus, toCost } from "../core/pipelines/budget.ts";
 import type { BuildState } from "../core/pipelines/build.ts";
-import { type Amount, type Cost, NO_COST, plus, toCost } from "../core/pipelines/cost.ts";
 import type { AuditEntry } from "../store/audit.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";

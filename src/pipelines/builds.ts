@@ -1,9 +1,8 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
-import { fromBudget, isRefusedUse, toBudget, TOKEN_BYTES, tokenOf } from "../core/pipelines/budget.ts";
+import { fromBudget, isRefusedUse, toBudget, TOKEN_BYTES, tokenOf, type Cost } from "../core/pipelines/budget.ts";
 import type { Build, Why } from "../core/pipelines/build-view.ts";
 import { BUILD_STATES, type BuildState, hasEnded } from "../core/pipelines/build.ts";
-import type { Cost } from "../core/pipelines/cost.ts";
 import { checkCount, checkOneOf, checkText, limitArguments, refuseUnknown } from "../core/text/options.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { type Pipeline, pipelineOf } from "../core/pipelines/pipeline.ts";

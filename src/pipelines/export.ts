@@ -2,7 +2,7 @@ import { hash as digest } from "node:crypto";
 import type { Artifacts } from "../artifacts/artifacts.ts";
 import { ExportNames, LONGEST, LONGEST_APART, namesFor, safePath } from "../artifacts/export-names.ts";
 import type { ExportEntry } from "../artifacts/export.ts";
-import { toCost } from "../core/pipelines/cost.ts";
+import { toCost } from "../core/pipelines/budget.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { idsOf, pathText } from "../core/pipelines/work.ts";

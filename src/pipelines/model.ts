@@ -4,8 +4,7 @@ import { dirname, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import type { Policy } from "../core/jobs/retry.ts";
 import { checkConcurrency } from "../core/jobs/run-options.ts";
-import { type Budget, toBudget } from "../core/pipelines/budget.ts";
-import type { Cost } from "../core/pipelines/cost.ts";
+import { type Budget, toBudget, type Cost } from "../core/pipelines/budget.ts";
 import { OnlyTargets } from "../core/pipelines/source.ts";
 import {
   describePipeline,
@@ -148,16 +147,13 @@ export class Model {
 
   /** `failed`: only targets that failed before the build was resumed. */
   listingJob(build: BuildKey | null, round: number, which?: "failed"): NewJob {
-    const work: NewWork = { build, kind: "listing", stage: "", segment: this.#listed(round).index, path: "" };
+    const listed = this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
+    const work: NewWork = { build, kind: "listing", stage: "", segment: listed.index, path: "" };
     return { ...this.#job(listingJobName(this.name), 1, LISTING), priority: 0, input: JSON.stringify({ round, which }), work };
   }
 
   get listingPolicy(): Policy {
     return LISTING;
-  }
-
-  #listed(round: number): Segment {
-    return this.segments.find((segment) => segment.round === round && segment.from !== "expand") as Segment;
   }
 
   #stageJob({ stage, segment, position }: StagePosition, work: { build: BuildKey; path: string }, more: object): NewJob {

@@ -17,7 +17,7 @@ import { describeError } from "../engine/log.ts";
 import { ITEMS_PER_CLEAR } from "../engine/maintenance/janitor.ts";
 import type { Worker } from "../engine/worker.ts";
 import { buildById, type BuildRow, type LockToken, newestBuild, type OrchestratedBuild } from "../store/builds.ts";
-import { BuildContext } from "./stage-input.ts";
+import { BuildContext } from "./stage-planner.ts";
 import type { Model } from "./model.ts";
 import { type Outputs, viewBuild } from "./outputs.ts";
 import { SourceChanges } from "./sources/changes.ts";

@@ -1,14 +1,12 @@
-import { fromBudget } from "../core/pipelines/budget.ts";
+import { fromBudget, toCost } from "../core/pipelines/budget.ts";
 import { type Build, type Difference, type Why, explainRun } from "../core/pipelines/build-view.ts";
 import { hasEnded, reasonText } from "../core/pipelines/build.ts";
-import { toCost } from "../core/pipelines/cost.ts";
-import { changedMembers, type ContextParts } from "../core/pipelines/context-hash.ts";
+import { changedMembers, type ContextParts, GONE_MARK, pathText, segmentsOf } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { didYouMean, Nearest } from "../core/text/options.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { GONE_MARK, pathText, segmentsOf } from "../core/pipelines/work.ts";
 import { readMembers } from "./stage-attempt.ts";
-import { targetPages } from "./stage-input.ts";
+import { targetPages } from "./stage-planner.ts";
 import type { Values } from "./values.ts";
 import { buildById, type BuildRow } from "../store/builds.ts";
 import type { Store, WorkStore } from "../store/store.ts";
@@ -66,7 +64,8 @@ export class Outputs {
         for (const result of results) yield { path: result.path, id: result.target, load: () => this.#load(result, stage) };
       return;
     }
-    const children = { pipeline: build.pipeline, segment: childSegment(build, stage), limit: PAGE };
+    const above = segmentsOf(described(build).stages).findIndex(({ stages }) => stages.at(-1)?.name === stage);
+    const children = { pipeline: build.pipeline, segment: above + 1, limit: PAGE };
     for await (const rows of targetPages(work, children))
       for (const { path, id, value, done } of rows)
         if (done !== GONE_MARK) yield { path, id, load: () => this.#values.load(value) };
@@ -105,10 +104,6 @@ export function unknownStage(build: BuildRow, stage: string): HoldfastError {
     `Build ${build.id} has no stage "${stage}".`,
     `${didYouMean(stage, names)}Its stages are ${names.join(", ") || "none"}.`,
   );
-}
-
-function childSegment(build: BuildRow, expand: string): number {
-  return segmentsOf(described(build).stages).findIndex(({ stages }) => stages.at(-1)?.name === expand) + 1;
 }
 
 function noOutput(build: string, stage: string, target: string | undefined): HoldfastError {

@@ -1,20 +1,17 @@
-import { type Amount, type Cost, NO_COST, plus, toCost } from "../core/pipelines/cost.ts";
+import { type Amount, type Cost, NO_COST, plus, toCost } from "../core/pipelines/budget.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { editedStages, type PipelineDescription } from "../core/pipelines/pipeline.ts";
-import { gatherSegment, GONE_MARK, type Segment } from "../core/pipelines/work.ts";
+import { gatherSegment, GONE_MARK, type Segment, inlineValue, type StoredValue } from "../core/pipelines/work.ts";
 import { fixedEstimate } from "../core/pipelines/stage.ts";
-import { inlineValue, type StoredValue } from "../core/pipelines/context-hash.ts";
-import { BudgetReserver } from "./budget-reserver.ts";
+import { BudgetReserver, type PipelineRuntime } from "./pipeline-runtime.ts";
 import { Values } from "./values.ts";
-import { StagePlanner } from "./stage-planner.ts";
-import type { PipelineRuntime } from "./pipeline-runtime.ts";
+import { StagePlanner, BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-planner.ts";
 import { describeSkipped, type SkippedFile } from "./sources/root.ts";
 import { type BuildRow, newestBuild } from "../store/builds.ts";
 import type { TargetRow } from "../store/work.ts";
 import { type Found, pathsOf, type StoredTargets, type TargetRegister } from "./target-writer.ts";
 import { childrenIn } from "./stage-attempt.ts";
 import { SourceScanner } from "./source-scanner.ts";
-import { BuildContext, loadInput, type Parent, type LiveTarget } from "./stage-input.ts";
 import type { CheckedOptions, Model, StagePosition } from "./model.ts";
 
 /** What a build would run, reuse and cost now. */
@@ -84,7 +81,11 @@ function dryRun(
   signal: AbortSignal,
   onSkipped: (file: SkippedFile) => void = () => {},
 ) {
-  const buildContext = new BuildContext(runtime.engine.store, runtime.model, wouldBe(runtime, options));
+  const { model, engine } = runtime;
+  const { settings, budget } = options;
+  // The row that the build would have.
+  const row = { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
+  const buildContext = new BuildContext(engine.store, model, row);
   const counter = new Counter(runtime, buildContext);
   const values = new DryValues(runtime.artifacts);
   const scanner = new SourceScanner({ runtime, buildContext, register: counter, values, signal, dry: true, onSkipped });
@@ -96,11 +97,6 @@ class DryValues extends Values {
   override async keepText(text: string): Promise<StoredValue> {
     return inlineValue(text);
   }
-}
-
-/** The row that the build would have. */
-function wouldBe({ model }: PipelineRuntime, { settings, budget }: CheckedOptions): BuildRow {
-  return { key: 0, id: "", hash: model.hash, options: JSON.stringify(settings), budget } as unknown as BuildRow;
 }
 
 class Counter implements TargetRegister {

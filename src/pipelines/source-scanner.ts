@@ -1,12 +1,19 @@
 import { toJobError } from "../core/jobs/job.ts";
-import { type Fingerprint, type StoredValue, MembersHash, needsHash, NO_VALUE } from "../core/pipelines/context-hash.ts";
+import {
+  type Fingerprint,
+  type StoredValue,
+  MembersHash,
+  needsHash,
+  NO_VALUE,
+  gatherSegment,
+  type Segment,
+} from "../core/pipelines/work.ts";
 import { type FilesSource, OnlyTargets } from "../core/pipelines/source.ts";
-import { gatherSegment, type Segment } from "../core/pipelines/work.ts";
 import { compareIds } from "../core/text/ids.ts";
 import { SettleAs } from "../engine/attempt.ts";
 import type { TargetRow } from "../store/work.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
-import { type BuildContext, TARGET_BATCH_SIZE, targetPages } from "./stage-input.ts";
+import { type BuildContext, TARGET_BATCH_SIZE, targetPages } from "./stage-planner.ts";
 import { snapshotFile } from "./sources/file-target.ts";
 import { type ListedFile, listFiles } from "./sources/files.ts";
 import { fingerprintFile } from "./sources/fingerprint-file.ts";

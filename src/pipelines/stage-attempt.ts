@@ -4,9 +4,20 @@ import { deflateRaw, inflateRaw } from "node:zlib";
 import { checkArtifactName } from "../artifacts/export-names.ts";
 import type { ArtifactData } from "../artifacts/write.ts";
 import { type FileChurn, changeWaitMs } from "../core/jobs/job.ts";
-import { type Member, type Members, type StoredValue, NO_VALUE, toMember } from "../core/pipelines/context-hash.ts";
+import {
+  type Member,
+  type Members,
+  type StoredValue,
+  NO_VALUE,
+  toMember,
+  type CompletedStages,
+  type Segment,
+  checkTargetId,
+  childrenOf,
+  pathOf,
+  findStep,
+} from "../core/pipelines/work.ts";
 import type { JobContext, StageContext } from "../core/pipelines/stage.ts";
-import { type CompletedStages, type Segment, checkTargetId, childrenOf, pathOf, findStep } from "../core/pipelines/work.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";
@@ -18,8 +29,17 @@ import { type StagePosition, workKey } from "./model.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
 import { ClaimedFile } from "./sources/file-target.ts";
 import { fingerprintFile, statNow } from "./sources/fingerprint-file.ts";
-import { type BuildContext, type Context, loadInput, type Parent, TARGET_BATCH_SIZE, targetPages } from "./stage-input.ts";
-import { type PlannedWay, hasResult, listedTarget } from "./stage-planner.ts";
+import {
+  type BuildContext,
+  type Context,
+  loadInput,
+  type Parent,
+  TARGET_BATCH_SIZE,
+  targetPages,
+  type PlannedWay,
+  hasResult,
+  listedTarget,
+} from "./stage-planner.ts";
 import type { Found, TargetWriter } from "./target-writer.ts";
 import { ChildListWriter, type Values, readChildList } from "./values.ts";
 

@@ -1,8 +1,7 @@
 import { NO_CHURN, type FileChurn, toJobError } from "../core/jobs/job.ts";
-import type { StoredValue } from "../core/pipelines/context-hash.ts";
-import { NO_COST } from "../core/pipelines/cost.ts";
+import { type StoredValue, GONE_MARK, listingJobName, stageJobName } from "../core/pipelines/work.ts";
+import { NO_COST } from "../core/pipelines/budget.ts";
 import type { JobContext } from "../core/pipelines/stage.ts";
-import { GONE_MARK, listingJobName, stageJobName } from "../core/pipelines/work.ts";
 import { HoldfastError, isTransient } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { type Attempt, SettleAs, permanentFailure } from "../engine/attempt.ts";
@@ -27,8 +26,7 @@ import {
   type Task,
   wayToChildren,
 } from "./stage-attempt.ts";
-import { contextOf, loadInput } from "./stage-input.ts";
-import type { PlannedWay } from "./stage-planner.ts";
+import { contextOf, loadInput, type PlannedWay } from "./stage-planner.ts";
 import { hasChildren, segmentBelow, TargetWriter } from "./target-writer.ts";
 import { outputOf, type Reader } from "./values.ts";
 

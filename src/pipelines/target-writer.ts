@@ -3,10 +3,9 @@ import { LeaseLostError } from "../core/text/errors.ts";
 import { compareIds, type ResultKey } from "../core/text/ids.ts";
 import type { Claimed, NewJob } from "../store/store.ts";
 import type { ListedBatch, ListedTarget, NamedArtifact, StoredResult, TargetRow } from "../store/work.ts";
-import { type BuildContext, type LiveTarget, TARGET_BATCH_SIZE } from "./stage-input.ts";
+import { type BuildContext, type LiveTarget, TARGET_BATCH_SIZE, listedTarget, StagePlanner } from "./stage-planner.ts";
 import type { Model } from "./model.ts";
 import type { PipelineRuntime } from "./pipeline-runtime.ts";
-import { listedTarget, StagePlanner } from "./stage-planner.ts";
 
 const NO_TARGETS: ReadonlySet<string> = new Set();
 

@@ -9,8 +9,9 @@ import {
   type ValueHash,
   inlineValue,
   valueHash,
-} from "../core/pipelines/context-hash.ts";
-import { type Step, pathText } from "../core/pipelines/work.ts";
+  type Step,
+  pathText,
+} from "../core/pipelines/work.ts";
 import { HoldfastError, damagedRow } from "../core/text/errors.ts";
 import type { ResultKey } from "../core/text/ids.ts";
 import { toJson } from "../core/text/json.ts";

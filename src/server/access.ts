@@ -25,7 +25,9 @@ export function refuseForeign(request: Request): void {
   const site = headers.get("sec-fetch-site");
   const origin = headers.get("origin");
   const host = headers.get("host") ?? new URL(request.url).host;
-  const isForeign = (site !== null && site !== "same-origin" && site !== "none") || (origin !== null && hostOf(origin) !== host);
+  const isForeign =
+    (site !== null && site !== "same-origin" && site !== "none") ||
+    (origin !== null && (URL.canParse(origin) ? new URL(origin).host : null) !== host);
   if (isForeign)
     throw new HoldfastError(
       "ORIGIN_REFUSED",
@@ -38,10 +40,6 @@ export function refuseForeign(request: Request): void {
     "A write needs a header that a form of another site cannot send.",
     `Send \`${WRITE_HEADER}: 1\`, or an Authorization header.`,
   );
-}
-
-function hostOf(origin: string): string | null {
-  return URL.canParse(origin) ? new URL(origin).host : null;
 }
 
 const CODE_TTL_MS = 5 * 60_000;

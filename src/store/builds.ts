@@ -1,4 +1,12 @@
-import { approveBudget, type Budget, fromBudget, refusedToken, type StoredToken } from "../core/pipelines/budget.ts";
+import {
+  approveBudget,
+  type Budget,
+  fromBudget,
+  refusedToken,
+  type StoredToken,
+  type Amount,
+  type Cost,
+} from "../core/pipelines/budget.ts";
 import {
   type BuildConditions,
   type BuildReason,
@@ -7,7 +15,6 @@ import {
   startsNothingNew,
   type WantedMove,
 } from "../core/pipelines/build.ts";
-import type { Amount, Cost } from "../core/pipelines/cost.ts";
 import { HoldfastError } from "../core/text/errors.ts";
 import { type BuildKey, parseBuildId, type ProcessId } from "../core/text/ids.ts";
 import { pipelineChanged, type PipelineDescription } from "../core/pipelines/pipeline.ts";

@@ -1,7 +1,7 @@
 import type { LogLine } from "../core/jobs/attempts.ts";
 import type { CommitRows, FinishedState } from "../core/jobs/job.ts";
 import type { ClaimSource, ClaimOutlook } from "../core/jobs/claiming.ts";
-import type { Amount } from "../core/pipelines/cost.ts";
+import type { Amount } from "../core/pipelines/budget.ts";
 import type { Fence, JobKey, ProcessId } from "../core/text/ids.ts";
 import type { LeaseRef } from "../core/jobs/lease.ts";
 import type { Next, Outcome, Policy } from "../core/jobs/retry.ts";

@@ -7,8 +7,9 @@ import {
   type RecoveryCounts,
   type ReportState,
   wasSuccessful,
+  type HeldByDead,
+  type JobEnds,
 } from "../core/recovery/recovery-report.ts";
-import type { HeldByDead, JobEnds } from "../core/recovery/recovery-plan.ts";
 import type { HeldLease, LeaseRef } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
 import type { NewAuditEntry } from "./audit.ts";

@@ -1,8 +1,7 @@
-import type { StoredValue, ValueHash } from "../core/pipelines/context-hash.ts";
-import type { Amount } from "../core/pipelines/cost.ts";
+import { type StoredValue, type ValueHash, parseCompletedStages, type CompletedStages } from "../core/pipelines/work.ts";
+import type { Amount } from "../core/pipelines/budget.ts";
 import type { BuildKey, ResultKey } from "../core/text/ids.ts";
 import type { JobError } from "../core/jobs/job.ts";
-import { parseCompletedStages, type CompletedStages } from "../core/pipelines/work.ts";
 import type { BuildRow } from "./builds.ts";
 import type { NewJob, WorkStore } from "./store.ts";
 

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { valueHash } from "../../src/core/pipelines/context-hash.ts";
+import { valueHash } from "../../src/core/pipelines/work.ts";
 import { type BuildOptions, files, items, open, type Pipeline, pipeline, type Plan } from "../../src/index.ts";
 import { ONCE, refusal, test, type Yard, yard } from "./parts.ts";
 import { countJobs } from "../../src/store/queries.ts";

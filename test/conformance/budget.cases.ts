@@ -1,7 +1,6 @@
 import { resultOf } from "../../src/store/work.ts";
 import assert from "node:assert/strict";
-import { UNLIMITED } from "../../src/core/pipelines/budget.ts";
-import type { Amount } from "../../src/core/pipelines/cost.ts";
+import { UNLIMITED, type Amount } from "../../src/core/pipelines/budget.ts";
 import type { Judgement } from "../../src/store/recoveries.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { SEEDS } from "../seeds.ts";

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
-import type { Amount } from "../../src/core/pipelines/cost.ts";
+import type { Amount } from "../../src/core/pipelines/budget.ts";
 import type { BuildKey, ResultKey } from "../../src/core/text/ids.ts";
-import { inlineValue, type StoredValue } from "../../src/core/pipelines/context-hash.ts";
+import { inlineValue, type StoredValue } from "../../src/core/pipelines/work.ts";
 import { type ArtifactRef, type NewResult, resultOf, type StoredResult } from "../../src/store/work.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { started } from "./build-parts.ts";

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import type { ResultKey } from "../../src/core/text/ids.ts";
-import { GONE_MARK, type CompletedStages } from "../../src/core/pipelines/work.ts";
-import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
+import { GONE_MARK, type CompletedStages, inlineValue } from "../../src/core/pipelines/work.ts";
 import type { Claimed, Store } from "../../src/store/store.ts";
 import { type MemberPage, resultOf, type TargetPage, type TargetRow } from "../../src/store/work.ts";
 import { seeBuild } from "./build-parts.ts";

@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
-import type { Amount } from "../../src/core/pipelines/cost.ts";
+import type { Amount } from "../../src/core/pipelines/budget.ts";
 import type { LeaseRef } from "../../src/core/jobs/lease.ts";
 import type { Outcome, Policy } from "../../src/core/jobs/retry.ts";
-import { inlineValue } from "../../src/core/pipelines/context-hash.ts";
-import { pipelineQueue, stageJobName } from "../../src/core/pipelines/work.ts";
+import { inlineValue, pipelineQueue, stageJobName } from "../../src/core/pipelines/work.ts";
 import { abandonment, type BuildRow, type NewBuild } from "../../src/store/builds.ts";
 import type { Claimed, NewJob, Store } from "../../src/store/store.ts";
 import type { Flow, ListedBatch, ListedTarget, NewResult, NewWork, TargetRow, WorkEnd } from "../../src/store/work.ts";

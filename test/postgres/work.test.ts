@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
-import { NO_COST } from "../../src/core/pipelines/cost.ts";
+import { NO_COST } from "../../src/core/pipelines/budget.ts";
 import type { Outcome } from "../../src/core/jobs/retry.ts";
 import type { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import type { Claimed, Settlement } from "../../src/store/store.ts";

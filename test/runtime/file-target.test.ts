@@ -15,7 +15,7 @@ import {
 import { basename, dirname } from "node:path";
 import { describe, test, type TestContext } from "node:test";
 import type { Artifacts } from "../../src/artifacts/artifacts.ts";
-import type { Fingerprint } from "../../src/core/pipelines/context-hash.ts";
+import type { Fingerprint } from "../../src/core/pipelines/work.ts";
 import { fingerprintFile, statFile } from "../../src/pipelines/sources/fingerprint-file.ts";
 import { ClaimedFile, snapshotFile } from "../../src/pipelines/sources/file-target.ts";
 import { noise, Shelf } from "../artifacts/shelf.ts";

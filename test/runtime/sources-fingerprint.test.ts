@@ -3,7 +3,7 @@ import { execFileSync } from "node:child_process";
 import { hash } from "node:crypto";
 import { appendFileSync, chmodSync, mkdirSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { describe, test } from "node:test";
-import { needsHash } from "../../src/core/pipelines/context-hash.ts";
+import { needsHash } from "../../src/core/pipelines/work.ts";
 import { fingerprintFile, statFile } from "../../src/pipelines/sources/fingerprint-file.ts";
 import { noise } from "../artifacts/shelf.ts";
 import { asNobody, SourceTree } from "./source-tree.ts";

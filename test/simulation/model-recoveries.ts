@@ -1,5 +1,5 @@
 import type { ProcessId } from "../../src/core/text/ids.ts";
-import { addCounts, NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
+import { NO_COUNTS, type RecoveryCounts } from "../../src/core/recovery/recovery-report.ts";
 import type {
   DeadProcess,
   OwnReport,
@@ -151,4 +151,10 @@ export class ModelRecoveries {
 
 function idsOf(left: readonly Left[]): ProcessId[] {
   return left.map(({ id }) => id);
+}
+
+function addCounts(counts: RecoveryCounts, more: Partial<RecoveryCounts>): RecoveryCounts {
+  const sum = { ...counts };
+  for (const name of Object.keys(NO_COUNTS) as (keyof RecoveryCounts)[]) sum[name] += more[name] ?? 0;
+  return sum;
 }

@@ -1,7 +1,7 @@
 import { suite, test } from "node:test";
 import type { BuildState } from "../../src/core/pipelines/build.ts";
-import type { Cost } from "../../src/core/pipelines/cost.ts";
-import { secret } from "../../src/core/pipelines/context-hash.ts";
+import type { Cost } from "../../src/core/pipelines/budget.ts";
+import { secret } from "../../src/core/pipelines/work.ts";
 import { type Pipeline, pipeline } from "../../src/core/pipelines/pipeline.ts";
 import { type FileTarget, files, items, type Source, type Target } from "../../src/core/pipelines/source.ts";
 import type { StageContext, StageOptions } from "../../src/core/pipelines/stage.ts";

@@ -14,8 +14,11 @@ import {
   settleReservation,
   toBudget,
   UNLIMITED,
+  type Amount,
+  NO_COST,
+  plus,
+  UNITS,
 } from "../../src/core/pipelines/budget.ts";
-import { type Amount, NO_COST, plus, UNITS } from "../../src/core/pipelines/cost.ts";
 
 describe("a budget", () => {
   test("limits what it names and nothing else", () => {

@@ -4,7 +4,7 @@ import { inspect, isDeepStrictEqual } from "node:util";
 import * as fc from "fast-check";
 import { canonicalJson, fromJson, toJson } from "../../src/core/text/json.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
-import { keyText, secret } from "../../src/core/pipelines/context-hash.ts";
+import { keyText, secret } from "../../src/core/pipelines/work.ts";
 
 test("keys are sorted at every depth, and nothing else is moved", () => {
   assert.equal(

@@ -8,10 +8,10 @@ import {
   type ContextParts,
   memberHash,
   MembersHash,
+  secret,
   type ValueHash,
   valueHash,
-} from "../../src/core/pipelines/context-hash.ts";
-import { secret } from "../../src/core/pipelines/context-hash.ts";
+} from "../../src/core/pipelines/work.ts";
 import { changedParts, explainRun } from "../../src/core/pipelines/build-view.ts";
 
 const PARTS: ContextParts = {

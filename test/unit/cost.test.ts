@@ -11,7 +11,7 @@ import {
   amountText,
   toAmount,
   toCost,
-} from "../../src/core/pipelines/cost.ts";
+} from "../../src/core/pipelines/budget.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 
 const amounts = fc.record({ micros: fc.maxSafeNat(), tokens: fc.maxSafeNat() }).map(cut);

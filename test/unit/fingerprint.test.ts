@@ -1,13 +1,7 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
-import {
-  type FileStat,
-  type Fingerprint,
-  mayHaveChanged,
-  needsHash,
-  toFingerprint,
-} from "../../src/core/pipelines/context-hash.ts";
+import { type FileStat, type Fingerprint, mayHaveChanged, needsHash, toFingerprint } from "../../src/core/pipelines/work.ts";
 
 const AT = 1_700_000_000_000;
 const STAT: FileStat = { size: 5, mtime: nanos(AT - 60_000), ctime: nanos(AT - 60_000), inode: "77" };

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
-import { secret } from "../../src/core/pipelines/context-hash.ts";
+import { secret } from "../../src/core/pipelines/work.ts";
 import {
   describePipeline,
   editedStages,

@@ -2,12 +2,12 @@ import { type Command, Option } from "commander";
 import { ageText, clockText, instantText } from "../../core/text/duration.ts";
 import type { Build, Why } from "../../core/pipelines/build-view.ts";
 import { buildReasonText, BUILD_STATES } from "../../core/pipelines/build.ts";
-import { type Cost, costText, spentText } from "../../core/pipelines/cost.ts";
+import { type Cost, costText, spentText } from "../../core/pipelines/budget.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { numberText } from "../../core/text/text.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { Page } from "../../engine/client.ts";
-import { isOrphaned, type OpenBuild } from "../../operator/overview.ts";
+import { isOrphaned } from "../../operator/overview.ts";
 import type { AuditEntry } from "../../store/audit.ts";
 import type { BuildRow, OrchestratorLockRow } from "../../store/builds.ts";
 import { environmentToken, parseCost, readToken, TOKEN_SOURCES } from "../arguments.ts";
@@ -63,18 +63,15 @@ function addList(builds: Command): void {
     .addOption(new Option("--state <state>", "only builds in this state").choices(BUILD_STATES));
   addPageOptions(list).action(
     onDatabase(async ({ hf, operator, command }, options: Parameters<Holdfast["builds"]["list"]>[0]) => {
-      const page = withDeadOrchestrators(await hf.builds.list(options), await operator.openBuilds());
+      const page: Page<ListedBuild> = await hf.builds.list(options);
+      const dead = new Set((await operator.openBuilds()).filter(isOrphaned).map(({ id }) => id));
+      for (const build of page.items) if (dead.has(build.id)) build.orchestrator = "dead";
       return [page, () => buildTable(page, operator.now(), (id) => adviceOf(`holdfast builds resume ${id}`, command))];
     }),
   );
 }
 
 type ListedBuild = Build & { orchestrator?: "dead" };
-
-function withDeadOrchestrators(page: Page<Build>, open: readonly OpenBuild[]): Page<ListedBuild> {
-  const dead = new Set(open.filter(isOrphaned).map(({ id }) => id));
-  return { ...page, items: page.items.map((build) => (dead.has(build.id) ? { ...build, orchestrator: "dead" } : build)) };
-}
 
 export function buildTable(
   { items, next }: Page<ListedBuild>,

@@ -190,16 +190,13 @@ async function keepRenewing(
       // The script has settled the job and closed the pipe.
       if (over.aborted) return;
       // A full disk or a busy file may recover while the lease lasts.
-      if (renewedAt === null || isLeaseLost(error) || asked - renewedAt > lease) throw error;
+      const isLost = error instanceof HoldfastError && error.code === "LEASE_LOST";
+      if (renewedAt === null || isLost || asked - renewedAt > lease) throw error;
       workerLog("warn").warn("the lease could not be renewed; it is tried again", { error: String(error) });
       wait = Math.min(RETRY_MS, wait);
     }
     await pause(wait, null, { signal: over }).catch(() => {});
   }
-}
-
-function isLeaseLost(error: unknown): boolean {
-  return error instanceof HoldfastError && error.code === "LEASE_LOST";
 }
 
 /** The hint of a lost lease names a command: the library's is about handlers. */

@@ -1,6 +1,6 @@
 import { definedOnly } from "../../core/text/options.ts";
 import type { Command } from "commander";
-import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
+import { RECOVER_COMMAND } from "../../core/recovery/recovery-report.ts";
 import { ageText, toMillis } from "../../core/text/duration.ts";
 import type { Diagnosis, Grade } from "../../core/recovery/diagnosis.ts";
 import { HoldfastError } from "../../core/text/errors.ts";

@@ -63,13 +63,9 @@ async function find(name: string, options: Options, command: Command): Promise<D
       ? await definedIn([options.module], name, `${options.module} exports no job "${name}".`)
       : config !== null
         ? await definedIn(modulesOf(config), name, `No module of ${config.file} exports a job "${name}".`)
-        : unknownJob(name);
+        : // Defaults: the worker validates the input with its own definition.
+          definitionOf(job({ name, run: () => undefined }));
   return options.queue === undefined ? definition : { ...definition, queue: checkName(options.queue, "The queue") };
-}
-
-/** A definition with defaults, without a module. The worker validates the input with its own definition. */
-function unknownJob(name: string): Definition {
-  return definitionOf(job({ name, run: () => undefined }));
 }
 
 async function definedIn(files: readonly string[], name: string, missing: string): Promise<Definition> {

@@ -271,7 +271,8 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
     { title: "NOTE", value: (job) => noteOf(job, now), least: 12, style: () => "dim" },
   ];
   if (items.some(({ state }) => state === "running")) {
-    const left = ({ leaseExpiresAt }: Job) => (leaseExpiresAt === undefined ? "" : leaseLeft(leaseExpiresAt - now));
+    const left = ({ leaseExpiresAt = Number.NaN }: Job) =>
+      leaseExpiresAt > now ? untilText(leaseExpiresAt - now) : leaseExpiresAt <= now ? "expired" : "";
     columns.splice(-1, 0, { title: "WORKER", value: holderOf, least: 8 }, { title: "LEASE", right: true, value: left });
   }
   // Most queues have the name of their job; the column is only shown if one has another name.
@@ -285,10 +286,6 @@ function jobTable({ items, next }: Page<Job>, now: number, empty: string): strin
 function holderOf({ worker = "", host, pid }: Pick<Job, "worker" | "host" | "pid">): string {
   const process = pid === undefined ? "" : `${host}:${pid}`;
   return worker === process || process === "" ? worker : `${worker} ${process}`;
-}
-
-function leaseLeft(millis: number): string {
-  return millis > 0 ? untilText(millis) : "expired";
 }
 
 function noteOf(job: Job, now: number): string {

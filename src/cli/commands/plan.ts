@@ -1,6 +1,6 @@
 import { hostname } from "node:os";
 import type { Command } from "commander";
-import { costText } from "../../core/pipelines/cost.ts";
+import { costText } from "../../core/pipelines/budget.ts";
 import { pipelineOf } from "../../core/pipelines/pipeline.ts";
 import { plural } from "../../core/text/text.ts";
 import { checkBuildOptions, Model } from "../../pipelines/model.ts";

@@ -1,8 +1,7 @@
 import type { Command } from "commander";
 import { ageText, type Duration, instantText, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { isOfCrash, type RecoveryPlan } from "../../core/recovery/recovery-plan.ts";
-import type { CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
+import { isOfCrash, type RecoveryPlan, type CrashRecoveryReport } from "../../core/recovery/recovery-report.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import { Operator } from "../../operator/operator.ts";
 import type { ReclaimTotals } from "../../store/recoveries.ts";

@@ -1,7 +1,6 @@
 import { createInterface } from "node:readline/promises";
-import { approveBudget } from "../../core/pipelines/budget.ts";
-import type { Build } from "../../core/pipelines/build-view.ts";
 import {
+  approveBudget,
   type Amount,
   type Cost,
   NO_COST,
@@ -12,7 +11,8 @@ import {
   unitText,
   toAmount,
   UNITS,
-} from "../../core/pipelines/cost.ts";
+} from "../../core/pipelines/budget.ts";
+import type { Build } from "../../core/pipelines/build-view.ts";
 import type { BuildSettings } from "../../pipelines/model.ts";
 import type { Holdfast } from "../../holdfast.ts";
 import type { BuildRow } from "../../store/builds.ts";

@@ -1,10 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Command } from "commander";
 import { ageText, untilText, type Duration, durationText, toMillis } from "../../core/text/duration.ts";
-import { spentText } from "../../core/pipelines/cost.ts";
+import { spentText } from "../../core/pipelines/budget.ts";
 import { isPipelineQueue } from "../../core/pipelines/work.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { RECOVER_COMMAND } from "../../core/recovery/recovery-plan.ts";
+import { RECOVER_COMMAND } from "../../core/recovery/recovery-report.ts";
 import type { Schedule } from "../../core/jobs/schedule.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { OldestJob, Operator } from "../../operator/operator.ts";
@@ -160,7 +160,7 @@ function statusPage(path: string, { overview, alarms, oldest, rates }: Reading):
     alarmsText(alarms),
     overview.unreadable.length === 0 ? "" : paint("red", `Not to be read any more: ${overview.unreadable.join(", ")}.`),
     queueTable(overview.queues, overview.at, { rates, oldest }),
-    openBuildTable(overview.builds, overview.at),
+    overview.builds.length === 0 ? "" : table(openBuildColumns(overview.at), overview.builds),
     processes(overview),
     schedules(overview),
     overview.locks.length === 0 ? "" : table(lockColumns(overview.at), overview.locks),
@@ -276,10 +276,6 @@ function processStyle(process: ProcessStatus): Style | null {
 
 function lockStyle({ stale, holderDead }: LockStatus): Style | null {
   return holderDead ? "red" : stale ? "yellow" : null;
-}
-
-function openBuildTable(builds: readonly OpenBuild[], now: number): string {
-  return builds.length === 0 ? "" : table(openBuildColumns(now), builds);
 }
 
 function openBuildColumns(now: number): Column<OpenBuild>[] {

@@ -4,7 +4,7 @@ import type { Command } from "commander";
 import { ageText, untilText } from "../../core/text/duration.ts";
 import type { Build } from "../../core/pipelines/build-view.ts";
 import { buildReasonText, type BuildState } from "../../core/pipelines/build.ts";
-import { spentText } from "../../core/pipelines/cost.ts";
+import { spentText } from "../../core/pipelines/budget.ts";
 import { numberText, plural } from "../../core/text/text.ts";
 import type { Log } from "../../engine/log.ts";
 import { rateText } from "../commands/queues.ts";

@@ -68,7 +68,7 @@ export function explain(facts: JobFacts, worked: readonly number[]): Explanation
   const held =
     ofBuild(facts) ??
     ofUpstream(facts) ??
-    ofPause(facts) ??
+    (facts.isPaused ? { reason: "queue-paused" as const, message: `Queue "${job.queue}" is paused.` } : null) ??
     ofDelay(facts) ??
     ofLock(facts) ??
     ofLimit(facts) ??
@@ -125,10 +125,6 @@ function ofUpstream({ job, upstream }: JobFacts): Held {
   const more = jobs.length - MAX_NAMED;
   const names = jobs.slice(0, MAX_NAMED).join(", ") + (more > 0 ? ` and ${more} more` : "");
   return { reason: "waiting-for-job", message: `Waits for ${plural(jobs.length, "job")}: ${names}.`, jobs };
-}
-
-function ofPause({ job, isPaused }: JobFacts): Held {
-  return isPaused ? { reason: "queue-paused", message: `Queue "${job.queue}" is paused.` } : null;
 }
 
 function ofDelay({ job, gate, now }: JobFacts): Held {

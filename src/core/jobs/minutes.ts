@@ -64,14 +64,3 @@ export function addMinutes(sum: MinuteCounts, more: MinuteCounts): void {
     sum.runs[i]! += more.runs[i] ?? 0;
   }
 }
-
-/** The bound that so much of a histogram lies below; null: it is empty, or the value is beyond the last bound. */
-export function quantileOf(buckets: readonly number[], share: number): number | null {
-  const total = buckets.reduce((sum, one) => sum + one, 0);
-  let below = 0;
-  for (const [i, n] of buckets.entries()) {
-    below += n;
-    if (total > 0 && below >= total * share) return BUCKET_BOUNDS_MS[i] ?? null;
-  }
-  return null;
-}

@@ -1,11 +1,9 @@
 import { firstOf } from "../text/text.ts";
-import { type Budget, fromBudget } from "./budget.ts";
-import { type Amount, type Cost, toCost } from "./cost.ts";
+import { type Budget, fromBudget, type Amount, type Cost, toCost } from "./budget.ts";
 import { type EventType, buildTransition, type NewEvent } from "../jobs/event.ts";
 import { pathStep } from "../text/json.ts";
-import { hideSecrets } from "./context-hash.ts";
 import type { BuildMove, BuildState, BuildTransition } from "./build.ts";
-import type { ContextParts } from "./context-hash.ts";
+import { type ContextParts, hideSecrets } from "./work.ts";
 
 /** A build as people and programs see it. */
 export interface Build {

@@ -1,11 +1,10 @@
 import { hash } from "node:crypto";
-import { type Budget, toBudget, UNLIMITED } from "./budget.ts";
+import { type Budget, toBudget, UNLIMITED, type Cost } from "./budget.ts";
 import { canonicalJson } from "../text/json.ts";
-import type { Cost } from "./cost.ts";
 import { findDifferences } from "./build-view.ts";
 import { checkCount, checkName, didYouMean, invalidOption, refuseUnknown, rejectSurplus } from "../text/options.ts";
 import { HoldfastError } from "../text/errors.ts";
-import { hideSecrets } from "./context-hash.ts";
+import { hideSecrets } from "./work.ts";
 import { type FilesSource, type Source, type SourceDefinition, sourceOf, type Target } from "./source.ts";
 import { checkStage, type StageContext, type StageDefinition, type StageKind, type StageOptions } from "./stage.ts";
 

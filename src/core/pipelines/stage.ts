@@ -1,13 +1,12 @@
 import { hash } from "node:crypto";
 import type { Readable } from "node:stream";
-import { type Amount, checkCost, type Cost, toAmount } from "./cost.ts";
+import { type Amount, checkCost, type Cost, toAmount } from "./budget.ts";
 import type { Duration } from "../text/duration.ts";
 import { HoldfastError } from "../text/errors.ts";
 import { matchGlob } from "../text/glob.ts";
 import { type CommitRows, toJobError } from "../jobs/job.ts";
 import { checkRunOptions, type RunOptions, type RunSettings } from "../jobs/run-options.ts";
 import { type CheckedLimit, checkLimits } from "../limits/limit.ts";
-import { type Key, keyText } from "./context-hash.ts";
 import type { Log } from "../text/text.ts";
 import {
   checkBoolean,
@@ -19,7 +18,7 @@ import {
   refuseUnknown,
 } from "../text/options.ts";
 import type { Target } from "./source.ts";
-import { checkTargetId } from "./work.ts";
+import { checkTargetId, type Key, keyText } from "./work.ts";
 
 export interface StageOptions<T, In> extends RunOptions<In> {
   /** What the result depends on besides its inputs, such as a prompt. Another key makes another result. */

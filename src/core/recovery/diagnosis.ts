@@ -1,4 +1,4 @@
-import { RECOVER_COMMAND } from "./recovery-plan.ts";
+import { RECOVER_COMMAND } from "./recovery-report.ts";
 import { durationText } from "../text/duration.ts";
 import { bytesText, plural } from "../text/text.ts";
 import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "./loss.ts";

@@ -113,7 +113,12 @@ function check(glob: unknown, { what, paths, code }: GlobOptions): string {
     throw new HoldfastError(code, `${what} must be a glob, got ${describeValue(glob)}.`, 'Give a glob such as "docs/**/*.md".');
   }
   checkStorable(glob, what);
-  if (/^!(?!\()/.test(glob)) throw refused(", and globs do not negate", negationHint(paths));
+  if (/^!(?!\()/.test(glob)) {
+    const hint = paths
+      ? "Name what is to be left out in `ignore` of files()."
+      : "Give a function of target and input that returns true or false.";
+    throw refused(", and globs do not negate", hint);
+  }
   if (!paths) return glob;
   if (glob.startsWith("/") || /^[A-Za-z]:[\\/]/.test(glob) || glob.startsWith("\\\\")) {
     throw refused(", which is an absolute path", "Give `root`, and a glob that begins below it.");
@@ -122,9 +127,4 @@ function check(glob: unknown, { what, paths, code }: GlobOptions): string {
     throw refused(", which leads out of its root", "Give the upper folder as `root`, and a glob that begins below it.");
   }
   return glob;
-}
-
-function negationHint(paths: boolean): string {
-  if (paths) return "Name what is to be left out in `ignore` of files().";
-  return "Give a function of target and input that returns true or false.";
 }

@@ -1,5 +1,4 @@
 import { HoldfastError } from "./errors.ts";
-import { Secret } from "../pipelines/budget.ts";
 
 /**
  * Text of a JSON value; null for `undefined`. Rejects what would not come back unchanged (Date, Map, bigint, NaN, holes,
@@ -8,7 +7,7 @@ import { Secret } from "../pipelines/budget.ts";
  */
 export function toJson(value: unknown, what: string): string | null {
   if (value === undefined) return null;
-  const walk: Traversal = { above: [], hasMinusZero: false };
+  const walk: Traversal = { above: [], hasMinusZero: false, isKey: false };
   const bent = findUnrepresentable(value, walk);
   if (bent !== null) {
     throw new HoldfastError(
@@ -57,6 +56,8 @@ function keepMinusZero(_name: string, value: unknown): unknown {
 interface Traversal {
   above: object[];
   hasMinusZero: boolean;
+  /** Of a key: also rejects properties that are undefined or hidden, and accepts secrets. */
+  isKey: boolean;
 }
 
 /** A value that JSON would change. The path is built on the way out, so that good values pay nothing for it. */
@@ -83,7 +84,7 @@ function visit(value: unknown, walk: Traversal): Unrepresentable | null {
       if (value === 0 && Object.is(value, -0)) walk.hasMinusZero = true;
       return Number.isFinite(value) ? null : { path: "", is: String(value) };
     case "object":
-      if (value === null) return null;
+      if (value === null || (walk.isKey && value instanceof Secret)) return null;
       return Array.isArray(value) ? visitArray(value, walk) : visitObject(value, walk);
     default:
       return { path: "", is: value === undefined ? "undefined" : `a ${typeof value}` };
@@ -91,7 +92,7 @@ function visit(value: unknown, walk: Traversal): Unrepresentable | null {
 }
 
 function visitArray(array: unknown[], walk: Traversal): Unrepresentable | null {
-  const { above } = walk;
+  const { above, isKey } = walk;
   if (above.includes(array)) return { path: "", is: "a cycle" };
   above.push(array);
   for (let i = 0; i < array.length; i++) {
@@ -99,21 +100,24 @@ function visitArray(array: unknown[], walk: Traversal): Unrepresentable | null {
     if (bent !== null) return { path: `[${i}]${bent.path}`, is: bent.is };
   }
   // For example the result of `"text".match(pattern)`.
-  if (Object.keys(array).length > array.length) return { path: "", is: "an array with properties of its own" };
+  const own = isKey ? Reflect.ownKeys(array).length - 1 : Object.keys(array).length;
+  if (own > array.length) return { path: "", is: "an array with properties of its own" };
   above.pop();
   return null;
 }
 
 function visitObject(object: object, walk: Traversal): Unrepresentable | null {
-  const { above } = walk;
+  const { above, isKey } = walk;
   if (!isPlain(object)) return { path: "", is: `a ${object.constructor?.name || "class instance"}` };
   if (typeof (object as { toJSON?: unknown }).toJSON === "function") return { path: "", is: "an object with toJSON" };
-  if (hasSymbols(object)) return { path: "", is: "an object with a symbol for a name" };
+  if (hasSymbols(object, isKey)) return { path: "", is: "an object with a symbol for a name" };
+  if (isKey && Object.hasOwn(object, SECRET))
+    return { path: "", is: `an object with the name "${SECRET}", which stands for secrets` };
   if (above.includes(object)) return { path: "", is: "a cycle" };
   above.push(object);
   for (const key of Object.keys(object)) {
     const child = (object as Record<string, unknown>)[key];
-    if (child === undefined) continue;
+    if (child === undefined && !isKey) continue;
     const bent = visit(child, walk);
     if (bent !== null) return { path: `${pathStep(key)}${bent.path}`, is: bent.is };
   }
@@ -121,9 +125,10 @@ function visitObject(object: object, walk: Traversal): Unrepresentable | null {
   return null;
 }
 
-/** Enumerable ones only: libraries mark their objects with hidden ones. */
-function hasSymbols(object: object): boolean {
-  return Object.getOwnPropertySymbols(object).some((symbol) => Object.prototype.propertyIsEnumerable.call(object, symbol));
+/** By default enumerable ones only: libraries mark their objects with hidden ones. */
+function hasSymbols(object: object, isKey: boolean): boolean {
+  const symbols = Object.getOwnPropertySymbols(object);
+  return symbols.some((symbol) => isKey || Object.prototype.propertyIsEnumerable.call(object, symbol));
 }
 
 /** True for objects of another realm too (a vm context has its own `Object.prototype`). */
@@ -135,74 +140,50 @@ function isPlain(object: object): boolean {
 /** Stands for a secret in canonical text, with its hash; no other object may have this property. */
 export const SECRET = "$secret";
 
+/** Stands for a value of which only the hash is known, so that no log, error or database can show the value. */
+export class Secret {
+  readonly hash: string;
+
+  constructor(hash: string) {
+    this.hash = hash;
+  }
+
+  toString(): string {
+    return "[secret]";
+  }
+
+  toJSON(): string {
+    return "[secret]";
+  }
+
+  [Symbol.for("nodejs.util.inspect.custom")](): string {
+    return "[secret]";
+  }
+}
+
 /**
  * Canonical text of a JSON value, for hashing: keys sorted, no spaces. Rejects what JSON would drop or change, also a
  * property that is `undefined`: a key that silently lacks a part would reuse results of other settings. `what` names the
  * value in errors: `key.model.temperature`.
  */
 export function canonicalJson(value: unknown, what: string): string {
-  try {
-    return writeValue(value, { path: what, above: [] });
-  } catch (error) {
-    if (error instanceof RangeError) throw invalidKey(what, "nested too deeply");
-    throw error;
+  const bent = findUnrepresentable(value, { above: [], hasMinusZero: false, isKey: true });
+  if (bent !== null) {
+    throw new HoldfastError(
+      "KEY_INVALID",
+      `${what}${bent.path} is ${bent.is}, which cannot be part of a key.`,
+      "Give plain objects, arrays, strings, finite numbers, booleans and null; leave out undefined values, and convert others to strings.",
+    );
   }
+  return canonicalText(value);
 }
 
-interface JsonPosition {
-  path: string;
-  above: object[];
-}
-
-function writeValue(value: unknown, place: JsonPosition): string {
-  switch (typeof value) {
-    case "string":
-    case "boolean":
-      return JSON.stringify(value);
-    case "number":
-      if (!Number.isFinite(value)) throw invalidKey(place.path, String(value));
-      return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
-    case "object":
-      if (value === null) return "null";
-      if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
-      return Array.isArray(value) ? writeArray(value, place) : writeObject(value, place);
-    default:
-      throw invalidKey(place.path, value === undefined ? "undefined" : `a ${typeof value}`);
-  }
-}
-
-function writeArray(array: unknown[], { path, above }: JsonPosition): string {
-  if (above.includes(array)) throw invalidKey(path, "a cycle");
-  if (Reflect.ownKeys(array).length > array.length + 1) throw invalidKey(path, "an array with properties of its own");
-  above.push(array);
-  const parts: string[] = [];
-  for (let i = 0; i < array.length; i++) parts.push(writeValue(array[i], { path: `${path}[${i}]`, above }));
-  above.pop();
-  return `[${parts.join(",")}]`;
-}
-
-function writeObject(object: object, { path, above }: JsonPosition): string {
-  if (!isPlain(object)) throw invalidKey(path, `a ${object.constructor?.name || "class instance"}`);
-  if (typeof (object as { toJSON?: unknown }).toJSON === "function") throw invalidKey(path, "an object with toJSON");
-  if (Object.getOwnPropertySymbols(object).length > 0) throw invalidKey(path, "an object with a symbol for a name");
-  if (Object.hasOwn(object, SECRET)) throw invalidKey(path, `an object with the name "${SECRET}", which stands for secrets`);
-  if (above.includes(object)) throw invalidKey(path, "a cycle");
-  above.push(object);
+function canonicalText(value: unknown): string {
+  if (typeof value !== "object" || value === null) return Object.is(value, -0) ? MINUS_ZERO : JSON.stringify(value);
+  if (value instanceof Secret) return `{"${SECRET}":"${value.hash}"}`;
+  if (Array.isArray(value)) return `[${value.map(canonicalText).join(",")}]`;
   // By code units, which no locale changes.
-  const parts = Object.keys(object)
-    .sort()
-    .map((name) => {
-      const child = (object as Record<string, unknown>)[name];
-      return `${JSON.stringify(name)}:${writeValue(child, { path: `${path}${pathStep(name)}`, above })}`;
-    });
-  above.pop();
+  const names = Object.keys(value).sort();
+  const parts = names.map((name) => `${JSON.stringify(name)}:${canonicalText((value as Record<string, unknown>)[name])}`);
   return `{${parts.join(",")}}`;
-}
-
-function invalidKey(path: string, is: string): HoldfastError {
-  return new HoldfastError(
-    "KEY_INVALID",
-    `${path} is ${is}, which cannot be part of a key.`,
-    "Give plain objects, arrays, strings, finite numbers, booleans and null; leave out undefined values, and convert others to strings.",
-  );
 }

@@ -81,7 +81,10 @@ export class Relay {
 
   async #run(): Promise<void> {
     const { store, position } = this.#parts;
-    const unlisten = store.onChange(() => this.#onCommit());
+    const unlisten = store.onChange(() => {
+      this.#hasCommits = true;
+      if (this.#isListening) this.#wake?.();
+    });
     let opening: (() => Promise<void>) | null = () => this.#opened;
     while (!this.#isStopping) {
       try {
@@ -239,11 +242,6 @@ export class Relay {
     await promise;
     this.#wake = null;
     cancel();
-  }
-
-  #onCommit(): void {
-    this.#hasCommits = true;
-    if (this.#isListening) this.#wake?.();
   }
 
   #warn(message: string, error: unknown, data: object = {}): void {

@@ -161,8 +161,10 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
   };
 
   async function post(event: Event, signal: AbortSignal): Promise<void> {
-    const body = bodyOf(event);
+    const { seq, type, at, job, build, data } = event;
+    const body = JSON.stringify({ type, timestamp: new Date(at).toISOString(), data, seq, job, build });
     const timestamp = String(Math.floor(clock.now() / 1_000));
+    const signature = createHmac("sha256", secret).update(`${event.dedupeKey}.${timestamp}.${body}`).digest("base64");
     const late = new AbortController();
     const inTime = clock.after(WEBHOOK_TIMEOUT_MS, () => late.abort());
     try {
@@ -176,7 +178,7 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
           "user-agent": "holdfast",
           "webhook-id": event.dedupeKey,
           "webhook-timestamp": timestamp,
-          "webhook-signature": `v1,${sign(secret, `${event.dedupeKey}.${timestamp}.${body}`)}`,
+          "webhook-signature": `v1,${signature}`,
         },
       });
       await answer.body?.cancel();
@@ -193,14 +195,6 @@ export function webhookSink({ url, secret }: { url: URL; secret: Buffer }, clock
       inTime();
     }
   }
-}
-
-function bodyOf({ seq, type, at, job, build, data }: Event): string {
-  return JSON.stringify({ type, timestamp: new Date(at).toISOString(), data, seq, job, build });
-}
-
-function sign(secret: Buffer, content: string): string {
-  return createHmac("sha256", secret).update(content).digest("base64");
 }
 
 function retryAfterMs(header: string | null, now: number): number {

@@ -17,7 +17,7 @@ import {
   orderPlan,
   planOf,
   type RecoveryPlan,
-} from "../../core/recovery/recovery-plan.ts";
+} from "../../core/recovery/recovery-report.ts";
 import { type DeadProcess, findCrash, Recovery } from "./recovery.ts";
 import type { ExpiredLease, Judgement } from "../../store/recoveries.ts";
 import type { Life, ProcessView } from "../../store/processes.ts";

@@ -2,8 +2,18 @@ import { existsSync } from "node:fs";
 import { setTimeout as pause } from "node:timers/promises";
 import { endedBy, isProvenDead } from "../../core/jobs/lease.ts";
 import type { BuildReason } from "../../core/pipelines/build.ts";
-import { addEnds, type CrashRecovery, countPlan, isOfCrash, noCrashRecovery, planOf } from "../../core/recovery/recovery-plan.ts";
-import { addFindings, type Findings, findingsOf, NO_FINDINGS } from "../../core/recovery/recovery-report.ts";
+import {
+  addEnds,
+  type CrashRecovery,
+  countPlan,
+  isOfCrash,
+  noCrashRecovery,
+  planOf,
+  addFindings,
+  type Findings,
+  findingsOf,
+  NO_FINDINGS,
+} from "../../core/recovery/recovery-report.ts";
 import type { Clock } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import type { ProcessId } from "../../core/text/ids.ts";

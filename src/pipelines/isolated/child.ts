@@ -9,8 +9,7 @@ import { HoldfastError } from "../../core/text/errors.ts";
 import { followUpId } from "../../core/text/ids.ts";
 import { toJson } from "../../core/text/json.ts";
 import { isPipeline, type PipelineDefinition, pipelineOf } from "../../core/pipelines/pipeline.ts";
-import type { Outcome } from "../../core/jobs/retry.ts";
-import type { Cost } from "../../core/pipelines/cost.ts";
+import type { Cost } from "../../core/pipelines/budget.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import type { StageDefinition } from "../../core/pipelines/stage.ts";
 import { addFollowUp, SettleAs, permanentFailure, outcomeOf } from "../../engine/attempt.ts";
@@ -18,7 +17,7 @@ import { definitionOf } from "../../engine/definition.ts";
 import { systemClock } from "../../engine/host.ts";
 import type { Log } from "../../engine/log.ts";
 import { STOP_SIGNALS } from "../../engine/shared-engine.ts";
-import type { Calls, FromChild, Member, ToChild, TargetMessage, TaskMessage } from "./messages.ts";
+import type { Calls, FromChild, Member, ToChild, TargetMessage, TaskMessage } from "./parent.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { Alive } from "../../store/alive.ts";
 import type { NewJob } from "../../store/store.ts";
@@ -72,7 +71,8 @@ async function run(task: TaskMessage): Promise<void> {
     await sayLast({ type: "returned", output, isUnchanged, followUps });
   } catch (error) {
     const isStopping = controller.signal.aborted && error === controller.signal.reason;
-    await sayLast({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcomeFor(error) });
+    const outcome = error instanceof SettleAs ? error.outcome : outcomeOf(error, systemClock);
+    await sayLast({ type: "threw", outcome: isStopping ? { kind: "interrupted" } : outcome });
   } finally {
     await Promise.all(files.map((file) => file.dispose()));
     artifacts?.close();
@@ -196,10 +196,6 @@ function textOf(returned: unknown, what: string): string | Uint8Array | null {
     // A retry would fail in the same way.
     throw new SettleAs(permanentFailure(error));
   }
-}
-
-function outcomeFor(error: unknown): Outcome {
-  return error instanceof SettleAs ? error.outcome : outcomeOf(error, systemClock);
 }
 
 function call<N extends keyof Calls>(name: N, ...args: Calls[N]["args"]): Promise<Calls[N]["answer"]> {

@@ -1,5 +1,5 @@
 import { type ChildProcess, fork } from "node:child_process";
-import { type JobError, toJobError } from "../../core/jobs/job.ts";
+import { toJobError, type JobError } from "../../core/jobs/job.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { SettleAs } from "../../engine/attempt.ts";
@@ -9,7 +9,11 @@ import type { NewJob } from "../../store/store.ts";
 import { ClaimedFile } from "../sources/file-target.ts";
 import { type Expansion, gatherInputs, type HandedContext, type Task } from "../stage-attempt.ts";
 import { outputOf } from "../values.ts";
-import type { Calls, FromChild, Member, TargetMessage, TaskMessage, ToChild } from "./messages.ts";
+import type { Fingerprint } from "../../core/pipelines/work.ts";
+import type { Cost } from "../../core/pipelines/budget.ts";
+import type { LeaseRef } from "../../core/jobs/lease.ts";
+import type { Outcome } from "../../core/jobs/retry.ts";
+import type { DriverName } from "../../store/sqlite/driver.ts";
 
 /** A handler that ignores its signal is killed after this time. */
 const KILL_GRACE_MS = 5_000;
@@ -76,7 +80,8 @@ function hear(message: FromChild, talk: Talk): void {
     case "threw": {
       const { outcome } = message;
       const error = "error" in outcome ? outcome.error : null;
-      return talk.end.reject(error?.code === "BYTES_CHANGED" ? toThrow(error) : new SettleAs(outcome));
+      if (error?.code !== "BYTES_CHANGED") return talk.end.reject(new SettleAs(outcome));
+      return talk.end.reject(new HoldfastError("BYTES_CHANGED", error.message, "The new bytes get work of their own."));
     }
   }
 }
@@ -112,10 +117,6 @@ function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToChi
   if (signal.aborted) listener();
   else signal.addEventListener("abort", listener, { once: true });
   return { listener, timer: () => timer };
-}
-
-function toThrow({ code, message }: JobError): HoldfastError {
-  return new HoldfastError(code ?? "BYTES_CHANGED", message, "The new bytes get work of their own.");
 }
 
 const PAGE = 100;
@@ -175,3 +176,66 @@ async function taskMessage(task: Task, handed: HandedContext): Promise<TaskMessa
       : null,
   };
 }
+
+export interface TargetMessage {
+  id: string;
+  hash: string;
+  parent?: TargetMessage;
+  file?: { path: string; fingerprint: Fingerprint; snapshot: boolean };
+}
+
+/** One attempt at a stage, sent by structured clone. */
+export interface TaskMessage {
+  module: string;
+  pipeline: string;
+  stage: string;
+  /** Names the output in errors. */
+  output: string;
+  lease: LeaseRef;
+  id: string;
+  attempt: number;
+  scheduledFor: Date | null;
+  idempotencyKey: string;
+  input: unknown;
+  outputs: Record<string, unknown>;
+  target: TargetMessage;
+  failed?: number;
+  /** Null: the targets are no files. */
+  artifacts: { folder: string; driver: DriverName } | null;
+}
+
+export interface Member {
+  target: TargetMessage;
+  output: unknown;
+  outputs: Record<string, unknown>;
+}
+
+/** Requests of the child process. */
+export interface Calls {
+  load: { args: []; answer: unknown };
+  save: { args: [unknown]; answer: void };
+  artifact: {
+    args: [name: string, data: Uint8Array | string | { path: string }];
+    answer: { name: string; hash: string; size: number };
+  };
+  /** Empty: there are no more. */
+  members: { args: []; answer: Member[] };
+  targets: { args: [unknown[]]; answer: void };
+  cost: { args: [Cost]; answer: void };
+  progress: { args: [fraction: number, message: string | undefined]; answer: void };
+  log: { args: [level: keyof Log, message: string, data: object | undefined]; answer: void };
+}
+
+export type ToChild =
+  | { type: "run"; task: TaskMessage }
+  | { type: "abort"; reason: { name: string; code: string; message: string; hint: string } }
+  | { type: "answer"; call: number; value: unknown }
+  | { type: "refusal"; call: number; error: JobError };
+
+export type FromChild =
+  | { type: "ready" }
+  /** `call` null: the child does not wait for the answer. */
+  | { type: "call"; call: number | null; name: keyof Calls; args: unknown[] }
+  /** `isUnchanged`: the file still has the bytes that it was claimed with. */
+  | { type: "returned"; output: string | Uint8Array | null; isUnchanged: boolean; followUps: NewJob[] }
+  | { type: "threw"; outcome: Outcome };

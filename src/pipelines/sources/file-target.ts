@@ -1,4 +1,4 @@
-import { createHash, hash as hashNow } from "node:crypto";
+import { hash as hashNow } from "node:crypto";
 import { closeSync, constants, copyFileSync, readSync, rmSync } from "node:fs";
 import { type FileHandle, open, rm } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -6,7 +6,7 @@ import { Readable } from "node:stream";
 import type { Artifacts } from "../../artifacts/artifacts.ts";
 import { hashOfNow, ownNow, verifiedPieces } from "../../artifacts/collect.ts";
 import { explain, faultOf } from "../../artifacts/folder.ts";
-import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/pipelines/context-hash.ts";
+import { type FileStat, type Fingerprint, isSameStat, mayHaveChanged } from "../../core/pipelines/work.ts";
 import type { FileTarget } from "../../core/pipelines/source.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import {
@@ -66,8 +66,13 @@ export class ClaimedFile implements FileTarget {
   async bytes(): Promise<Uint8Array> {
     const { artifacts, fingerprint, snapshot, path } = this.#parts;
     if (snapshot) return artifacts.read(fingerprint.hash);
-    const bytes = await readBytes(path, fingerprint).catch(orGone(path));
-    return bytes ?? this.#refuse();
+    if (fingerprint.size > SMALL_FILE_BYTES) return this.#wholeOf(room(path, fingerprint.size));
+    await turn();
+    try {
+      return readSmall(path, fingerprint) ?? this.#refuse();
+    } catch (error) {
+      return orGone(path)(error) ?? this.#refuse();
+    }
   }
 
   stream(): Readable {
@@ -114,6 +119,15 @@ export class ClaimedFile implements FileTarget {
     const folder = this.#folder;
     this.#folder = null;
     if (folder !== null) await rm(folder, { recursive: true, force: true }).catch(() => {});
+  }
+
+  async #wholeOf(bytes: Uint8Array): Promise<Uint8Array> {
+    let filled = 0;
+    for await (const piece of this.#pieces()) {
+      bytes.set(piece, filled);
+      filled += piece.length;
+    }
+    return bytes;
   }
 
   async *#pieces(): AsyncGenerator<Buffer> {
@@ -176,15 +190,7 @@ function disposed(id: string): HoldfastError {
   );
 }
 
-const CHUNK_BYTES = 1024 * 1024;
-
 /** Null: the bytes differ. */
-async function readBytes(path: string, expected: { size: number; hash: string }): Promise<Uint8Array | null> {
-  if (expected.size > SMALL_FILE_BYTES) return readLarge(path, expected);
-  await turn();
-  return readSmall(path, expected);
-}
-
 function readSmall(path: string, { size, hash }: { size: number; hash: string }): Uint8Array | null {
   const fd = openNow(path);
   try {
@@ -195,26 +201,6 @@ function readSmall(path: string, { size, hash }: { size: number; hash: string })
     return filled === size && hashNow("sha256", bytes) === hash ? bytes : null;
   } finally {
     closeSync(fd);
-  }
-}
-
-async function readLarge(path: string, { size, hash }: { size: number; hash: string }): Promise<Uint8Array | null> {
-  const handle = await open(path, READ);
-  try {
-    const stat = await handle.stat();
-    if (!stat.isFile() || stat.size !== size) return null;
-    const bytes = room(path, size);
-    const digest = createHash("sha256");
-    let filled = 0;
-    while (filled < size) {
-      const { bytesRead } = await handle.read(bytes, filled, Math.min(CHUNK_BYTES, size - filled), null);
-      if (bytesRead === 0) return null;
-      digest.update(bytes.subarray(filled, filled + bytesRead));
-      filled += bytesRead;
-    }
-    return digest.digest("hex") === hash ? bytes : null;
-  } finally {
-    await handle.close();
   }
 }
 
@@ -246,7 +232,7 @@ async function keep(artifacts: Artifacts, path: string, size: number): Promise<R
   const handle = await open(path, READ);
   try {
     if (!(await handle.stat()).isFile()) return null;
-    const stored = await artifacts.put(size < MAX_BUFFERED_BYTES ? await wholeOf(handle, size) : piecesOf(handle, size));
+    const stored = await artifacts.put(await readForArtifact(handle, size));
     return { ...stored, after: toFileStat(await handle.stat({ bigint: true })) };
   } finally {
     await handle.close();
@@ -257,11 +243,9 @@ async function keep(artifacts: Artifacts, path: string, size: number): Promise<R
 const MAX_BUFFERED_BYTES = 1024 * 1024;
 
 /** Reads one byte more than expected, to see whether the file has grown. */
-async function wholeOf(handle: FileHandle, size: number): Promise<Uint8Array> {
+async function readForArtifact(handle: FileHandle, size: number): Promise<Uint8Array | Readable> {
+  if (size >= MAX_BUFFERED_BYTES)
+    return handle.createReadStream({ autoClose: false, start: 0, end: size, highWaterMark: 256 * 1024 });
   const { buffer, bytesRead } = await handle.read(Buffer.allocUnsafe(size + 1), 0, size + 1, 0);
   return buffer.subarray(0, bytesRead);
-}
-
-function piecesOf(handle: FileHandle, size: number): Readable {
-  return handle.createReadStream({ autoClose: false, start: 0, end: size, highWaterMark: 256 * 1024 });
 }

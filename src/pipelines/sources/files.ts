@@ -1,11 +1,10 @@
 import ignore, { type Ignore } from "ignore";
 import { readFileSync, realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
-import type { FileStat } from "../../core/pipelines/context-hash.ts";
+import { type FileStat, isShortEnough, MAX_ID_BYTES } from "../../core/pipelines/work.ts";
 import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/text/glob.ts";
 import { compareIds } from "../../core/text/ids.ts";
 import type { FilesSource } from "../../core/pipelines/source.ts";
-import { isShortEnough, MAX_ID_BYTES } from "../../core/pipelines/work.ts";
 import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
 import {
   checkName,
@@ -94,11 +93,8 @@ async function enter(root: Root, id: string, ignored: IgnoreFiles): Promise<Fold
   const path = id === "" ? root.path : root.pathOf(id);
   const entries = await readFolder(path);
   if (entries === null) root.checkThere();
-  const rules = (entries ?? []).filter(({ name, kind }) => kind !== "folder" && isIgnoreFile(name));
-  const readable = rules
-    .map(({ name, kind }) => ({ path: join(path, name), kind }))
-    .filter((one) => look(root, one.path, one.kind));
-  const paths = readable.map((one) => one.path);
+  const rules = (entries ?? []).filter(({ name, kind }) => kind !== "folder" && IGNORE_FILES.has(name));
+  const paths = rules.filter(({ name, kind }) => look(root, join(path, name), kind)).map(({ name }) => join(path, name));
   return {
     path,
     prefix: id === "" ? "" : `${id}/`,
@@ -115,10 +111,6 @@ function leadsToDatabase(link: string): boolean {
     if (isGone(error)) return false;
     throw unreadable(link, error);
   }
-}
-
-function isIgnoreFile(name: string): boolean {
-  return (IGNORE_FILES as readonly string[]).includes(name);
 }
 
 class Choice {
@@ -173,8 +165,8 @@ function checkId(id: string, path: string): string {
   throw invalidName(path, `has more than ${MAX_ID_BYTES} bytes with its path`);
 }
 
-/** Later files take precedence. */
-const IGNORE_FILES = [".gitignore", ".holdfastignore"] as const;
+/** In a folder, the later one takes precedence. */
+const IGNORE_FILES: ReadonlySet<string> = new Set([".gitignore", ".holdfastignore"]);
 
 /** The rules of the ignore files from the root to one folder. */
 class IgnoreFiles {

@@ -4,7 +4,7 @@ import { open } from "node:fs/promises";
 import { setImmediate } from "node:timers/promises";
 import { faultOf } from "../../artifacts/folder.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
-import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/pipelines/context-hash.ts";
+import { type FileStat, type Fingerprint, isSameStat, toFingerprint } from "../../core/pipelines/work.ts";
 
 /** Smaller files are read synchronously, in one call. */
 export const SMALL_FILE_BYTES: number = 64 * 1024;

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Readable } from "node:stream";
 import * as z from "zod/mini";
-import type { Cost } from "../../core/pipelines/cost.ts";
+import type { Cost } from "../../core/pipelines/budget.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { definedOnly } from "../../core/text/options.ts";
 import { queryList, queryNumber, route } from "../route.ts";

@@ -1,6 +1,5 @@
-import { type CostHistory, type Ledger, settleReservation } from "../../../core/pipelines/budget.ts";
+import { type CostHistory, type Ledger, settleReservation, type Amount, NO_COST, plus } from "../../../core/pipelines/budget.ts";
 import type { BuildState } from "../../../core/pipelines/build.ts";
-import { type Amount, NO_COST, plus } from "../../../core/pipelines/cost.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { BuildColumns, BuildRow, StageCounts } from "../../builds.ts";
 import { type Dialect, type Script, type Settings, together, type Tx, wait } from "../script.ts";

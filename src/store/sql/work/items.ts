@@ -1,6 +1,5 @@
 import type { LeaseRef } from "../../../core/jobs/lease.ts";
-import { reserveBatch, settleReservation } from "../../../core/pipelines/budget.ts";
-import { type Amount, NO_COST } from "../../../core/pipelines/cost.ts";
+import { reserveBatch, settleReservation, type Amount, NO_COST } from "../../../core/pipelines/budget.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import { publicId } from "../../job-row.ts";
 import type { Enqueued, NewJob } from "../../store.ts";

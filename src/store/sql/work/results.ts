@@ -1,6 +1,6 @@
 import type { JobError } from "../../../core/jobs/job.ts";
-import { type StoredValue, NO_VALUE } from "../../../core/pipelines/context-hash.ts";
-import type { Amount } from "../../../core/pipelines/cost.ts";
+import { type StoredValue, NO_VALUE } from "../../../core/pipelines/work.ts";
+import type { Amount } from "../../../core/pipelines/budget.ts";
 import type { BuildKey, ResultKey } from "../../../core/text/ids.ts";
 import { retriedIn } from "../../builds.ts";
 import {

@@ -1,4 +1,4 @@
-import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { Amount } from "../../../core/pipelines/budget.ts";
 import type { BuildRow } from "../../builds.ts";
 import type { SpendSlice } from "../../work.ts";
 import { type Dialect, type Reads, type Script, together } from "../script.ts";

@@ -1,8 +1,7 @@
-import { chargeOf, countsForMean, costReporterOf } from "../../../core/pipelines/budget.ts";
+import { chargeOf, countsForMean, costReporterOf, type Amount, NO_COST, plus } from "../../../core/pipelines/budget.ts";
 import { hasEnded } from "../../../core/pipelines/build.ts";
-import { NO_VALUE } from "../../../core/pipelines/context-hash.ts";
-import { type Amount, NO_COST, plus } from "../../../core/pipelines/cost.ts";
 import {
+  NO_VALUE,
   artifactMissing,
   cancelledItemError,
   withResult,

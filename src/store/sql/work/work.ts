@@ -1,6 +1,5 @@
 import type { LeaseState, LeaseRef } from "../../../core/jobs/lease.ts";
-import type { CostHistory } from "../../../core/pipelines/budget.ts";
-import type { Amount } from "../../../core/pipelines/cost.ts";
+import type { CostHistory, Amount } from "../../../core/pipelines/budget.ts";
 import type { BuildKey, JobKey } from "../../../core/text/ids.ts";
 import type { BuildRow } from "../../builds.ts";
 import { type Flag, isYes } from "../../job-row.ts";

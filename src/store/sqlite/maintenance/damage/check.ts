@@ -1,6 +1,6 @@
 import { statfsSync } from "node:fs";
 import { dirname } from "node:path";
-import { valueHash } from "../../../../core/pipelines/context-hash.ts";
+import { valueHash } from "../../../../core/pipelines/work.ts";
 import type { JobKey } from "../../../../core/text/ids.ts";
 import { firstOf } from "../../../../core/text/text.ts";
 import type { Checked, Thoroughness } from "../../../maintenance.ts";
