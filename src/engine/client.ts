@@ -393,8 +393,10 @@ export async function transact<R>(store: Store, run: (tx: { db: TransactionHandl
   if (isAsyncFunction(run)) throw asyncCallback();
   return store.transact((handle) => {
     const value = run({ db: handle as TransactionHandle });
-    rejectPromise(value);
-    return value;
+    if (!isThenable(value)) return value;
+    // No caller awaits it. Other thenables are left alone: the query of an ORM runs when it is awaited.
+    if (value instanceof Promise) value.catch(() => {});
+    throw asyncCallback();
   });
 }
 
@@ -410,13 +412,6 @@ export function enqueueWithin(store: Store, tx: unknown, job: NewJob | Promise<N
   }
   const answers = store.enqueueWithin(tx, [job]);
   return answers instanceof Promise ? answers.then(([one]) => one as StoreEnqueued) : (answers[0] as StoreEnqueued);
-}
-
-function rejectPromise(value: unknown): void {
-  if (!isThenable(value)) return;
-  // No caller awaits it. Other thenables are left alone: the query of an ORM runs when it is awaited.
-  if (value instanceof Promise) value.catch(() => {});
-  throw asyncCallback();
 }
 
 function asyncCallback(): HoldfastError {

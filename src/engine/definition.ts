@@ -192,20 +192,18 @@ function settingsOf(options: QueueOptions, where: string): QueueSettings {
   const keep: QueueSettings["keep"] = {};
   const what = `\`keep\` of the queue of ${where}`;
   const unfinished = JOB_STATES.find((state) => !isFinished(state) && Object.hasOwn(given ?? {}, state));
-  if (unfinished !== undefined) throw neverRemoved(unfinished, what);
+  if (unfinished !== undefined) {
+    throw invalidOption(
+      `${what} names "${unfinished}", but only finished jobs are removed.`,
+      `Give one or more of ${FINISHED_STATES.join(", ")}.`,
+    );
+  }
   refuseUnknown(given, FINISHED_STATES, what);
   for (const [state, one] of Object.entries(given)) keep[state as FinishedState] = checkKeep(one, state, where);
   const settings: QueueSettings = { events: checkBoolean(events, `\`events\` of the queue of ${where}`), keep };
   if (options.attempts !== undefined)
     settings.attempts = checkCount(options.attempts, `\`attempts\` of the queue of ${where}`, 0);
   return settings;
-}
-
-function neverRemoved(state: JobState, what: string): HoldfastError {
-  return invalidOption(
-    `${what} names "${state}", but only finished jobs are removed.`,
-    `Give one or more of ${FINISHED_STATES.join(", ")}.`,
-  );
 }
 
 function checkKeep(given: NonNullable<QueueOptions["keep"]>[JobState], state: string, where: string): Keep {

@@ -147,7 +147,7 @@ async function draftOf(def: unknown, options: ScheduleOptions, now: number): Pro
   };
 }
 
-function toSchedule({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): Schedule {
+export function toSchedule({ key, job, cron, timezone, paused, lastAt, nextAt }: Schedule): Schedule {
   return { key, job, cron, timezone, paused, ...(lastAt === undefined ? {} : { lastAt }), nextAt };
 }
 

@@ -160,10 +160,10 @@ export class WorkerLoop implements Worker {
     });
   }
 
-  #scheduleTurn(): void {
+  #scheduleTurn(schedule: (turn: () => void) => void = setImmediate): void {
     if (this.#isTurnScheduled) return;
     this.#isTurnScheduled = true;
-    setImmediate(() => this.#runTurn());
+    schedule(() => this.#runTurn());
   }
 
   #runTurn(): void {
@@ -289,14 +289,7 @@ export class WorkerLoop implements Worker {
     if (this.#stopping !== null) return;
     const atRest = this.#isDry && !this.#settler.hasRecorded;
     this.#isDry = false;
-    if (atRest) this.#scheduleTurnNow();
-    else this.#scheduleTurn();
-  }
-
-  #scheduleTurnNow(): void {
-    if (this.#isTurnScheduled) return;
-    this.#isTurnScheduled = true;
-    queueMicrotask(() => this.#runTurn());
+    this.#scheduleTurn(atRest ? queueMicrotask : setImmediate);
   }
 
   #onChange(change: Change): void {

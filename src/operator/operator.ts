@@ -21,6 +21,7 @@ import { type BackupOptions, makeBackup } from "../engine/maintenance/backups.ts
 import { type AuditVerdict, verifyAudit } from "../engine/maintenance/check.ts";
 import { ifReadable, incompleteOf } from "../engine/client.ts";
 import { explainJobs } from "../engine/explain.ts";
+import { toSchedule } from "../engine/schedules.ts";
 import { unfinished } from "../pipelines/orchestrator.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { AuditEntry, AuditHead, AuditQuery } from "../store/audit.ts";
@@ -337,11 +338,8 @@ export class Operator {
   async schedules(): Promise<ScheduleDetails[]> {
     const stored = (await ifReadable(() => this.#engine.store.schedules.list())) ?? [];
     return stored.map((schedule) => {
-      const { key, job, cron, timezone, paused, lastAt, nextAt, missed, overlap } = schedule;
-      const nextRuns = paused ? [] : nextTicks(schedule, RUNS_SHOWN);
-      const details: ScheduleDetails = { key, job, cron, timezone, paused, nextAt, missed, overlap, nextRuns };
-      if (lastAt !== undefined) details.lastAt = lastAt;
-      return details;
+      const { paused, missed, overlap } = schedule;
+      return Object.assign(toSchedule(schedule), { missed, overlap, nextRuns: paused ? [] : nextTicks(schedule, RUNS_SHOWN) });
     });
   }
 

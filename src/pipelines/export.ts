@@ -10,7 +10,7 @@ import { described, resultPages, unknownStage, viewBuild } from "./outputs.ts";
 import { isChildList } from "./values.ts";
 import type { BuildRow } from "../store/builds.ts";
 import type { Store } from "../store/store.ts";
-import { OUTPUT, type NamedArtifact, type StoredResult } from "../store/work.ts";
+import { OUTPUT, type StoredResult } from "../store/work.ts";
 
 const PAGE = 200;
 
@@ -25,15 +25,21 @@ interface Exported {
   files: { path: string; name: string; hash: string; size: number }[];
 }
 
-interface Found extends ToPlace {
-  key: ResultKey;
-  result: Omit<Exported, "files">;
-  /** `kept`: the bytes are in the artifact store, not in the row. */
-  output: { hash: string; size: number; kept: boolean } | null;
-  artifacts: NamedArtifact[];
+/** A file of a result. `from`: the artifact with its bytes, or the result whose row has them. */
+interface ResultFile {
+  name: string;
+  hash: string;
+  size: number;
+  from: { hash: string } | { result: ResultKey };
 }
 
-type File = { path: string } & ({ hash: string } | { result: ResultKey });
+interface Found extends ToPlace {
+  result: Omit<Exported, "files">;
+  /** The output, if there is one, and the artifacts. */
+  files: ResultFile[];
+}
+
+type File = { path: string } & ResultFile["from"];
 
 /**
  * Exports the outputs of a build as files: `<stage>/<target>.json`, or `.bin` for bytes; an artifact as
@@ -46,7 +52,9 @@ export async function exportBuild(
   stages: readonly string[] | undefined,
 ): Promise<string> {
   const known = described(build).stages.map(({ name }) => name);
-  const chosen = chosenStages(build, known, stages);
+  const unknown = stages?.find((stage) => !known.includes(stage));
+  if (unknown !== undefined) throw unknownStage(build, unknown);
+  const chosen = known.filter((name) => stages === undefined || stages.includes(name));
   const places = new ExportPlaces(known);
   const files: File[] = [];
   const results: Exported[] = [];
@@ -57,9 +65,11 @@ export async function exportBuild(
     }
     const placed = places.stage(stage, found);
     for (const one of found) {
-      const place = placed.get(one) as Placed;
-      results.push({ ...one.result, files: writtenOf(one, place) });
-      files.push(...filesOf(one, place));
+      const { output, artifacts } = placed.get(one) as Placed;
+      const paths = output === null ? artifacts : [output, ...artifacts];
+      const written = one.files.map(({ name, hash, size }, i) => ({ path: paths[i] as string, name, hash, size }));
+      results.push({ ...one.result, files: written });
+      files.push(...one.files.map(({ from }, i) => Object.assign({ path: paths[i] as string }, from)));
     }
   }
   const { token: _, ...view } = await viewBuild(parts.store, build);
@@ -71,34 +81,19 @@ export async function exportBuild(
 async function foundOf(store: Store, result: StoredResult): Promise<Found> {
   const { key, stage, path, build, hash, cost, output } = result;
   const artifacts = (await store.work.artifacts(result)).filter(({ name }) => name !== OUTPUT);
+  const files = artifacts.map(({ name, hash, size }): ResultFile => ({ name, hash, size, from: { hash } }));
+  const { artifact, size } = output;
   // The children of an expand are targets, and their outputs are exported.
   const isNone = output.hash === "none" || isChildList(output);
-  const kept = output.artifact !== null;
-  const text = output.text ?? "";
+  if (artifact !== null && !isNone) files.unshift({ name: "", hash: artifact, size, from: { hash: artifact } });
+  else if (!isNone) files.unshift({ name: "", hash: digest("sha256", output.text ?? ""), size, from: { result: key } });
   return {
-    key,
     path,
     ending: isNone ? null : output.hash.startsWith("bytes:") ? ".bin" : ".json",
     names: artifacts.map(({ name }) => name),
     result: { stage, target: pathText(path), ids: idsOf(path), build, hash, cost: toCost(cost) },
-    output: isNone ? null : { hash: output.artifact ?? digest("sha256", text), size: output.size, kept },
-    artifacts,
+    files,
   };
-}
-
-function writtenOf({ output, artifacts }: Found, place: Placed): Exported["files"] {
-  const files: Exported["files"] = [];
-  if (output !== null && place.output !== null)
-    files.push({ path: place.output, name: "", hash: output.hash, size: output.size });
-  for (const [i, { name, hash, size }] of artifacts.entries())
-    files.push({ path: place.artifacts[i] as string, name, hash, size });
-  return files;
-}
-
-function filesOf({ key, output, artifacts }: Found, place: Placed): File[] {
-  const files: File[] = artifacts.map(({ hash }, i) => ({ path: place.artifacts[i] as string, hash }));
-  if (output === null || place.output === null) return files;
-  return [output.kept ? { path: place.output, hash: output.hash } : { path: place.output, result: key }, ...files];
 }
 
 /** Reads values from rows again, page by page, because all of them together may not fit in memory. */
@@ -113,12 +108,6 @@ async function* entriesOf(store: Store, build: BuildRow, files: readonly File[])
       else yield { path: file.path, text: texts.get(file.result) ?? lost(build) };
     }
   }
-}
-
-function chosenStages(build: BuildRow, known: readonly string[], stages: readonly string[] | undefined): string[] {
-  const unknown = stages?.find((stage) => !known.includes(stage));
-  if (unknown !== undefined) throw unknownStage(build, unknown);
-  return known.filter((name) => stages === undefined || stages.includes(name));
 }
 
 function lost({ id }: BuildRow): never {

@@ -148,11 +148,16 @@ export class Orchestrator {
     if (this.#stopping !== null && row.open > 0) return;
     const progress: BuildProgress = { ...row, running: 0, left: row.open };
     const isFailing = startsNothingNew(progress);
-    if (this.#retries && !isFailing && row.listing === "done" && (row.round === 0 || row.open === 0)) return this.#retry(row);
+    const { engine, model, lock } = this.#parts;
+    if (this.#retries && !isFailing && row.listing === "done" && (row.round === 0 || row.open === 0)) {
+      // Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed.
+      const listing = model.listingJob(row.key, 0, "failed");
+      this.#retries = !(await engine.store.builds.advance(row.id, lock, { round: 0, listing }));
+      return;
+    }
     if (!isFailing && row.listing === "done" && row.open === 0 && row.blocked === null) {
       const next = this.#nextRound(row);
       if (next !== null) {
-        const { engine, model, lock } = this.#parts;
         await engine.store.builds.advance(row.id, lock, { round: next, listing: model.listingJob(row.key, next) });
         return;
       }
@@ -166,13 +171,6 @@ export class Orchestrator {
     const clearing = { pipeline: lock.pipeline, which: "all", limit: ITEMS_PER_CLEAR } as const;
     while (!this.#over && (await engine.store.work.clearWork(clearing)) > 0);
     this.#isQueuePaused = !(await engine.store.builds.advance(id, lock, "run"));
-  }
-
-  /** Lists failed targets again from round 0 on. Gathers behind them run again if their members have changed. */
-  async #retry({ id, key }: BuildRow): Promise<void> {
-    const { engine, model, lock } = this.#parts;
-    const listing = model.listingJob(key, 0, "failed");
-    this.#retries = !(await engine.store.builds.advance(id, lock, { round: 0, listing }));
   }
 
   #nextRound({ round, failed }: BuildRow): number | null {

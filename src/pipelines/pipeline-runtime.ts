@@ -116,7 +116,15 @@ export class PipelineRuntime {
       });
     }
     if (build.hash !== this.model.hash) {
-      if (!this.isResting()) this.#sayOther(build);
+      if (!this.isResting())
+        this.engine.log.warn(
+          "a build was started with another definition of its pipeline than this process has; others work on it",
+          {
+            build: build.id,
+            pipeline: build.pipeline,
+            hint: "Run the same code here as where the build was started, or let it end there first.",
+          },
+        );
       this.#restsUntil = this.engine.clock.monotonic() + OTHER_DEFINITION_PAUSE_MS;
       throw new SettleAs({ kind: "released" });
     }
@@ -136,14 +144,6 @@ export class PipelineRuntime {
 
   isResting(): boolean {
     return this.engine.clock.monotonic() < this.#restsUntil;
-  }
-
-  #sayOther({ id, pipeline }: BuildRow): void {
-    this.engine.log.warn("a build was started with another definition of its pipeline than this process has; others work on it", {
-      build: id,
-      pipeline,
-      hint: "Run the same code here as where the build was started, or let it end there first.",
-    });
   }
 }
 

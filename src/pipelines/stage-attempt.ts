@@ -93,7 +93,13 @@ export async function stageContext(task: Task): Promise<HandedContext> {
       const named = checkName(name, "An artifact's name");
       // Checked before the data is stored, so that two concurrent calls cannot both store the name.
       checkArtifactName(named);
-      if (names.has(named)) throw artifactTwice(named, stage.name);
+      if (names.has(named)) {
+        throw new HoldfastError(
+          "ARTIFACT_TWICE",
+          `Stage "${stage.name}" stores two artifacts named "${named}" of one target.`,
+          "Give each artifact of a target another name.",
+        );
+      }
       names.add(named);
       const { hash, size } = await (await runtime.artifacts()).put(data as ArtifactData);
       task.artifacts.push({ name: named, hash, size });
@@ -111,14 +117,6 @@ async function subjectOf({ runtime, buildContext, row, place: { stage }, context
     { stage: stage.name, hash, ...(stage.reuse === "bytes" ? {} : { path: row.path }) },
   ]);
   return found == null ? hash : `${hash}:${found.key}`;
-}
-
-function artifactTwice(name: string, stage: string): HoldfastError {
-  return new HoldfastError(
-    "ARTIFACT_TWICE",
-    `Stage "${stage}" stores two artifacts named "${name}" of one target.`,
-    "Give each artifact of a target another name.",
-  );
 }
 
 export interface GatherInput {
@@ -317,7 +315,14 @@ function withChurn(planned: PlannedWay, churn: FileChurn, when: { delay?: number
 export async function restartLater(task: Task): Promise<void> {
   const times = task.churn.times + 1;
   const delay = changeWaitMs(times);
-  if (delay === null) throw new SettleAs(permanentFailure(restless(task.row.id, times)));
+  if (delay === null) {
+    const error = new HoldfastError(
+      "BYTES_CHANGED",
+      `${task.row.id} changed during processing ${times} times; the next build processes it again.`,
+      "Leave files that change all the time out of the source, or use `snapshot: true`.",
+    );
+    throw new SettleAs(permanentFailure(error));
+  }
   const target = await restarted(task, { times, waited: true }, { delay });
   // The rows would describe bytes that no longer exist.
   task.attempt.commit = undefined;
@@ -349,12 +354,4 @@ async function restarted(
   const now = runtime.targets.file(row.id, fingerprint);
   const planned = await writer.planner.plan(now, place.segment, 0, [], row.completed);
   return listedTarget(now, row.rev, withChurn(planned, churn, when));
-}
-
-function restless(id: string, times: number): HoldfastError {
-  return new HoldfastError(
-    "BYTES_CHANGED",
-    `${id} changed during processing ${times} times; the next build processes it again.`,
-    "Leave files that change all the time out of the source, or use `snapshot: true`.",
-  );
 }

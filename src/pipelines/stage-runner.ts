@@ -48,7 +48,14 @@ async function perform(runtime: PipelineRuntime, attempt: Attempt, job: JobConte
   const work = (attempt.work = { cost: NO_COST, result: null, target: null });
   await runtime.ready();
   const view = await runtime.view(attempt.claimed);
-  if (view?.target == null) throw new SettleAs(permanentFailure(noTarget(attempt.claimed.id)));
+  if (view?.target == null) {
+    const error = new HoldfastError(
+      "TARGET_GONE",
+      `The work item ${attempt.claimed.id} belongs to a target that no longer exists.`,
+      "Do nothing: the next build lists the targets again.",
+    );
+    throw new SettleAs(permanentFailure(error));
+  }
   const buildContext = runtime.buildContext(view.build);
   const place = runtime.model.place(view.stage);
   const { children = false, churn = NO_CHURN, remove } = JSON.parse(attempt.claimed.input as string) as StageJobInput;
@@ -175,14 +182,6 @@ function refuseRemoving({ removing, target }: WorkView, { stage }: StagePosition
   if (!removing || stage.remove === null) return;
   const error = new Error(`what stage "${stage.name}" once made of ${JSON.stringify(target?.id)} is still being removed`);
   throw new SettleAs({ kind: "later", delay: REMOVAL_RETRY_MS, error: toJobError(error) });
-}
-
-function noTarget(id: string): HoldfastError {
-  return new HoldfastError(
-    "TARGET_GONE",
-    `The work item ${id} belongs to a target that no longer exists.`,
-    "Do nothing: the next build lists the targets again.",
-  );
 }
 
 /** Runs a stage's `remove`. Afterwards the target is deleted, or continues without the result. */

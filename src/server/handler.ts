@@ -1,4 +1,4 @@
-import { Hono } from "hono";
+import { type Context, Hono } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { secureHeaders } from "hono/secure-headers";
 import { HoldfastError, LeaseLostError } from "../core/text/errors.ts";
@@ -131,19 +131,24 @@ function appOf(hf: Holdfast, options: ServerOptions): Hono<Env> {
     await next();
   });
   app.use(bodyLimit({ maxSize: MAX_BODY_BYTES, onError: () => rejectBody() }));
-  for (const route of ROUTES) app.on(route.method, `/api/v1${route.url}`, (c) => answer(route, c.req.raw, c.get("access"), c));
+  for (const route of ROUTES) app.on(route.method, `/api/v1${route.url}`, (c) => answer(route, c, c.get("access")));
   app.get("/api/v1/openapi.json", (c) => c.json(openapi(ROUTES, options)));
-  metricsRoutes(app, hf);
+  app.get("/metrics", async (c) => {
+    const text = exposition(familiesOf(await operator.metrics({})));
+    return c.text(text, 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
+  });
+  // For whatever routes requests.
+  app.get("/health/ready", async (c) => {
+    const alarms = alarmsOf(await operator.overview());
+    const ok = !alarms.some((alarm) => alarm.grave);
+    return c.json({ ok, alarms }, ok ? 200 : 503);
+  });
   dashboard(app, options);
   return app;
 
-  async function answer(
-    route: Route,
-    request: Request,
-    access: Access,
-    c: Parameters<typeof parseRequest>[1],
-  ): Promise<Response> {
+  async function answer(route: Route, c: Context, access: Access): Promise<Response> {
     if (!allows(access.role, route.role)) throw noAccess(access.role, route.role);
+    const request = c.req.raw;
     const parts = await parseRequest(route, c);
     const { dryRun = false, reason } = parts.body as { dryRun?: boolean; reason?: string };
     if (route.isAudited && !dryRun)
@@ -196,18 +201,4 @@ function answerOf(error: Error): [body: { error: { code: string; message: string
   const { code, message, hint } = error;
   const status = error instanceof LeaseLostError ? 409 : (STATUS[code] ?? 400);
   return [{ error: { code, message, hint } }, status as 400];
-}
-
-/** `/metrics` for Prometheus, and `/health/ready` for whatever routes requests. */
-export function metricsRoutes(app: Hono<Env>, hf: Holdfast): void {
-  const operator = new Operator(hf);
-  app.get("/metrics", async (c) => {
-    const text = exposition(familiesOf(await operator.metrics({})));
-    return c.text(text, 200, { "content-type": "text/plain; version=0.0.4; charset=utf-8" });
-  });
-  app.get("/health/ready", async (c) => {
-    const alarms = alarmsOf(await operator.overview());
-    const grave = alarms.filter((alarm) => alarm.grave);
-    return c.json({ ok: grave.length === 0, alarms }, grave.length === 0 ? 200 : 503);
-  });
 }

@@ -40,9 +40,20 @@ export function branchesOf(command: Command, above = ""): Branch[] {
   return [branch, ...command.commands.flatMap((child) => branchesOf(child as Command, `${path}/`))];
 }
 
+function valuesOf({ options }: Branch): Flag[] {
+  return options.filter(({ takesValue }) => takesValue);
+}
+
 function takingValues(branches: readonly Branch[]): string[] {
-  const names = branches.flatMap(({ options }) => options.filter(({ takesValue }) => takesValue).flatMap(({ names }) => names));
-  return [...new Set(names)];
+  return [...new Set(branches.flatMap(valuesOf).flatMap(({ names }) => names))];
+}
+
+/** The paths of all commands below `holdfast`. */
+function pathsIn(branches: readonly Branch[], separator: string): string {
+  return branches
+    .slice(1)
+    .map(({ path }) => path)
+    .join(separator);
 }
 
 function flagOf(option: Option): Flag {
@@ -64,10 +75,7 @@ _holdfast() {
       ${takingValues(branches).join(" | ")}) continue ;;
     esac
     case "$at/\${COMP_WORDS[i]}" in
-      ${branches
-        .slice(1)
-        .map(({ path }) => path)
-        .join(" | ")}) at="$at/\${COMP_WORDS[i]}" ;;
+      ${pathsIn(branches, " | ")}) at="$at/\${COMP_WORDS[i]}" ;;
     esac
   done
   case "$at $before" in
@@ -82,13 +90,11 @@ complete -o default -F _holdfast holdfast
 `;
 }
 
-function bashValues({ path, options }: Branch): string[] {
-  return options
-    .filter(({ takesValue }) => takesValue)
-    .map(({ names, choices }) => {
-      const patterns = names.map((name) => `"${path} ${name}"`).join(" | ");
-      return `    ${patterns}) COMPREPLY=($(compgen -W "${choices.join(" ")}" -- "$current")); return ;;`;
-    });
+function bashValues(branch: Branch): string[] {
+  return valuesOf(branch).map(({ names, choices }) => {
+    const patterns = names.map((name) => `"${branch.path} ${name}"`).join(" | ");
+    return `    ${patterns}) COMPREPLY=($(compgen -W "${choices.join(" ")}" -- "$current")); return ;;`;
+  });
 }
 
 function bashWords({ path, options, commands, choices }: Branch): string[] {
@@ -109,10 +115,7 @@ _holdfast() {
       (${takingValues(branches).join("|")}) continue ;;
     esac
     case "$at/\${words[i]}" in
-      (${branches
-        .slice(1)
-        .map(({ path }) => path)
-        .join("|")}) at="$at/\${words[i]}" ;;
+      (${pathsIn(branches, "|")}) at="$at/\${words[i]}" ;;
     esac
   done
   case "$at \${words[CURRENT - 1]}" in
@@ -127,13 +130,11 @@ if [[ "$funcstack[1]" == "_holdfast" ]]; then _holdfast "$@"; else compdef _hold
 `;
 }
 
-function zshValues({ path, options }: Branch): string[] {
-  return options
-    .filter(({ takesValue }) => takesValue)
-    .map(({ names, choices }) => {
-      const patterns = names.map((name) => `"${path} ${name}"`).join("|");
-      return `    (${patterns}) ${choices.length > 0 ? `compadd -- ${choices.join(" ")}` : "_files"}; return ;;`;
-    });
+function zshValues(branch: Branch): string[] {
+  return valuesOf(branch).map(({ names, choices }) => {
+    const patterns = names.map((name) => `"${branch.path} ${name}"`).join("|");
+    return `    (${patterns}) ${choices.length > 0 ? `compadd -- ${choices.join(" ")}` : "_files"}; return ;;`;
+  });
 }
 
 function zshWords({ path, options, commands, choices }: Branch): string[] {
@@ -158,10 +159,7 @@ function __holdfast_at
     for word in (commandline -opc)[2..-1]
         if not contains -- "$before" ${takingValues(branches).join(" ")}
             switch "$at/$word"
-                case ${branches
-                  .slice(1)
-                  .map(({ path }) => path)
-                  .join(" ")}
+                case ${pathsIn(branches, " ")}
                     set at "$at/$word"
             end
         end

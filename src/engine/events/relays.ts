@@ -41,7 +41,13 @@ export class Relays {
   async use(sinks: ReadonlyMap<string, CheckedSink>): Promise<() => Promise<void>> {
     for (const [name, settings] of sinks) {
       const known = this.#sinks.get(name);
-      if (known !== undefined && !isDeepStrictEqual(known.settings, settings)) throw sinkDiffers(name);
+      if (known !== undefined && !isDeepStrictEqual(known.settings, settings)) {
+        throw new HoldfastError(
+          "SINK_DIFFERS",
+          `This process has the sink "${name}" open with other settings.`,
+          "Give the sink the same settings in every open(), or another name.",
+        );
+      }
       if (this.#subscribers.has(name)) throw nameTaken(name, "subscriber");
     }
     const used = [...sinks].map(([name, settings]) => this.#share(name, settings));
@@ -127,14 +133,6 @@ export class Subscription {
 /** They would share one position, and each event would reach one of them. */
 function nameTaken(name: string, kind: string): HoldfastError {
   return new HoldfastError("NAME_TAKEN", `There is a ${kind} of the name "${name}" already.`, "Give it another name.");
-}
-
-function sinkDiffers(name: string): HoldfastError {
-  return new HoldfastError(
-    "SINK_DIFFERS",
-    `This process has the sink "${name}" open with other settings.`,
-    "Give the sink the same settings in every open(), or another name.",
-  );
 }
 
 export interface SubscribeOptions {

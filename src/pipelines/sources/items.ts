@@ -52,29 +52,20 @@ function toItem(source: ItemsSource, value: unknown): ListedItem {
   const item = `item ${JSON.stringify(id)}`;
   const text = toJson(value, `The ${item}`);
   if (text === null) throw invalid(`The ${item} is undefined.`, "Give items that are JSON.");
-  return { id, hash: versionOf(source, value, text, item), value: text, cursor: cursorOf(source, value, item) };
-}
-
-function versionOf({ version }: ItemsSource, value: unknown, text: string, item: string): string {
-  // Parsed again, because undefined properties are not stored.
-  if (version === null) return hash("sha256", canonicalJson(JSON.parse(text), `The ${item}`));
-  return hash("sha256", checkText(callFor(version, value, "version", item), "version", item));
-}
-
-function cursorOf({ cursor }: ItemsSource, value: unknown, item: string): string | null {
-  if (cursor === null) return null;
-  const text = checkText(callFor(cursor, value, "cursor", item), "cursor", item);
-  return checkStorable(text, `The result of \`cursor\` of items() for ${item}`);
-}
-
-function callFor(option: (value: unknown) => string, value: unknown, name: string, item: string): unknown {
-  return call(() => option(value), `\`${name}\` for ${item}`);
-}
-
-function checkText(given: unknown, option: string, item: string): string {
-  if (typeof given === "string" && given.isWellFormed()) return given;
-  const answer = typeof given === "string" ? "half a character (a lone surrogate)" : (JSON.stringify(given) ?? String(given));
-  throw invalid(`\`${option}\` of items() returned ${answer} for ${item}.`, "Return a string.");
+  const ask = (option: (value: unknown) => string, name: string): string => {
+    const given: unknown = call(() => option(value), `\`${name}\` for ${item}`);
+    if (typeof given === "string" && given.isWellFormed()) return given;
+    const answer = typeof given === "string" ? "half a character (a lone surrogate)" : (JSON.stringify(given) ?? String(given));
+    throw invalid(`\`${name}\` of items() returned ${answer} for ${item}.`, "Return a string.");
+  };
+  const { version, cursor } = source;
+  return {
+    id,
+    // Parsed again, because undefined properties are not stored.
+    hash: hash("sha256", version === null ? canonicalJson(JSON.parse(text), `The ${item}`) : ask(version, "version")),
+    value: text,
+    cursor: cursor === null ? null : checkStorable(ask(cursor, "cursor"), `The result of \`cursor\` of items() for ${item}`),
+  };
 }
 
 function checkIterable(made: unknown): AsyncIterable<unknown> | Iterable<unknown> {
