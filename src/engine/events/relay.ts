@@ -90,7 +90,7 @@ export class Relay {
       try {
         await opening?.();
         opening = null;
-        await (this.#parts.sink.refusesSingleEvents ? this.#roundPastRefused() : this.#round());
+        await this.#round();
       } catch (error) {
         if (this.#isAbandoned) break;
         if (opening !== null) opening = () => position.open();
@@ -101,43 +101,33 @@ export class Relay {
     if (!this.#isAbandoned) await position.leave().catch((error: unknown) => this.#warn("could not be left in order", error));
   }
 
+  /**
+   * With a sink that refuses single events, the position moves to before the oldest held one: a crash delivers again what came
+   * after it, and loses nothing.
+   */
   async #round(): Promise<void> {
-    const { store, position } = this.#parts;
+    const { store, position, clock, sink } = this.#parts;
     this.#hasCommits = false;
     const from = position.cursor;
-    const page = await store.events.page({ after: from, limit: PAGE_EVENTS });
-    if (page.length === 0) {
-      position.pause();
-      return this.#waitForCommit();
-    }
-    if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
-    // Another process has delivered meanwhile.
-    if (position.cursor !== from) return;
-    await this.#deliver(page);
-    await position.flush();
-  }
-
-  /** The position moves to before the oldest held event: a crash delivers again what came after it, and loses nothing. */
-  async #roundPastRefused(): Promise<void> {
-    const { store, position, clock } = this.#parts;
-    this.#hasCommits = false;
-    const from = position.cursor;
-    if (this.#held?.deliveredTo !== from) this.#held = new HeldEvents(from);
-    const held = this.#held as HeldEvents;
-    const due = held.due(clock.monotonic());
-    const page = held.hasRoom ? await store.events.page({ after: held.readTo, limit: PAGE_EVENTS }) : [];
+    if (sink.refusesSingleEvents && this.#held?.deliveredTo !== from) this.#held = new HeldEvents(from);
+    const held = this.#held;
+    const due = held?.due(clock.monotonic()) ?? [];
+    const hasRoom = held === null || held.hasRoom;
+    const page = hasRoom ? await store.events.page({ after: held?.readTo ?? from, limit: PAGE_EVENTS }) : [];
     if (due.length + page.length === 0) {
-      if (held.isEmpty) position.pause();
-      return this.#waitForCommit(held.nextIn(clock.monotonic()));
+      if (held === null || held.isEmpty) position.pause();
+      return this.#waitForCommit(held?.nextIn(clock.monotonic()));
     }
     if (!(await position.acquire())) return this.#waitForCommit(STANDBY_MS);
     // Another process has delivered meanwhile.
     if (position.cursor !== from) return;
     // Once lost, the position has another signal, for the next hold.
     const { lost } = position;
-    await this.#offerAll(held, due, page, lost).finally(() => {
-      if (!lost.aborted && position.cursor < held.deliveredTo) position.skip(held.deliveredTo);
-    });
+    if (held === null) await this.#deliver(page);
+    else
+      await this.#offerAll(held, due, page, lost).finally(() => {
+        if (!lost.aborted && position.cursor < held.deliveredTo) position.skip(held.deliveredTo);
+      });
     await position.flush();
   }
 
