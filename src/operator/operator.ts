@@ -67,6 +67,13 @@ export interface Checkpointed {
   readers: readonly WalReader[];
 }
 
+export interface TokenClaim {
+  token: string;
+  job: Job;
+  idempotencyKey: string;
+  leaseExpiresAt: number;
+}
+
 const RUNS_SHOWN = 5;
 
 export interface ScheduleDetails extends Schedule {
@@ -96,10 +103,6 @@ export class Operator {
   /** The database's own time, which differs from this host's where the clocks do. */
   now(): number {
     return this.#engine.clock.now();
-  }
-
-  get databaseId(): string {
-    return this.#engine.store.databaseId;
   }
 
   get location(): StoreLocation {
@@ -205,9 +208,14 @@ export class Operator {
   }
 
   /** A job and the token of its claim, for a process elsewhere that settles it by the token. */
-  async claim(from: string | AnyVersion, options: ClaimOptions, over: AbortSignal): Promise<{ job: Job; token: string } | null> {
+  async claim(from: string | AnyVersion, options: ClaimOptions, over: AbortSignal): Promise<TokenClaim | null> {
     const claim = await claimByHand(this.#engine, from, options, { refuseClosed: () => {}, over, isWatched: false });
-    return claim === null ? null : { job: claim.job, token: claimToken(this.#engine, claim) };
+    if (claim === null) return null;
+    const { job } = claim;
+    const idempotencyKey = `${this.#engine.store.databaseId}:${job.id}`;
+    // A short lease may have expired before the job was read.
+    const { leaseExpiresAt = this.now() } = job;
+    return { token: claimToken(this.#engine, claim), job, idempotencyKey, leaseExpiresAt };
   }
 
   claimOf(token: string): HeldClaim {

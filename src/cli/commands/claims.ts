@@ -8,7 +8,7 @@ import type { Job } from "../../core/jobs/job.ts";
 import { renewalInterval } from "../../core/jobs/lease.ts";
 import { type HeldClaim, leaseOf } from "../../engine/claim.ts";
 import type { Holdfast } from "../../holdfast.ts";
-import { Operator } from "../../operator/operator.ts";
+import { Operator, type TokenClaim } from "../../operator/operator.ts";
 import { readJson } from "../arguments.ts";
 import { openExisting, sameDatabase } from "../database.ts";
 import { EXIT } from "../exit.ts";
@@ -24,13 +24,6 @@ interface ClaimOptions {
   wait?: string;
   exclusive?: boolean;
   shell?: boolean;
-}
-
-interface PrintedClaim {
-  claim: string;
-  job: Job;
-  idempotencyKey: string;
-  leaseExpiresAt: number;
 }
 
 export function claimCommand(parent: Command): void {
@@ -87,27 +80,21 @@ async function isPaused(hf: Holdfast, from: string | { anyVersionOf: string }): 
   return (await hf.queues.list({ incomplete: true })).some(({ name, paused }) => paused && name === from);
 }
 
-async function printClaim(
-  operator: Operator,
-  { job, token }: { job: Job; token: string },
-  lease: number,
-  as: "json" | "shell" | "text",
-): Promise<void> {
-  const handed: PrintedClaim = {
-    claim: token,
-    job,
-    idempotencyKey: `${operator.databaseId}:${job.id}`,
-    leaseExpiresAt: operator.now() + lease,
+async function printClaim(operator: Operator, claimed: TokenClaim, lease: number, as: "json" | "shell" | "text"): Promise<void> {
+  const { token: claim, ...rest } = claimed;
+  const texts = {
+    json: () => JSON.stringify({ claim, ...rest }),
+    shell: () => shellVariables(claimed),
+    text: () => claimPage(claimed, lease),
   };
-  const text = as === "json" ? JSON.stringify(handed) : as === "shell" ? shellVariables(handed) : claimPage(handed, lease);
   // No script has the claim then: release the job now instead of when its lease expires.
-  if (!(await writeLine(text))) await operator.claimOf(token).release();
+  if (!(await writeLine(texts[as]()))) await operator.claimOf(claim).release();
 }
 
 /** Quoted, so that the shell never runs a part of a job's input. */
-function shellVariables({ claim, job, idempotencyKey }: PrintedClaim): string {
+function shellVariables({ token, job, idempotencyKey }: TokenClaim): string {
   const values = {
-    CLAIM: claim,
+    CLAIM: token,
     JOB_ID: job.id,
     JOB_NAME: job.name,
     JOB_QUEUE: job.queue,
@@ -120,9 +107,9 @@ function shellVariables({ claim, job, idempotencyKey }: PrintedClaim): string {
     .join("\n");
 }
 
-function claimPage({ claim, job }: PrintedClaim, lease: number): string {
+function claimPage({ token, job }: TokenClaim, lease: number): string {
   return labelled([
-    ["claim", claim],
+    ["claim", token],
     ["job", oneLine(job.id)],
     ["name", oneLine(job.name)],
     ["queue", oneLine(job.queue)],

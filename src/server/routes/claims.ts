@@ -33,11 +33,7 @@ export const CLAIM_ROUTES = [
       if ((queue === undefined) === (name === undefined))
         throw new HoldfastError("REQUEST_INVALID", "Give either `queue` or `name`.", "Send one of them.");
       const options = { worker, lease, ...definedOnly({ wait }) } as ClaimOptions;
-      const claim = await operator.claim(queue ?? { anyVersionOf: name as string }, options, request.signal);
-      if (claim === null) return { claim: null };
-      const { job, token: held } = claim;
-      const idempotencyKey = `${operator.databaseId}:${job.id}`;
-      return { claim: { token: held, job, idempotencyKey, leaseExpiresAt: job.leaseExpiresAt } };
+      return { claim: await operator.claim(queue ?? { anyVersionOf: name as string }, options, request.signal) };
     },
   }),
   route("post", "/claims/renew", {
