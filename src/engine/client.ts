@@ -334,13 +334,9 @@ export async function ifReadable<T>(read: () => Promise<T>): Promise<T | null> {
   try {
     return await read();
   } catch (error) {
-    if (isDamagedError(error)) return null;
+    if (error instanceof HoldfastError && error.code === "DAMAGED") return null;
     throw error;
   }
-}
-
-export function isDamagedError(error: unknown): boolean {
-  return error instanceof HoldfastError && error.code === "DAMAGED";
 }
 
 /** Of calls whose result cannot say that something may be missing. */

@@ -16,7 +16,7 @@ import type { Schedule } from "../core/jobs/schedule.ts";
 import { isLong, readersText, VERY_LONG_WAL_BYTES, type WalView } from "../core/recovery/loss.ts";
 import { bytesText, numberText, plural } from "../core/text/text.ts";
 import { bootId } from "../engine/host.ts";
-import { isDamagedError } from "../engine/client.ts";
+import { ifReadable } from "../engine/client.ts";
 import type { Holdfast } from "../holdfast.ts";
 import type { OrchestratorLockRow } from "../store/builds.ts";
 import type { ReclaimTotals } from "../store/recoveries.ts";
@@ -79,22 +79,28 @@ export interface Overview {
 /** `counted`: the queues if the caller has read them: counting pending jobs is expensive. */
 export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries.overview()): Promise<Overview> {
   const { store, clock, location } = hf.engine;
-  const partial = new PartialReading();
+  // Reads what a damaged database still has, and names the rest.
+  const unreadable: string[] = [];
+  const read = async <T>(what: string, otherwise: T, load: () => Promise<T>): Promise<T> => {
+    const found = await ifReadable(async () => ({ found: await load() }));
+    if (found === null) unreadable.push(what);
+    return found === null ? otherwise : found.found;
+  };
   const [{ queues, lanes, running }, probed, locks, schedules, sinks, history, builds, open, wal, findings] = await Promise.all([
-    partial.read("queues", NO_JOBS, () => counted),
-    partial.read("processes", [], () => probedWithWorker(store)),
-    partial.read("locks", [], () => store.locks.list()),
-    partial.read("schedules", [], () => hf.schedules.list({ incomplete: true })),
-    partial.read("sinks", [], () => store.events.sinks()),
-    partial.read("recoveries", NO_RECOVERY, () => store.recoveries.history({ limit: 1 })),
-    partial.read("builds", [], () => openBuilds(hf)),
-    partial.read("open reports", NO_RECOVERY, () => store.recoveries.history({ limit: 20, which: "open" })),
-    partial.read("log", null, async () => (await store.maintenance.gauge()).wal),
+    read("queues", NO_JOBS, () => counted),
+    read("processes", [], () => probedWithWorker(store)),
+    read("locks", [], () => store.locks.list()),
+    read("schedules", [], () => hf.schedules.list({ incomplete: true })),
+    read("sinks", [], () => store.events.sinks()),
+    read("recoveries", NO_RECOVERY, () => store.recoveries.history({ limit: 1 })),
+    read("builds", [], () => openBuilds(hf)),
+    read("open reports", NO_RECOVERY, () => store.recoveries.history({ limit: 20, which: "open" })),
+    read("log", null, async () => (await store.maintenance.gauge()).wal),
     store.damage.findings(),
   ]);
   const [last] = history.reports;
   const asked = queues.map(({ name }) => ({ queue: name, lease: 1 }));
-  const { ready } = await partial.read("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
+  const { ready } = await read("what could start", { ready: false, nextIn: null }, () => store.outlook(asked));
   const processes = probed
     .map(({ process, life }): ProcessStatus => {
       const { id, pid, host, program, startedAt, works, stop } = process;
@@ -105,7 +111,7 @@ export async function overviewOf(hf: Holdfast, counted = hf.engine.store.queries
     at: clock.now(),
     database: { path: location.name, id: store.databaseId, durability: store.durability },
     damaged: store.damage.damaged,
-    unreadable: partial.unreadable,
+    unreadable,
     lost: findings.filter(({ severity }) => severity === "loss").map(({ what }) => what),
     counts: sumCounts(queues),
     queues: queues.filter(({ paused, counts }) => paused || JOB_STATES.some((state) => counts[state] > 0)),
@@ -147,21 +153,6 @@ const NO_RECOVERY: { reports: StoredReport[]; totals: ReclaimTotals } = {
   reports: [],
   totals: { locksCleaned: 0, entriesReclaimed: 0, recoveredAt: 0, log: [] },
 };
-
-/** Reads what a damaged database still has, and names the rest. */
-class PartialReading {
-  readonly unreadable: string[] = [];
-
-  async read<T>(what: string, otherwise: T, load: () => Promise<T>): Promise<T> {
-    try {
-      return await load();
-    } catch (error) {
-      if (!isDamagedError(error)) throw error;
-      this.unreadable.push(what);
-      return otherwise;
-    }
-  }
-}
 
 /** A process on another host may be alive. */
 export function mayBeAlive({ life }: ProcessStatus): boolean {

@@ -56,10 +56,8 @@ export function statusCommand(parent: Command): void {
       onDatabase(async ({ operator, command }, options: { watch?: string | true }) => {
         const interval = intervalOf(options.watch);
         if (interval !== null) return await watch(operator, command, interval);
-        const overview = await operator.overview();
-        const alarms = withAdvice(alarmsOf(overview), command);
-        const oldest = await explainOldest(operator, overview.queues);
-        return [{ ...overview, alarms, oldest }, () => statusPage(pathOf(command), { overview, alarms, oldest })];
+        const reading = await readOnce(operator, command);
+        return [jsonOf(reading), () => statusPage(pathOf(command), reading)];
       }),
     );
 }
@@ -72,16 +70,25 @@ function intervalOf(given: string | true | undefined): number | null {
 }
 
 interface Reading {
+  /** When it was read, by the monotonic clock: wall clocks may jump. */
+  at: number;
   overview: Overview;
   alarms: Alarm[];
   oldest: OldestJob[];
   rates?: Rates;
 }
 
+async function readOnce(operator: Operator, command: Command): Promise<Reading> {
+  const overview = await operator.overview();
+  const at = performance.now();
+  const oldest = await explainOldest(operator, overview.queues);
+  return { at, overview, alarms: withAdvice(alarmsOf(overview), command), oldest };
+}
+
 async function watch(operator: Operator, command: Command, interval: number): Promise<void> {
   using over = untilInterrupted();
   const path = pathOf(command);
-  if (isJson(command)) return await writeEach(operator, command, interval, over, jsonLine);
+  if (isJson(command)) return await writeEach(operator, command, interval, over, (reading) => JSON.stringify(jsonOf(reading)));
   if (!Screen.fits(process.stdout)) {
     return await writeEach(operator, command, interval, over, (reading) => `${statusPage(path, reading)}\n`);
   }
@@ -92,8 +99,8 @@ async function watch(operator: Operator, command: Command, interval: number): Pr
   }
 }
 
-function jsonLine({ overview, alarms, oldest, rates }: Reading): string {
-  return JSON.stringify({ ...overview, alarms, oldest, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) });
+function jsonOf({ overview, alarms, oldest, rates }: Reading): object {
+  return { ...overview, alarms, oldest, ...(rates === undefined ? {} : { rates: Object.fromEntries(rates) }) };
 }
 
 async function writeEach(
@@ -107,23 +114,17 @@ async function writeEach(
 }
 
 async function* readings(operator: Operator, command: Command, interval: number, over: AbortSignal): AsyncGenerator<Reading> {
-  let before: { overview: Overview; at: number } | null = null;
+  let before: Reading | null = null;
   while (!over.aborted) {
-    const overview = await operator.overview();
-    const now = { overview, at: performance.now() };
-    yield {
-      overview,
-      alarms: withAdvice(alarmsOf(overview), command),
-      oldest: await explainOldest(operator, overview.queues),
-      ...(before === null ? {} : { rates: ratesBetween(before, now) }),
-    };
-    before = now;
+    const reading = await readOnce(operator, command);
+    yield before === null ? reading : { ...reading, rates: ratesBetween(before, reading) };
+    before = reading;
     await pause(interval, null, { signal: over }).catch(() => {});
   }
 }
 
-/** Jobs finished in a second, by queue. Measured with the monotonic clock: wall clocks may jump. */
-function ratesBetween(before: { overview: Overview; at: number }, now: { overview: Overview; at: number }): Rates {
+/** Jobs finished in a second, by queue. */
+function ratesBetween(before: Reading, now: Reading): Rates {
   const ended = new Map(before.overview.queues.map((queue) => [queue.name, queue.ended]));
   const seconds = (now.at - before.at) / 1_000;
   return new Map(
