@@ -2,7 +2,7 @@ import ignore, { type Ignore } from "ignore";
 import { readFileSync, realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { type FileStat, isShortEnough, MAX_ID_BYTES } from "../../core/pipelines/work.ts";
-import { fileGlobs, type Glob, ignoreGlobs, leadingFolders } from "../../core/text/glob.ts";
+import { fileGlobs, ignoreGlobs, leadingFolders } from "../../core/text/glob.ts";
 import { compareIds } from "../../core/text/ids.ts";
 import type { FilesSource } from "../../core/pipelines/source.ts";
 import { invalidName, isGone, isOver, statFile, turn, unreadable } from "./fingerprint-file.ts";
@@ -46,10 +46,10 @@ export async function* listFiles(
   { cwd, skip, after, onFolder = () => {}, onSkipped = () => {} }: ListOptions,
 ): AsyncGenerator<ListedFile> {
   const root = new Root(resolve(cwd, source.root ?? "."), skip, leadingFolders(source.globs));
-  const choice = new Choice(root, fileGlobs(source.globs, source.dot), ignoreGlobs(source.ignore), after);
+  const isChosen = chooser(root, source, after);
   const databases = new OpenDatabases();
   onFolder(root.path);
-  const open = [await enter(root, "", IgnoreFiles.none)];
+  const open = [await enter(root, "", null)];
   for (let folder = open.at(-1); folder !== undefined; folder = open.at(-1)) {
     const entry = folder.entries.next();
     if (entry.done) {
@@ -59,7 +59,7 @@ export async function* listFiles(
     if (isOver()) await turn();
     const { name, kind } = entry.value;
     const id = `${folder.prefix}${name}`;
-    if (!choice.takes(entry.value, id, folder.ignored)) continue;
+    if (!isChosen(entry.value, id, folder.ignored)) continue;
     const reason = folder.databases.get(name);
     if (reason !== undefined) {
       if (reason !== null) onSkipped({ id, reason });
@@ -86,10 +86,11 @@ interface Folder {
   prefix: string;
   entries: Iterator<Entry, undefined>;
   databases: ReadonlyMap<string, string | null>;
-  ignored: IgnoreFiles;
+  /** The rules of the ignore files from the root to this folder; null: there are none. */
+  ignored: Ignore | null;
 }
 
-async function enter(root: Root, id: string, ignored: IgnoreFiles): Promise<Folder> {
+async function enter(root: Root, id: string, ignored: Ignore | null): Promise<Folder> {
   const path = id === "" ? root.path : root.pathOf(id);
   const entries = await readFolder(path);
   if (entries === null) root.checkThere();
@@ -100,7 +101,7 @@ async function enter(root: Root, id: string, ignored: IgnoreFiles): Promise<Fold
     prefix: id === "" ? "" : `${id}/`,
     entries: (entries ?? []).values(),
     databases: databasesIn(entries ?? []),
-    ignored: ignored.below(id, paths),
+    ignored: rulesBelow(ignored, id, paths),
   };
 }
 
@@ -113,35 +114,20 @@ function leadsToDatabase(link: string): boolean {
   }
 }
 
-class Choice {
-  readonly #root: Root;
-  readonly #globs: Glob;
-  readonly #ignore: Glob;
-  readonly #after: string | undefined;
-
-  constructor(root: Root, globs: Glob, ignore: Glob, after: string | undefined) {
-    this.#root = root;
-    this.#globs = globs;
-    this.#ignore = ignore;
-    this.#after = after;
-  }
-
-  /** Cheap checks first: globs exclude most names. */
-  takes({ name, kind }: Entry, id: string, ignored: IgnoreFiles): boolean {
-    const [wanted, comes, path] =
-      kind === "folder"
-        ? [this.#globs.mayMatchBelow(id), this.#comesBelow(`${id}/`), `${id}/`]
-        : [this.#globs.matches(id), this.#comes(id), id];
-    return wanted && comes && !this.#root.skips(name, id) && !this.#ignore.matches(id) && !ignored.ignores(path);
-  }
-
-  #comes(id: string): boolean {
-    return this.#after === undefined || compareIds(id, this.#after) > 0;
-  }
-
-  #comesBelow(prefix: string): boolean {
-    return this.#comes(prefix) || (this.#after as string).startsWith(prefix);
-  }
+/** Whether an entry is listed, or a folder entered. Cheap checks first: globs exclude most names. */
+function chooser(root: Root, source: FilesSource, after: string | undefined) {
+  const globs = fileGlobs(source.globs, source.dot);
+  const ignore = ignoreGlobs(source.ignore);
+  const comes = (id: string) => after === undefined || compareIds(id, after) > 0;
+  return ({ name, kind }: Entry, id: string, ignored: Ignore | null): boolean => {
+    const isFolder = kind === "folder";
+    const path = isFolder ? `${id}/` : id;
+    const isWanted = isFolder
+      ? globs.mayMatchBelow(id) && (comes(path) || (after as string).startsWith(path))
+      : globs.matches(id) && comes(id);
+    // The parent folders are known not to be ignored.
+    return isWanted && !root.skips(name, id) && !ignore.matches(id) && !(ignored?.ignores(path) ?? false);
+  };
 }
 
 /** Null: the file is gone, or cannot be read as a file. */
@@ -168,28 +154,13 @@ function checkId(id: string, path: string): string {
 /** In a folder, the later one takes precedence. */
 const IGNORE_FILES: ReadonlySet<string> = new Set([".gitignore", ".holdfastignore"]);
 
-/** The rules of the ignore files from the root to one folder. */
-class IgnoreFiles {
-  static readonly none = new IgnoreFiles(null);
-  readonly #rules: Ignore | null;
-
-  private constructor(rules: Ignore | null) {
-    this.#rules = rules;
-  }
-
-  /** The parent folders are known not to be ignored. */
-  ignores(id: string): boolean {
-    return this.#rules?.ignores(id) ?? false;
-  }
-
-  /** Copies the rules for each folder, because they cache every path that they were asked about. */
-  below(folder: string, paths: readonly string[]): IgnoreFiles {
-    if (this.#rules === null && paths.length === 0) return this;
-    const rules = ignore({ ignorecase: false });
-    if (this.#rules !== null) rules.add(this.#rules);
-    for (const path of paths) rules.add(readLines(path).map((line) => fromRoot(line, folder)));
-    return new IgnoreFiles(rules);
-  }
+/** Copies the rules for each folder, because they cache every path that they were asked about. */
+function rulesBelow(above: Ignore | null, folder: string, paths: readonly string[]): Ignore | null {
+  if (above === null && paths.length === 0) return null;
+  const rules = ignore({ ignorecase: false });
+  if (above !== null) rules.add(above);
+  for (const path of paths) rules.add(readLines(path).map((line) => fromRoot(line, folder)));
+  return rules;
 }
 
 function readLines(path: string): string[] {

@@ -12,14 +12,20 @@ export class Root {
   readonly path: string;
   readonly #real: string;
   readonly #identity: string;
-  readonly #leading: LeadingFolders;
+  /** The folders that the globs begin with, and which of them existed when the listing started. */
+  readonly #leading = new Map<string, string>();
   readonly #skipped: ReadonlySet<string>;
 
   /** `leading`: the folders that the globs begin with. */
   constructor(path: string, skip: readonly string[], leading: readonly string[] = []) {
     this.path = path;
     this.#identity = identify(path);
-    this.#leading = new LeadingFolders(path, leading);
+    for (const id of leading) {
+      const identity = identifyBelow(path, id);
+      if (identity !== null) this.#leading.set(id, identity);
+    }
+    // If none of them exists, nothing is known about their files; if one does, others may be missing.
+    if (leading.length > 0 && this.#leading.size === 0) throw missingFolders(leading.map((id) => join(path, id)));
     this.#real = realpathSync(path);
     const skipped = skip.flatMap((one) => ["", ...COMPANIONS].map((end) => this.#idOf(realpathOf(resolve(one)) + end)));
     this.#skipped = new Set(skipped.filter((id) => id !== null));
@@ -47,7 +53,10 @@ export class Root {
    */
   checkThere(): void {
     if (identify(this.path) !== this.#identity) throw missingRoot(this.path, "was replaced while it was listed");
-    this.#leading.checkThere();
+    for (const [id, identity] of this.#leading) {
+      const now = identifyBelow(this.path, id);
+      if (now !== identity) throw missingFolder(join(this.path, id), now === null ? "went away" : "was replaced");
+    }
   }
 
   #idOf(real: string): string | null {
@@ -77,42 +86,17 @@ function realpathOf(path: string): string {
   }
 }
 
-/**
- * The folders that the globs begin with, identified when the listing starts. If none of them exists, nothing is known about
- * their files; if one does, others may be missing.
- */
-class LeadingFolders {
-  readonly #identities = new Map<string, string>();
-  readonly #root: string;
-
-  constructor(root: string, ids: readonly string[]) {
-    this.#root = root;
-    for (const id of ids) {
-      const identity = this.#identify(id);
-      if (identity !== null) this.#identities.set(id, identity);
-    }
-    if (ids.length > 0 && this.#identities.size === 0) throw missingFolders(ids.map((id) => join(root, id)));
+/** Null: there is no such folder, or a link leads to it, which is not followed. */
+function identifyBelow(root: string, id: string): string | null {
+  // The listing checks the root itself.
+  if (id === "") return "";
+  const names = id.split("/");
+  let identity: string | null = null;
+  for (const i of names.keys()) {
+    identity = identityOf(join(root, ...names.slice(0, i + 1)));
+    if (identity === null) return null;
   }
-
-  checkThere(): void {
-    for (const [id, identity] of this.#identities) {
-      const now = this.#identify(id);
-      if (now !== identity) throw missingFolder(join(this.#root, id), now === null ? "went away" : "was replaced");
-    }
-  }
-
-  /** Null: there is no such folder, or a link leads to it, which is not followed. */
-  #identify(id: string): string | null {
-    // The listing checks the root itself.
-    if (id === "") return "";
-    const names = id.split("/");
-    let identity: string | null = null;
-    for (const i of names.keys()) {
-      identity = identityOf(join(this.#root, ...names.slice(0, i + 1)));
-      if (identity === null) return null;
-    }
-    return identity;
-  }
+  return identity;
 }
 
 function identityOf(path: string): string | null {
