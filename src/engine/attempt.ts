@@ -242,7 +242,10 @@ export class Executor {
   run(attempt: Attempt): void {
     let input: unknown;
     try {
-      input = inputOf(attempt);
+      const { claimed, runnable } = attempt;
+      const schema = runnable.def.input;
+      input = fromJson(claimed.input);
+      if (schema !== undefined) input = parse(schema, input, `The stored input of job ${claimed.id}`);
     } catch (error) {
       return this.#finish(attempt, unreadableOutcome(error));
     }
@@ -311,11 +314,6 @@ export class Executor {
 function invoke(attempt: Attempt, context: JobContext<unknown>): unknown {
   const { run, perform } = attempt.runnable.def;
   return perform === undefined ? (run as NonNullable<Definition["run"]>)(context) : perform(attempt, context);
-}
-
-function inputOf({ claimed, runnable: { def } }: Attempt): unknown {
-  const input = fromJson(claimed.input);
-  return def.input === undefined ? input : parse(def.input, input, `The stored input of job ${claimed.id}`);
 }
 
 export class Runnables {

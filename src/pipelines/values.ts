@@ -230,8 +230,7 @@ export class Batcher<K, V> {
   }
 
   #flush(): void {
-    const waiting = this.#waiting;
-    this.#waiting = [];
+    const waiting = this.#waiting.splice(0);
     for (let at = 0; at < waiting.length; at += this.#most) void this.#answer(waiting.slice(at, at + this.#most));
   }
 

@@ -1,4 +1,4 @@
-import { type ChildProcess, fork } from "node:child_process";
+import { fork } from "node:child_process";
 import { toJobError, type JobError } from "../../core/jobs/job.ts";
 import type { Target } from "../../core/pipelines/source.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
@@ -24,13 +24,10 @@ interface Returned {
   followUps: NewJob[];
 }
 
-interface Guests {
-  members: () => Promise<Member[]>;
-  targets: (yielded: unknown[]) => Promise<void>;
-}
+type Answers = Record<keyof Calls, (...args: never[]) => unknown>;
 
 /** Runs a stage's handler in a child process. If the child dies, for example out of memory, only this attempt has crashed. */
-async function runIsolated(task: TaskMessage, handed: HandedContext, signal: AbortSignal, guests: Guests): Promise<Returned> {
+async function runIsolated(task: TaskMessage, answers: Answers, signal: AbortSignal): Promise<Returned> {
   const entry = ownFile({ here: import.meta.url, name: "./child", runs: 'the process of a stage with isolate: "process"' });
   // The handler's output goes to stderr: stdout may be a command's JSON.
   const child = fork(entry, [], {
@@ -40,25 +37,31 @@ async function runIsolated(task: TaskMessage, handed: HandedContext, signal: Abo
   });
   const end = Promise.withResolvers<Returned>();
   const send = (message: ToChild): void => void (child.connected && child.send(message, () => {}));
-  child.on("message", (message: FromChild) => hear(message, { task, handed, guests, send, end }));
+  child.on("message", (message: FromChild) => hear(message, { task, answers, send, end }));
   child.on("error", (error) => end.reject(error));
   // The last messages may still arrive after the exit.
   const died = (): void => end.reject(new SettleAs({ kind: "crashed" }));
   child.on("exit", () => (child.connected ? child.once("disconnect", died) : setImmediate(died)));
-  const abort = onAbort(child, signal, send);
+  let timer: NodeJS.Timeout | undefined;
+  const abort = (): void => {
+    const { name, message, code = "STOPPING" } = toJobError(signal.reason);
+    send({ type: "abort", reason: { name, code, message, hint: (signal.reason as HoldfastError).hint ?? "" } });
+    timer = setTimeout(() => child.kill("SIGKILL"), KILL_GRACE_MS);
+  };
+  if (signal.aborted) abort();
+  else signal.addEventListener("abort", abort, { once: true });
   try {
     return await end.promise;
   } finally {
-    signal.removeEventListener("abort", abort.listener);
-    clearTimeout(abort.timer());
+    signal.removeEventListener("abort", abort);
+    clearTimeout(timer);
     if (child.exitCode === null && child.signalCode === null) child.kill("SIGKILL");
   }
 }
 
 interface Talk {
   task: TaskMessage;
-  handed: HandedContext;
-  guests: Guests;
+  answers: Answers;
   send: (message: ToChild) => void;
   end: PromiseWithResolvers<Returned>;
 }
@@ -86,19 +89,9 @@ function hear(message: FromChild, talk: Talk): void {
   }
 }
 
-async function answer({ call, name, args }: FromChild & { type: "call" }, { handed, guests, send, end }: Talk): Promise<void> {
-  const calls: Record<keyof Calls, (...args: never[]) => unknown> = {
-    load: () => handed.checkpoint.load(),
-    save: (value: unknown) => handed.checkpoint.save(value),
-    artifact: (title: string, data: Uint8Array | string | { path: string }) => handed.artifact(title, data),
-    members: guests.members,
-    targets: guests.targets,
-    cost: handed.cost,
-    progress: handed.progress,
-    log: (level: keyof Log, message: string, data: object | undefined) => handed.log[level](message, data),
-  };
+async function answer({ call, name, args }: FromChild & { type: "call" }, { answers, send, end }: Talk): Promise<void> {
   try {
-    const value = await calls[name](...(args as never[]));
+    const value = await answers[name](...(args as never[]));
     if (call !== null) send({ type: "answer", call, value });
   } catch (error) {
     // An invalid message is an error of the handler.
@@ -107,23 +100,14 @@ async function answer({ call, name, args }: FromChild & { type: "call" }, { hand
   }
 }
 
-function onAbort(child: ChildProcess, signal: AbortSignal, send: (message: ToChild) => void) {
-  let timer: NodeJS.Timeout | undefined;
-  const listener = (): void => {
-    const { name, message, code = "STOPPING" } = toJobError(signal.reason);
-    send({ type: "abort", reason: { name, code, message, hint: (signal.reason as HoldfastError).hint ?? "" } });
-    timer = setTimeout(() => child.kill("SIGKILL"), KILL_GRACE_MS);
-  };
-  if (signal.aborted) listener();
-  else signal.addEventListener("abort", listener, { once: true });
-  return { listener, timer: () => timer };
-}
-
 const PAGE = 100;
 
 export async function callIsolated(task: Task, handed: HandedContext, expansion: Expansion | null): Promise<unknown> {
   const inputs = gatherInputs(task);
-  const returned = await runIsolated(await taskMessage(task, handed), handed, task.job.signal, {
+  const answers: Answers = {
+    load: () => handed.checkpoint.load(),
+    save: (value: unknown) => handed.checkpoint.save(value),
+    artifact: (title: string, data: Uint8Array | string | { path: string }) => handed.artifact(title, data),
     members: async () => {
       const page: Member[] = [];
       for (let next; page.length < PAGE && !(next = await inputs.next()).done;) {
@@ -132,10 +116,14 @@ export async function callIsolated(task: Task, handed: HandedContext, expansion:
       }
       return page;
     },
-    targets: async (yielded) => {
+    targets: async (yielded: unknown[]) => {
       for (const one of yielded) await expansion?.add(one);
     },
-  });
+    cost: handed.cost,
+    progress: handed.progress,
+    log: (level: keyof Log, message: string, data: object | undefined) => handed.log[level](message, data),
+  };
+  const returned = await runIsolated(await taskMessage(task, handed), answers, task.job.signal);
   if (!returned.isUnchanged) task.isSpoiled = true;
   if (returned.followUps.length > 0) (task.attempt.followUps ??= []).push(...returned.followUps);
   return returned.output;
