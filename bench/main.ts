@@ -6,15 +6,16 @@
  */
 import { cpus } from "node:os";
 import { parseArgs, styleText } from "node:util";
-import { openPeersSuite } from "./peers/report.ts";
-import { openPostgresSuite } from "./postgres/suite.ts";
-import { openSqliteSuite } from "./sqlite-suite.ts";
 import type { Line, Suite, SuiteOptions } from "./suite.ts";
 
-const stores: Record<string, (options: SuiteOptions) => Promise<Suite>> = {
-  sqlite: openSqliteSuite,
-  postgres: openPostgresSuite,
+type OpenSuite = (options: SuiteOptions) => Promise<Suite>;
+
+// Loaded on use: the modules of one suite would count in the memory that another measures.
+const stores: Record<string, OpenSuite> = {
+  sqlite: async (options) => (await import("./sqlite-suite.ts")).openSqliteSuite(options),
+  postgres: async (options) => (await import("./postgres/suite.ts")).openPostgresSuite(options),
 };
+const peers: OpenSuite = async (options) => (await import("./peers/report.ts")).openPeersSuite(options);
 
 const { values } = parseArgs({
   options: {
@@ -26,7 +27,7 @@ const { values } = parseArgs({
     write: { type: "boolean", default: false },
   },
 });
-const open = values.peers ? openPeersSuite : oneOf(stores, values.store, "--store");
+const open = values.peers ? peers : oneOf(stores, values.store, "--store");
 const suite = await open({ quick: values.quick, write: values.write });
 try {
   await run(suite);

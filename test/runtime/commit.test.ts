@@ -166,13 +166,13 @@ for (const driver of DRIVERS) {
       const [first, closes, third] = await Promise.all(jobs.map((one) => hf.jobs.wait(one)));
       assert.deepEqual([first?.state, third?.state], ["succeeded", "succeeded"]);
       assert.deepEqual([closes?.state, closes?.error?.code], ["failed", "TX_ENDED"]);
-      assert.match(closes?.error?.message ?? "", /^db\.close\(\) was called in the callback of `commit`/);
+      assert.match(closes?.error?.message ?? "", /^db\.close\(\) was called on the connection of Holdfast/);
       await assert.rejects(
         hf.transaction(({ db }) => {
           addOrder(db, 4);
           (db as Handle).close();
         }),
-        (error: Error) => code("TX_ENDED")(error) && /hf\.transaction/.test(error.message),
+        code("TX_ENDED"),
       );
       let kept: Handle | undefined;
       await hf.transaction(({ db }) => void (kept = db as Handle));

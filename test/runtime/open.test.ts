@@ -4,6 +4,8 @@ import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import { mkdir, readdir, symlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { suite, test, type TestContext } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { Worker as Thread } from "node:worker_threads";
 import { job, type JobContext, open } from "../../src/index.ts";
 import { apart, code, collect, folder, memory, see, seeAll, stage, unchecked } from "./parts.ts";
@@ -23,6 +25,26 @@ async function startedIn(t: TestContext): Promise<string> {
   });
   return path;
 }
+
+test("a closed handle is freed, with all that it had", async (t) => {
+  setFlagsFromString("--expose-gc");
+  const collectGarbage = runInNewContext("gc") as () => void;
+  const path = join(await folder(t), "work.db");
+  const closed = await (async () => {
+    const hf = await open(path);
+    const worker = hf.work([plain]);
+    await hf.transaction(() => {});
+    await worker.stop();
+    await hf.close();
+    return new WeakRef(hf.engine);
+  })();
+  // Timers of the closed handle, and what is left of its last turn, go within a few turns.
+  for (let turn = 0; turn < 100 && closed.deref() !== undefined; turn++) {
+    await new Promise((resume) => setImmediate(resume));
+    collectGarbage();
+  }
+  assert.equal(closed.deref(), undefined);
+});
 
 suite("where", () => {
   test("the default is .holdfast/work.db, and its folder is made", async (t) => {

@@ -191,9 +191,6 @@ export class OwnTransaction {
     this.#path = path;
     this.#mark = db.prepare("savepoint holdfast_transaction");
     this.#release = db.prepare("release holdfast_transaction");
-    const refuseClose = () => {
-      throw closing(this.#open?.call);
-    };
     for (const name of ["close", Symbol.dispose]) Object.defineProperty(db.handle, name, { value: refuseClose });
   }
 
@@ -247,11 +244,11 @@ function ended(call: UserCall): HoldfastError {
   );
 }
 
-function closing(call: UserCall | undefined): HoldfastError {
-  const where = call === undefined ? "" : ` in the callback of ${call}`;
-  return new HoldfastError(
+/** Refers to nothing: what a closed handle of node:sqlite refers to is never freed, because its statements keep it. */
+function refuseClose(): never {
+  throw new HoldfastError(
     "TX_ENDED",
-    `db.close() was called${where}, but the connection is Holdfast's own, so it stays open.`,
+    "db.close() was called on the connection of Holdfast, so it stays open.",
     "Leave db.close() out; hf.close() closes the connection.",
   );
 }
