@@ -3,7 +3,6 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { connect, type DriverName } from "../../driver.ts";
 import { checkCopy, checkFile } from "../damage/check.ts";
-import { cutPower } from "../power-cut.ts";
 import { identify, salvageInto } from "../salvage/rebuild.ts";
 import { copyTo, inspect } from "./copy.ts";
 import { restoreTo } from "./restore.ts";
@@ -17,7 +16,6 @@ const TASKS = {
   checkpoint,
   identify,
   salvage: salvageInto,
-  cutPower,
 };
 export type Tasks = typeof TASKS;
 
