@@ -1,4 +1,7 @@
-import { type ChildProcess, fork } from "node:child_process";
+import { type ChildProcess, execFileSync, fork } from "node:child_process";
+import { readdirSync, readFileSync } from "node:fs";
+import { setTimeout as pause } from "node:timers/promises";
+import { HoldfastError } from "../core/text/errors.ts";
 
 export interface ProgramOptions {
   args?: readonly string[];
@@ -35,7 +38,7 @@ export class Program {
       env: { ...inherited, ...env },
       execArgv: [...execArgv],
       silent: true,
-      // Its children are killed with it.
+      // A power cut must reach the whole group.
       detached: process.platform !== "win32",
     });
     running.add(this);
@@ -88,8 +91,54 @@ export class Program {
     }
   }
 
+  /** Resolves when every thread of every process of it is stopped. */
+  async stopAll(): Promise<void> {
+    if (process.platform === "win32") {
+      throw new HoldfastError(
+        "NOT_ON_WINDOWS",
+        "A power cut cannot be simulated on Windows.",
+        "Run this test on Linux or macOS.",
+      );
+    }
+    process.kill(-this.pid, "SIGSTOP");
+    while (!this.isOver && !isStopped(this.pid)) await pause(1);
+  }
+
   #onOutput(_text: string): void {
     for (const resolve of this.#waiters) resolve();
     this.#waiters.clear();
+  }
+}
+
+/** Stopped, or exited. */
+const STOPPED_STATES = /^[TtZX]/;
+
+function isStopped(group: number): boolean {
+  if (process.platform !== "linux") {
+    const lines = execFileSync("ps", ["-A", "-o", "pgid=,state="], { encoding: "utf8" }).split("\n");
+    return lines
+      .map((line) => line.trim().split(/\s+/))
+      .every(([of, state = ""]) => Number(of) !== group || STOPPED_STATES.test(state));
+  }
+  const members = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && statOf(`/proc/${pid}`)?.group === group);
+  return members.every((pid) => threadsOf(pid).every((thread) => STOPPED_STATES.test(statOf(thread)?.state ?? "X")));
+}
+
+function threadsOf(pid: string): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`).map((thread) => `/proc/${pid}/task/${thread}`);
+  } catch {
+    return [];
+  }
+}
+
+function statOf(folder: string): { state: string; group: number } | null {
+  try {
+    const stat = readFileSync(`${folder}/stat`, "utf8");
+    // The program's name may hold anything, so count from its closing bracket.
+    const [state = "", , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    return { state, group: Number(group) };
+  } catch {
+    return null;
   }
 }

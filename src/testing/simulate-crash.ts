@@ -7,11 +7,16 @@ import {
   refuseUnknown,
   rejectSurplus,
 } from "../core/text/options.ts";
+import { randomUUID } from "node:crypto";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type Duration, toMillis } from "../core/text/duration.ts";
 import { HoldfastError } from "../core/text/errors.ts";
+import { BOOT_VARIABLE } from "../engine/host.ts";
 import { inheritedArguments, ownFile } from "../store/own-file.ts";
+import { runTaskApart } from "../store/sqlite/maintenance/backup/tasks.ts";
+import type { PowerCutImage } from "../store/sqlite/maintenance/power-cut.ts";
+import { limitMemory } from "./kernel-limit.ts";
 import { FILL_HEAP_MESSAGE } from "./memory-eater.ts";
 import { type Ended, Program, type ProgramOptions } from "./program.ts";
 import { armArtifactPoint, ARTIFACT_POINTS, type ArtifactPoint } from "../artifacts/folder.ts";
@@ -21,14 +26,21 @@ const DEFAULT_MEMORY_MB = 128;
 
 export interface CrashOptions extends ProgramOptions {
   /** How it ends. */
-  by: "SIGKILL" | "SIGTERM" | "out-of-memory";
+  by: "SIGKILL" | "SIGTERM" | "out-of-memory" | "power-cut";
   /**
    * The crash comes once the program has printed this on standard output, or the returned promise has resolved. Optional for
    * "out-of-memory".
    */
   when?: string | RegExp | ((program: { readonly pid: number; readonly stdout: string }) => unknown);
-  /** Megabytes of its heap for "out-of-memory". Default: 128. */
+  /** Megabytes for "out-of-memory": of its heap from the start, or beyond what it has when it is to end. Default: 128. */
   memory?: number;
+  /**
+   * "heap": V8 limits what JavaScript has. "kernel": limits all memory of the process, also buffers, SQLite and native
+   * modules; needs Linux and `when`. Default: "heap".
+   */
+  limit?: "heap" | "kernel";
+  /** For a power cut: the database, and where its image goes. `torn`: a number that selects unsynced sectors to keep. */
+  image?: { from: string; to: string; torn?: number };
   /** Without `when` or its end after this time, the program is killed and the test fails. Default: "60s". */
   timeout?: Duration;
 }
@@ -37,6 +49,8 @@ export interface CrashOptions extends ProgramOptions {
 export interface Crash extends Ended {
   stdout: string;
   stderr: string;
+  /** What a power cut has left. */
+  image?: PowerCutImage;
 }
 
 /**
@@ -64,12 +78,11 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   try {
     if (when !== undefined) await waitFor(program, when);
     if (when !== undefined && program.isOver) throw (late ? notEnded : endedEarly)(path, program, await program.ended);
-    if (options.by !== "out-of-memory") program.kill(options.by);
-    else if (when !== undefined) program.send(FILL_HEAP_MESSAGE);
+    const image = await crash(program, options);
     const ended = await program.ended;
     if (late) throw notEnded(path, program);
     const { stdout, stderr } = program;
-    return { ...ended, stdout, stderr };
+    return { ...ended, stdout, stderr, ...(image === undefined ? {} : { image }) };
   } finally {
     clearTimeout(deadline);
     program.killAll();
@@ -77,30 +90,74 @@ export async function simulateCrash(file: string | URL, options: CrashOptions): 
   }
 }
 
-const CRASH_OPTIONS = ["by", "when", "memory", "timeout", "args", "cwd", "env", "execArgv"];
+const CRASH_OPTIONS = ["by", "when", "memory", "limit", "image", "timeout", "args", "cwd", "env", "execArgv"];
 
 function check(options: CrashOptions): void {
   refuseUnknown(options, CRASH_OPTIONS, "simulateCrash");
-  const { by, when } = options;
-  checkOneOf(by, ["SIGKILL", "SIGTERM", "out-of-memory"], "`by` of simulateCrash");
+  const { by, when, image, limit = "heap" } = options;
+  if (image !== undefined) refuseUnknown(image, ["from", "to", "torn"], "`image` of simulateCrash");
+  checkOneOf(by, ["SIGKILL", "SIGTERM", "out-of-memory", "power-cut"], "`by` of simulateCrash");
   if (when === undefined && by !== "out-of-memory") {
     throw invalidOption("`when` is missing.", "Give `when`: a line that the program prints, or a function to wait for.");
   }
+  checkOneOf(limit, ["heap", "kernel"], "`limit` of simulateCrash");
+  if (limit === "kernel" && (by !== "out-of-memory" || when === undefined)) {
+    throw invalidOption(
+      "A limit by the kernel needs a running program that runs out of memory.",
+      'Give `by: "out-of-memory"` and `when`, or leave `limit` out.',
+    );
+  }
+  if ((by === "power-cut") !== (image !== undefined)) {
+    throw invalidOption("An image belongs to a power cut.", 'Give `image: { from, to }` only together with `by: "power-cut"`.');
+  }
+}
+
+function programOptions(options: CrashOptions): ProgramOptions {
+  if (options.by === "out-of-memory") return withLittleMemory(options);
+  const inherited = inheritedOptions(options);
+  // A process that opens the image later sees that the host was restarted: a power cut is not counted as a crash.
+  return options.by === "power-cut" ? { ...inherited, env: { ...inherited.env, [BOOT_VARIABLE]: randomUUID() } } : inherited;
 }
 
 /** Started as this process was, so that it finds the same modules. */
-function programOptions({ by, memory = DEFAULT_MEMORY_MB, ...options }: CrashOptions): ProgramOptions {
-  const { args = [], cwd, env = {}, execArgv = inheritedArguments() } = options;
-  const common = { args, ...(cwd === undefined ? {} : { cwd }) };
-  if (by !== "out-of-memory") return { ...common, env, execArgv };
+function inheritedOptions({ args = [], cwd, env = {}, execArgv = inheritedArguments() }: ProgramOptions): ProgramOptions {
+  return { args, ...(cwd === undefined ? {} : { cwd }), env, execArgv };
+}
+
+function withLittleMemory({ memory = DEFAULT_MEMORY_MB, limit = "heap", ...options }: CrashOptions): ProgramOptions {
+  const { env, execArgv = [], ...rest } = inheritedOptions(options);
   const eater = ownFile({ here: import.meta.url, name: "./memory-eater", runs: "a process of simulateCrash" });
-  const limits = [`--max-old-space-size=${memory}`, `--import=${eater.href}`];
-  return { ...common, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limits] };
+  const limits = limit === "heap" ? [`--max-old-space-size=${memory}`] : [];
+  return { ...rest, env: { ...env, HOLDFAST_EATEN: "1" }, execArgv: [...execArgv, ...limits, `--import=${eater.href}`] };
 }
 
 async function waitFor(program: Program, when: NonNullable<CrashOptions["when"]>): Promise<void> {
   if (typeof when === "function") await Promise.race([when(program), program.ended]);
   else await program.printed(when);
+}
+
+async function crash(
+  program: Program,
+  { by, when, image, limit, memory = DEFAULT_MEMORY_MB }: CrashOptions,
+): Promise<PowerCutImage | undefined> {
+  switch (by) {
+    case "SIGKILL":
+    case "SIGTERM":
+      program.kill(by);
+      return undefined;
+    case "out-of-memory":
+      if (limit === "kernel") limitMemory(program.pid, memory);
+      if (when !== undefined) program.send(FILL_HEAP_MESSAGE);
+      return undefined;
+    case "power-cut": {
+      await program.stopAll();
+      const { from, to, torn = null } = image as NonNullable<CrashOptions["image"]>;
+      // In a process of its own, because the test's process may have the database open.
+      const left = await runTaskApart("cutPower", { from: resolve(from), to: resolve(to), torn });
+      program.killAll();
+      return left;
+    }
+  }
 }
 
 function endedEarly(path: string, program: Program, { code, signal }: Ended): HoldfastError {

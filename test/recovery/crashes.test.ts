@@ -4,9 +4,8 @@ import { describe, test } from "node:test";
 import { measure, SIZES } from "../../bench/recovery.ts";
 import { openSqliteSuite } from "../../bench/sqlite-suite.ts";
 import { job, open } from "../../src/index.ts";
-import { drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
+import { type CrashOptions, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
 import { acceptedIn, folderOf, programOf } from "./place.ts";
-import { simulatePowerCut } from "./power-cut.ts";
 
 const SOUND = { ok: true, reasons: [] };
 const WINDOWS = process.platform === "win32";
@@ -14,38 +13,41 @@ const order = job<{ item: number }>({ name: "order", run: ({ input }) => ({ sold
 
 test("crashes in a row, each of another kind, lose nothing, and each has its report", { skip: WINDOWS }, async (t) => {
   const folder = await folderOf(t);
-  const db = join(folder, "work.db");
-  const after = join(folder, "after", "work.db");
-  const when = /(accepted \S+\n){8}/;
-  const shop = programOf("shop");
-  const crashes = [
-    await simulateCrash(shop, { by: "SIGKILL", args: [db], when }),
-    await simulatePowerCut(shop, { args: [db], when, from: db, to: after }),
-    await simulateCrash(shop, { by: "out-of-memory", memory: 64, args: [after], when }),
+  let db = join(folder, "work.db");
+  const accepted: { id: string }[] = [];
+  const ways: Partial<CrashOptions>[] = [
+    { by: "SIGKILL" },
+    { by: "power-cut", image: { from: db, to: join(folder, "after", "work.db") } },
+    { by: "out-of-memory", memory: 64 },
   ];
-  const accepted = crashes.flatMap(({ stdout }) => acceptedIn(stdout));
-  await using hf = await open(after);
+  for (const way of ways) {
+    const options = { ...way, args: [db], when: /(accepted \S+\n){8}/ } as CrashOptions;
+    const crash = await simulateCrash(programOf("shop"), options);
+    accepted.push(...acceptedIn(crash.stdout));
+    db = crash.image?.path ?? db;
+  }
+  await using hf = await open(db);
   const before = await everyJob(hf);
   assert.deepEqual(validateRecovery(accepted, before), SOUND);
   const reports = await hf.recovery.history();
   // One that comes while the last is still looked into stands in the same report.
   const pids = reports.flatMap(({ crashed }) => crashed.map(({ pid }) => pid));
-  assert.deepEqual([pids.length, new Set(pids).size], [crashes.length, crashes.length]);
+  assert.deepEqual([pids.length, new Set(pids).size], [ways.length, ways.length]);
   assert.deepEqual(
     reports.flatMap(({ errors }) => errors),
     [],
   );
   // The first of each is never done by the shop itself.
   const held = before.filter(({ input }) => (input as { item: number }).item === 0);
-  assert.equal(held.length, crashes.length);
+  assert.equal(held.length, ways.length);
   assert.ok(held.every(({ state }) => state === "pending"));
   assert.ok(held.some(({ crashes }) => crashes > 0));
   await drain(hf, [order]);
   const late = before.filter(({ state }) => state === "succeeded");
-  const done = await everyJob(hf);
-  assert.deepEqual(validateRecovery(late, done), SOUND, "what was done is not done again");
+  const after = await everyJob(hf);
+  assert.deepEqual(validateRecovery(late, after), SOUND, "what was done is not done again");
   // A second crash is followed by a pause, so that those are pending still.
-  assert.deepEqual([...new Set(done.filter(({ crashes }) => crashes < 2).map(({ state }) => state))], ["succeeded"]);
+  assert.deepEqual([...new Set(after.filter(({ crashes }) => crashes < 2).map(({ state }) => state))], ["succeeded"]);
 });
 
 describe("a crash", { concurrency: 2 }, () => {
@@ -53,13 +55,14 @@ describe("a crash", { concurrency: 2 }, () => {
     test(`${by} while the log is copied loses nothing, and leaves every page whole`, { skip: WINDOWS }, async (t) => {
       const folder = await folderOf(t);
       const db = join(folder, "work.db");
-      const image = join(folder, "after.db");
-      const options = { args: [db], when: /(accepted \S+\n){60}/ };
-      const crash =
-        by === "SIGKILL"
-          ? await simulateCrash(programOf("copying"), { by, ...options })
-          : await simulatePowerCut(programOf("copying"), { ...options, from: db, to: image });
-      await using hf = await open(by === "SIGKILL" ? db : image);
+      const image = { from: db, to: join(folder, "after.db") };
+      const crash = await simulateCrash(programOf("copying"), {
+        by,
+        args: [db],
+        when: /(accepted \S+\n){60}/,
+        ...(by === "power-cut" ? { image } : {}),
+      });
+      await using hf = await open(crash.image?.path ?? db);
       assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
       assert.deepEqual((await hf.recovery.lastReport())?.errors, []);
       assert.deepEqual(await hf.check(), { ok: true, findings: [] });

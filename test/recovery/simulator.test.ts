@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { type Holdfast, type Job, job, open } from "../../src/index.ts";
-import { type CrashOptions, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
+import { type Crash, type CrashOptions, drain, everyJob, simulateCrash, validateRecovery } from "../../src/testing/index.ts";
 import { SEEDS } from "../seeds.ts";
 import { LONG } from "../selection.ts";
 import { acceptedIn, folderOf, programOf } from "./place.ts";
-import { simulatePowerCut } from "./power-cut.ts";
 
 const SHOP = programOf("shop");
 const MANY = /(accepted \S+\n){24}/;
@@ -17,6 +17,7 @@ const notOnWindows = { skip: process.platform === "win32" && "no SIGSTOP" };
 
 /** Signals that end a process that is refused memory: its allocator aborts, or it faults. Its last words are not reliable. */
 const REFUSED = new Set<unknown>(["SIGABRT", "SIGTRAP", "SIGILL", "SIGSEGV", "SIGBUS"]);
+const noPrlimit = spawnSync("prlimit", ["--version"]).status === 0 ? false : "there is no prlimit here";
 
 describe("a user's program that is ended", { concurrency: 2 }, () => {
   test("by SIGKILL has lost nothing that it was told is safe, and leaves nothing in a dead hand", async (t) => {
@@ -30,7 +31,7 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
         before = await whileItWorks(db, (jobs) => jobs.some(({ state }) => state === "succeeded"));
       },
     });
-    assert.deepEqual([crash.code, crash.signal], [null, "SIGKILL"]);
+    assert.deepEqual([crash.code, crash.signal, crash.image], [null, "SIGKILL", undefined]);
     assert.equal(before.find(({ state }) => state === "running")?.attempt, 1, "one is in hand");
     await using hf = await open(db);
     const after = await everyJob(hf);
@@ -62,6 +63,18 @@ describe("a user's program that is ended", { concurrency: 2 }, () => {
     assert.deepEqual((await hf.recovery.lastReport())?.errors, []);
   });
 
+  test("by the kernel, which gives it no more memory, has lost nothing", { skip: noPrlimit }, async (t) => {
+    const db = join(await folderOf(t), "work.db");
+    const options = { by: "out-of-memory", limit: "kernel", memory: 48 } as const;
+    const crash = await simulateCrash(SHOP, { ...options, args: [db], when: "accepted" });
+    assert.ok(REFUSED.has(crash.signal), `${crash.signal}, code ${crash.code}: ${crash.stderr}`);
+    await using hf = await open(db);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
+    const report = await hf.recovery.lastReport();
+    assert.deepEqual([report?.crashed.length, report?.errors], [1, []]);
+    assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  });
+
   test("by a handler of its own that takes all memory is charged a crash", async (t) => {
     const db = join(await folderOf(t), "work.db");
     const crash = await simulateCrash(programOf("hungry"), { by: "out-of-memory", memory: 64, args: [db] });
@@ -78,14 +91,14 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     test(`leaves all that was acknowledged, where what was not synced ${name}`, async (t) => {
       const folder = await folderOf(t);
       const db = join(folder, "work.db");
-      const { image, stdout } = await cut(db, join(folder, "after", "work.db"), {
+      const { image, crash } = await cut(db, join(folder, "after", "work.db"), {
         torn,
       });
       assert.equal(image.durability, "power");
       assert.ok(image.framesKept > 0);
       assert.ok(existsSync(`${db}-wal`), "no process has closed it");
       await using hf = await open(image.path);
-      assert.deepEqual(validateRecovery(acceptedIn(stdout), await everyJob(hf)), SOUND);
+      assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
       const report = await hf.recovery.lastReport();
       assert.deepEqual([report?.errors, (report?.jobsRecovered ?? 0) > 0], [[], true]);
       const charged = (await everyJob(hf)).filter(({ crashes }) => crashes > 0);
@@ -106,7 +119,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
     let image = db;
     for (let turn = 1; missing.length === 0; turn++) {
       assert.ok(turn < 10, "something is lost");
-      const { image: made, stdout } = await cut(db, join(folder, `after-${turn}.db`), { args: [db, "process"] });
+      const { image: made, crash } = await cut(db, join(folder, `after-${turn}.db`), { args: [db, "process"] });
       assert.equal(made.durability, "process");
       image = made.path;
       await using looked = await open(image, { log: SILENT });
@@ -115,7 +128,7 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
         after.some((one) => one.id === id),
         "what was copied into the database and synced is there",
       );
-      missing = validateRecovery(acceptedIn(stdout), after).reasons;
+      missing = validateRecovery(acceptedIn(crash.stdout), after).reasons;
     }
     assert.ok(
       missing.every((reason) => reason.endsWith(" is missing")),
@@ -131,13 +144,24 @@ describe("a power cut", { concurrency: 2, ...notOnWindows }, () => {
   test("in the middle of the copying of the log leaves pages that are not reliable, and no process relies on them", async (t) => {
     const folder = await folderOf(t);
     const db = join(folder, "work.db");
-    const { image, stdout } = await cut(db, join(folder, "after.db"), { program: "half-copied", when: /copied (\d+) of (\d+)/ });
-    const [, copied, all] = /copied (\d+) of (\d+)/.exec(stdout) as RegExpExecArray;
-    assert.ok(Number(copied) > 0 && Number(copied) < Number(all), stdout);
+    const { image, crash } = await cut(db, join(folder, "after.db"), { program: "half-copied", when: /copied (\d+) of (\d+)/ });
+    const [, copied, all] = /copied (\d+) of (\d+)/.exec(crash.stdout) as RegExpExecArray;
+    assert.ok(Number(copied) > 0 && Number(copied) < Number(all), crash.stdout);
     assert.ok(blankPages(image.path) > blankPages(db), "what may be half copied is not there");
     await using hf = await open(image.path);
-    assert.deepEqual(validateRecovery(acceptedIn(stdout), await everyJob(hf)), SOUND);
+    assert.deepEqual(validateRecovery(acceptedIn(crash.stdout), await everyJob(hf)), SOUND);
     assert.deepEqual(await hf.check(), { ok: true, findings: [] });
+  });
+
+  test("is refused where there is no database, and where something is in the way of the image", async (t) => {
+    const folder = await folderOf(t);
+    const db = join(folder, "work.db");
+    const wrong = { by: "power-cut", when: "ready" } as const;
+    await assert.rejects(simulateCrash(programOf("deaf"), { ...wrong, image: { from: db, to: join(folder, "a.db") } }), {
+      code: "NO_DATABASE",
+    });
+    await (await open(db)).close();
+    await assert.rejects(simulateCrash(programOf("deaf"), { ...wrong, image: { from: db, to: db } }), { code: "IMAGE_EXISTS" });
   });
 });
 
@@ -157,7 +181,13 @@ describe("a crash that does not come about", () => {
     const invalid: [object, RegExp][] = [
       [{ by: "SIGHUP", when: "ready" }, /`by` of simulateCrash must be one of .*, got "SIGHUP"/],
       [{ by: "SIGKILL" }, /`when` is missing/],
+      [{ by: "power-cut", when: "ready" }, /image/],
+      [{ by: "SIGKILL", when: "ready", image: { from: "a", to: "b" } }, /image/],
+      [{ by: "out-of-memory", limit: "kernel" }, /running program/],
+      [{ by: "SIGKILL", when: "ready", limit: "kernel" }, /running program/],
       [{ by: "SIGKILL", when: "ready", tiemout: "5s" }, /no option "tiemout"/],
+      [{ by: "power-cut", when: "ready", image: { from: "a", to: "b", tron: 1 } }, /no option "tron"/],
+      [{ by: "out-of-memory", when: "ready", limit: "cgroup" }, /`limit` of simulateCrash must be one of .*, got "cgroup"/],
     ];
     for (const [options, message] of invalid) {
       await assert.rejects(simulateCrash(SHOP, options as CrashOptions), { code: "OPTION_INVALID", message });
@@ -167,13 +197,21 @@ describe("a crash that does not come about", () => {
 
 const sold = job<{ item: number }>({ name: "order", run: ({ input }) => ({ sold: input.item }) });
 
-function cut(
+async function cut(
   from: string,
   to: string,
   options: { torn?: number | undefined; args?: string[]; program?: string; when?: RegExp },
-): ReturnType<typeof simulatePowerCut> {
+): Promise<{ crash: Crash; image: NonNullable<Crash["image"]> }> {
   const { torn, args = [from], program = "shop", when = MANY } = options;
-  return simulatePowerCut(programOf(program), { args, when, from, to, torn });
+  const crash = await simulateCrash(programOf(program), {
+    by: "power-cut",
+    args,
+    when,
+    image: { from, to, ...(torn === undefined ? {} : { torn }) },
+  });
+  assert.ok(crash.image !== undefined);
+  assert.equal(crash.signal, "SIGKILL");
+  return { crash, image: crash.image };
 }
 
 /** Beside the program, until they are as they should be. */

@@ -3,6 +3,7 @@ import { HoldfastError } from "../../../../core/text/errors.ts";
 import type { OnProgress } from "../../../backups.ts";
 import { connect, type DriverName } from "../../driver.ts";
 import { checkCopy, checkFile } from "../damage/check.ts";
+import { cutPower } from "../power-cut.ts";
 import { identify, salvageInto } from "../salvage/rebuild.ts";
 import { copyTo, inspect } from "./copy.ts";
 import { restoreTo } from "./restore.ts";
@@ -16,6 +17,7 @@ const TASKS = {
   checkpoint,
   identify,
   salvage: salvageInto,
+  cutPower,
 };
 export type Tasks = typeof TASKS;
 

@@ -1,5 +1,4 @@
-import { execFile, execFileSync } from "node:child_process";
-import { hash, randomUUID } from "node:crypto";
+import { hash } from "node:crypto";
 import {
   constants,
   copyFileSync,
@@ -10,7 +9,6 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
-  readFileSync,
   readSync,
   renameSync,
   rmSync,
@@ -19,86 +17,21 @@ import {
 } from "node:fs";
 import { endianness } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
-import { setTimeout as pause } from "node:timers/promises";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
-import { BOOT_VARIABLE } from "../../src/engine/host.ts";
-import type { Durability } from "../../src/store/store.ts";
-import { fileSize, openFile } from "../../src/store/sqlite/faults.ts";
-import { FRAME_HEADER, LOG_HEADER } from "../../src/store/sqlite/maintenance/wal.ts";
-import { mostSeen, readSlots } from "../../src/store/sqlite/maintenance/witness.ts";
-import { Program } from "../../src/testing/program.ts";
+import { HoldfastError } from "../../../core/text/errors.ts";
+import type { Durability } from "../../store.ts";
+import { fileSize, openFile } from "../faults.ts";
+import { FRAME_HEADER, LOG_HEADER } from "./wal.ts";
+import { mostSeen, readSlots } from "./witness.ts";
 
 interface PowerCutOptions {
-  args: readonly string[];
-  /** The power is cut once the program has printed this. */
-  when: RegExp;
-  /** The database of the program, and where its image goes. */
+  /** The database; a process that writes to it must be stopped. */
   from: string;
   to: string;
-  /** Undefined: everything that is not synced is lost. A number: the seed by which some of its sectors survive. */
-  torn?: number | undefined;
+  /** Null: everything that is not synced is lost. A number: the seed by which some of its sectors survive. */
+  torn: number | null;
 }
 
-interface PowerCut {
-  stdout: string;
-  image: PowerCutImage;
-}
-
-/**
- * Runs a program, stops all its processes, takes an image of its database as a power cut may leave it, and kills them. The program
- * has a boot id of its own: a process that opens the image sees that the host was restarted.
- */
-export async function simulatePowerCut(file: string, { args, when, from, to, torn }: PowerCutOptions): Promise<PowerCut> {
-  const program = new Program(file, { args, env: { [BOOT_VARIABLE]: randomUUID() } });
-  try {
-    await program.printed(when);
-    process.kill(-program.pid, "SIGSTOP");
-    while (!isStopped(program.pid)) await pause(1);
-    // In a process of its own: this one may have the database open, and closing a file of it would drop its locks.
-    const image = [fileURLToPath(import.meta.url), from, to, ...(torn === undefined ? [] : [String(torn)])];
-    const { stdout } = await promisify(execFile)(process.execPath, image);
-    return { stdout: program.stdout, image: JSON.parse(stdout) as PowerCutImage };
-  } finally {
-    program.killAll();
-    await program.ended;
-  }
-}
-
-/** Stopped, or exited. */
-const STOPPED_STATES = /^[TtZX]/;
-
-function isStopped(group: number): boolean {
-  if (process.platform !== "linux") {
-    const lines = execFileSync("ps", ["-A", "-o", "pgid=,state="], { encoding: "utf8" }).split("\n");
-    return lines
-      .map((line) => line.trim().split(/\s+/))
-      .every(([of, state = ""]) => Number(of) !== group || STOPPED_STATES.test(state));
-  }
-  const members = readdirSync("/proc").filter((pid) => /^\d+$/.test(pid) && statOf(`/proc/${pid}`)?.group === group);
-  return members.every((pid) => threadsOf(pid).every((thread) => STOPPED_STATES.test(statOf(thread)?.state ?? "X")));
-}
-
-function threadsOf(pid: string): string[] {
-  try {
-    return readdirSync(`/proc/${pid}/task`).map((thread) => `/proc/${pid}/task/${thread}`);
-  } catch {
-    return [];
-  }
-}
-
-function statOf(folder: string): { state: string; group: number } | null {
-  try {
-    const stat = readFileSync(`${folder}/stat`, "utf8");
-    // The program's name may hold anything, so count from its closing bracket.
-    const [state = "", , group] = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-    return { state, group: Number(group) };
-  } catch {
-    return null;
-  }
-}
-
-interface PowerCutImage {
+export interface PowerCutImage {
   path: string;
   durability: Durability;
   framesKept: number;
@@ -111,12 +44,17 @@ const SECTOR_BYTES = 512;
 const NOT_IN_IMAGE = new Set(["-wal", "-shm", "-backups"]);
 
 /**
- * Makes the files of a database as a power cut may leave them: what SQLite has synced, and nothing else of the log.
+ * Makes the files of a database as a power cut may leave them: what SQLite has synced, and nothing else of the log. Not for a
+ * process that has the database open: closing a file of it would drop the process's locks.
  *
  * With `synchronous=FULL` SQLite syncs the log before it writes to the `-shm` how far it is committed; with NORMAL it syncs only
  * before it copies the log. A page that the log has a newer version of may be half copied, so it is blanked in the database.
  */
-function cutPower(from: string, to: string, torn: number | null): PowerCutImage {
+export function cutPower({ from, to, torn }: PowerCutOptions): PowerCutImage {
+  if (!existsSync(from)) throw new HoldfastError("NO_DATABASE", `There is no database at ${from}.`, "Check the path.");
+  if (existsSync(to)) {
+    throw new HoldfastError("IMAGE_EXISTS", `A file or folder exists at ${to} already.`, "Give a path that does not exist.");
+  }
   const folder = dirname(resolve(to));
   mkdirSync(folder, { recursive: true });
   const scratch = mkdtempSync(join(folder, ".power-cut-"));
@@ -140,7 +78,11 @@ function copyAtRest(from: string, to: string): WalIndex | null {
     copyFiles(from, to);
     if (instantOf(from) === before) return index;
   }
-  throw new Error(`Another process writes to ${from} while its image is taken.`);
+  throw new HoldfastError(
+    "IN_USE",
+    `Another process writes to ${from} while its image is taken.`,
+    "Let only the simulated program and its child processes write during the simulation.",
+  );
 }
 
 function instantOf(path: string): string {
@@ -164,7 +106,7 @@ function copyFiles(from: string, to: string): void {
 function durabilityOf(path: string): Durability {
   const seen = mostSeen(readSlots(path));
   if (seen !== null) return seen.durability;
-  throw new Error(`There is no Holdfast database at ${path}.`);
+  throw new HoldfastError("NO_DATABASE", `There is no Holdfast database at ${path}.`, "Give the path that the program opens.");
 }
 
 function cutLog(
@@ -254,9 +196,4 @@ function isWhole(header: Buffer): boolean {
 
 function word(bytes: Buffer, at: number): number {
   return IS_LITTLE ? bytes.readUInt32LE(at) : bytes.readUInt32BE(at);
-}
-
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const [from = "", to = "", torn] = process.argv.slice(2);
-  process.stdout.write(JSON.stringify(cutPower(from, to, torn === undefined ? null : Number(torn))));
 }
