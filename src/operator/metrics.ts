@@ -55,33 +55,6 @@ export async function metricsSnapshot(
   };
 }
 
-export function unopenedSnapshot({ at, isDamaged }: Pick<MetricsSnapshot, "at" | "isDamaged">): MetricsSnapshot {
-  return {
-    at,
-    isDamaged,
-    database: null,
-    isPending: false,
-    isHealthy: false,
-    alarms: null,
-    queues: null,
-    minutes: null,
-    expiredLeases: null,
-    stale: null,
-    processes: null,
-    workers: null,
-    builds: null,
-    schedules: null,
-    sinks: null,
-    reclaimed: null,
-    reports: null,
-    lastReport: null,
-    size: null,
-    wal: null,
-    diskFree: null,
-    backups: null,
-  };
-}
-
 /** Also keys without items. */
 function countBy<Key extends string, One>(
   keys: readonly Key[],

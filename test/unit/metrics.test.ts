@@ -4,7 +4,6 @@ import { test } from "node:test";
 import { countAttempt, noMinute, type QueueMinute } from "../../src/core/jobs/minutes.ts";
 import { exposition, type MetricsSnapshot, familiesOf, METRICS } from "../../src/core/recovery/metrics.ts";
 import { NO_COUNTS } from "../../src/core/recovery/recovery-report.ts";
-import { unopenedSnapshot } from "../../src/operator/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
 const hasPromtool = spawnSync("promtool", ["--version"]).status === 0;
@@ -144,7 +143,7 @@ test("names are as Prometheus wants them: counters and nothing else end in _tota
 });
 
 test("of a database that cannot be opened, that is all there is to say", () => {
-  const families = parse(unopenedSnapshot({ at: 0, isDamaged: true }));
+  const families = parse({ at: 0, isDamaged: true });
   const said = [...families].map(([name, { samples }]) => [name, samples[0]?.value]);
   assert.deepEqual(said, [
     ["holdfast_up", 0],
@@ -159,7 +158,7 @@ test("what is not known is left out, and what lies in the future is not negative
   const families = parse({
     ...FACTS,
     at: 0,
-    lastReport: lastReport && { ...lastReport, commitsMissing: null },
+    lastReport: lastReport ? { ...lastReport, commitsMissing: null } : null,
     backups: { count: 0, newest: null },
     wal: null,
   });

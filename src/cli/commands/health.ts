@@ -3,7 +3,6 @@ import { type Duration, toMillis } from "../../core/text/duration.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { exposition, type MetricsSnapshot, familiesOf } from "../../core/recovery/metrics.ts";
 import { numberText, plural } from "../../core/text/text.ts";
-import { unopenedSnapshot } from "../../operator/metrics.ts";
 import { Operator } from "../../operator/operator.ts";
 import { type Alarm, alarmsOf, type Overview, workersIn } from "../../operator/overview.ts";
 import { openExisting, optionsOf } from "../database.ts";
@@ -95,6 +94,6 @@ async function readFacts(command: Command): Promise<MetricsSnapshot> {
   } catch (error) {
     if (!(error instanceof HoldfastError) || exitCodeOf(error.code) === EXIT.usage) throw error;
     workerLog("warn").warn(error.message, { code: error.code });
-    return unopenedSnapshot({ at: Date.now(), isDamaged: error.code === "DAMAGED" });
+    return { at: Date.now(), isDamaged: error.code === "DAMAGED" };
   }
 }

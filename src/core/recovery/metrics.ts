@@ -3,31 +3,31 @@ import { JOB_STATES, type JobState } from "../jobs/job.ts";
 import { BUILD_STATES, type BuildState } from "../pipelines/build.ts";
 import type { RecoveryCounts } from "./recovery-report.ts";
 
-/** A database at one moment. Instants and durations in milliseconds; null: unreadable, or there is none. */
+/** A database at one moment. Instants and durations in milliseconds; null or absent: unreadable, or there is none. */
 export interface MetricsSnapshot {
   at: number;
-  database: { id: string; store: string; durability: string } | null;
   isDamaged: boolean;
-  isPending: boolean;
-  alarms: Readonly<Record<string, number>> | null;
-  isHealthy: boolean;
+  isPending?: boolean;
+  isHealthy?: boolean;
+  database?: { id: string; store: string; durability: string };
+  alarms?: Readonly<Record<string, number>> | null;
   /** All that was ever counted, by queue. */
-  minutes: readonly QueueMinute[] | null;
-  queues: readonly QueueSnapshot[] | null;
-  expiredLeases: number | null;
-  stale: { entries: number; locks: number } | null;
-  processes: Readonly<Record<string, number>> | null;
-  workers: number | null;
-  builds: readonly { pipeline: string; state: BuildState }[] | null;
-  schedules: readonly { paused: boolean; nextAt: number }[] | null;
-  sinks: readonly { name: string; kind: string; behind: number; oldestAt: number | null; failures: number }[] | null;
-  reclaimed: { leases: number; locks: number } | null;
-  reports: (RecoveryCounts & { reports: number; open: number; failed: number; commitsMissing: number }) | null;
-  lastReport: LastReport | null;
-  size: { bytes: number; unused: number } | null;
-  wal: { bytes: number; copied: number } | null;
-  diskFree: number | null;
-  backups: { count: number; newest: number | null } | null;
+  minutes?: readonly QueueMinute[] | null;
+  queues?: readonly QueueSnapshot[] | null;
+  expiredLeases?: number | null;
+  stale?: { entries: number; locks: number } | null;
+  processes?: Readonly<Record<string, number>> | null;
+  workers?: number | null;
+  builds?: readonly { pipeline: string; state: BuildState }[] | null;
+  schedules?: readonly { paused: boolean; nextAt: number }[] | null;
+  sinks?: readonly { name: string; kind: string; behind: number; oldestAt: number | null; failures: number }[] | null;
+  reclaimed?: { leases: number; locks: number } | null;
+  reports?: (RecoveryCounts & { reports: number; open: number; failed: number; commitsMissing: number }) | null;
+  lastReport?: LastReport | null;
+  size?: { bytes: number; unused: number } | null;
+  wal?: { bytes: number; copied: number } | null;
+  diskFree?: number | null;
+  backups?: { count: number; newest: number | null } | null;
 }
 
 interface QueueSnapshot {
@@ -54,22 +54,35 @@ interface Metric {
 
 const PREFIX = "holdfast";
 
+/** Counted over all recoveries, and in the last one. */
+const RECOVERY_COUNTS = {
+  jobs_recovered: ["jobsRecovered", "Jobs reclaimed from crashed processes"],
+  jobs_reset_to_pending: ["jobsResetToPending", "Reclaimed jobs that were set back to pending"],
+  jobs_quarantined: ["jobsQuarantined", "Reclaimed jobs that were quarantined because they had crashed too often"],
+  builds_crashed: ["buildsCrashed", "Builds whose orchestrator died"],
+  locks_released: ["locksReleased", "Locks of crashed processes that were released"],
+  commits_missing: ["commitsMissing", "Acknowledged commits that were missing after a crash"],
+} as const;
+
 export const METRICS: Readonly<Record<string, Metric>> = {
-  up: gauge("1 when the database can be opened and read.", ({ database }) => database !== null),
+  up: gauge("1 when the database can be opened and read.", ({ database }) => database !== undefined),
   database_info: gauge(
     "Always 1. The labels identify the database.",
     ({ database }) => database && [{ labels: { ...database }, value: 1 }],
     ["id", "store", "durability"],
   ),
-  healthy: gauge("1 when `holdfast health` reports ok.", ({ isHealthy }) => isHealthy),
+  healthy: gauge("1 when `holdfast health` reports ok.", ({ isHealthy = false }) => isHealthy),
   damaged: gauge("1 when the database is damaged and read-only.", ({ isDamaged }) => isDamaged),
-  recovery_pending: gauge("1 when a manual recovery is waiting for `holdfast recover --apply`.", ({ isPending }) => isPending),
+  recovery_pending: gauge(
+    "1 when a manual recovery is waiting for `holdfast recover --apply`.",
+    ({ isPending = false }) => isPending,
+  ),
   alarms: gauge("Open alarms, as in `holdfast status`.", ({ alarms }) => alarms && samplesBy("code", alarms), ["code"]),
 
   jobs: gauge(
     "Jobs in the database.",
     ({ queues }) =>
-      queues?.flatMap(({ name, counts }) => JOB_STATES.map((state) => sample(counts[state], { queue: name, state }))) ?? null,
+      queues?.flatMap(({ name, counts }) => JOB_STATES.map((state) => sample(counts[state], { queue: name, state }))),
     ["queue", "state"],
   ),
   jobs_ended_total: {
@@ -103,20 +116,20 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     ({ builds }) =>
       builds?.flatMap(({ pipeline, state }) =>
         BUILD_STATES.map((each) => sample(each === state ? 1 : 0, { pipeline, state: each })),
-      ) ?? null,
+      ),
     ["pipeline", "state"],
   ),
   schedules: gauge(
     "Schedules.",
     ({ schedules }) => {
-      if (schedules === null) return null;
+      if (!schedules) return null;
       const paused = schedules.filter((schedule) => schedule.paused).length;
       return samplesBy("state", { active: schedules.length - paused, paused });
     },
     ["state"],
   ),
   schedules_overdue_seconds: gauge("Delay of the most overdue tick; 0 when none is overdue.", ({ schedules, at }) => {
-    if (schedules === null) return null;
+    if (!schedules) return null;
     return Math.max(0, ...schedules.filter(({ paused }) => !paused).map(({ nextAt }) => (at - nextAt) / 1_000));
   }),
   sink_behind_events: perSink("Events not delivered yet.", ({ behind }) => behind),
@@ -132,46 +145,12 @@ export const METRICS: Readonly<Record<string, Metric>> = {
     "Stored recovery reports with errors that no operator has acknowledged.",
     ({ reports }) => reports?.open,
   ),
-  recovery_jobs_recovered_total: counter("Jobs reclaimed from crashed processes.", ({ reports }) => reports?.jobsRecovered),
-  recovery_jobs_reset_to_pending_total: counter(
-    "Reclaimed jobs that were set back to pending.",
-    ({ reports }) => reports?.jobsResetToPending,
-  ),
-  recovery_jobs_quarantined_total: counter(
-    "Reclaimed jobs that were quarantined because they had crashed too often.",
-    ({ reports }) => reports?.jobsQuarantined,
-  ),
-  recovery_builds_crashed_total: counter("Builds whose orchestrator died.", ({ reports }) => reports?.buildsCrashed),
-  recovery_locks_released_total: counter(
-    "Locks of crashed processes that were released.",
-    ({ reports }) => reports?.locksReleased,
-  ),
-  recovery_commits_missing_total: counter(
-    "Acknowledged commits that were missing after a crash.",
-    ({ reports }) => reports?.commitsMissing,
-  ),
+  ...recoveryCounts("total"),
   recovery_seconds_total: counter("Time spent in recoveries.", ({ reports }) => seconds(reports?.recoveryDurationMs)),
   recovery_last_timestamp_seconds: gauge("Time of the last recovery.", ({ lastReport }) => seconds(lastReport?.recoveredAt)),
   recovery_last_successful: gauge("1 when the last recovery found no error.", ({ lastReport }) => lastReport?.wasSuccessful),
   recovery_last_processes: gauge("Dead processes in the last recovery.", ({ lastReport }) => lastReport?.crashed.length),
-  recovery_last_jobs_recovered: gauge("Jobs reclaimed in the last recovery.", ({ lastReport }) => lastReport?.jobsRecovered),
-  recovery_last_jobs_reset_to_pending: gauge(
-    "Jobs set back to pending in the last recovery.",
-    ({ lastReport }) => lastReport?.jobsResetToPending,
-  ),
-  recovery_last_jobs_quarantined: gauge(
-    "Jobs quarantined in the last recovery, because they had crashed too often.",
-    ({ lastReport }) => lastReport?.jobsQuarantined,
-  ),
-  recovery_last_builds_crashed: gauge(
-    "Builds whose orchestrator died, in the last recovery.",
-    ({ lastReport }) => lastReport?.buildsCrashed,
-  ),
-  recovery_last_locks_released: gauge("Locks released in the last recovery.", ({ lastReport }) => lastReport?.locksReleased),
-  recovery_last_commits_missing: gauge(
-    "Acknowledged commits missing in the last recovery.",
-    ({ lastReport }) => lastReport?.commitsMissing,
-  ),
+  ...recoveryCounts("last"),
   recovery_last_seconds: gauge("Duration of the last recovery.", ({ lastReport }) => seconds(lastReport?.recoveryDurationMs)),
 
   database_size_bytes: gauge("Size of the database.", ({ size }) => size?.bytes),
@@ -198,7 +177,7 @@ const MAX_QUEUES = 200;
 const REST = "(other)";
 
 function capQueues({ queues, minutes }: MetricsSnapshot): Pick<MetricsSnapshot, "queues" | "minutes"> {
-  if (queues === null || queues.length <= MAX_QUEUES) return { queues, minutes };
+  if (!queues || queues.length <= MAX_QUEUES) return {};
   const byEnded = queues.toSorted((a, b) => b.ended - a.ended);
   const kept = byEnded.slice(0, MAX_QUEUES);
   const names = new Set(kept.map(({ name }) => name));
@@ -206,7 +185,7 @@ function capQueues({ queues, minutes }: MetricsSnapshot): Pick<MetricsSnapshot, 
   for (const one of minutes ?? []) if (!names.has(one.queue)) addMinutes(rest, one);
   return {
     queues: [...kept, sumQueues(byEnded.slice(MAX_QUEUES))],
-    minutes: minutes && [...minutes.filter(({ queue }) => names.has(queue)), rest],
+    minutes: minutes ? [...minutes.filter(({ queue }) => names.has(queue)), rest] : null,
   };
 }
 
@@ -233,6 +212,15 @@ function gauge(help: string, read: (snapshot: MetricsSnapshot) => Reading, label
 
 function counter(...given: Parameters<typeof gauge>): Metric {
   return { ...gauge(...given), type: "counter" };
+}
+
+function recoveryCounts(of: "total" | "last"): Record<string, Metric> {
+  const counts = Object.entries(RECOVERY_COUNTS).map(([name, [count, help]]): [string, Metric] =>
+    of === "total"
+      ? [`recovery_${name}_total`, counter(`${help}.`, ({ reports }) => reports?.[count])]
+      : [`recovery_last_${name}`, gauge(`${help}, in the last recovery.`, ({ lastReport }) => lastReport?.[count])],
+  );
+  return Object.fromEntries(counts);
 }
 
 function toSamples(reading: Reading): Sample[] {
