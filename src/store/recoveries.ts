@@ -1,14 +1,13 @@
 import type { BuildReason } from "../core/pipelines/build.ts";
 import type { ProcessId } from "../core/text/ids.ts";
-import {
-  type CrashedProcess,
-  type CrashRecoveryReport,
-  type Findings,
-  type RecoveryCounts,
-  type ReportState,
-  wasSuccessful,
-  type HeldByDead,
-  type JobEnds,
+import type {
+  CrashedProcess,
+  CrashRecoveryReport,
+  Findings,
+  RecoveryCounts,
+  ReportState,
+  HeldByDead,
+  JobEnds,
 } from "../core/recovery/recovery-report.ts";
 import type { HeldLease, LeaseRef } from "../core/jobs/lease.ts";
 import type { Reclaimed } from "../core/jobs/retry.ts";
@@ -131,41 +130,8 @@ export function reclaimedBy(by: string, cause: string, { entries, quarantined, f
   return { by, action: "recovery.reclaimed", subject: "leases", before: null, after };
 }
 
-export const REPORT_COLUMNS = [
-  "id",
-  "state",
-  "owner",
-  "begun_at",
-  "recovered_at",
-  "spent",
-  "running_before",
-  "jobs",
-  "reset",
-  "quarantined",
-  "builds",
-  "locks",
-  "pending",
-  "wal_bytes",
-  "wal_frames",
-  "commits_missing",
-  "errors",
-  "acknowledged_by",
-  "acknowledged_at",
-] as const;
-
-type NumberColumn = Exclude<(typeof REPORT_COLUMNS)[number], "state" | "owner" | "errors" | "acknowledged_by">;
-
-/** `errors` is JSON. */
-export interface ReportRow extends Record<Exclude<NumberColumn, "commits_missing" | "acknowledged_at">, number> {
-  state: ReportState;
-  owner: ProcessId | null;
-  commits_missing: number | null;
-  errors: string;
-  acknowledged_by: string | null;
-  acknowledged_at: number | null;
-}
-
-export const COUNTED: Record<keyof RecoveryCounts, keyof ReportRow> = {
+/** The columns of a report's counts. */
+export const COUNTED: Record<keyof RecoveryCounts, string> = {
   jobsRunningBeforeCrash: "running_before",
   jobsRecovered: "jobs",
   jobsResetToPending: "reset",
@@ -174,50 +140,3 @@ export const COUNTED: Record<keyof RecoveryCounts, keyof ReportRow> = {
   locksReleased: "locks",
   recoveryDurationMs: "spent",
 };
-
-export type ReportTotalsRow = Record<(typeof TOTALLED)[number] | "open" | "failed", number>;
-export const TOTALLED = ["reports", ...Object.values(COUNTED), "commits_missing"] as const;
-/** Adds the report `excluded` to the sums `total`, in the SQL of both databases. */
-export const ADDED = TOTALLED.map((column) => `${column} = total.${column} + excluded.${column}`).join(", ");
-
-export function toTotals(row: { [Column in keyof ReportTotalsRow]?: number | null } | undefined): ReportTotals {
-  const counts = Object.entries(COUNTED).map(([name, column]) => [name, row?.[column as keyof ReportTotalsRow] ?? 0]);
-  return {
-    reports: row?.reports ?? 0,
-    open: row?.open ?? 0,
-    failed: row?.failed ?? 0,
-    commitsMissing: row?.commits_missing ?? 0,
-    ...(Object.fromEntries(counts) as unknown as RecoveryCounts),
-  };
-}
-
-export function errorsOf({ errors }: Pick<ReportRow, "errors">): string[] {
-  return JSON.parse(errors) as string[];
-}
-
-export function toReport(row: ReportRow, crashed: readonly CrashedProcess[]): StoredReport {
-  const errors = errorsOf(row);
-  return {
-    id: row.id,
-    state: row.state,
-    owner: row.owner,
-    begunAt: row.begun_at,
-    recoveredAt: row.recovered_at,
-    crashed: crashed.map(({ host, pid, program, startedAt }) => ({ host, pid, program, startedAt })),
-    recoveryDurationMs: row.spent,
-    errors,
-    wasSuccessful: wasSuccessful(errors),
-    jobsRecovered: row.jobs,
-    jobsPending: row.pending,
-    jobsRunningBeforeCrash: row.running_before,
-    jobsResetToPending: row.reset,
-    jobsQuarantined: row.quarantined,
-    buildsCrashed: row.builds,
-    locksReleased: row.locks,
-    walSizeBeforeRecoveryBytes: row.wal_bytes,
-    walFramesReplayed: row.wal_frames,
-    commitsMissing: row.commits_missing,
-    acknowledgedBy: row.acknowledged_by,
-    acknowledgedAt: row.acknowledged_at,
-  };
-}

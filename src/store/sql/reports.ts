@@ -3,31 +3,19 @@ import {
   addFindings,
   type CrashedProcess,
   type Findings,
+  NO_COUNTS,
   NO_FINDINGS,
   type RecoveryCounts,
   type ReportState,
+  wasSuccessful,
 } from "../../core/recovery/recovery-report.ts";
 import type { ProcessId } from "../../core/text/ids.ts";
 import type { Life } from "../processes.ts";
-import {
-  ADDED,
-  COUNTED,
-  errorsOf,
-  type Left,
-  type ReclaimTotals,
-  REPORT_COLUMNS,
-  type ReportRow,
-  REPORTS_KEPT,
-  type ReportTotals,
-  type ReportTotalsRow,
-  type StoredReport,
-  toReport,
-  TOTALLED,
-  toTotals,
-} from "../recoveries.ts";
+import { COUNTED, type Left, type ReclaimTotals, REPORTS_KEPT, type ReportTotals, type StoredReport } from "../recoveries.ts";
 import { type Dialect, type Events, type Reads, type Script, type Tx, wait } from "./script.ts";
 
-const NO_COUNTS = Object.fromEntries(Object.keys(COUNTED).map((name) => [name, 0])) as Record<keyof RecoveryCounts, number>;
+/** `errors` is JSON. */
+type ReportRow = Omit<StoredReport, "crashed" | "errors" | "wasSuccessful"> & { errors: string };
 
 export class Reports {
   readonly #sql: ReturnType<typeof statements>;
@@ -53,7 +41,7 @@ export class Reports {
   }
 
   *totals(db: Reads): Script<ReportTotals> {
-    return toTotals(yield* db.get<ReportTotalsRow>(this.#sql.totals));
+    return { ...((yield* db.get<ReportTotals>(this.#sql.totals)) as ReportTotals) };
   }
 
   *get(db: Reads, id: number): Script<StoredReport> {
@@ -89,8 +77,7 @@ export class Reports {
 
   *find(tx: Tx, id: number, findings: Partial<Findings>): Script<Findings> {
     const row = (yield* this.row(tx, id)) as ReportRow;
-    const { wal_frames: walFramesReplayed, commits_missing: commitsMissing } = row;
-    const before = addFindings(NO_FINDINGS, { errors: errorsOf(row), walFramesReplayed, commitsMissing });
+    const before = addFindings(NO_FINDINGS, { ...row, errors: JSON.parse(row.errors) as string[] });
     const found = addFindings(before, findings);
     yield* tx.run(this.#sql.find, { id, ...found, errors: JSON.stringify(found.errors) });
     return found;
@@ -113,7 +100,16 @@ export class Reports {
     const ids = reports.map(({ id }) => id);
     const named = yield* db.all<CrashedProcess & { recovery: number }>(this.#sql.named, { ids });
     const byReport = Map.groupBy(named, ({ recovery }) => recovery);
-    return reports.map((row) => toReport(row, byReport.get(row.id) ?? []));
+    return reports.map((row): StoredReport => {
+      const crashed = (byReport.get(row.id) ?? []).map(({ host, pid, program, startedAt }) => ({
+        host,
+        pid,
+        program,
+        startedAt,
+      }));
+      const errors = JSON.parse(row.errors) as string[];
+      return { ...row, crashed, errors, wasSuccessful: wasSuccessful(errors) };
+    });
   }
 }
 
@@ -121,8 +117,14 @@ function statements({ table, in: isIn }: Dialect) {
   const reports = table("recoveries");
   const named = table("recovery_processes");
   const processes = table("processes");
-  const read = `select ${REPORT_COLUMNS.join(", ")} from ${reports}`;
-  const sums = Object.entries(COUNTED).map(([name, column]) => `${column} = ${column} + cast(:${name} as bigint)`);
+  const counts = Object.entries(COUNTED);
+  const totals = ["reports", ...Object.values(COUNTED), "commits_missing"];
+  const read = `
+    select id, state, owner, begun_at as "begunAt", recovered_at as "recoveredAt",
+      ${counts.map(([name, column]) => `${column} as "${name}"`).join(", ")}, pending as "jobsPending", wal_bytes as "walSizeBeforeRecoveryBytes", wal_frames as "walFramesReplayed",
+      commits_missing as "commitsMissing", errors, acknowledged_by as "acknowledgedBy", acknowledged_at as "acknowledgedAt"
+    from ${reports}`;
+  const sums = counts.map(([name, column]) => `${column} = ${column} + cast(:${name} as bigint)`);
   const isRunning = "id = :id and state = 'running'";
   return {
     running: `${read} where state = 'running'`,
@@ -151,11 +153,13 @@ function statements({ table, in: isIn }: Dialect) {
         and exists (select 1 from ${processes} where id = :process)`,
     end: `update ${reports} set state = :state, owner = null, pending = :pending where ${isRunning} and owner = :by`,
     addToTotals: `
-      insert into ${table("report_totals")} as total (id, ${TOTALLED.join(", ")})
+      insert into ${table("report_totals")} as total (id, ${totals.join(", ")})
       select 1, 1, ${Object.values(COUNTED).join(", ")}, coalesce(commits_missing, 0) from ${reports} where id = :id
-      on conflict (id) do update set ${ADDED}`,
+      on conflict (id) do update set ${totals.map((column) => `${column} = total.${column} + excluded.${column}`).join(", ")}`,
     totals: `
-      select ${TOTALLED.join(", ")}, (select count(*) from ${reports} where state = 'failed') as open,
+      select coalesce(reports, 0) as reports, coalesce(commits_missing, 0) as "commitsMissing",
+        ${counts.map(([name, column]) => `coalesce(${column}, 0) as "${name}"`).join(", ")},
+        (select count(*) from ${reports} where state = 'failed') as open,
         (select count(*) from ${reports} where state in ('failed', 'acknowledged')) as failed
       from (select 1 as one) as always left join ${table("report_totals")} on id = 1`,
     trim: `delete from ${reports} where id <= :before and state in ('completed', 'acknowledged')`,
