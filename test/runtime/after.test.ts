@@ -8,7 +8,7 @@ import { code, file, memory, see, seeAll, stage, test, unchecked } from "./parts
 const noop = job<{ n?: number }>({ name: "noop", run: () => {} });
 
 describe("a job that comes after others", () => {
-  test("starts when they have succeeded, and not before", async (t) => {
+  test("a dependent job starts only after the jobs it waits for have succeeded", async (t) => {
     const { hf } = await memory(t);
     const { run, calls, called } = stage<JobContext<{ n?: number }>>();
     const held = job<{ n?: number }>({ name: "held", run: (context) => run(context) as Promise<void> });
@@ -28,7 +28,7 @@ describe("a job that comes after others", () => {
     await worker.stop();
   });
 
-  test("is cancelled when one of them fails, says why, and the callers that wait for it hear of it", async (t) => {
+  test("a dependent job is cancelled with the reason when an upstream job fails, and its waiters are notified", async (t) => {
     const { hf } = await memory(t);
     const fails = job({
       name: "fails",
@@ -46,14 +46,14 @@ describe("a job that comes after others", () => {
     assert.match((await see(hf, child.id)).error?.message ?? "", /Job up, which this job waited for, failed/);
   });
 
-  test("is refused when there is no such job, and nothing is added", async (t) => {
+  test("a dependency on an unknown job is rejected, and nothing is added", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.enqueue(noop, {}, { after: ["absent"] }), code("NO_SUCH_JOB"));
     await assert.rejects(hf.enqueueMany(noop, [{}, {}], { after: ["absent"] }), code("NO_SUCH_JOB"));
     assert.deepEqual(await seeAll(hf), []);
   });
 
-  test("is refused with a hint where `after` is no list of ids", async (t) => {
+  test("an `after` that is not a list of ids is rejected with a hint", async (t) => {
     const { hf } = await memory(t);
     for (const wrong of ["id", 1, {}, [1], [""], [null], ["\ud800"]]) {
       await assert.rejects(hf.enqueue(noop, {}, { after: unchecked(wrong) }), code("OPTION_INVALID"), JSON.stringify(wrong));
@@ -61,7 +61,7 @@ describe("a job that comes after others", () => {
     assert.deepEqual(await seeAll(hf), []);
   });
 
-  test("comes after no job with an empty list, and once after one that is named twice", async (t) => {
+  test("an empty `after` adds no dependency, and a repeated id counts once", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(noop, {}, { after: [] });
     await hf.enqueue(noop, {}, { after: [id, id] });
@@ -71,7 +71,7 @@ describe("a job that comes after others", () => {
 });
 
 describe("follow-ups", () => {
-  test("that a handler enqueues come after each other, and after the handler's own job", async (t) => {
+  test("follow-ups of a handler run after each other, and after the handler's own job", async (t) => {
     const { hf } = await memory(t);
     const ran: number[] = [];
     const step = job<{ n: number }>({ name: "step", run: ({ input }) => void ran.push(input.n) });
@@ -88,7 +88,7 @@ describe("follow-ups", () => {
     assert.deepEqual(ran, [3, 2, 1]);
   });
 
-  test("that come after an unknown job fail the attempt, which leaves nothing behind", async (t) => {
+  test("a follow-up that depends on an unknown job fails the attempt, and nothing of the attempt is kept", async (t) => {
     const { hf } = await memory(t);
     const plan = job({
       name: "plan",
@@ -105,7 +105,7 @@ describe("follow-ups", () => {
   });
 });
 
-test("limits, pauses and a declaration anew are heard by a worker that has nothing to do", async (t) => {
+test("an idle worker applies changed limits, pauses and declarations", async (t) => {
   const { hf } = await memory(t);
   const { run, calls, called } = stage<JobContext<{ n?: number }>>();
   const held = (concurrency: number) =>
@@ -126,7 +126,7 @@ test("limits, pauses and a declaration anew are heard by a worker that has nothi
   await worker.stop();
 });
 
-test("a worker in another process heeds what was declared, paused and let go here", async (t) => {
+test("a worker in another process applies what was declared, paused and resumed here", async (t) => {
   const { another } = await file(t);
   const [here, there] = [await another(), await another()];
   const { run, calls, called } = stage<JobContext<{ n?: number }>>();

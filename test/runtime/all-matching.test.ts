@@ -28,7 +28,7 @@ async function audited(hf: Holdfast): Promise<unknown[]> {
 }
 
 suite("a call for all that match", () => {
-  test("retries failed jobs that match, and leaves the others", async (t) => {
+  test("retryAll retries the failed jobs that match and no others", async (t) => {
     const { hf } = await memory(t);
     const mine = await failed(hf, 120);
     await failed(hf, 2, "refused");
@@ -44,7 +44,7 @@ suite("a call for all that match", () => {
     assert.deepEqual(await audited(hf), [["jobs:retry", after]], "a call that changes nothing has no entry");
   });
 
-  test("cancels unfinished jobs, and removes finished ones, whose chosen ids stay taken", async (t) => {
+  test("cancelAll and removeAll change matching jobs, and chosen ids of removed jobs stay taken", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(work, { n: 1 }, { id: "a", tags: ["old"] });
     await hf.enqueue(work, { n: 2 }, { id: "b", tags: ["old"] });
@@ -63,7 +63,7 @@ suite("a call for all that match", () => {
     assert.deepEqual(first, ["jobs:remove", { matched: 1, changed: 1, filter: { input: ["n"] } }], "without values of inputs");
   });
 
-  test("does not count a job as changed whose key another job has by now", async (t) => {
+  test("retryAll does not count a job whose key another job has taken", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(work, { n: 1 }, { key: "k" });
     await (await hf.claim(work, { worker: "me" }))?.fail(new Error("no"), { retry: false });
@@ -71,7 +71,7 @@ suite("a call for all that match", () => {
     assert.deepEqual(await hf.jobs.retryAll({}), { matched: 1, changed: 0 });
   });
 
-  test("rejects a state that the action cannot change, and options that it does not know", async (t) => {
+  test("a call for all matching jobs rejects states that it cannot change and unknown options", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.jobs.removeAll({ state: "pending" }), code("OPTION_INVALID"));
     await assert.rejects(hf.jobs.retryAll({ state: ["succeeded", "running"] }), code("OPTION_INVALID"));
@@ -80,7 +80,7 @@ suite("a call for all that match", () => {
     assert.deepEqual(await hf.jobs.cancelAll({ state: [] }), { matched: 0, changed: 0 });
   });
 
-  test("lets claims in between its batches, and leaves jobs alone that are added meanwhile", async (t) => {
+  test("claims run between the batches of a call for all, and jobs added meanwhile are not changed", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueueMany(
       work,
@@ -108,7 +108,7 @@ suite("a call for all that match", () => {
     ["cancel", "cancel:written"],
     ["remove", "prune:committed"],
   ] as const) {
-    test(`continues with the jobs that are left after a kill at ${point}`, async (t) => {
+    test(`a call for all continues with the remaining jobs after a kill at ${point}`, async (t) => {
       const path = await home(t);
       await using hf = await open(path, { log: false });
       if (action === "cancel")

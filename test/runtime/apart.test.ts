@@ -9,7 +9,7 @@ import { folder } from "./parts.ts";
 const hold = job({ name: "hold", run: () => {} });
 const child = (name: string) => new URL(`./children/${name}.ts`, import.meta.url);
 
-test("a producer needs the definition alone: it validates without the handler's module, and a worker has it", async (t) => {
+test("a producer validates with the definition alone, and a worker brings the handler", async (t) => {
   const path = join(await folder(t), "work.db");
   const producer = fork(child("apart/producer"), [path]);
   t.after(() => producer.kill("SIGKILL"));
@@ -26,7 +26,7 @@ test("a producer needs the definition alone: it validates without the handler's 
   assert.equal((await hf.jobs.counts()).pending, 0);
 });
 
-test("without `signals` a worker leaves signals alone: they end the program, or are its own", async (t) => {
+test("a worker without `signals` leaves signal handling to the program", async (t) => {
   const path = join(await folder(t), "work.db");
   await using hf = await open(path);
   for (const mode of ["none", "own"]) {

@@ -43,7 +43,7 @@ function flip(path: string, at: number): void {
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   suite(`a backup with ${driver}`, () => {
-    test("holds all that was there, your own tables too, and can be opened like any database", async (t) => {
+    test("a backup holds every table, users' own too, and opens like any database", async (t) => {
       const base = await folder(t);
       const to = join(base, "backups.db");
       await using hf = await open(join(base, "work.db"), { driver });
@@ -82,7 +82,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       );
     });
 
-    test("of a damaged database is made, is called damaged, and nothing else is touched", async (t) => {
+    test("a backup of a damaged database is made and marked as damaged, and nothing else changes", async (t) => {
       const base = await folder(t);
       const [path, to] = [join(base, "work.db"), join(base, "copy.db")];
       {
@@ -113,7 +113,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
 }
 
 suite("a backup", () => {
-  test("is written down in the audit, and the copy has an audit that is whole up to the head in its manifest", async (t) => {
+  test("a backup writes an audit entry, and the copy's audit is complete up to the head in its manifest", async (t) => {
     const base = await folder(t);
     const to = join(base, "copy.db");
     await using hf = await open(join(base, "work.db"), { program: "keeper" });
@@ -130,7 +130,7 @@ suite("a backup", () => {
     assert.deepEqual(await verifyAudit(copy.engine.store, [head]), { ok: true, entries: 1, head, fault: null });
   });
 
-  test("of a database in memory is one, too", async (t) => {
+  test("a database in memory can be backed up", async (t) => {
     const base = await folder(t);
     const { hf } = await memory(t);
     await hf.enqueue(note, {});
@@ -139,7 +139,7 @@ suite("a backup", () => {
     holds(base, "copy.db", "copy.db.json");
   });
 
-  test("is never written over anything, and leaves nothing behind when it is refused", async (t) => {
+  test("a backup overwrites nothing, and a rejected backup leaves no file", async (t) => {
     const base = await folder(t);
     const { hf } = await memory(t);
     const to = join(base, "copy.db");
@@ -154,7 +154,7 @@ suite("a backup", () => {
     holds(base, "copy.db.json");
   });
 
-  test("of two at once to the same path, one is made and is whole, the other is refused", async (t) => {
+  test("of two concurrent backups to one path, one succeeds whole and the other is rejected", async (t) => {
     const base = await folder(t);
     await using hf = await open(join(base, "work.db"));
     await hf.enqueueMany(
@@ -170,20 +170,16 @@ suite("a backup", () => {
     assert.ok(!existsSync(join(base, ".holdfast-backups")));
   });
 
-  test(
-    "may be read by those users who may read the database, and by no other user",
-    { skip: process.platform === "win32" },
-    async (t) => {
-      const base = await folder(t);
-      const path = join(base, "work.db");
-      await using hf = await open(path);
-      chmodSync(path, 0o600);
-      await hf.backup(join(base, "copy.db"));
-      assert.equal(statSync(join(base, "copy.db")).mode & 0o777, 0o600);
-    },
-  );
+  test("a backup has the same file permissions as the database", { skip: process.platform === "win32" }, async (t) => {
+    const base = await folder(t);
+    const path = join(base, "work.db");
+    await using hf = await open(path);
+    chmodSync(path, 0o600);
+    await hf.backup(join(base, "copy.db"));
+    assert.equal(statSync(join(base, "copy.db")).mode & 0o777, 0o600);
+  });
 
-  test("is waited for by close", async (t) => {
+  test("close waits for a running backup", async (t) => {
     const base = await folder(t);
     const hf = await open(join(base, "work.db"));
     const made = hf.backup(join(base, "copy.db"));
@@ -192,7 +188,7 @@ suite("a backup", () => {
     await assert.rejects(hf.backup(join(base, "later.db")), code("CLOSED"));
   });
 
-  test("says how far it is", async (t) => {
+  test("a backup reports its progress", async (t) => {
     const base = await folder(t);
     await using hf = await open(join(base, "work.db"));
     const steps = new Set<string>();
@@ -212,7 +208,7 @@ suite("artifacts", () => {
     .source(items(() => ["one", "two"], { id: (name) => name }))
     .stage("grow", {}, ({ input }) => `${input} ${big}`);
 
-  test("are listed in the manifest, and copied with it where that was asked for", async (t) => {
+  test("artifacts are listed in the manifest, and copied if the caller asks for it", async (t) => {
     const base = await folder(t);
     await using hf = await open(join(base, "work.db"));
     await (await hf.builds.start(made)).done();
@@ -237,7 +233,7 @@ suite("artifacts", () => {
     );
   });
 
-  test("that are missing are named, and the backup is made all the same", async (t) => {
+  test("missing artifacts are named, and the backup is still made", async (t) => {
     const base = await folder(t);
     await using hf = await open(join(base, "work.db"));
     await (await hf.builds.start(made)).done();
@@ -255,7 +251,7 @@ suite("artifacts", () => {
 });
 
 suite("to verify a backup", () => {
-  test("finds one changed bit, a cut-off end, and a manifest that is none", async (t) => {
+  test("verify finds a flipped bit, a truncated file and an invalid manifest", async (t) => {
     const base = await folder(t);
     await using hf = await open(join(base, "work.db"));
     await hf.enqueueMany(
@@ -278,7 +274,7 @@ suite("to verify a backup", () => {
     await assert.rejects(verify("alone.db"), code("BACKUP_DAMAGED"));
   });
 
-  test("says of one that was opened as a database since that it was", async (t) => {
+  test("verify reports a backup that was opened as a database", async (t) => {
     const base = await folder(t);
     const to = join(base, "backup.db");
     {
@@ -299,7 +295,7 @@ suite("to verify a backup", () => {
     );
   });
 
-  test("finds a value that no rule allows, writes nothing to it, and takes no database with a log for one", async (t) => {
+  test("verify finds a value that violates a rule, writes nothing, and rejects a database with a log", async (t) => {
     const base = await folder(t);
     const to = join(base, "backup.db");
     {

@@ -37,7 +37,7 @@ async function ground(t: TestContext): Promise<Ground> {
 }
 
 suite("backups by a plan", () => {
-  test("are made when the newest is old enough, and the oldest go; others in the folder are left alone", async (t) => {
+  test("a planned backup is made when the newest is old enough; the oldest are deleted, other files are kept", async (t) => {
     const { to, clock, files, opened } = await ground(t);
     const hf = await opened({ folder: to, every: "1h", keep: 2 });
     await clock.advance("1s");
@@ -53,7 +53,7 @@ suite("backups by a plan", () => {
     assert.equal(readdirSync(to).length, 3 * 2 + 1, "a manifest goes with its backup");
   });
 
-  test("are made by one of several processes, and by another when that one is gone", async (t) => {
+  test("one of several processes makes the planned backups, and another takes over when it exits", async (t) => {
     const { path, to, clock, files } = await ground(t);
     const plan = { folder: to, every: 3_600_000, keep: 10, artifacts: false };
     const handles = [await apart(path, { clock }), await apart(path, { clock }), await apart(path, { clock })];
@@ -71,7 +71,7 @@ suite("backups by a plan", () => {
     assert.equal(files().length, 3);
   });
 
-  test("are made at once after a restore where there is a journal, which leads on from none of before", async (t) => {
+  test("after a restore with a journal, a planned backup is made at once, because no older one leads to later instants", async (t) => {
     const { path, to, clock, files } = await ground(t);
     const opened = () => open(path, { clock, journal: true, backups: { folder: to, every: "1d" } });
     for (const rounds of [1, 1]) {
@@ -86,7 +86,7 @@ suite("backups by a plan", () => {
     assert.equal(files().length, 2);
   });
 
-  test("that fail are told once, tried again, and made when they can be", async (t) => {
+  test("a failing planned backup is reported once and retried until it succeeds", async (t) => {
     const { to, clock, logged, files, opened } = await ground(t);
     writeFileSync(to, "in the way");
     const hf = await opened({ folder: to, every: "1d" });
@@ -102,14 +102,14 @@ suite("backups by a plan", () => {
     assert.equal(files().length, 1);
   });
 
-  test("are refused where there is no place for them, and on a server", async () => {
+  test("planned backups are rejected without a folder, and on PostgreSQL", async () => {
     await assert.rejects(open(":memory:", { backups: { every: "1d" } }), code("OPTION_INVALID"));
     await assert.rejects(open("postgres://localhost:1/x", { backups: { folder: "a" } }), code("BACKUP_BY_SERVER"));
   });
 });
 
 suite("before the schema is changed", () => {
-  test("a backup is made, which can be restored, and is brought up to date then", async (t) => {
+  test("a backup made before a schema change can be restored, and is migrated then", async (t) => {
     const { path, opened } = await ground(t);
     becomeLater(t);
     oldDatabase(path, "insert into orders values ('pen')");
@@ -132,7 +132,7 @@ suite("before the schema is changed", () => {
     restored.close();
   });
 
-  test("where it cannot be made nothing is changed, unless it is not wanted", async (t) => {
+  test("if the backup before a schema change fails, nothing changes, unless backups are switched off", async (t) => {
     const { path, opened } = await ground(t);
     becomeLater(t);
     oldDatabase(path);
@@ -145,7 +145,7 @@ suite("before the schema is changed", () => {
     await hf.enqueue(note, 1);
   });
 
-  test("a new database, and one that is up to date, need none", async (t) => {
+  test("a new or current database needs no backup before opening", async (t) => {
     const { path, opened } = await ground(t);
     await (await opened(undefined)).close();
     await (await opened(undefined)).close();

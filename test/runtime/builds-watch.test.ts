@@ -59,7 +59,7 @@ async function watching(name: string, skip: string[] = []): Promise<Watching> {
   return { folder, clock, changes: new SourceChanges({ source, folders, clock, log: quietLog }) };
 }
 
-test("a changed, a new, a moved and a deleted file wake the waiting caller, in new folders, too", async () => {
+test("a changed, new, moved or deleted file wakes the waiting caller, also in new folders", async () => {
   const { folder, clock, changes } = await watching("files");
   using _ = changes;
   const acts = [
@@ -88,7 +88,7 @@ test("a change that happens while no caller waits is not lost", async () => {
   assert.equal(await changes.next(never), true);
 });
 
-test("changes of no target wake no caller: other files, ignored ones, the database; and the end of waiting is no change", async () => {
+test("ignored files, other files and the database wake no caller, and the end of a wait is not a change", async () => {
   const { folder, clock, changes } = await watching("others", ["docs/work.db"]);
   using _ = changes;
   await changes.mark();
@@ -106,7 +106,7 @@ test("changes of no target wake no caller: other files, ignored ones, the databa
   assert.equal(await woken, false);
 });
 
-test("a root that is gone is a change, and so is its return", async () => {
+test("removing the root is a change, and so is its return", async () => {
   const { folder, clock, changes } = await watching("root");
   using _ = changes;
   await changes.mark();
@@ -127,7 +127,7 @@ test("a root that is gone is a change, and so is its return", async () => {
   assert.equal(await changes.next(never), true);
 });
 
-test("who stops waiting while it looks does not wait any more", async () => {
+test("a caller that stops waiting during a scan does not wait any longer", async () => {
   const { changes } = await watching("stopped");
   using _ = changes;
   await changes.mark();
@@ -137,7 +137,7 @@ test("who stops waiting while it looks does not wait any more", async () => {
   assert.equal(await woken, false);
 });
 
-test("items are looked at every few seconds", async () => {
+test("items are listed again every few seconds", async () => {
   const clock = testClock();
   const list = [{ id: "a", text: "a" }];
   const source = sourceOf(items(() => list, { id: ({ id }) => id }));
@@ -152,7 +152,7 @@ test("items are looked at every few seconds", async () => {
   assert.equal(await next, true);
 });
 
-test("builds.watch builds, and builds again what changes, until its signal is aborted", async () => {
+test("builds.watch builds at once and after each change, until its signal aborts", async () => {
   const folder = join(root, "builds");
   await mkdir(folder);
   for (const name of ["a", "b"]) await writeFile(join(folder, `${name}.md`), name);
@@ -181,7 +181,7 @@ test("builds.watch builds, and builds again what changes, until its signal is ab
   assert.deepEqual(ran.toSorted(), ["a.md", "b.md", "b.md"]);
 });
 
-test("a folder that is renamed away while it is watched removes nothing, also where another takes its place", async () => {
+test("renaming a watched folder away removes no targets, even if another folder takes its place", async () => {
   const folder = join(root, "away");
   await mkdir(join(folder, "notes"), { recursive: true });
   for (const name of ["a", "b"]) await writeFile(join(folder, `notes/${name}.md`), name);
@@ -208,7 +208,7 @@ test("a folder that is renamed away while it is watched removes nothing, also wh
   assert.deepEqual(seen, ["SUCCESS ", "FAILED ", "SUCCESS ", "SUCCESS notes/b.md"]);
 });
 
-test("a signal that is aborted while a build is being started stops it", async () => {
+test("a signal that aborts while a build is starting stops the build", async () => {
   const docs = pipeline("stopped")
     .source(items(() => [1, 2], { id: String }))
     .stage("wait", {}, ({ signal }) => new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason))));

@@ -9,7 +9,7 @@ import { place, silent } from "../damage/place.ts";
 
 const greet = job<{ name: string }>({ name: "greet", run: () => {} });
 
-test("a write waits for a locked file as long as busyTimeout says, and no longer", async (t) => {
+test("a write waits for a locked file for busyTimeout and no longer", async (t) => {
   const { path } = place(t);
   await using patient = await open(path, { busyTimeout: "10m", log: silent });
   const usual = await SqliteStore.open(path, {
@@ -42,6 +42,6 @@ test("a write with a short busyTimeout is rejected with BUSY while the lock is h
   await hf.enqueue(greet, { name: "me" });
 });
 
-test("busyTimeout takes a duration", async () => {
+test("busyTimeout accepts a duration", async () => {
   await assert.rejects(open(":memory:", { busyTimeout: "soon" as "5s" }), { code: "DURATION_INVALID" });
 });

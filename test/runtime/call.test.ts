@@ -12,7 +12,7 @@ const resize = job({ name: "resize", input: schema, run: ({ input }) => ({ ...in
 const whole = job<Partial<C>, unknown>({ name: "whole", run: () => null });
 
 suite("call", () => {
-  test("runs the handler with what the schema makes of the input, and gives what it returns", async () => {
+  test("call runs the handler with the parsed input and returns its output", async () => {
     assert.deepEqual(await call(resize, { url: "a", width: "3" }), { url: "a", width: 3, area: 9 });
     const late = job({
       name: "late",
@@ -26,7 +26,7 @@ suite("call", () => {
     assert.equal(await call(job({ name: "none", run: () => undefined }), null), undefined);
   });
 
-  test("input that does not fit, or is not JSON, is refused before the handler is called", async () => {
+  test("call rejects input that does not match the schema or is not JSON before it calls the handler", async () => {
     let called = false;
     const def = resize.handle(() => {
       called = true;
@@ -38,14 +38,14 @@ suite("call", () => {
     assert.equal(called, false);
   });
 
-  test("the handler gets the input as it comes back from a database, a copy", async () => {
+  test("the handler gets a copy of the input, as it would come back from a database", async () => {
     const given = { list: [1], none: undefined };
     const def = job({ name: "copy", run: ({ input }: C<{ list: number[] }>) => input.list.push(Object.keys(input).length) });
     assert.equal(await call(def, given), 2);
     assert.deepEqual(given.list, [1]);
   });
 
-  test("output that does not fit its schema, or is not JSON, is refused; what fits is as the schema makes it", async () => {
+  test("call rejects output that does not match its schema or is not JSON, and returns the parsed output", async () => {
     const def = job({ name: "out", input: z.string(), output: z.number() });
     await assert.rejects(call(def.handle(unchecked(() => "text")), "x"), code("INPUT_INVALID"));
     assert.equal(
@@ -60,7 +60,7 @@ suite("call", () => {
     await assert.rejects(call(job({ name: "date", run: () => new Date(0) }), 1), code("NOT_JSON"));
   });
 
-  test("what the handler throws is thrown as it is", async () => {
+  test("call rethrows what the handler throws", async () => {
     for (const thrown of [new NonRetryableError("no"), new TypeError("oops"), "a text", undefined]) {
       const [now, later] = [
         job({
@@ -81,12 +81,12 @@ suite("call", () => {
     }
   });
 
-  test("without a handler it is refused with NO_HANDLER, and what is no job with NOT_A_JOB", async () => {
+  test("call rejects a definition without a handler with NO_HANDLER, and other values with NOT_A_JOB", async () => {
     await assert.rejects(call(job({ name: "bare", input: z.string() }), "x"), code("NO_HANDLER"));
     await assert.rejects(call(unchecked<JobDef>({}), 1), code("NOT_A_JOB"));
   });
 
-  test("the context is that of a first attempt: its own id and key, and a signal that does not abort", async () => {
+  test("the context is that of a first attempt, with its own id and key and a signal that does not abort", async () => {
     const seen: C[] = [];
     const def = whole.handle((c) => void seen.push(unchecked<C>(c)));
     await call(def, {});
@@ -112,7 +112,7 @@ suite("call", () => {
     assert.deepEqual(await call(def, {}), ["nothing", { step: 1 }]);
   });
 
-  test("what follows is checked, and has an id", async () => {
+  test("follow-ups are validated and get an id", async () => {
     const late = job({
       name: "late",
       input: v.pipeAsync(
@@ -133,7 +133,7 @@ suite("call", () => {
     assert.deepEqual(ids, [{ id: "mine" }, { id: "me-2" }, { id: "me-3" }]);
   });
 
-  test("parts of the context can be given; the input is always the one that was passed", async () => {
+  test("parts of the context can be replaced, but the input is always the one passed", async () => {
     const followed: unknown[] = [];
     const said: unknown[] = [];
     const stop = AbortSignal.abort(new Error("stop"));
@@ -158,7 +158,7 @@ suite("call", () => {
     assert.deepEqual([said, followed], [["careful"], [{ url: "a", width: "1" }]]);
   });
 
-  test("a misspelled part of the context is refused", async () => {
+  test("a misspelled part of the context is rejected", async () => {
     await assert.rejects(call(whole, {}, unchecked({ atempt: 2 })), ({ hint }: HoldfastError) => {
       assert.match(hint, /^Did you mean "attempt"\?/);
       return true;

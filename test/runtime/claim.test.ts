@@ -23,7 +23,7 @@ async function take(hf: Holdfast, from: Parameters<Holdfast["claim"]>[0] = plain
 }
 
 suite("a claim by hand", () => {
-  test("takes the first in, by priority", async (t) => {
+  test("a claim takes the job with the highest priority, then the oldest", async (t) => {
     const { hf } = await memory(t);
     for (const [input, priority] of [
       ["a", 0],
@@ -37,7 +37,7 @@ suite("a claim by hand", () => {
     assert.equal(await hf.claim(plain, { worker: "me" }), null);
   });
 
-  test("holds the job as it is now: running, its attempt counted", async (t) => {
+  test("a claimed job is running, and its attempt is counted", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, { a: 1 }, { key: "k" });
     const claim = await take(hf);
@@ -49,7 +49,7 @@ suite("a claim by hand", () => {
     assert.equal(claim.signal.aborted, false);
   });
 
-  test("from a definition takes its name and version, from a queue's name whatever is there", async (t) => {
+  test("a claim from a definition matches name and version; a claim from a queue takes any job", async (t) => {
     const { hf } = await memory(t);
     const next = job({ name: "plain", queue: "lane", version: 2, run: () => null });
     const other = job({ name: "other", queue: "lane", run: () => null });
@@ -61,7 +61,7 @@ suite("a claim by hand", () => {
     assert.deepEqual([(await take(hf, "lane")).job.input, (await take(hf, "lane")).job.input], ["v2", "other"]);
   });
 
-  test("two at once never get the same", async (t) => {
+  test("two concurrent claims never get the same job", async (t) => {
     const { another } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     await mine.enqueueMany(plain, Array(10).fill(0));
@@ -73,7 +73,7 @@ suite("a claim by hand", () => {
     assert.equal(new Set(ids).size, 10);
   });
 
-  test("what makes no sense is refused", async (t) => {
+  test("invalid arguments of a claim are rejected", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(plain, 1);
     await assert.rejects(hf.claim(plain, { worker: "" }), code("NAME_INVALID"));
@@ -90,7 +90,7 @@ suite("a claim by hand", () => {
 });
 
 suite("settling by hand", () => {
-  test("succeed keeps the output; a second settling is refused", async (t) => {
+  test("succeed stores the output, and a second settle is rejected", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const claim = await take(hf);
@@ -102,7 +102,7 @@ suite("settling by hand", () => {
     assert.deepEqual((await see(hf, id)).output, { n: 1 });
   });
 
-  test("an output that is not JSON is refused, and the claim is still held", async (t) => {
+  test("succeed rejects an output that is not JSON, and the claim is still held", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const claim = await take(hf);
@@ -112,7 +112,7 @@ suite("settling by hand", () => {
     assert.equal((await see(hf, id)).output, "text instead");
   });
 
-  test("fail is an error like a handler's: backoff, and failed after the last attempt", async (t) => {
+  test("fail counts like a handler's error: backoff, and failed after the last attempt", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({ name: "x", retry: { attempts: 2, backoff: "fixed", delay: "5s" }, run: () => null });
     const { id } = await hf.enqueue(def, 1);
@@ -129,7 +129,7 @@ suite("settling by hand", () => {
     assert.deepEqual([ended.state, ended.error, ended.attempt], ["failed", { name: "Error", message: "second" }, 2]);
   });
 
-  test("fail with retry: false fails now, with a delay it comes back then", async (t) => {
+  test("fail with `retry: false` fails at once, and with `delay` runs again after the delay", async (t) => {
     const { hf, clock } = await memory(t);
     const first = await hf.enqueue(plain, 1);
     await (await take(hf)).fail(new Error("no"), { retry: false });
@@ -146,7 +146,7 @@ suite("settling by hand", () => {
     );
   });
 
-  test("fail with a NonRetryableError or a RetryAfterError means what it means in a handler", async (t) => {
+  test("fail treats NonRetryableError and RetryAfterError as a handler's errors", async (t) => {
     const { hf, clock } = await memory(t);
     const first = await hf.enqueue(plain, 1);
     await (await take(hf)).fail(new NonRetryableError("never"));
@@ -157,7 +157,7 @@ suite("settling by hand", () => {
     assert.deepEqual([later.state, later.attempt, later.runAt], ["pending", 0, clock.now() + 60_000]);
   });
 
-  test("release gives it back at once, uncharged, at its place", async (t) => {
+  test("release returns the job to its place in the queue at once, without counting an attempt", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, "first");
     await hf.enqueue(plain, "second");
@@ -167,7 +167,7 @@ suite("settling by hand", () => {
     assert.equal((await take(hf)).job.id, id);
   });
 
-  test("disposing releases what is not settled, and only that", async (t) => {
+  test("disposing of a claim releases the job only if it was not settled", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     {
@@ -182,7 +182,7 @@ suite("settling by hand", () => {
     assert.equal((await see(hf, id)).output, "done");
   });
 
-  test("disposing of a lost claim is no error", async (t) => {
+  test("disposing of a lost claim is not an error", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     {
@@ -194,7 +194,7 @@ suite("settling by hand", () => {
 });
 
 suite("the lease of a claim by hand", () => {
-  test("is the definition's, or 30 s, or what is asked for", async (t) => {
+  test("a lease lasts as long as asked for, else as the definition says, else 30 s", async (t) => {
     const { hf, clock } = await memory(t);
     const short = job({ name: "short", lease: "5s", run: () => null });
     for (const [from, options, lease] of [
@@ -212,7 +212,7 @@ suite("the lease of a claim by hand", () => {
     }
   });
 
-  test("decides alone: expired, the job is another's, though this process lives", async (t) => {
+  test("an expired lease lets another worker take the job, although the claiming process lives", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const zombie = await take(hf, plain, { lease: "10s" });
@@ -233,7 +233,7 @@ suite("the lease of a claim by hand", () => {
     assert.equal((await see(hf, id)).output, "living");
   });
 
-  test("a zombie in another process is refused, too", async (t) => {
+  test("a late settle from another process is rejected", async (t) => {
     const { another, clock } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     const { id } = await mine.enqueue(plain, 1);
@@ -246,7 +246,7 @@ suite("the lease of a claim by hand", () => {
     assert.equal((await see(mine, id)).output, "living");
   });
 
-  test("expired but not reclaimed it can still be settled", async (t) => {
+  test("an expired lease that was not reclaimed can still be settled", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { lease: "1s" });
@@ -255,7 +255,7 @@ suite("the lease of a claim by hand", () => {
     assert.equal((await see(hf, id)).state, "succeeded");
   });
 
-  test("renew counts from now, by the lease it had or a new one", async (t) => {
+  test("renew extends the lease from now, by its old or a new duration", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { lease: "10s" });
@@ -270,7 +270,7 @@ suite("the lease of a claim by hand", () => {
     assert.ok(await hf.claim(plain, { worker: "other" }));
   });
 
-  test("cannot be renewed for no time", async (t) => {
+  test("a renewal by zero is rejected", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(plain, 1);
     const claim = await take(hf);
@@ -279,7 +279,7 @@ suite("the lease of a claim by hand", () => {
     assert.equal(await hf.claim(plain, { worker: "other" }), null);
   });
 
-  test("is not renewed by itself", async (t) => {
+  test("a manual lease is not renewed automatically", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(plain, 1);
     await take(hf, plain, { lease: "3s" });
@@ -314,7 +314,7 @@ suite("the lease of a claim by hand", () => {
 });
 
 suite("waiting for a job", () => {
-  test("none is null at once; with wait, after that long", async (t) => {
+  test("a claim without a job returns null at once, or after `wait`", async (t) => {
     const { hf, clock } = await memory(t);
     assert.equal(await hf.claim(plain, { worker: "me" }), null);
     let answer: unknown = "waiting";
@@ -326,7 +326,7 @@ suite("waiting for a job", () => {
     assert.equal(answer, null);
   });
 
-  test("is over as soon as one is enqueued", async (t) => {
+  test("a waiting claim returns as soon as a job is enqueued", async (t) => {
     const { hf, clock } = await memory(t);
     const waiting = hf.claim(plain, { worker: "me", wait: "1h" });
     await clock.advance(1);
@@ -334,7 +334,7 @@ suite("waiting for a job", () => {
     assert.equal((await waiting)?.job.id, id);
   });
 
-  test("is over when a delayed one is due", async (t) => {
+  test("a waiting claim returns when a delayed job is due", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1, { delay: 12_345 });
     let at = 0;
@@ -348,7 +348,7 @@ suite("waiting for a job", () => {
     assert.equal(at - start, 12_345);
   });
 
-  test("is over soon after another worker's lease has expired, with no other process there", async (t) => {
+  test("a waiting claim takes a job soon after another worker's lease expired, with no other process alive", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     await take(hf, plain, { lease: "7s" });
@@ -357,7 +357,7 @@ suite("waiting for a job", () => {
     assert.equal((await waiting)?.job.id, id);
   });
 
-  test("several who wait for one job: one gets it, the others go on waiting", async (t) => {
+  test("of several claims that wait for one job, one gets it and the others continue to wait", async (t) => {
     const { hf, clock } = await memory(t);
     const waiting = [1, 2, 3].map(() => hf.claim(plain, { worker: "me", wait: "10s" }));
     await clock.advance(1);
@@ -366,7 +366,7 @@ suite("waiting for a job", () => {
     assert.equal((await Promise.all(waiting)).filter((claim) => claim !== null).length, 1);
   });
 
-  test("is ended with CLOSED by closing the database", async (t) => {
+  test("closing the database ends a waiting claim with CLOSED", async (t) => {
     const { hf, clock } = await memory(t);
     const waiting = hf.claim(plain, { worker: "me", wait: "1h" });
     await clock.advance(1);
@@ -377,7 +377,7 @@ suite("waiting for a job", () => {
 });
 
 suite("an exclusive claim", () => {
-  test("keeps every other worker from its queue until it is settled", async (t) => {
+  test("an exclusive claim keeps every other worker from its queue until it is settled", async (t) => {
     const { hf } = await memory(t);
     const other = job({ name: "other", queue: "lane", run: () => null });
     const elsewhere = job({ name: "elsewhere", run: () => null });
@@ -394,7 +394,7 @@ suite("an exclusive claim", () => {
     assert.ok(await hf.claim(plain, { worker: "other" }));
   });
 
-  test("takes the queue's lock, and shows as its holder", async (t) => {
+  test("an exclusive claim holds the queue's lock and is shown as its holder", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { exclusive: true, lease: "10s", worker: "agent-1" });
@@ -407,7 +407,7 @@ suite("an exclusive claim", () => {
     assert.ok(await lock.acquire("agent-2", "1m"));
   });
 
-  test("is not to be had while the lock is held, nor is any other claim", async (t) => {
+  test("neither an exclusive claim nor any other is possible while the queue's lock is held", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(plain, 1);
     const lock = hf.lock("lane");
@@ -425,7 +425,7 @@ suite("an exclusive claim", () => {
     "was disposed of": (claim) => claim[Symbol.asyncDispose](),
     "was cancelled": (claim, hf) => hf.jobs.cancel(claim.job.id),
   })) {
-    test(`opens its queue when it ${how}, and wakes who waits`, async (t) => {
+    test(`an exclusive claim opens its queue when it ${how}, and wakes waiting claims`, async (t) => {
       const { hf, clock } = await memory(t);
       await hf.enqueueMany(plain, [1, 2]);
       const claim = await take(hf, plain, { exclusive: true });
@@ -437,7 +437,7 @@ suite("an exclusive claim", () => {
     });
   }
 
-  test("lives and dies with its lease", async (t) => {
+  test("an exclusive claim ends with its lease", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(plain, 1);
     const claim = await take(hf, plain, { exclusive: true, lease: "10s" });
@@ -450,7 +450,7 @@ suite("an exclusive claim", () => {
     await assert.rejects(claim.succeed(), LeaseLostError);
   });
 
-  test("keeps workers out, and they go on by themselves afterwards", async (t) => {
+  test("an exclusive claim keeps workers out, and they continue by themselves afterwards", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -465,7 +465,7 @@ suite("an exclusive claim", () => {
 });
 
 suite("a stored input that no longer fits", () => {
-  test("is quarantined by a claim of its definition, which takes the next", async (t) => {
+  test("a stored input that no longer matches the schema is quarantined, and the claim takes the next job", async (t) => {
     const { hf } = await memory(t);
     const old = job({ name: "x", run: () => null });
     const bad = await hf.enqueueMany(old, ["not a number", null]);
@@ -478,7 +478,7 @@ suite("a stored input that no longer fits", () => {
     }
   });
 
-  test("is null when there is no other", async (t) => {
+  test("a claim returns null if the only job was quarantined for its input", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(job({ name: "x", run: () => null }), "not a number");
     const def = job({ name: "x", input: z.number() });
@@ -486,7 +486,7 @@ suite("a stored input that no longer fits", () => {
     assert.equal(await hf.lock("x").get(), null, "and the queue is open");
   });
 
-  test("is handed out by its queue's name, where no schema is known", async (t) => {
+  test("a claim by queue name returns such a job, because no schema is known", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(job({ name: "x", run: () => null }), "not a number");
     assert.equal((await take(hf, "x")).job.input, "not a number");
@@ -494,7 +494,7 @@ suite("a stored input that no longer fits", () => {
 });
 
 suite("leaving", () => {
-  test("closing gives back what was claimed with renew: auto and not settled, and charges nothing", async (t) => {
+  test('close releases unsettled claims with `renew: "auto"`, and counts no attempt', async (t) => {
     const { path } = await file(t);
     let id: string;
     {

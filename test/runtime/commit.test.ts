@@ -59,7 +59,7 @@ for (const driver of DRIVERS) {
       });
     }
 
-    test("tx.query is refused with TX_INVALID", async (t) => {
+    test("tx.query is rejected with TX_INVALID", async (t) => {
       const { hf } = await stand(t);
       const write = job({
         name: "write",
@@ -70,7 +70,7 @@ for (const driver of DRIVERS) {
       assert.equal((await hf.jobs.wait(await hf.enqueue(write, {}))).error?.code, "TX_INVALID");
     });
 
-    test("a deferred foreign key that is violated at the COMMIT fails the attempt", async (t) => {
+    test("a violated deferred foreign key fails the attempt at COMMIT", async (t) => {
       const { hf, orders } = await stand(t);
       await hf.transaction(({ db }) =>
         db.exec("create table lines (o integer references orders (id) deferrable initially deferred)"),
@@ -150,7 +150,7 @@ const CLOSES = join(import.meta.dirname, "children/closes-connection.ts");
 
 for (const driver of DRIVERS) {
   describe(`a callback that closes the connection of ${driver}`, () => {
-    test("gets TX_ENDED from db.close(), its attempt fails, and the connection stays open", async (t) => {
+    test("db.close() in a callback throws TX_ENDED, the attempt fails, and the connection stays open", async (t) => {
       const { hf, orders } = await shop(t, driver, quiet);
       const write = job<number>({
         name: "write",
@@ -180,7 +180,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual(orders(), [1, 3]);
     });
 
-    test("is answered with TX_ENDED, and later calls with CLOSED, where it passes by db.close()", (t) => {
+    test("a callback that closes the connection by other means gets TX_ENDED, and later calls get CLOSED", (t) => {
       const folder = mkdtempSync(join(tmpdir(), "holdfast-closes-"));
       t.after(() => rmSync(folder, { recursive: true, force: true }));
       const { status, stdout, stderr } = spawnSync(process.execPath, [CLOSES, join(folder, "a.db"), driver], {
@@ -206,7 +206,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
   };
   cases(stand);
 
-  test("tx.db is refused with TX_INVALID", async (t) => {
+  test("tx.db is rejected with TX_INVALID", async (t) => {
     const { hf } = await stand(t);
     const write = job({
       name: "write",
@@ -234,7 +234,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await orders(), []);
   });
 
-  test("a statement that fails inside a savepoint may be undone", async (t) => {
+  test("a statement that fails inside a savepoint can be rolled back", async (t) => {
     const { hf, orders, add } = await stand(t);
     const write = job({
       name: "write",
@@ -288,7 +288,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(await orders(), [1]);
   });
 
-  test("tx.query answers rows as objects, and is refused with TX_OVER after the callback", async (t) => {
+  test("tx.query returns rows as objects, and is rejected with TX_OVER after the callback", async (t) => {
     const { hf } = await stand(t);
     let kept: CommitTx | undefined;
     let rows: unknown[] = [];
@@ -306,7 +306,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     await assert.rejects((kept as CommitTx).query("select 1"), { code: "TX_OVER" });
   });
 
-  test("tx.query takes dates, bytes, lists, objects and JSON texts as values", async (t) => {
+  test("tx.query accepts dates, bytes, lists, objects and JSON texts as values", async (t) => {
     const { hf } = await stand(t);
     let rows: unknown[] = [];
     const write = job({
@@ -331,7 +331,7 @@ describe("commit on PostgreSQL", { skip: noServer }, () => {
     assert.deepEqual(rows, [{ answer: { ...lists, ...others } }]);
   });
 
-  test("tx.query refuses what is no statement or no list of values with TX_INVALID", async (t) => {
+  test("tx.query rejects a non-statement and a non-list of values with TX_INVALID", async (t) => {
     const { hf } = await stand(t);
     for (const [name, args] of Object.entries({ text: [42], values: ["select $1", "x"], missing: [] })) {
       const write = job({
@@ -416,7 +416,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     );
   });
 
-  test("attempts that fail leave no row: after a retry there is one row for one success", async (t) => {
+  test("failed attempts leave no row: after a retry there is one row for one success", async (t) => {
     const { hf, add, orders } = await stand(t);
     const write = job({
       name: "write",
@@ -431,7 +431,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.deepEqual(await orders(), [3]);
   });
 
-  test("a callback that throws fails the attempt as if the handler had thrown, and nothing of it is committed", async (t) => {
+  test("a callback that throws fails the attempt as if the handler had thrown, and commits nothing", async (t) => {
     const { hf, add, orders } = await stand(t);
     const next = job({ name: "next", run: () => {} });
     const write = job({
@@ -488,7 +488,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.deepEqual([calls, await orders()], [0, []]);
   });
 
-  test("jobs enqueued with { tx } in the callback are committed with it", async (t) => {
+  test("jobs enqueued with { tx } in the callback commit with it", async (t) => {
     const { hf, orders, add } = await stand(t);
     const next = job<number>({ name: "next", run: () => {} });
     const write = job({
@@ -512,7 +512,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     );
   });
 
-  test("a success whose follow-up is rejected is a failure, and commits no row", async (t) => {
+  test("a success with a rejected follow-up is a failure and commits no row", async (t) => {
     const { hf, orders, add } = await stand(t);
     const other = job({ name: "other", run: () => {} });
     const next = job({ name: "next", run: () => {} });
@@ -530,7 +530,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.deepEqual(await orders(), []);
   });
 
-  test("jobs with limits give their slots back", async (t) => {
+  test("jobs with limits release their slots", async (t) => {
     const { hf, orders, add } = await stand(t);
     const write = job<number>({
       name: "write",
@@ -542,7 +542,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.deepEqual(await orders(), [1, 2, 3, 4, 5]);
   });
 
-  test("commit refuses what is no function, and is too late after the handler", async (t) => {
+  test("commit rejects a value that is not a function, and a call after the handler has ended", async (t) => {
     const { hf } = await stand(t);
     let late: ((run: CommitRows) => void) | undefined;
     const write = job({
@@ -557,7 +557,7 @@ function cases(stand: (t: TestContext) => Promise<Place>): void {
     assert.throws(() => late?.(() => {}), code("TOO_LATE"));
   });
 
-  test("claim.succeed commits rows; one that throws leaves the claim held", async (t) => {
+  test("claim.succeed commits rows, and a callback that throws leaves the claim held", async (t) => {
     const { hf, orders, add } = await stand(t);
     const work = job({ name: "work", run: () => {} });
     await hf.enqueue(work, {});

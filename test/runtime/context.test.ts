@@ -14,7 +14,7 @@ function untilAborted({ signal }: C): Promise<never> {
 }
 
 suite("signal", () => {
-  test("CANCELLED when the job is cancelled; nothing of it is kept", async (t) => {
+  test("the signal aborts with CANCELLED when the job is cancelled, and nothing of the attempt is kept", async (t) => {
     const { hf } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -35,7 +35,7 @@ suite("signal", () => {
     assert.equal((await seeAll(hf)).length, 1);
   });
 
-  test("CANCELLED: throwing signal.reason is right", async (t) => {
+  test("a handler may throw signal.reason after CANCELLED", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const started = deferred();
     const def = job({
@@ -55,7 +55,7 @@ suite("signal", () => {
     assert.deepEqual(logged, []);
   });
 
-  test("TIMEOUT when the attempt takes too long: an error, no crash, retried", async (t) => {
+  test("the signal aborts with TIMEOUT when the attempt takes too long: an error that is retried, not a crash", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", timeout: "10s", retry: { attempts: 2, backoff: "fixed", delay: "1s" }, run: slow.run });
@@ -76,7 +76,7 @@ suite("signal", () => {
     assert.deepEqual([ended.state, ended.attempt, ended.crashes, ended.output], ["failed", 2, 0, undefined]);
   });
 
-  test("TIMEOUT counts from the attempt's start, and a renewed lease does not prolong it", async (t) => {
+  test("the timeout counts from the attempt's start, and renewals do not extend it", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", timeout: "2m", lease: "1s", run: slow.run });
@@ -89,7 +89,7 @@ suite("signal", () => {
     assert.equal(slow.calls[0]?.context.signal.aborted, true);
   });
 
-  test("LEASE_LOST when another worker has the job; the zombie's success is refused", async (t) => {
+  test("the signal aborts with LEASE_LOST when another worker has the job, and the late success is rejected", async (t) => {
     const { hf, logged } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -117,7 +117,7 @@ suite("signal", () => {
     );
   });
 
-  test("STOPPING when the worker stops: throwing signal.reason gives the job back uncharged", async (t) => {
+  test("the signal aborts with STOPPING when the worker stops, and throwing signal.reason releases the job uncounted", async (t) => {
     const { hf, clock } = await memory(t);
     const codes: string[] = [];
     const started = deferred();
@@ -147,7 +147,7 @@ suite("signal", () => {
 });
 
 suite("what the context gives a handler", () => {
-  test("input, id, attempt, and no schedule", async (t) => {
+  test("the context has input, id and attempt, and no schedule for a plain job", async (t) => {
     const { hf } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -160,7 +160,7 @@ suite("what the context gives a handler", () => {
     assert.deepEqual({ input, attempt, scheduledFor, told }, { input: { a: 1 }, attempt: 1, scheduledFor: null, told: id });
   });
 
-  test("attempt counts errors and crashes, but nothing that was given back", async (t) => {
+  test("attempt counts errors and crashes, but no released attempt", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", retry: { attempts: 9, backoff: "fixed", delay: 0 }, run: slow.run });
@@ -182,7 +182,7 @@ suite("what the context gives a handler", () => {
     );
   });
 
-  test("idempotencyKey is the same for every attempt, and differs over jobs and databases", async (t) => {
+  test("idempotencyKey is the same in every attempt, and differs between jobs and databases", async (t) => {
     const keys: string[] = [];
     const def = job({
       name: "x",
@@ -205,7 +205,7 @@ suite("what the context gives a handler", () => {
     assert.equal(new Set(keys).size, 3);
   });
 
-  test("idempotencyKey is the same after a reopening", async (t) => {
+  test("idempotencyKey is the same after the database is reopened", async (t) => {
     const { another, clock } = await file(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -222,7 +222,7 @@ suite("what the context gives a handler", () => {
     assert.equal(slow.calls[1]?.context.idempotencyKey, slow.calls[0]?.context.idempotencyKey);
   });
 
-  test("log says which job speaks", async (t) => {
+  test("log lines name their job", async (t) => {
     const { hf, logged } = await memory(t);
     const def = job({
       name: "x",
@@ -240,7 +240,7 @@ suite("what the context gives a handler", () => {
     ]);
   });
 
-  test("the context can be spread, and its parts work apart from it", async (t) => {
+  test("the context can be spread, and its parts work on their own", async (t) => {
     const { hf } = await memory(t);
     const next = job({ name: "next", run: () => null });
     const def = job({
@@ -264,7 +264,7 @@ suite("what the context gives a handler", () => {
 });
 
 suite("checkpoint", () => {
-  test("nothing saved loads as undefined; what is saved last is what loads", async (t) => {
+  test("checkpoint.load returns undefined before a save, then the last saved value", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -281,7 +281,7 @@ suite("checkpoint", () => {
     assert.deepEqual((await hf.jobs.wait(await hf.enqueue(def, 1))).output, ["undefined", { page: 1 }, [2], "null", "three"]);
   });
 
-  test("what is not JSON is refused, and the one before stays", async (t) => {
+  test("checkpoint.save rejects what is not JSON and keeps the previous value", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -296,7 +296,7 @@ suite("checkpoint", () => {
   });
 
   for (const onInterrupt of ["retry", "resume", "fail"] as const) {
-    test(`after an error the next attempt finds it, with onInterrupt "${onInterrupt}"`, async (t) => {
+    test(`the next attempt after an error loads the checkpoint, with onInterrupt "${onInterrupt}"`, async (t) => {
       const { hf } = await memory(t);
       const def = job({
         name: "x",
@@ -356,7 +356,7 @@ suite("checkpoint", () => {
     }
   }
 
-  test("the default continues from it", async (t) => {
+  test("by default an interrupted job continues from its checkpoint", async (t) => {
     const { hf } = await memory(t);
     const saved = deferred();
     const def = job({
@@ -377,7 +377,7 @@ suite("checkpoint", () => {
 });
 
 suite("progress", () => {
-  test("the last report before the end is kept", async (t) => {
+  test("the last progress report before the end is kept", async (t) => {
     const { hf } = await memory(t);
     const quick = job({ name: "quick", run: ({ progress }: C) => progress(1, "all of it") });
     hf.work([quick]);
@@ -385,7 +385,7 @@ suite("progress", () => {
     assert.deepEqual(done.progress, { fraction: 1, message: "all of it" });
   });
 
-  test("what a handler enqueues after it has ended is refused", async (t) => {
+  test("an enqueue after the handler has ended is rejected", async (t) => {
     const { hf } = await memory(t);
     const kept: C[] = [];
     const careless = job({ name: "careless", run: (c: C) => void kept.push(c) });
@@ -394,7 +394,7 @@ suite("progress", () => {
     assert.throws(() => kept[0]?.enqueue(careless, null), code("TOO_LATE"));
   });
 
-  test("is written in batches: the newest of each job, a few times a second", async (t) => {
+  test("progress is written in batches; the newest report of each job wins", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -417,7 +417,7 @@ suite("progress", () => {
     assert.deepEqual((await see(hf, b?.id ?? "")).progress, { fraction: 0.25 });
   });
 
-  test("is a fraction from 0 to 1", async (t) => {
+  test("progress is a fraction from 0 to 1", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -434,7 +434,7 @@ suite("progress", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "checked");
   });
 
-  test("reported right before a worker stops is not lost", async (t) => {
+  test("progress reported right before a worker stops is not lost", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -450,7 +450,7 @@ suite("progress", () => {
 suite("follow-ups", () => {
   const next = job({ name: "next", run: (c: C) => c.input });
 
-  test("are there when the job has succeeded, and not before", async (t) => {
+  test("follow-ups exist once the job has succeeded, and not before", async (t) => {
     const { hf } = await memory(t);
     const gate = deferred();
     const asked = deferred<{ id: string }>();
@@ -474,7 +474,7 @@ suite("follow-ups", () => {
     );
   });
 
-  test("run by themselves, and their ids are the ids of the later jobs", async (t) => {
+  test("follow-ups run by themselves, under the ids that the handler got", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -493,7 +493,7 @@ suite("follow-ups", () => {
     ["is retried", new Error("again")],
     ["fails", new NonRetryableError("no")],
   ] as const) {
-    test(`none when the attempt ${how}`, async (t) => {
+    test(`no follow-up exists when the attempt ${how}`, async (t) => {
       const { hf } = await memory(t);
       const def = job({
         name: "x",
@@ -512,7 +512,7 @@ suite("follow-ups", () => {
     });
   }
 
-  test("those of the attempt that succeeds only", async (t) => {
+  test("only the follow-ups of the succeeding attempt exist", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -530,7 +530,7 @@ suite("follow-ups", () => {
     );
   });
 
-  test("none when the output is refused", async (t) => {
+  test("a rejected output creates no follow-ups", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -544,7 +544,7 @@ suite("follow-ups", () => {
     assert.equal((await seeAll(hf)).length, 1);
   });
 
-  test("one that exists already is a duplicate and no trouble", async (t) => {
+  test("a follow-up that exists already is a duplicate, and the parent succeeds", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(next, "first", { id: "chosen" });
     const def = job({ name: "x", run: (c: C) => c.enqueue(next, "second", { id: "chosen" }).id });
@@ -554,7 +554,7 @@ suite("follow-ups", () => {
     assert.equal((await seeAll(hf)).length, 2);
   });
 
-  test("one whose id belongs to another name fails the attempt with ID_TAKEN, and no other follows", async (t) => {
+  test("a follow-up whose id belongs to another name fails the attempt with ID_TAKEN, and no other is added", async (t) => {
     const { hf, clock } = await memory(t);
     const other = job({ name: "other", run: () => null });
     await hf.enqueue(other, 1, { id: "taken" });
@@ -576,7 +576,7 @@ suite("follow-ups", () => {
     assert.equal((await hf.jobs.counts({ name: "next" })).pending, 0);
   });
 
-  test("one id for two names is refused at once", async (t) => {
+  test("one id for follow-ups of two names is rejected at once", async (t) => {
     const { hf } = await memory(t);
     const other = job({ name: "other", run: () => null });
     const def = job({
@@ -591,7 +591,7 @@ suite("follow-ups", () => {
     assert.equal((await see(hf, "both")).name, "next");
   });
 
-  test("bad input is refused at once, with nothing added", async (t) => {
+  test("a follow-up with bad input is rejected at once, and nothing is added", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -606,7 +606,7 @@ suite("follow-ups", () => {
     assert.equal((await seeAll(hf)).length, 1);
   });
 
-  test("a job may follow itself, by its own key too", async (t) => {
+  test("a job may enqueue itself as a follow-up, also with its own key", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "countdown",

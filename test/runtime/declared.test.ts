@@ -6,7 +6,7 @@ import { HoldfastError, type Holdfast, job, type JobDef, open } from "../../src/
 import { folder } from "./parts.ts";
 
 suite("what a definition says of its limits and its queue, first in a transaction that is undone", () => {
-  test("by a throw in hf.transaction, counts when it is said again", async () => {
+  test("limits and settings declared in a transaction that threw apply when they are declared again", async () => {
     await using hf = await open(":memory:");
     await hf.enqueueMany(limited(5), Array(10).fill(null));
     const one = limited(1);
@@ -21,7 +21,7 @@ suite("what a definition says of its limits and its queue, first in a transactio
     await countsOnce(hf, one);
   });
 
-  test("by the user's rollback, counts all the same", async (t) => {
+  test("limits and settings declared in a transaction that the user rolled back still apply", async (t) => {
     const path = join(await folder(t), "work.db");
     await using hf = await open(path);
     await hf.enqueueMany(limited(5), Array(10).fill(null));
@@ -58,7 +58,7 @@ suite("the key of a limit", () => {
     ["a text without end", () => "x".repeat(1_001)],
   ];
   for (const [what, key] of keys) {
-    test(`that is ${what} is refused, and nothing is stored`, async () => {
+    test(`a limit key that is ${what} is rejected, and nothing is stored`, async () => {
       await using hf = await open(":memory:");
       const def = job<null, void>({ name: "odd", limit: { key: key as () => string, concurrency: 1 }, run: () => {} });
       await assert.rejects(hf.enqueue(def, null), { code: "LIMIT_KEY_INVALID" });
@@ -66,7 +66,7 @@ suite("the key of a limit", () => {
     });
   }
 
-  test("that throws is refused with what it threw", async () => {
+  test("a limit key function that throws rejects the enqueue with its error", async () => {
     await using hf = await open(":memory:");
     const def = job<null, void>({ name: "odd", limit: { key: () => fail("no host"), concurrency: 1 }, run: () => {} });
     await assert.rejects(hf.enqueue(def, null), (error: HoldfastError) => {
@@ -77,7 +77,7 @@ suite("the key of a limit", () => {
   });
 });
 
-test("a queue's events are true or false", () => {
+test("a queue's `events` must be true or false", () => {
   const queue = { name: "q", events: "no" as unknown as boolean };
   assert.throws(() => job({ name: "odd", queue, run: () => {} }), { code: "OPTION_INVALID" });
 });

@@ -17,14 +17,14 @@ const counted: JobDef<number> = job<number>({
 const strict = (input: z.ZodType) => job({ name: "strict", input, run: () => null });
 
 suite("drain", () => {
-  test("runs what is due until nothing is, and says how many attempts that took", async (t) => {
+  test("drain runs due jobs until none is left, and returns the number of attempts", async (t) => {
     const { hf } = await memory(t);
     const accepted = await hf.enqueueMany(plain, [1, 2, 3]);
     assert.deepEqual(await drain(hf, [plain]), { ran: 3, failed: [] });
     for (const { id } of accepted) assert.equal((await see(hf, id)).state, "succeeded");
   });
 
-  test("with nothing to do it is done at once, with no jobs to work on, too", async (t) => {
+  test("drain returns at once if there is nothing to do, also without definitions", async (t) => {
     const { hf } = await memory(t);
     assert.deepEqual(await drain(hf, [plain]), { ran: 0, failed: [] });
     await hf.enqueue(plain, 1);
@@ -32,13 +32,13 @@ suite("drain", () => {
     assert.equal((await hf.jobs.counts()).pending, 1);
   });
 
-  test("follows what handlers enqueue, generation after generation", async (t) => {
+  test("drain also runs the jobs that handlers enqueue, generation after generation", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(counted, 200);
     assert.deepEqual(await drain(hf, [counted]), { ran: 201, failed: [] });
   });
 
-  test("follows what handlers enqueue at once, and jobs that wait for one another", async (t) => {
+  test("drain runs jobs that handlers enqueue directly, and jobs that wait for each other", async (t) => {
     const { hf } = await memory(t);
     const parent = job({
       name: "parent",
@@ -49,7 +49,7 @@ suite("drain", () => {
     assert.equal((await see(hf, id)).output, 7);
   });
 
-  test("leaves delays and backoffs alone: no time passes", async (t) => {
+  test("drain leaves delayed jobs and backoffs alone, because no time passes", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const flaky = job({
@@ -76,7 +76,7 @@ suite("drain", () => {
     assert.deepEqual(await drain(hf, [plain, flaky]), { ran: 1, failed: [] });
   });
 
-  test("a retry without a backoff is due, and each attempt counts", async (t) => {
+  test("a retry without a backoff is due at once, and each attempt counts", async (t) => {
     const { hf } = await memory(t);
     const at = job({
       name: "at-once",
@@ -91,7 +91,7 @@ suite("drain", () => {
     assert.deepEqual(failed, [await see(hf, id)]);
   });
 
-  test("answers what ended failed or quarantined, in that order, and nothing of an earlier drain", async (t) => {
+  test("drain returns the jobs that failed or were quarantined, in order, and none of an earlier drain", async (t) => {
     const { hf } = await memory(t);
     const ends = job({
       name: "ends",
@@ -123,7 +123,7 @@ suite("drain", () => {
     );
   });
 
-  test("a job past its timeout counts as it is recorded, once its handler has ended", async (t) => {
+  test("a job past its timeout counts once, as it is recorded after its handler has ended", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "slow", timeout: "1m", retry: { attempts: 1 }, run: slow.run });
@@ -137,7 +137,7 @@ suite("drain", () => {
     assert.equal((await see(hf, id)).state, "failed");
   });
 
-  test("waits for handlers that run while the clock stands still, and ends when they do", async (t) => {
+  test("drain waits for running handlers while the clock stands still", async (t) => {
     const { hf } = await memory(t);
     const gate = deferred();
     const def = job({ name: "gated", run: () => gate.promise });
@@ -150,7 +150,7 @@ suite("drain", () => {
     assert.deepEqual(await drained, { ran: 1, failed: [] });
   });
 
-  test("works with names and versions of its own definitions only, and leaves the rest", async (t) => {
+  test("drain runs only the names and versions of its definitions", async (t) => {
     const { hf } = await memory(t);
     const [v1, v2] = [1, 2].map((version) => job({ name: "render", version, run: () => version }));
     assert.ok(v1 && v2);
@@ -162,7 +162,7 @@ suite("drain", () => {
     assert.deepEqual(await drain(hf, [v1, v2, plain]), { ran: 2, failed: [] });
   });
 
-  test("beside a worker: what that one runs is not waited for, and nothing runs twice", async (t) => {
+  test("drain beside a worker does not wait for that worker's jobs, and runs nothing twice", async (t) => {
     const { hf } = await memory(t);
     const slow = stage<C>();
     const other = job({ name: "other", run: slow.run });
@@ -186,7 +186,7 @@ suite("drain", () => {
     await worker.stop();
   });
 
-  test("beside another process that works on the same file", async (t) => {
+  test("drain works beside another process on the same file", async (t) => {
     const { another } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     const slow = stage<C>();
@@ -201,7 +201,7 @@ suite("drain", () => {
     await mine.jobs.wait(id);
   });
 
-  test("in a file and in real time", async (t) => {
+  test("drain works on a file and in real time", async (t) => {
     const path = join(await folder(t), "work.db");
     await using hf = await open(path);
     const quick = job({ name: "quick", timeout: 20, retry: { attempts: 1 }, run: ({ signal }: C) => aborted(signal) });
@@ -216,7 +216,7 @@ suite("drain", () => {
     }
   });
 
-  test("runs what a killed process has left", async (t) => {
+  test("drain runs the jobs of a killed process", async (t) => {
     const { hf, kill } = await interruptedChild(t);
     assert.deepEqual(await drain(hf, DEFINITIONS), { ran: 0, failed: [] }, "it lives");
     await kill();
@@ -229,7 +229,7 @@ suite("drain", () => {
     await hf.close();
   });
 
-  test("runs what was left behind one at a time, and waits while another worker here has one of those", async (t) => {
+  test("drain runs crashed jobs one at a time, and waits while another worker here holds one", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const left = (name: string) => job({ name, run: slow.run });
@@ -250,7 +250,7 @@ suite("drain", () => {
     assert.deepEqual(await drained, { ran: 2, failed: [] });
   });
 
-  test("leaves no worker behind", async (t) => {
+  test("drain leaves no worker behind", async (t) => {
     const { hf, clock } = await memory(t);
     await drain(hf, [plain]);
     const { id } = await hf.enqueue(plain, 1);
@@ -258,7 +258,7 @@ suite("drain", () => {
     assert.equal((await see(hf, id)).state, "pending");
   });
 
-  test("refuses what a worker refuses, and what cannot be claimed is no empty queue", async (t) => {
+  test("drain rejects what a worker rejects, and reports a failing claim", async (t) => {
     const { hf, logged } = await memory(t);
     await assert.rejects(drain(hf, [job({ name: "bare", input: z.string() })]), code("NO_HANDLER"));
     await assert.rejects(drain(hf, [plain, plain]), code("JOB_TWICE"));
@@ -275,7 +275,7 @@ suite("drain", () => {
     assert.equal((await see(hf, id)).state, "succeeded");
   });
 
-  test("is rejected with CLOSED when the database is closed under it", async (t) => {
+  test("drain rejects with CLOSED when the database is closed meanwhile", async (t) => {
     const hf = await apart(join(await folder(t), "work.db"));
     const slow = stage<C>();
     const def = job({ name: "slow", run: slow.run });

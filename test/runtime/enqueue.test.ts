@@ -7,7 +7,7 @@ const send = job({ name: "send", run: (_c: { input: unknown }) => null });
 const resize = job({ name: "resize", queue: "images", run: () => null });
 
 suite("enqueue", () => {
-  test("an accepted job is there, as it was given", async (t) => {
+  test("an accepted job is stored as it was given", async (t) => {
     const { hf, clock } = await memory(t);
     const input = { to: "a@b.c", parts: [1, null, true, "x", { deep: [] }], skipped: undefined };
     const { id, duplicate } = await hf.enqueue(send, input, { key: "a", priority: 5 });
@@ -27,7 +27,7 @@ suite("enqueue", () => {
     });
   });
 
-  test("tags are stored once each, and wrong ones are rejected", async (t) => {
+  test("tags are stored once each, and invalid tags are rejected", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { tags: ["a", "b", "a"] });
     assert.deepEqual((await see(hf, id)).tags, ["a", "b"]);
@@ -40,7 +40,7 @@ suite("enqueue", () => {
     assert.equal((await hf.enqueue(send, 1, { tags: many.slice(1) })).duplicate, false);
   });
 
-  test("a replacing job needs a key, and neither an id nor upstream jobs", async (t) => {
+  test("a replacing job needs a key, and accepts neither an id nor upstream jobs", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { key: "k" });
     for (const options of [{}, { key: "k", id: "x" }, { key: "k", after: [id] }])
@@ -57,7 +57,7 @@ suite("enqueue", () => {
     );
   });
 
-  test("the queue is the job's name unless the definition says otherwise", async (t) => {
+  test("the queue is the job's name unless the definition names one", async (t) => {
     const { hf } = await memory(t);
     const inObject = job({ name: "other", queue: { name: "lane" }, run: () => null });
     assert.equal((await see(hf, (await hf.enqueue(send, 1)).id)).queue, "send");
@@ -65,7 +65,7 @@ suite("enqueue", () => {
     assert.equal((await see(hf, (await hf.enqueue(inObject, 1)).id)).queue, "lane");
   });
 
-  test("every JSON value is an input, and so is none at all", async (t) => {
+  test("every JSON value is a valid input, and so is no input", async (t) => {
     const { hf } = await memory(t);
     for (const input of [
       null,
@@ -92,7 +92,7 @@ suite("enqueue", () => {
     assert.deepEqual((await see(hf, (await hf.enqueue(send, input)).id)).input, input);
   });
 
-  test("what the caller changes after enqueue was called is not what is stored", async (t) => {
+  test("changes to the input after the call do not change the stored job", async (t) => {
     const { hf } = await memory(t);
     const input = { n: 1 };
     const accepted = hf.enqueue(send, input);
@@ -113,7 +113,7 @@ suite("enqueue", () => {
 });
 
 suite("an id is one job ever", () => {
-  test("given again it is a duplicate, whatever else is different", async (t) => {
+  test("a repeated id is a duplicate, whatever the other options are", async (t) => {
     const { hf } = await memory(t);
     assert.deepEqual(await hf.enqueue(send, 1, { id: "x" }), { id: "x", duplicate: false });
     assert.deepEqual(await hf.enqueue(send, 2, { id: "x", priority: 9, delay: "1h" }), { id: "x", duplicate: true });
@@ -124,7 +124,7 @@ suite("an id is one job ever", () => {
     );
   });
 
-  test("it stays a duplicate in every end state", async (t) => {
+  test("an id stays a duplicate in every final state", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(send, 1, { id: "done" });
     await (await hf.claim(send, { worker: "me" }))?.succeed();
@@ -138,21 +138,21 @@ suite("an id is one job ever", () => {
     assert.equal((await hf.jobs.counts()).pending, 0);
   });
 
-  test("held by a job of another name it is refused with ID_TAKEN", async (t) => {
+  test("an id of a job with another name is rejected with ID_TAKEN", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(send, 1, { id: "x" });
     await assert.rejects(hf.enqueue(resize, 1, { id: "x" }), code("ID_TAKEN"));
     assert.equal((await seeAll(hf)).length, 1);
   });
 
-  test("a generated id given as an id is that job, or taken", async (t) => {
+  test("a generated id can be given as an id: it is that job, or taken", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1);
     assert.deepEqual(await hf.enqueue(send, 2, { id }), { id, duplicate: true });
     await assert.rejects(hf.enqueue(resize, 2, { id }), code("ID_TAKEN"));
   });
 
-  test("ten that ask for the same id at once make one job", async (t) => {
+  test("ten concurrent enqueues with one id create one job", async (t) => {
     const { hf } = await memory(t);
     const answers = await Promise.all(Array.from({ length: 10 }, (_, n) => hf.enqueue(send, n, { id: "x" })));
     assert.deepEqual(
@@ -164,7 +164,7 @@ suite("an id is one job ever", () => {
 });
 
 suite("a key is one unfinished job of that name", () => {
-  test("while it is pending, delayed or running, the existing id comes back", async (t) => {
+  test("while a key's job is pending, delayed or running, enqueue returns its id", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { key: "k", delay: "1m" });
     assert.deepEqual(await hf.enqueue(send, 2, { key: "k" }), { id, duplicate: true });
@@ -178,20 +178,20 @@ suite("a key is one unfinished job of that name", () => {
     assert.equal((await hf.enqueue(send, 5, { key: "k" })).duplicate, false);
   });
 
-  test("of another name it is another key", async (t) => {
+  test("the same key under another name is another key", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(send, 1, { key: "k" });
     assert.equal((await hf.enqueue(resize, 1, { key: "k" })).duplicate, false);
   });
 
-  test("of another version of the same name it is the same key", async (t) => {
+  test("the same key under another version of the name is the same key", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { key: "k" });
     const next = job({ name: "send", version: 2, run: () => null });
     assert.deepEqual(await hf.enqueue(next, 1, { key: "k" }), { id, duplicate: true });
   });
 
-  test("a job between its retries still has its key", async (t) => {
+  test("a job between its retries keeps its key", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { key: "k" });
     await (await hf.claim(send, { worker: "me" }))?.fail(new Error("again"));
@@ -200,7 +200,7 @@ suite("a key is one unfinished job of that name", () => {
 });
 
 suite("when and in which order", () => {
-  test("higher priority first, then first in, first out; negative goes last", async (t) => {
+  test("a higher priority runs first, then first in, first out; negative priorities run last", async (t) => {
     const { hf } = await memory(t);
     for (const [input, priority] of [
       ["a", 0],
@@ -214,7 +214,7 @@ suite("when and in which order", () => {
     assert.deepEqual(await order(hf), ["b", "c", "a", "d", "low"]);
   });
 
-  test("a delay is pending until its time, and not a millisecond earlier", async (t) => {
+  test("a delayed job stays pending until its time, to the millisecond", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(send, 1, { delay: "1.5s" });
     const seen = await see(hf, id);
@@ -225,7 +225,7 @@ suite("when and in which order", () => {
     assert.equal((await hf.claim(send, { worker: "me" }))?.job.id, id);
   });
 
-  test("runAt is a Date or milliseconds; in the past it means now", async (t) => {
+  test("runAt is a Date or milliseconds, and a past time means now", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(send, "date", { runAt: new Date(clock.now() + 1_000) });
     await hf.enqueue(send, "number", { runAt: clock.now() + 2_000 });
@@ -237,7 +237,7 @@ suite("when and in which order", () => {
     assert.deepEqual(await order(hf), ["number"]);
   });
 
-  test("a job that was delayed has its place by creation once it is due", async (t) => {
+  test("a delayed job that is due takes its place by creation time", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueue(send, "first", { delay: 10 });
     await hf.enqueue(send, "second");
@@ -247,7 +247,7 @@ suite("when and in which order", () => {
 });
 
 suite("enqueueMany", () => {
-  test("answers in the order it was asked, duplicates among them", async (t) => {
+  test("enqueueMany answers in the order of its inputs, with duplicates among them", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(send, 0, { id: "b" });
     const answers = await hf.enqueueMany(send, ["a", "b", "c", "a"], (input) => ({ id: input as string }));
@@ -267,7 +267,7 @@ suite("enqueueMany", () => {
     );
   });
 
-  test("options are for all, or made for each from input and index", async (t) => {
+  test("options of enqueueMany apply to all jobs, or are computed for each input and index", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueueMany(send, [1, 2], { priority: 3 });
     await hf.enqueueMany(send, [3, 4], (input, index) => ({ priority: Number(input) * 10 + index }));
@@ -277,7 +277,7 @@ suite("enqueueMany", () => {
     );
   });
 
-  test("with one bad input in the middle nothing is inserted", async (t) => {
+  test("one bad input in the middle inserts nothing", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.enqueueMany(send, [1, new Date(), 3]), code("NOT_JSON"));
     await assert.rejects(
@@ -287,7 +287,7 @@ suite("enqueueMany", () => {
     assert.deepEqual(await seeAll(hf), []);
   });
 
-  test("with one taken id in the middle nothing is inserted", async (t) => {
+  test("one taken id in the middle inserts nothing", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(resize, 0, { id: "taken" });
     await assert.rejects(
@@ -301,7 +301,7 @@ suite("enqueueMany", () => {
     assert.deepEqual(await hf.enqueue(send, 1, { id: "a" }), { id: "a", duplicate: false });
   });
 
-  test("a refused batch takes no neighbour of its turn along", async (t) => {
+  test("a rejected batch does not fail other calls of the same turn", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueue(resize, 0, { id: "taken" });
     const [before, refused, after] = await Promise.allSettled([
@@ -316,12 +316,12 @@ suite("enqueueMany", () => {
     );
   });
 
-  test("none is no error", async (t) => {
+  test("an empty batch is accepted", async (t) => {
     const { hf } = await memory(t);
     assert.deepEqual(await hf.enqueueMany(send, []), []);
   });
 
-  test("a thousand go in in one call, in order", async (t) => {
+  test("a thousand jobs are inserted by one call, in order", async (t) => {
     const { hf } = await memory(t);
     const inputs = Array.from({ length: 1_000 }, (_, n) => n);
     const answers = await hf.enqueueMany(send, inputs);
@@ -369,7 +369,7 @@ suite("bad input changes nothing", () => {
     "a nesting too deep": deep,
   };
   for (const [what, value] of Object.entries(bent)) {
-    test(`${what} is refused as an input, deep inside one too`, async (t) => {
+    test(`${what} is rejected as an input, and deep inside one`, async (t) => {
       const { hf } = await memory(t);
       await assert.rejects(hf.enqueue(send, value), code("NOT_JSON"));
       await assert.rejects(hf.enqueue(send, { list: [{ value }] }), code("NOT_JSON"));
@@ -377,12 +377,12 @@ suite("bad input changes nothing", () => {
     });
   }
 
-  test("the message says where in the input it is", async (t) => {
+  test("the message names the place in the input", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.enqueue(send, { a: [{ when: new Date() }] }), /`input\.a\[0\]\.when` is a Date/);
   });
 
-  test("the same object twice is no cycle", async (t) => {
+  test("the same object twice is not a cycle", async (t) => {
     const { hf } = await memory(t);
     const shared = { x: 1 };
     assert.deepEqual((await see(hf, (await hf.enqueue(send, { a: shared, b: [shared] })).id)).input, {
@@ -417,14 +417,14 @@ suite("bad input changes nothing", () => {
     ["a key that is null", { key: null }, "OPTION_INVALID"],
   ];
   for (const [what, given, expected] of options) {
-    test(`${what} is refused with ${expected}`, async (t) => {
+    test(`${what} is rejected with ${expected}`, async (t) => {
       const { hf } = await memory(t);
       await assert.rejects(hf.enqueue(send, 1, unchecked<EnqueueOptions>(given)), code(expected));
       assert.deepEqual(await seeAll(hf), []);
     });
   }
 
-  test("what is no definition is refused with NOT_A_JOB", async (t) => {
+  test("a value that is not a definition is rejected with NOT_A_JOB", async (t) => {
     const { hf } = await memory(t);
     for (const def of [null, undefined, "send", {}, { name: "send" }, () => 1]) {
       await assert.rejects(hf.enqueue(unchecked<JobDef>(def), 1), code("NOT_A_JOB"));
@@ -458,7 +458,7 @@ suite("a definition is checked when it is made", () => {
     ["an output that is no schema", { output: "string" }, "OPTION_INVALID"],
   ];
   for (const [what, given, expected] of bad) {
-    test(`${what} is refused with ${expected}`, () => {
+    test(`${what} is rejected with ${expected}`, () => {
       assert.throws(
         () => job(unchecked<JobOptions & { run: () => null }>({ name: "x", run: () => null, ...given })),
         code(expected),
@@ -468,7 +468,7 @@ suite("a definition is checked when it is made", () => {
 });
 
 suite("after close", () => {
-  test("everything is refused with CLOSED, and closing again is no error", async (t) => {
+  test("after close every call is rejected with CLOSED, and a second close is not an error", async (t) => {
     const { hf } = await memory(t);
     const lock = hf.lock("x");
     await hf.close();
@@ -491,7 +491,7 @@ suite("after close", () => {
     assert.throws(() => hf.work([send]), code("CLOSED"));
   });
 
-  test("what was asked for before is still done", async (t) => {
+  test("calls made before close are still executed", async (t) => {
     const { hf } = await memory(t);
     const accepted = hf.enqueue(send, 1);
     await hf.close();

@@ -9,7 +9,7 @@ import { delivered, happens, nameOf } from "./event-parts.ts";
 import { apart, code, deferred, file, folder, memory, stage, test, unchecked } from "./parts.ts";
 
 describe("a subscriber", () => {
-  test("gets what happens from its subscribing on, in order, with all that an event has", async (t) => {
+  test("a subscriber gets complete events from its subscription on, in order", async (t) => {
     const { hf, clock } = await memory(t);
     await happens(hf, "before");
     const got: Event[] = [];
@@ -23,7 +23,7 @@ describe("a subscriber", () => {
     assert.deepEqual(await hf.engine.store.events.sinks(), [], "nothing is stored about it");
   });
 
-  test("gets what is committed in the very turn after its subscribing", async (t) => {
+  test("a subscriber gets events that commit in the same turn as its subscription", async (t) => {
     for (const options of [{}, { name: "durable" }]) {
       const { hf, clock } = await memory(t);
       await hf.engine.store.events.position({ name: "a", kind: "test" });
@@ -35,7 +35,7 @@ describe("a subscriber", () => {
     }
   });
 
-  test("is called with one event at a time, the next when it is done with the last", async (t) => {
+  test("a subscriber gets one event at a time, the next after it has handled the last", async (t) => {
     const { hf, clock } = await memory(t);
     const on = stage<Event>();
     hf.events.subscribe(on.run as () => Promise<void>);
@@ -49,7 +49,7 @@ describe("a subscriber", () => {
     on.calls[1]?.end();
   });
 
-  test("gets only the types it asked for, as they are written or by how they begin", async (t) => {
+  test("a subscriber gets only the types it asked for, by full name or prefix", async (t) => {
     const { hf, clock } = await memory(t);
     const got: Record<string, number> = {};
     const asked = {
@@ -67,7 +67,7 @@ describe("a subscriber", () => {
     assert.deepEqual(got, { all: 2, exact: 2, prefix: 2, star: 2 });
   });
 
-  test("that throws gets the same event again after a while, longer and longer, and holds up only itself", async (t) => {
+  test("a subscriber that throws gets the same event again after growing delays, and delays only itself", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const tries: { name: string; at: number }[] = [];
     const other: string[] = [];
@@ -100,8 +100,8 @@ describe("a subscriber", () => {
   });
 
   for (const options of [{}, { name: "durable" }]) {
-    const which = "name" in options ? "with a name" : "without a name";
-    test(`${which}, ended, is waited for, and then not called any more`, async (t) => {
+    const which = "name" in options ? "a subscriber with a name" : "a subscriber without a name";
+    test(`${which} that unsubscribes is awaited, and not called again`, async (t) => {
       const { hf, clock } = await memory(t);
       const on = stage<Event>();
       const off = hf.events.subscribe(on.run as () => Promise<void>, options);
@@ -119,7 +119,7 @@ describe("a subscriber", () => {
       await off();
     });
 
-    test(`${which} may end itself, and close what it listens to`, async (t) => {
+    test(`${which} may unsubscribe and close its handle from inside the callback`, async (t) => {
       const { hf, clock, logged } = await memory(t);
       const got: string[] = [];
       const [ended, closed] = [deferred(), deferred()];
@@ -142,7 +142,7 @@ describe("a subscriber", () => {
     });
   }
 
-  test("is refused with what it cannot mean", async (t) => {
+  test("invalid arguments of subscribe are rejected", async (t) => {
     const { hf } = await memory(t);
     for (const bad of [{ types: [] }, { types: ["a*b"] }, { types: [""] }, { types: "job.*" }, { type: ["a"] }, null]) {
       assert.throws(() => hf.events.subscribe(nothing, unchecked(bad)), code("OPTION_INVALID"), JSON.stringify(bad));
@@ -169,7 +169,7 @@ describe("a subscriber", () => {
 });
 
 describe("a durable subscriber", () => {
-  test("gets what happened while it was away, and nothing twice after an orderly end", async (t) => {
+  test("a durable subscriber gets the events of its absence, and none twice after a clean end", async (t) => {
     const { another, clock } = await file(t);
     const first = await another();
     const got: string[] = [];
@@ -186,7 +186,7 @@ describe("a durable subscriber", () => {
     assert.deepEqual(got, ["a", "b", "c", "d"]);
   });
 
-  test("keeps its place among events that it did not ask for", async (t) => {
+  test("a durable subscriber advances over events that it did not ask for", async (t) => {
     const { hf, clock } = await memory(t);
     const got: string[] = [];
     const off = hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "job", types: ["job.*"] });
@@ -201,7 +201,7 @@ describe("a durable subscriber", () => {
     assert.deepEqual(got, []);
   });
 
-  test("in flight at the close is waited for a little, and its place is kept", async (t) => {
+  test("close waits briefly for a delivery in flight, and the position is kept", async (t) => {
     const { hf, path } = await alone(t);
     const on = stage<Event>();
     hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
@@ -213,7 +213,7 @@ describe("a durable subscriber", () => {
     assert.deepEqual(await rest(path, "s"), ["b"]);
   });
 
-  test("that hangs holds no close up, and its event comes again", async (t) => {
+  test("a durable subscriber that hangs does not block close, and gets its event again", async (t) => {
     const { hf, clock, path } = await alone(t);
     const on = stage<Event>();
     const off = hf.events.subscribe(on.run as () => Promise<void>, { name: "s" });
@@ -227,7 +227,7 @@ describe("a durable subscriber", () => {
     assert.deepEqual(await rest(path, "s"), ["a", "b"]);
   });
 
-  test("of one name in two processes gets each event once, and the other takes over when it leaves", async (t) => {
+  test("a durable subscriber in two processes gets each event once, and the second takes over when the first exits", async (t) => {
     const { another, clock } = await file(t);
     const [one, two] = [await another(), await another()];
     const got: string[] = [];
@@ -250,7 +250,7 @@ describe("a durable subscriber", () => {
     assert.notEqual(got[0]?.[0], got[1]?.[0]);
   });
 
-  test("that takes its time keeps the right to it, however long", async (t) => {
+  test("a slow durable subscriber keeps its right to deliver", async (t) => {
     const { another, clock } = await file(t);
     const [one, two] = [await another(), await another()];
     const on = stage<Event>();
@@ -268,7 +268,7 @@ describe("a durable subscriber", () => {
     assert.equal(on.calls.length, 1);
   });
 
-  test("that was taken for gone while it slept moves nothing, and waits for its turn", async (t) => {
+  test("a durable subscriber that slept past its hold moves no position and waits for its turn", async (t) => {
     const { another, clock } = await file(t);
     const [one, two] = [await another(), await another()];
     const on = stage<Event>();
@@ -296,7 +296,7 @@ describe("a durable subscriber", () => {
     );
   });
 
-  test("that an operator has forgotten starts anew", async (t) => {
+  test("a durable subscriber that an operator removed starts again from now", async (t) => {
     const { hf, clock } = await memory(t);
     const got: string[] = [];
     hf.events.subscribe((event) => void got.push(nameOf(event)), { name: "s" });
@@ -314,7 +314,7 @@ describe("a durable subscriber", () => {
   });
 });
 
-test("events of two databases have other dedupe keys, whatever they tell", async (t) => {
+test("events of two databases have different dedupe keys", async (t) => {
   const keys: string[] = [];
   for (const { hf } of [await memory(t), await memory(t)]) {
     await happens(hf, "a");
@@ -324,7 +324,7 @@ test("events of two databases have other dedupe keys, whatever they tell", async
   assert.notEqual(keys[0], keys[1]);
 });
 
-test("a job whose queue asks for events tells its whole life, and another's only what an operator does to it", async (t) => {
+test("a queue with events reports a job's whole life, and another queue only operators' actions", async (t) => {
   const { hf, clock } = await memory(t);
   const got: Event[] = [];
   hf.events.subscribe((event) => void got.push(event), { name: "all" });
@@ -364,7 +364,7 @@ test("a job whose queue asks for events tells its whole life, and another's only
   assert.equal(new Set(got.map(({ dedupeKey }) => dedupeKey)).size, 8);
 });
 
-test("old events are trimmed by each process that works or listens, and only those that every subscriber has", async (t) => {
+test("every process that works or listens trims old events that every subscriber has passed", async (t) => {
   const { hf, clock } = await memory(t);
   const on = stage<Event>();
   hf.events.subscribe(on.run as () => Promise<void>, { name: "slow" });
@@ -382,7 +382,7 @@ test("old events are trimmed by each process that works or listens, and only tho
   on.calls[1]?.end();
 });
 
-test("what could not be trimmed is trimmed a moment later, not with the next minute", async (t) => {
+test("a failed trim is repeated within moments, not a minute later", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const trim = store.events.trim.bind(store.events);
@@ -412,13 +412,13 @@ async function rest(path: string, name: string): Promise<string[]> {
 
 function nothing(): void {}
 
-test("a subscriber that never returns is left behind by a close, and the program continues", async () => {
+test("a subscriber that never returns does not keep close from resolving", async () => {
   const child = fileURLToPath(new URL("./children/deaf-subscriber.ts", import.meta.url));
   const { stdout } = await promisify(execFile)(process.execPath, [child]);
   assert.equal(stdout, "closed\n");
 });
 
-test("a sink and a durable subscriber of one name are refused: each event would reach one of them", async (t) => {
+test("a sink and a durable subscriber with one name are rejected, because each event would reach only one of them", async (t) => {
   const path = join(await folder(t), "work.db");
   const sinks = { audit: { type: "file", path: join(await folder(t), "audit.jsonl") } } as const;
   await using hf = await open(path, { sinks });

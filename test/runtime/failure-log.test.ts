@@ -13,7 +13,7 @@ const run = promisify(execFile);
 const source = (name: string) => JSON.stringify(pathToFileURL(join(import.meta.dirname, "../../src", name)).href);
 
 suite("failing jobs are logged", () => {
-  test("a retried attempt is one warning, a final failure one error", async (t) => {
+  test("a retried attempt logs one warning, and a final failure one error", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const flaky = job({
       name: "flaky",
@@ -40,7 +40,7 @@ suite("failing jobs are logged", () => {
     assert.deepEqual(pick(logged[1]?.data), { ...about, attempt: 2 });
   });
 
-  test("an error that is not retried is one error; a job that asks to run later is none", async (t) => {
+  test("an error that is not retried logs one error, and a job that asks to run later logs nothing", async (t) => {
     const { hf, logged } = await memory(t);
     const refused = job({
       name: "refused",
@@ -84,7 +84,7 @@ suite("failing jobs are logged", () => {
     );
   });
 
-  test("by default they are on standard error, with `log: false` nowhere", async (t) => {
+  test("failures are logged to standard error by default, and nowhere with `log: false`", async (t) => {
     const here = await folder(t);
     const program = join(here, "program.ts");
     await writeFile(
@@ -102,7 +102,7 @@ suite("failing jobs are logged", () => {
     assert.equal((await run(process.execPath, [program, "silent"])).stderr, "");
   });
 
-  test("`console` is a log", async () => {
+  test("`log: console` works", async () => {
     await (await open(":memory:", { log: console })).close();
   });
 });

@@ -30,7 +30,7 @@ const LATER = { now: () => Date.now() + 3_600_000 };
 
 describe("a claimed file", () => {
   for (const size of SIZES) {
-    test(`of ${size} bytes gives these, whichever way they are read`, async (t) => {
+    test(`a claimed file of ${size} bytes returns its bytes by every way of reading`, async (t) => {
       const { file: target, tree } = await claim(t, noise(size));
       assert.deepEqual([target.id, target.hash, target.size], ["docs/a.bin", hash("sha256", noise(size)), size]);
       assert.ok(noise(size).equals(await target.bytes()));
@@ -77,7 +77,7 @@ describe("a claimed file", () => {
   };
   for (const [what, write] of Object.entries(WRITES)) {
     for (const size of [5_000, 700_000]) {
-      test(`of ${size} bytes that was ${what} before it is read is refused, and the attempt with it`, async (t) => {
+      test(`a claimed file of ${size} bytes that was ${what} before it is read is rejected, with its attempt`, async (t) => {
         const { file, path } = await claim(t, noise(size));
         write(path);
         await assert.rejects(file.bytes(), CHANGED);
@@ -86,7 +86,7 @@ describe("a claimed file", () => {
         assert.equal(await file.recheck(), false);
       });
 
-      test(`of ${size} bytes that was ${what} after it was read is noticed before the commit`, async (t) => {
+      test(`a claimed file of ${size} bytes that was ${what} after it was read is noticed before the commit`, async (t) => {
         const { file, path } = await claim(t, noise(size));
         await file.bytes();
         const copy = file.path;
@@ -97,7 +97,7 @@ describe("a claimed file", () => {
     }
   }
 
-  test("that is written to while it is streamed fails before its end is seen", async (t) => {
+  test("a file that is written while it is streamed fails before the stream ends", async (t) => {
     const { file, path } = await claim(t, noise(2_000_000));
     const seen: Buffer[] = [];
     const read = async () => {
@@ -111,7 +111,7 @@ describe("a claimed file", () => {
     assert.equal(await file.recheck(), false);
   });
 
-  test("that grows while it is streamed does not give more than it had", async (t) => {
+  test("a file that grows while it is streamed returns no more than its original bytes", async (t) => {
     const { file, path } = await claim(t, noise(600_000));
     let seen = 0;
     const read = async () => {
@@ -124,7 +124,7 @@ describe("a claimed file", () => {
     assert.ok(seen < 600_000);
   });
 
-  test("of which other bytes were met stays refused, also when it has its own again", async (t) => {
+  test("a file that was read with different bytes stays rejected, even if its own bytes return", async (t) => {
     const { file, path } = await claim(t, noise(5_000));
     flip(path);
     await assert.rejects(file.bytes(), CHANGED);
@@ -133,7 +133,7 @@ describe("a claimed file", () => {
     assert.equal(await file.recheck(), false);
   });
 
-  test("of which a part was read while it had other bytes is refused, also when it has its own again", async (t) => {
+  test("a file of which a part was read with different bytes stays rejected, even if its own bytes return", async (t) => {
     const { file, path } = await claim(t, noise(2_000_000));
     flip(path);
     for await (const piece of file.stream()) {
@@ -144,13 +144,13 @@ describe("a claimed file", () => {
     assert.equal(await file.recheck(), false);
   });
 
-  test("of which a part was read, and that no process has touched, is not refused", async (t) => {
+  test("an untouched file that was read in part is accepted", async (t) => {
     const { file } = await claim(t, noise(2_000_000));
     for await (const _ of file.stream()) break;
     assert.equal(await file.recheck(), true);
   });
 
-  test("that was only touched, copied back or given other rights is not refused", async (t) => {
+  test("a file that was only touched, copied back or given other permissions is accepted", async (t) => {
     const { file, path } = await claim(t, noise(5_000));
     utimesSync(path, 1, 1);
     assert.equal(await file.recheck(), true);
@@ -162,7 +162,7 @@ describe("a claimed file", () => {
     assert.ok(noise(5_000).equals(await file.bytes()));
   });
 
-  test("that was written just before it was hashed is hashed again, since its time may be the same", async (t) => {
+  test("a file written just before it was hashed is hashed again, because its time may be the same", async (t) => {
     const { tree, artifacts, path } = await claim(t, noise(5_000));
     const stat = look(path);
     const other = hash("sha256", noise(5_000, 2));
@@ -175,18 +175,22 @@ describe("a claimed file", () => {
     assert.ok(tree.base.length > 0);
   });
 
-  test("that may not be read fails as any attempt may, since its bytes may be as they were", { skip: WINDOWS }, async (t) => {
-    const { file, tree, path } = await claim(t, noise(5_000));
-    chmodSync(path, 0);
-    await asNobody(tree, async () => {
-      await assert.rejects(file.bytes(), { code: "SOURCE_UNREADABLE", message: /a\.bin cannot be read/ });
-      await assert.rejects(drain(file), { code: "SOURCE_UNREADABLE" });
-      await assert.rejects(file.recheck(), { code: "SOURCE_UNREADABLE" });
-    });
-    assert.equal(await file.recheck(), true);
-  });
+  test(
+    "an unreadable file fails the attempt, which is retried, because its bytes may be unchanged",
+    { skip: WINDOWS },
+    async (t) => {
+      const { file, tree, path } = await claim(t, noise(5_000));
+      chmodSync(path, 0);
+      await asNobody(tree, async () => {
+        await assert.rejects(file.bytes(), { code: "SOURCE_UNREADABLE", message: /a\.bin cannot be read/ });
+        await assert.rejects(drain(file), { code: "SOURCE_UNREADABLE" });
+        await assert.rejects(file.recheck(), { code: "SOURCE_UNREADABLE" });
+      });
+      assert.equal(await file.recheck(), true);
+    },
+  );
 
-  test("has no copy after its attempt, and says what happened to its bytes", async (t) => {
+  test("a file has no copy after its attempt, and reports what happened to its bytes", async (t) => {
     const { file, path } = await claim(t, noise(10));
     await file.dispose();
     await file.dispose();
@@ -197,13 +201,13 @@ describe("a claimed file", () => {
     await assert.rejects(file.bytes(), { message: /it is gone/ });
   });
 
-  test("is not copied by being looked at", async (t) => {
+  test("looking at a file does not copy it", async (t) => {
     const { file, shelf } = await claim(t, noise(10));
     assert.deepEqual(JSON.parse(JSON.stringify(file)), { id: "docs/a.bin", hash: file.hash, size: 10 });
     assert.deepEqual(shelf.unfinished(), []);
   });
 
-  test("leaves nothing behind when it cannot be copied", async (t) => {
+  test("a failed copy leaves nothing behind", async (t) => {
     const { file, path, shelf } = await claim(t, noise(10));
     flip(path);
     assert.throws(() => file.path, CHANGED);
@@ -213,7 +217,7 @@ describe("a claimed file", () => {
 
 describe("a snapshot", () => {
   for (const size of [...SIZES, 1_100_000]) {
-    test(`of ${size} bytes is given, whatever becomes of the file`, async (t) => {
+    test(`a snapshot of ${size} bytes is returned, whatever happens to the file`, async (t) => {
       const { file: target, path } = await claim(t, noise(size), { snapshot: true });
       rmSync(path);
       assert.equal(target.hash, hash("sha256", noise(size)));
@@ -231,7 +235,7 @@ describe("a snapshot", () => {
   }
 
   for (const size of [10, 1_100_000]) {
-    test(`of a file of ${size} bytes that changed after it was listed is that of the new bytes`, async (t) => {
+    test(`a snapshot of a file of ${size} bytes that changed after it was listed has the new bytes`, async (t) => {
       const { artifacts, path } = await claim(t, noise(size));
       const stat = look(path);
       appendFileSync(path, "more");
@@ -241,21 +245,21 @@ describe("a snapshot", () => {
       assert.ok(bytes.equals(await artifacts.read(print?.hash ?? "")));
     });
 
-    test(`of a file of ${size} bytes that changes each time it is read is refused`, async (t) => {
+    test(`a snapshot of a file of ${size} bytes that changes on each read is rejected`, async (t) => {
       const { artifacts, path } = await claim(t, noise(size));
       const busy = { now: () => (appendFileSync(path, "x"), 1) };
       await assert.rejects(snapshotFile(artifacts, path, look(path), busy), { code: "BYTES_CHANGED" });
     });
   }
 
-  test("of a file that is gone is none", async (t) => {
+  test("a missing file has no snapshot", async (t) => {
     const { artifacts, path } = await claim(t, noise(10));
     const stat = look(path);
     rmSync(path);
     assert.equal(await snapshotFile(artifacts, path, stat, LATER), null);
   });
 
-  test("that is damaged is an error of the store, not of the file", async (t) => {
+  test("a damaged snapshot is reported as an error of the store, not of the file", async (t) => {
     const { file, shelf } = await claim(t, noise(5_000), { snapshot: true });
     const stored = shelf.fileOf(file.hash);
     chmodSync(stored, 0o644);

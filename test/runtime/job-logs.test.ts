@@ -20,7 +20,7 @@ const logging = (logs: number | undefined, run: (context: JobContext<unknown>) =
 const text = (lines: LogLine[] = []) => lines.map(({ level, message }) => `${level} ${message}`);
 
 suite("stored job logs", () => {
-  test("a queue that keeps logs stores what its handlers log with each attempt, and logs it as before", async (t) => {
+  test("a queue that keeps logs stores each attempt's log lines, and still writes them to the log", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const talk = logging(10, ({ log, attempt }) => {
       log.debug("not stored");
@@ -44,7 +44,7 @@ suite("stored job logs", () => {
     assert.equal(logged.filter(({ message }) => message === "begun").length, 2);
   });
 
-  test("a queue that does not ask for logs stores none", async (t) => {
+  test("a queue without `logs` stores none", async (t) => {
     const { hf } = await memory(t);
     const talk = logging(undefined, ({ log }) => log.info("begun"));
     const { id } = await hf.enqueue(talk, 1);
@@ -52,7 +52,7 @@ suite("stored job logs", () => {
     assert.equal((await hf.jobs.attempts(id))[0]?.log, undefined);
   });
 
-  test("the newest lines are kept, long ones are cut, and data that is no JSON becomes text", async (t) => {
+  test("the newest lines are kept, long ones are cut, and data that is not JSON becomes text", async (t) => {
     const { hf } = await memory(t);
     const talk = logging(3, ({ log }) => {
       for (let i = 0; i < 100; i++) log.info(`line ${i}`);
@@ -72,7 +72,7 @@ suite("stored job logs", () => {
     assert.equal(typeof log[2]?.data, "string");
   });
 
-  test("what a worker logged before it was killed is shown with its crashed attempt", async (t) => {
+  test("lines logged before a kill are shown with the crashed attempt", async (t) => {
     const db = join(await folder(t), "work.db");
     const program = `
       import { job, open } from ${LIBRARY};

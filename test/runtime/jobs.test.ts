@@ -8,12 +8,12 @@ type C = JobContext<unknown>;
 const plain = job({ name: "plain", run: (c: C) => c.input });
 
 suite("get, list and counts", () => {
-  test("get of an unknown id is null", async (t) => {
+  test("get returns null for an unknown id", async (t) => {
     const { hf } = await memory(t);
     for (const id of ["", "absent", "0".repeat(17), "x".repeat(5_000)]) assert.equal(await hf.jobs.get(id), null);
   });
 
-  test("attempts has every attempt that a worker ended, by its outcome, and then the success", async (t) => {
+  test("attempts lists every ended attempt by its outcome, and then the success", async (t) => {
     const { hf, clock } = await memory(t);
     const at = stage<C>();
     const tried = job({ name: "tried", retry: { attempts: 5, delay: "1s", backoff: "fixed" }, timeout: "1m", run: at.run });
@@ -43,7 +43,7 @@ suite("get, list and counts", () => {
     assert.deepEqual(await hf.jobs.attempts("absent"), []);
   });
 
-  test("explain says which jobs come first while a worker runs, and that there is none when it has stopped", async (t) => {
+  test("explain counts the jobs ahead while a worker runs, and reports a missing worker", async (t) => {
     const { hf, clock } = await memory(t);
     const at = stage<C>();
     const slow = job({ name: "slow", concurrency: 1, run: at.run });
@@ -72,7 +72,7 @@ suite("get, list and counts", () => {
     assert.equal(await hf.jobs.explain("absent"), null);
   });
 
-  test("explain names the limit and its next free slot, and the lock of a queue", async (t) => {
+  test("explain names the limit with its next free slot, and the lock of a queue", async (t) => {
     const { hf, clock } = await memory(t);
     const limit = { key: (input: { account: string }) => input.account, rate: "5/m" } as const;
     const call = job<{ account: string }>({ name: "call", limit, run: () => {} });
@@ -94,7 +94,7 @@ suite("get, list and counts", () => {
     assert.equal((await hf.jobs.explain(ids[5] as string))?.reason, "locked");
   });
 
-  test("explain knows that a process that was killed runs nothing", async (t) => {
+  test("explain does not count a killed process as a worker", async (t) => {
     const { hf, kill } = await interruptedChild(t);
     const [def] = DEFINITIONS;
     const reason = async () =>
@@ -109,7 +109,7 @@ suite("get, list and counts", () => {
       assert.throws(() => job({ name: "x", queue: { name: "x", attempts }, run: () => null }), code("NUMBER_INVALID"));
   });
 
-  test("list pages through everything in creation order, whatever is added meanwhile", async (t) => {
+  test("list pages through all jobs in creation order while others are added", async (t) => {
     const { hf } = await memory(t);
     const ids = (await hf.enqueueMany(plain, Array(7).fill(0))).map(({ id }) => id);
     const pages: string[][] = [];
@@ -127,14 +127,14 @@ suite("get, list and counts", () => {
     );
   });
 
-  test("a page that holds the last one has no next", async (t) => {
+  test("the page with the last job has no `next`", async (t) => {
     const { hf } = await memory(t);
     await hf.enqueueMany(plain, [1, 2]);
     assert.equal((await hf.jobs.list({ limit: 2 })).next, undefined);
     assert.deepEqual(await hf.jobs.list({ queue: "nothing here" }), { items: [] });
   });
 
-  test("list filters by queue, name and state, together too", async (t) => {
+  test("list filters by queue, name and state, and by all of them", async (t) => {
     const { hf } = await memory(t);
     const other = job({ name: "other", queue: "plain", run: () => null });
     await hf.enqueue(plain, 1, { id: "a" });
@@ -151,7 +151,7 @@ suite("get, list and counts", () => {
     assert.equal(await ids({ limit: 1 }), "a");
   });
 
-  test("what makes no sense is refused", async (t) => {
+  test("invalid filters are rejected", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.jobs.list({ state: unchecked<JobState>("done") }), code("OPTION_INVALID"));
     await assert.rejects(hf.jobs.list({ limit: 0 }), code("NUMBER_INVALID"));
@@ -159,7 +159,7 @@ suite("get, list and counts", () => {
     await assert.rejects(hf.jobs.list({ after: "no cursor" }), code("OPTION_INVALID"));
   });
 
-  test("counts has every state, and follows each move", async (t) => {
+  test("counts has every state, and follows each transition", async (t) => {
     const { hf } = await memory(t);
     const none = { waiting: 0, pending: 0, running: 0, succeeded: 0, failed: 0, cancelled: 0, quarantined: 0 };
     assert.deepEqual(await hf.jobs.counts(), none);
@@ -180,7 +180,7 @@ suite("get, list and counts", () => {
 });
 
 suite("cancel", () => {
-  test("a pending job never runs", async (t) => {
+  test("a cancelled pending job never runs", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -192,7 +192,7 @@ suite("cancel", () => {
     assert.deepEqual([slow.calls.length, seen.state, seen.attempt, seen.finishedAt], [0, "cancelled", 0, seen.createdAt]);
   });
 
-  test("a delayed job never runs", async (t) => {
+  test("a cancelled delayed job never runs", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -204,7 +204,7 @@ suite("cancel", () => {
     assert.deepEqual([slow.calls.length, (await see(hf, id)).state], [0, "cancelled"]);
   });
 
-  test("a running job's slot is free for the next at once when its handler heeds the signal", async (t) => {
+  test("the slot of a cancelled running job is free at once if its handler follows the signal", async (t) => {
     const { hf } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -220,7 +220,7 @@ suite("cancel", () => {
     assert.equal((await see(hf, first?.id ?? "")).state, "cancelled");
   });
 
-  test("a handler that does not heed the signal does not hold its slot for ever", async (t) => {
+  test("a cancelled handler that ignores the signal does not hold its slot for ever", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -232,7 +232,7 @@ suite("cancel", () => {
     assert.equal(slow.calls.length, 2);
   });
 
-  test("a job in hand: its signal aborts and its success is refused", async (t) => {
+  test("cancelling a claimed job aborts its signal, and its success is rejected", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const claim = await hf.claim(plain, { worker: "me" });
@@ -244,7 +244,7 @@ suite("cancel", () => {
     assert.equal((await see(hf, id)).state, "cancelled");
   });
 
-  test("what is finished or unknown cannot be cancelled", async (t) => {
+  test("a finished or unknown job cannot be cancelled", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     await (await hf.claim(plain, { worker: "me" }))?.succeed("kept");
@@ -255,7 +255,7 @@ suite("cancel", () => {
 });
 
 suite("retry by an operator", () => {
-  test("a failed job starts anew with fresh counts", async (t) => {
+  test("a retried failed job starts with fresh counts", async (t) => {
     const { hf, clock } = await memory(t);
     let calls = 0;
     const def = job({
@@ -278,7 +278,7 @@ suite("retry by an operator", () => {
     assert.deepEqual([calls, ended.state, ended.error?.message], [4, "failed", "call 4"]);
   });
 
-  test("a quarantined job starts anew with fresh counts", async (t) => {
+  test("a retried quarantined job starts with fresh counts", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({ name: "x", crashes: 2, run: () => "alive" });
     const { id } = await hf.enqueue(def, 1);
@@ -298,7 +298,7 @@ suite("retry by an operator", () => {
     assert.deepEqual([(await see(hf, id)).state, (await see(hf, id)).crashes], ["pending", 1], "one crash is one again");
   });
 
-  test("is refused with KEY_TAKEN while another unfinished job has its key", async (t) => {
+  test("retry is rejected with KEY_TAKEN while another unfinished job has the key", async (t) => {
     const { hf } = await memory(t);
     const first = await hf.enqueue(plain, 1, { key: "k" });
     await (await hf.claim(plain, { worker: "me" }))?.fail("no", { retry: false });
@@ -310,7 +310,7 @@ suite("retry by an operator", () => {
     assert.equal(await hf.jobs.retry(first.id), true);
   });
 
-  test("what is not failed or quarantined is left alone", async (t) => {
+  test("retry changes only failed and quarantined jobs", async (t) => {
     const { hf } = await memory(t);
     const ids: Partial<Record<JobState, string>> = {
       succeeded: (await hf.enqueue(plain, 1)).id,
@@ -348,7 +348,7 @@ const ENDS: Record<string, (hf: Holdfast, one: Enqueued) => Promise<unknown>> = 
 
 suite("wait", () => {
   for (const [state, end] of Object.entries(ENDS)) {
-    test(`resolves when the job ${state === "succeeded" ? "has" : "is"} ${state}, before and after`, async (t) => {
+    test(`wait resolves when the job ${state === "succeeded" ? "has" : "is"} ${state}, before and after`, async (t) => {
       const { hf } = await memory(t);
       const one = await hf.enqueue(plain, 1);
       const early = hf.jobs.wait(one);
@@ -360,7 +360,7 @@ suite("wait", () => {
     });
   }
 
-  test("does not resolve for a retry", async (t) => {
+  test("wait does not resolve for a retry", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({
       name: "x",
@@ -375,7 +375,7 @@ suite("wait", () => {
     assert.equal((await waiting).output, "done");
   });
 
-  test("with a timeout it is rejected then, and the job continues", async (t) => {
+  test("wait rejects at its timeout, and the job continues", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     let ended: unknown = "waiting";
@@ -388,7 +388,7 @@ suite("wait", () => {
     assert.equal((await see(hf, id)).state, "pending");
   });
 
-  test("a timeout that is not reached is forgotten", async (t) => {
+  test("a timeout of wait that is not reached is cleared", async (t) => {
     const { hf, clock } = await memory(t);
     hf.work([plain]);
     const ended = await hf.jobs.wait(await hf.enqueue(plain, 1), { timeout: "5s" });
@@ -397,7 +397,7 @@ suite("wait", () => {
     await assert.rejects(hf.jobs.wait("x", { timeout: unchecked<number>("soon") }), code("DURATION_INVALID"));
   });
 
-  test("with a signal it is rejected with the signal's reason, before and during", async (t) => {
+  test("wait rejects with the signal's reason, before and during the wait", async (t) => {
     const { hf } = await memory(t);
     const one = await hf.enqueue(plain, 1);
     const reason = new Error("enough");
@@ -408,12 +408,12 @@ suite("wait", () => {
     await assert.rejects(waiting, reason);
   });
 
-  test("an unknown job is refused with NO_SUCH_JOB", async (t) => {
+  test("wait rejects an unknown job with NO_SUCH_JOB", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.jobs.wait("absent"), code("NO_SUCH_JOB"));
   });
 
-  test("closing the database ends the waiting with CLOSED", async (t) => {
+  test("closing the database ends a wait with CLOSED", async (t) => {
     const { hf } = await memory(t);
     const one = await hf.enqueue(plain, 1);
     const waiting = hf.jobs.wait(one);
@@ -426,7 +426,7 @@ suite("wait", () => {
     assert.ok(code("CLOSED")(watched.reason));
   });
 
-  test("hears of a job that another process has ended", async (t) => {
+  test("wait resolves for a job that another process settled", async (t) => {
     const { another } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     const one = await mine.enqueue(plain, 1);
@@ -437,7 +437,7 @@ suite("wait", () => {
     assert.equal((await waiting).output, "from there");
   });
 
-  test("a worker of another process takes what is enqueued here", async (t) => {
+  test("a worker in another process runs a job that is enqueued here", async (t) => {
     const { another } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     theirs.work([plain]);
@@ -447,7 +447,7 @@ suite("wait", () => {
 });
 
 suite("watch", () => {
-  test("yields the job as it is, then each change, and ends with the job", async (t) => {
+  test("watch yields the job, then each change, and ends with the job", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", retry: { backoff: "fixed", delay: "1s" }, run: slow.run });
@@ -479,7 +479,7 @@ suite("watch", () => {
     );
   });
 
-  test("of a finished job yields it once", async (t) => {
+  test("watch of a finished job yields it once", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     await hf.jobs.cancel(id);
@@ -488,7 +488,7 @@ suite("watch", () => {
     assert.deepEqual(seen, ["cancelled"]);
   });
 
-  test("does not yield when nothing of the job has changed", async (t) => {
+  test("watch does not yield while nothing of the job changes", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1, { delay: "1h" });
     const seen: string[] = [];
@@ -504,7 +504,7 @@ suite("watch", () => {
     assert.deepEqual(seen, ["pending", "cancelled"]);
   });
 
-  test("ends with its signal, and when its reader leaves", async (t) => {
+  test("watch ends with its signal, and when its reader leaves", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(plain, 1);
     const stop = new AbortController();
@@ -520,7 +520,7 @@ suite("watch", () => {
     assert.deepEqual(seen, ["pending", "pending"]);
   });
 
-  test("an unknown job is refused with NO_SUCH_JOB", async (t) => {
+  test("watch rejects an unknown job with NO_SUCH_JOB", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(collect(hf.jobs.watch("absent")), code("NO_SUCH_JOB"));
   });

@@ -79,7 +79,7 @@ async function comesBack(t: TestContext, tables: string, ...deeds: string[]): Pr
 }
 
 suite("a journal brings back", { concurrency: 2 }, () => {
-  test("texts with a NUL in them, and texts that are none in their encoding", (t) =>
+  test("a journal restores texts with NUL characters and texts with invalid encoding", (t) =>
     comesBack(
       t,
       "create table plain (a text); create table keyed (k text primary key, n) without rowid",
@@ -88,7 +88,7 @@ suite("a journal brings back", { concurrency: 2 }, () => {
       "update keyed set n = 4 where k = 'a' || char(0) || 'b'; delete from keyed where k = 'ä'",
     ));
 
-  test("rows that gave way to others without a word", (t) =>
+  test("a journal restores rows that were replaced on conflict", (t) =>
     comesBack(
       t,
       "create table t (a integer primary key, u unique)",
@@ -97,7 +97,7 @@ suite("a journal brings back", { concurrency: 2 }, () => {
       "update or replace t set a = 2 where a = 3; insert or replace into t values (9, 'z')",
     ));
 
-  test("rows that belong to others, as they were, whatever a rule would make of them now", (t) =>
+  test("a journal restores rows with foreign keys as they were, whatever rules would do now", (t) =>
     comesBack(
       t,
       `create table parent (id integer primary key, v);
@@ -106,7 +106,7 @@ suite("a journal brings back", { concurrency: 2 }, () => {
       "insert or replace into parent values (1, 6)",
     ));
 
-  test("what triggers of the user's own did, which were there first", (t) =>
+  test("a journal restores the effects of the user's own triggers", (t) =>
     comesBack(
       t,
       `create table t (a integer primary key, b);
@@ -118,7 +118,7 @@ suite("a journal brings back", { concurrency: 2 }, () => {
 });
 
 suite("a journal", () => {
-  test("of a table with very many columns has all of them", (t) => {
+  test("a journal of a very wide table has every column", (t) => {
     const columns = Array.from({ length: 260 }, (_, i) => `c${i}`);
     return comesBack(
       t,
@@ -128,7 +128,7 @@ suite("a journal", () => {
     );
   });
 
-  test("costs nothing where there is none: no trigger, and no table that a statement could write to", async (t) => {
+  test("a database without a journal has no triggers and no journal table", async (t) => {
     const { path } = await ground(t);
     await using hf = await open(path);
     hf.work([note]);
@@ -154,7 +154,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
       "create trigger own after insert on t begin update t set b = 'own' where a = new.a; end; insert into t values (7, 'mine')",
     ],
   ] as const) {
-    test(`${what}: up to there it leads, and a newer backup leads on`, async (t) => {
+    test(`${what}: the journal leads up to it, and a newer backup continues from there`, async (t) => {
       const { path, backup, restore } = await ground(t);
       alter(path, "create table t (a integer primary key, b)");
       {
@@ -179,7 +179,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
     });
   }
 
-  test("a table that is created while a process works is journalled from then on, without a declaration", async (t) => {
+  test("a table created while a process works is journalled from then on, without a declaration", async (t) => {
     const { path, backup, restore } = await ground(t);
     const hf = await open(path, { journal: true, log: silent });
     await hf.enqueue(note, 0);
@@ -202,7 +202,7 @@ suite("what no journal has seen is not passed over", { concurrency: 2 }, () => {
   });
 });
 
-test("after a restore, a backup of before leads to no instant that came after it", async (t) => {
+test("after a restore, an older backup leads to no instant after the restore", async (t) => {
   const { path, backup, restore } = await ground(t);
   const add = async (id: string) => {
     await using hf = await open(path, { journal: true });
@@ -234,7 +234,7 @@ test("after a restore, a backup of before leads to no instant that came after it
   assert.deepEqual(await ids(), ["good", "mistake"]);
 });
 
-test("a restore to an instant says what is there then: jobs, and artifacts that are missing", async (t) => {
+test("a restore to an instant reports the jobs and missing artifacts of that instant", async (t) => {
   const { path, backup, restore } = await ground(t);
   const large = pipeline("large")
     .source(items(() => ["a", "b"], { id: (name) => name }))
@@ -252,7 +252,7 @@ test("a restore to an instant says what is there then: jobs, and artifacts that 
   assert.deepEqual([facts.counts.jobs["pending"], counts.jobs["pending"], counts.builds["SUCCESS"]], [undefined, 1, 1]);
 });
 
-test("a database that is created anew in the place of another continues beside that one's journal", async (t) => {
+test("a new database at an old path continues beside the old journal", async (t) => {
   const { path } = await ground(t);
   for (const round of [1, 2]) {
     await using hf = await open(path, { journal: true, log: silent });
@@ -283,7 +283,7 @@ function writeBy(writeSync: unknown): void {
 suite("a journal's disk that is full", () => {
   for (const begun of [true, false]) {
     const what = begun ? "in the middle of a file" : "when a file is begun";
-    test(`${what} costs nothing: what does not fit stays in the database, and is brought along when there is room`, async (t) => {
+    test(`${what} loses nothing: entries stay in the database and are written when there is room`, async (t) => {
       const { path, backup, restore } = await ground(t);
       {
         await using hf = await open(path, { journal: true });

@@ -119,7 +119,7 @@ async function ground(t: TestContext): Promise<Ground> {
 }
 
 suite("with a journal", () => {
-  test("a backup leads to every instant after it, row by row, whatever was done; your own tables too", async (t) => {
+  test("a backup leads to every later instant, row by row, users' own tables too", async (t) => {
     const { base, path, backup } = await ground(t);
     new DatabaseSync(path).exec(USERS);
     const shots: Awaited<ReturnType<typeof snapshot>>[] = [];
@@ -150,7 +150,7 @@ suite("with a journal", () => {
     }
   });
 
-  test("restore goes to an instant, by what is in the files and what is still in the database", async (t) => {
+  test("a restore to an instant uses the journal's files and what is still in the database", async (t) => {
     const { path, backup, restore } = await ground(t);
     const hf = await open(path, { journal: true });
     await hf.enqueue(note, 0);
@@ -168,7 +168,7 @@ suite("with a journal", () => {
     assert.equal((await again.check()).ok, true);
   });
 
-  test("an instant before the backup, a backup without a journal, and a gap are refused, and nothing is changed", async (t) => {
+  test("an instant before the backup, a backup without a journal, and a gap are rejected, and nothing changes", async (t) => {
     const { path, backup, restore } = await ground(t);
     {
       await using hf = await open(path);
@@ -194,7 +194,7 @@ suite("with a journal", () => {
     await restore(at);
   });
 
-  test("a torn last line is cut off, and a damaged one before others is a gap", async (t) => {
+  test("a torn last line is cut off, and a damaged earlier line is a gap", async (t) => {
     const { path, backup, restore } = await ground(t);
     {
       await using hf = await open(path, { journal: true });
@@ -221,7 +221,7 @@ suite("with a journal", () => {
     await assert.rejects(restore(Date.now()), code("JOURNAL_GAP"), "nor is a file that is gone passed over");
   });
 
-  test("switched off, it leads up to that and no further: what was done since is not left out without a word", async (t) => {
+  test("a journal that was switched off leads to that instant and no further", async (t) => {
     const { path, backup, restore } = await ground(t);
     let at: number;
     {
@@ -270,7 +270,7 @@ suite("with a journal", () => {
     assert.equal((await hf.check()).ok, true);
   });
 
-  test("switched off by what it cannot see, it says so in the audit", async (t) => {
+  test("a journal that is switched off because of an unseen change says so in the audit", async (t) => {
     const { path } = await ground(t);
     await (await open(path, { journal: true })).close();
     const db = connect("node:sqlite", path, { busyTimeout: 0 });
@@ -285,7 +285,7 @@ suite("with a journal", () => {
     );
   });
 
-  test("it can be switched off, and is not for what is no file", async (t) => {
+  test("a journal can be switched off, and needs a file", async (t) => {
     const { path } = await ground(t);
     await (await open(path, { journal: true })).close();
     await (await open(path, { journal: false })).close();

@@ -30,11 +30,11 @@ await take("schedule", {
 await take("events", {
   every: 3,
   slow: [
-    "that takes its time keeps the right to it, however long",
-    "with a name, ended, is waited for, and then not called any more",
-    "that throws gets the same event again after a while, longer and longer, and holds up only itself",
-    "that hangs holds no close up, and its event comes again",
-    "that was taken for gone while it slept moves nothing, and waits for its turn",
+    "a slow durable subscriber keeps its right to deliver",
+    "a subscriber with a name that unsubscribes is awaited, and not called again",
+    "a subscriber that throws gets the same event again after growing delays, and delays only itself",
+    "a durable subscriber that hangs does not block close, and gets its event again",
+    "a durable subscriber that slept past its hold moves no position and waits for its turn",
   ],
 });
 await take("all-matching", { every: 3 });

@@ -86,7 +86,7 @@ test("what is nested too deeply is refused, not a crash", () => {
   assert.throws(() => canonicalJson(deep, "key"), { code: "KEY_INVALID" });
 });
 
-test("the same object twice is no cycle", () => {
+test("the same object twice is not a cycle", () => {
   const shared = { a: 1 };
   assert.equal(canonicalJson([shared, { shared }], "key"), '[{"a":1},{"shared":{"a":1}}]');
 });

@@ -42,7 +42,7 @@ test("objects without a prototype and of another realm are plain", () => {
   assert.equal(toJson(runInNewContext("({ a: [1, { b: 2 }] })"), "input"), '{"a":[1,{"b":2}]}');
 });
 
-test("the same object twice is no cycle", () => {
+test("the same object twice is not a cycle", () => {
   const shared = { a: 1 };
   assert.equal(toJson([shared, shared, { shared }], "input"), '[{"a":1},{"a":1},{"shared":{"a":1}}]');
 });
