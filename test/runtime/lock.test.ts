@@ -4,7 +4,7 @@ import { job, type JobContext } from "../../src/index.ts";
 import { code, file, memory, stage, test, unchecked } from "./parts.ts";
 
 suite("a lock", () => {
-  test("is had by one, until it is released", async (t) => {
+  test("a lock has one holder until it is released", async (t) => {
     const { hf } = await memory(t);
     const lock = hf.lock("deploy");
     const token = await lock.acquire("a", "1m");
@@ -16,7 +16,7 @@ suite("a lock", () => {
     assert.ok(await lock.acquire("b", "1m"));
   });
 
-  test("of another name is another lock", async (t) => {
+  test("locks with different names are independent", async (t) => {
     const { hf } = await memory(t);
     const token = await hf.lock("a").acquire("me", "1m");
     assert.ok(token);
@@ -24,7 +24,7 @@ suite("a lock", () => {
     assert.equal(await hf.lock("b").release(token), false, "a token opens its own lock only");
   });
 
-  test("of ten who try at once one has it, over two processes", async (t) => {
+  test("of ten concurrent acquires in two processes, one succeeds", async (t) => {
     const { another } = await file(t);
     const handles = [await another(), await another()];
     const tokens = await Promise.all(
@@ -33,7 +33,7 @@ suite("a lock", () => {
     assert.equal(tokens.filter((token) => token !== null).length, 1);
   });
 
-  test("shows who holds it, since when and until when; a free lock is null", async (t) => {
+  test("a lock shows its holder, start and expiry; a free lock is null", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     assert.equal(await lock.get(), null);
@@ -46,7 +46,7 @@ suite("a lock", () => {
     assert.equal(await lock.isStale(), true);
   });
 
-  test("that is acquired without a time lasts five minutes", async (t) => {
+  test("a lock acquired without a duration lasts five minutes", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     assert.ok(await lock.acquire("a"));
@@ -57,7 +57,7 @@ suite("a lock", () => {
     assert.ok(await lock.acquire("b"));
   });
 
-  test("expires to the millisecond, and is free then", async (t) => {
+  test("a lock expires to the millisecond, and is free then", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     await lock.acquire("a", "1m");
@@ -70,7 +70,7 @@ suite("a lock", () => {
     assert.equal(await lock.isStale(), false);
   });
 
-  test("is extended from now, not from its expiry, and may be shortened", async (t) => {
+  test("an extension counts from now, not from the expiry, and may shorten the lock", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     const token = (await lock.acquire("a", "1m")) ?? "";
@@ -81,7 +81,7 @@ suite("a lock", () => {
     assert.equal((await lock.get())?.expiresAt, clock.now() + 1_000);
   });
 
-  test("is extended and released by its living token only", async (t) => {
+  test("only the current token extends or releases a lock", async (t) => {
     const { hf, clock } = await memory(t);
     const lock = hf.lock("deploy");
     const zombie = (await lock.acquire("agent-1", "1m")) ?? "";
@@ -100,7 +100,7 @@ suite("a lock", () => {
     assert.equal(await lock.release(living), true);
   });
 
-  test("survives a reopening, and so does its token", async (t) => {
+  test("a lock and its token survive a reopening", async (t) => {
     const { another } = await file(t);
     const first = await another();
     const token = (await first.lock("deploy").acquire("a", "1h")) ?? "";
@@ -110,7 +110,7 @@ suite("a lock", () => {
     assert.equal(await lock.release(token), true);
   });
 
-  test("what makes no sense is refused, and changes nothing", async (t) => {
+  test("invalid arguments of locks are rejected, and nothing changes", async (t) => {
     const { hf } = await memory(t);
     const lock = hf.lock("deploy");
     for (const name of ["", "a\nb", "x".repeat(201), unchecked<string>(7)])
@@ -130,7 +130,7 @@ suite("a lock", () => {
 suite("the lock of a queue", () => {
   type C = JobContext<unknown>;
 
-  test("keeps workers out while it is held; released, they go on at once", async (t) => {
+  test("the lock of a queue keeps workers out while it is held, and they continue at its release", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", queue: "lane", run: slow.run });
@@ -143,7 +143,7 @@ suite("the lock of a queue", () => {
     await slow.called(1);
   });
 
-  test("lets running jobs finish, and other queues alone", async (t) => {
+  test("the lock of a queue lets running jobs finish and does not affect other queues", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", queue: "lane", run: slow.run });
@@ -165,7 +165,7 @@ suite("the lock of a queue", () => {
   });
 
   for (const seconds of [7, 8, 9, 10, 11]) {
-    test(`that expires after ${seconds} s opens the queue within a second of it, without any call`, async (t) => {
+    test(`the lock of a queue that expires after ${seconds} s opens the queue within a second, without any call`, async (t) => {
       const { hf, clock } = await memory(t);
       const slow = stage<C>();
       const def = job({ name: "x", run: slow.run });

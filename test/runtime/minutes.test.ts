@@ -16,7 +16,7 @@ async function countsOf(hf: Holdfast, queue: string): Promise<MinuteCounts> {
 }
 
 suite("the counts by minute", () => {
-  test("have the jobs that were settled by claims, with the time from claim to settle", async (t) => {
+  test("the counts by minute include jobs settled by claims, with the time from claim to settle", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueueMany(plain, [1, 2, 3]);
     await clock.advance(700);
@@ -32,7 +32,7 @@ suite("the counts by minute", () => {
     );
   });
 
-  test("have the jobs that were settled by a claim's token", async (t) => {
+  test("the counts by minute include jobs settled by a claim's token", async (t) => {
     const { hf, clock } = await memory(t);
     await hf.enqueueMany(plain, [1, 2]);
     const operator = new Operator(hf);
@@ -47,7 +47,7 @@ suite("the counts by minute", () => {
     assert.deepEqual({ succeeded, failed, runMs }, { succeeded: 1, failed: 1, runMs: 600 });
   });
 
-  test("do not count a delay, or the jobs before a job, as its wait", async (t) => {
+  test("the wait in the counts by minute excludes delays and upstream jobs", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(plain, 1, { delay: "1h" });
     await hf.enqueue(plain, 2, { after: [id] });

@@ -55,12 +55,12 @@ async function useAll(t: TestContext, options: OpenOptions): Promise<string> {
 }
 
 suite("file modes", { skip }, () => {
-  test("everything beside a new database is for its owner alone", async (t) => {
+  test("files beside a new database are readable by their owner alone", async (t) => {
     const base = await useAll(t, {});
     assert.equal(statSync(join(base, "work.db")).mode & 0o777, 0o600);
   });
 
-  test("with `mode` a group may share it, whatever the umask is", async (t) => {
+  test("with `mode` a group may share the database, whatever the umask is", async (t) => {
     process.umask(0o077);
     t.after(() => process.umask(0o002));
     const base = await useAll(t, { mode: 0o660 });
@@ -70,7 +70,7 @@ suite("file modes", { skip }, () => {
     assert.equal(statSync(join(base, "backup.db.json")).mode & 0o777, 0o660);
   });
 
-  test("a database that exists keeps its mode, what is made beside it follows, and so does a restored one", async (t) => {
+  test("an existing database keeps its mode, and files made beside it or restored follow it", async (t) => {
     const base = await folder(t);
     const path = join(base, "work.db");
     await (await open(path)).close();
@@ -111,7 +111,7 @@ suite("file modes", { skip }, () => {
     assert.ok(statSync(copied).size > 0);
   });
 
-  test("a mode without the owner's bits, or with x bits, is rejected", async () => {
+  test("a mode without the owner's bits or with execute bits is rejected", async () => {
     for (const mode of [0o400, 0o066, 0o700, 0o1600, 1.5, -1])
       await assert.rejects(open(":memory:", { mode }), { code: "OPTION_INVALID", message: /mode must be/ });
   });

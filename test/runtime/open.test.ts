@@ -26,7 +26,7 @@ async function startedIn(t: TestContext): Promise<string> {
   return path;
 }
 
-test("a closed handle is freed, with all that it had", async (t) => {
+test("a closed handle is freed by the garbage collector", async (t) => {
   setFlagsFromString("--expose-gc");
   const collectGarbage = runInNewContext("gc") as () => void;
   const path = join(await folder(t), "work.db");
@@ -47,14 +47,14 @@ test("a closed handle is freed, with all that it had", async (t) => {
 });
 
 suite("where", () => {
-  test("the default is .holdfast/work.db, and its folder is made", async (t) => {
+  test("the default path is .holdfast/work.db, and its folder is created", async (t) => {
     const path = await startedIn(t);
     await using hf = await open();
     await hf.enqueue(plain, 1);
     assert.ok(existsSync(join(path, ".holdfast", "work.db")));
   });
 
-  test("HOLDFAST_DB comes before the default, an argument before both", async (t) => {
+  test("HOLDFAST_DB overrides the default, and an argument overrides both", async (t) => {
     const path = await startedIn(t);
     process.env["HOLDFAST_DB"] = join(path, "from-environment.db");
     {
@@ -71,7 +71,7 @@ suite("where", () => {
     ]);
   });
 
-  test("an empty HOLDFAST_DB is none", async (t) => {
+  test("an empty HOLDFAST_DB is ignored", async (t) => {
     const path = await startedIn(t);
     process.env["HOLDFAST_DB"] = "";
     await using hf = await open();
@@ -79,7 +79,7 @@ suite("where", () => {
     assert.ok(existsSync(join(path, ".holdfast", "work.db")));
   });
 
-  test("a missing folder is refused with FOLDER_MISSING, and not made", async (t) => {
+  test("a missing folder is rejected with FOLDER_MISSING, and not created", async (t) => {
     const path = join(await folder(t), "missing", "deep", "work.db");
     await assert.rejects(open(path), code("FOLDER_MISSING"));
     assert.equal(existsSync(join(path, "..")), false);
@@ -87,7 +87,7 @@ suite("where", () => {
     await (await open(path)).close();
   });
 
-  test("a folder, and a file that is no database, are refused and left as they are", async (t) => {
+  test("a folder and a file that is not a database are rejected and left unchanged", async (t) => {
     const path = await folder(t);
     await assert.rejects(open(path), code("NOT_A_DATABASE"));
     const text = join(path, "text.db");
@@ -97,7 +97,7 @@ suite("where", () => {
     assert.deepEqual(await readdir(path), ["text.db"]);
   });
 
-  test("what is unknown is refused", async (t) => {
+  test("unknown options of open are rejected", async (t) => {
     const path = join(await folder(t), "work.db");
     await assert.rejects(open(path, { driver: unchecked<"node:sqlite">("sqlite3") }), code("OPTION_INVALID"));
     await assert.rejects(open(path, { durability: unchecked<"power">("none") }), code("OPTION_INVALID"));
@@ -108,7 +108,7 @@ suite("where", () => {
     assert.equal(existsSync(path), false);
   });
 
-  test("databases in memory are apart", async (t) => {
+  test("databases in memory are independent", async (t) => {
     const [one, two] = [await memory(t), await memory(t)];
     await one.hf.enqueue(plain, 1, { id: "x" });
     assert.equal(await two.hf.jobs.get("x"), null);
@@ -118,7 +118,7 @@ suite("where", () => {
 });
 
 suite("what is kept", () => {
-  test("everything, over a reopening: jobs, outputs, errors, delays", async (t) => {
+  test("jobs, outputs, errors and delays survive a reopening", async (t) => {
     const path = join(await folder(t), "work.db");
     const before = await (async () => {
       await using hf = await open(path);
@@ -135,7 +135,7 @@ suite("what is kept", () => {
     assert.deepEqual(await hf.enqueue(plain, 9, { id: "done" }), { id: "done", duplicate: true });
   });
 
-  test("closing leaves nothing behind but the database, and what was last seen in it", async (t) => {
+  test("close leaves only the database and the record of its last commit", async (t) => {
     const path = await folder(t);
     await using hf = await open(join(path, "work.db"));
     hf.work([plain]);
@@ -149,7 +149,7 @@ suite("what is kept", () => {
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   for (const durability of ["power", "process"] as const) {
-    test(`a worker on ${driver} with durability "${durability}" runs what is enqueued`, async (t) => {
+    test(`a worker on ${driver} with durability "${durability}" runs enqueued jobs`, async (t) => {
       const path = join(await folder(t), "work.db");
       await using hf = await open(path, { driver, durability });
       hf.work([plain]);
@@ -159,7 +159,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
 }
 
 suite("a second open of the same file in a process", () => {
-  test("shares the first, however the path is written, and closes with the last", async (t) => {
+  test("a second open shares the first, however the path is spelled, and the last close closes it", async (t) => {
     const path = await folder(t);
     await symlink(path, join(path, "link"));
     const first = await open(join(path, "work.db"));
@@ -178,7 +178,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await see(again, id)).state, "pending");
   });
 
-  test("at the same time shares, too", async (t) => {
+  test("concurrent opens share one database, too", async (t) => {
     const path = join(await folder(t), "work.db");
     const handles = await Promise.all([open(path), open(path), open(path)]);
     assert.equal(new Set(handles.map(({ engine }) => engine)).size, 1);
@@ -188,7 +188,7 @@ suite("a second open of the same file in a process", () => {
     await first?.close();
   });
 
-  test("a closed handle is closed, though another is open", async (t) => {
+  test("a closed handle rejects calls although another handle is open", async (t) => {
     const path = join(await folder(t), "work.db");
     const first = await open(path);
     await using second = await open(path);
@@ -202,7 +202,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await see(second, id)).state, "pending");
   });
 
-  test("closing one ends what waits with it, and nothing else", async (t) => {
+  test("closing one handle ends its own waits and no others", async (t) => {
     const path = join(await folder(t), "work.db");
     const first = await open(path);
     await using second = await open(path);
@@ -219,7 +219,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await theirs).state, "cancelled");
   });
 
-  test("closing one stops its own workers only", async (t) => {
+  test("closing one handle stops its own workers only", async (t) => {
     const path = join(await folder(t), "work.db");
     const first = await open(path);
     await using second = await open(path);
@@ -234,7 +234,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await second.jobs.wait(id)).output, "done");
   });
 
-  test("while the last one is just closing gives one that works", async (t) => {
+  test("an open during the last close returns a working handle", async (t) => {
     const path = join(await folder(t), "work.db");
     for (let turns = 0; turns < 6; turns++) {
       const first = await open(path);
@@ -248,7 +248,7 @@ suite("a second open of the same file in a process", () => {
     }
   });
 
-  test("with another driver is refused with DRIVER_DIFFERS", async (t) => {
+  test("a second open with another driver is rejected with DRIVER_DIFFERS", async (t) => {
     const path = join(await folder(t), "work.db");
     {
       await using first = await open(path, { driver: "node:sqlite" });
@@ -261,7 +261,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await seeAll(shared)).length, 1, "who names none gets the one that is there");
   });
 
-  test("with another durability is refused with DURABILITY_DIFFERS, now and after closing", async (t) => {
+  test("a second open with another durability is rejected with DURABILITY_DIFFERS, before and after closing", async (t) => {
     const path = join(await folder(t), "work.db");
     {
       await using first = await open(path, { durability: "process" });
@@ -276,7 +276,7 @@ suite("a second open of the same file in a process", () => {
     assert.equal((await seeAll(hf)).length, 1);
   });
 
-  test("a refused open does not count: the last close closes", async (t) => {
+  test("a rejected open is not counted as a handle", async (t) => {
     const path = join(await folder(t), "work.db");
     const first = await open(path, { durability: "process" });
     await assert.rejects(open(path, { durability: "power" }), code("DURABILITY_DIFFERS"));
@@ -285,7 +285,7 @@ suite("a second open of the same file in a process", () => {
     assert.notEqual(second.engine, first.engine);
   });
 
-  test("a failed open is forgotten: the next one tries again", async (t) => {
+  test("a failed open is forgotten, and the next one tries again", async (t) => {
     const path = join(await folder(t), "work.db");
     await writeFile(path, "no database, and long enough to be seen as such ".repeat(50));
     const failed = await Promise.allSettled([open(path), open(path)]);
@@ -299,7 +299,7 @@ suite("a second open of the same file in a process", () => {
   });
 });
 
-test("another driver in another thread of the process is refused", async (t) => {
+test("another driver in another thread of the process is rejected", async (t) => {
   const path = join(await folder(t), "work.db");
   await using hf = await open(path);
   const { id } = await hf.enqueue(job({ name: "a", run: () => {} }), null);
@@ -316,7 +316,7 @@ async function openInThread(path: string, driver: string): Promise<string> {
   return answer as string;
 }
 
-test("processes that come and go leave no open file behind in the one that stays", async (t) => {
+test("processes that open and exit leave no open files in a process that stays", async (t) => {
   if (!existsSync("/proc/self/fd")) return t.skip("there is no /proc to count by");
   const path = join(await folder(t), "work.db");
   await using hf = await open(path);

@@ -14,7 +14,7 @@ const define = (options: object) => () =>
   job(unchecked<{ name: string; run: () => null }>({ name: "x", run: () => null, ...options }));
 
 suite("a misspelled name is answered with the name that was meant", () => {
-  test("of a part of a cost", async (t) => {
+  test("the hint names a misspelled part of a cost", async (t) => {
     const { hf } = await memory(t);
     const meansUsd = { code: "COST_INVALID", hint: /^Did you mean "usd"\? / };
     assert.throws(() => docs.stage("x", { estimate: unchecked<{ usd: number }>({ dollars: 1 }) }, () => 1), meansUsd);
@@ -24,7 +24,7 @@ suite("a misspelled name is answered with the name that was meant", () => {
     assert.throws(() => pipeline("x", { budget: unchecked({ token: 1 }) }), { hint: /^Did you mean "tokens"\? / });
   });
 
-  test("of a recorded cost", async () => {
+  test("the hint names a misspelled part of a recorded cost", async () => {
     await using hf = await open(":memory:");
     const costly = pipeline("costly")
       .source(items(() => ["a"], { id: (item) => item }))
@@ -36,7 +36,7 @@ suite("a misspelled name is answered with the name that was meant", () => {
     assert.equal(build.state, "SUCCESS");
   });
 
-  test("of a stage in rerun, only and uses", async (t) => {
+  test("the hint names a misspelled stage in rerun, only and uses", async (t) => {
     const { hf } = await memory(t);
     const meansParse = { hint: /^Did you mean "parse"\? / };
     await assert.rejects(hf.builds.start(docs, { rerun: ["prase"] }), { code: "STAGE_UNKNOWN", ...meansParse });
@@ -51,14 +51,14 @@ suite("a misspelled name is answered with the name that was meant", () => {
     });
   });
 
-  test("of a stage in builds.output and builds.export", async () => {
+  test("the hint names a misspelled stage in builds.output and builds.export", async () => {
     await using hf = await open(":memory:");
     const { id } = await (await hf.builds.start(docs)).done();
     await assert.rejects(hf.builds.output(id, "prase", "a"), { hint: /Did you mean "parse"\?/ });
     await assert.rejects(hf.builds.export(id, "folder", { stages: ["prase"] }), { hint: /Did you mean "parse"\?/ });
   });
 
-  test("of a schedule", async (t) => {
+  test("the hint names a misspelled schedule", async (t) => {
     const { hf } = await memory(t);
     await hf.schedule(send, { key: "nightly", cron: "@daily", input: 1 });
     const meansNightly = { code: "NO_SUCH_SCHEDULE", hint: /^Did you mean "nightly"\? Schedules: nightly\.$/ };
@@ -66,13 +66,13 @@ suite("a misspelled name is answered with the name that was meant", () => {
     await assert.rejects(hf.schedules.trigger("nightl"), meansNightly);
   });
 
-  test("of a crash point", () => {
+  test("the hint names a misspelled crash point", () => {
     assert.throws(() => crashAt("settle:writen"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:written"\? / });
     assert.throws(() => crashAt("settle commited"), { code: "NO_SUCH_POINT", hint: /^Did you mean "settle:committed"\? / });
     assert.throws(() => crashAt(unchecked(42n)), { code: "NO_SUCH_POINT", message: /the bigint 42n/ });
   });
 
-  test("of a group of events", async (t) => {
+  test("the hint names a misspelled group of events", async (t) => {
     const { hf } = await memory(t);
     const subscribe = (types: string[]) => hf.events.subscribe(() => {}, { types });
     assert.throws(() => subscribe(["jobs.*"]), { code: "OPTION_INVALID", hint: /^Did you mean "job\.\*"\? / });
@@ -80,7 +80,7 @@ suite("a misspelled name is answered with the name that was meant", () => {
     await subscribe(["job.*"])();
   });
 
-  test("of a state in `keep`, among the states that `keep` takes", () => {
+  test("the hint names a misspelled state in `keep`, among the states that `keep` accepts", () => {
     const misspelled = define({ queue: { name: "q", keep: { suceeded: "1d" } } });
     assert.throws(misspelled, {
       code: "OPTION_INVALID",
@@ -90,7 +90,7 @@ suite("a misspelled name is answered with the name that was meant", () => {
   });
 });
 
-test("an option of BullMQ is answered with its name here", async (t) => {
+test("the hint for an option of BullMQ names its equivalent", async (t) => {
   const { hf } = await memory(t);
   const enqueue = (option: string) => () => hf.enqueue(send, 1, unchecked({ [option]: 1 }));
   const schedule = (option: string) => () => hf.schedule(send, unchecked({ cron: "@daily", input: 1, [option]: 1 }));
@@ -114,7 +114,7 @@ test("an option of BullMQ is answered with its name here", async (t) => {
 });
 
 suite("a hint fits the call", () => {
-  test("what a call needs is not to be left out", async (t) => {
+  test("a missing required option is named", async (t) => {
     const { hf } = await memory(t);
     const calls: [() => unknown, RegExp][] = [
       [() => hf.events.subscribe(unchecked({ types: ["job.*"] })), /events\.subscribe\(on, \{ types \}\)/],
@@ -126,7 +126,7 @@ suite("a hint fits the call", () => {
     for (const [run, hint] of calls) await assert.rejects(async () => run(), { code: "OPTION_INVALID", hint });
   });
 
-  test("an argument that is not what the call needs is named", async (t) => {
+  test("an argument of the wrong kind is named", async (t) => {
     const { hf } = await memory(t);
     const calls: [() => unknown, string, string | RegExp][] = [
       [

@@ -187,7 +187,7 @@ const UNKNOWN = { unknwon: 1 };
 
 for (const [name, { calls, internal = [], of }] of Object.entries(PARTS)) {
   suite(`the calls of ${name}`, () => {
-    test("are all in the table of this test", async (t) => {
+    test(`the table of this test has every call of ${name}`, async (t) => {
       const { hf } = await memory(t);
       assert.deepEqual(Object.keys(calls).sort(), methodsOf(await of(hf), internal));
     });
@@ -211,7 +211,7 @@ for (const [name, { calls, internal = [], of }] of Object.entries(PARTS)) {
   });
 }
 
-test("every member of the handle that has methods is in the table of this test", async (t) => {
+test("the table of this test has every member of the handle that has methods", async (t) => {
   const { hf } = await memory(t);
   const members = Object.entries(hf)
     .filter(([, value]) => typeof value === "object" && value !== null)
@@ -223,7 +223,7 @@ test("every member of the handle that has methods is in the table of this test",
   assert.ok(members.length >= 6);
 });
 
-test("a call with a surplus argument does nothing", async (t) => {
+test("a call with a surplus argument changes nothing", async (t) => {
   const { hf } = await memory(t);
   const { id } = await hf.enqueue(send, 1);
   await errorOf(hf.jobs, "cancel", [id, { reason: "late" }]);
@@ -232,7 +232,7 @@ test("a call with a surplus argument does nothing", async (t) => {
   assert.equal((await hf.jobs.counts()).pending, 1);
 });
 
-test("a surplus argument that is undefined is no argument", async () => {
+test("a surplus argument that is undefined is accepted", async () => {
   const hf = await open(":memory:");
   assert.equal(await Reflect.apply(hf.jobs.get, hf.jobs, ["x", undefined]), null);
   await Reflect.apply(hf.close, hf, [undefined]);

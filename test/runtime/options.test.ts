@@ -309,7 +309,7 @@ const define = (options: object) => () =>
   job(unchecked<{ name: string; run: () => null }>({ name: "x", run: () => null, ...options }));
 
 suite("a misspelled option names the option that was meant", () => {
-  test("in the definition of a job, at every depth", () => {
+  test("the hint names a misspelled option in a job's definition, at every depth", () => {
     assert.throws(define({ retry: { attemps: 9 } }), { code: "OPTION_INVALID", hint: /Did you mean "attempts"\?/ });
     assert.throws(define({ retry: { maxAttempts: 5 } }), { code: "OPTION_INVALID", hint: /Options: attempts, / });
     assert.throws(define({ retry: 5 }), { code: "OPTION_INVALID", message: /retry of job "x" must be an object, got 5/ });
@@ -318,7 +318,7 @@ suite("a misspelled option names the option that was meant", () => {
     assert.throws(define({ limt: { concurrency: 1 } }), { code: "OPTION_INVALID", hint: /Did you mean "limit"\?/ });
   });
 
-  test("in jobs.list and jobs.wait", async (t) => {
+  test("the hint names a misspelled option in jobs.list and jobs.wait", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.jobs.list(unchecked({ sate: "failed" })), { code: "OPTION_INVALID", hint: /Did you mean "state"\?/ });
     const { id } = await hf.enqueue(send, 1);
@@ -336,7 +336,7 @@ suite("arguments that are not options", () => {
     await assert.rejects(open("a\0b", { log: false }), { code: "TEXT_INVALID", message: /`where`/ });
   });
 
-  test("an id, a name, a token, a time or a reason of the wrong kind is a HoldfastError", async (t) => {
+  test("an id, name, token, time or reason of the wrong kind is rejected with a HoldfastError", async (t) => {
     const { hf } = await memory(t);
     const calls: Record<string, (value: never) => unknown> = {
       "jobs.get": (value) => hf.jobs.get(value),
@@ -396,7 +396,7 @@ suite("arguments that are not options", () => {
     assert.deepEqual(failures, []);
   });
 
-  test("an input that is nested too deeply, or larger than a row can hold, is NOT_JSON", async (t) => {
+  test("an input that is nested too deeply or larger than a row is rejected with NOT_JSON", async (t) => {
     const { hf } = await memory(t);
     let deep: unknown = 1;
     for (let i = 0; i < 100_000; i++) deep = [deep];
@@ -405,7 +405,7 @@ suite("arguments that are not options", () => {
     await assert.rejects(hf.enqueue(send, [block, block, block] as never), { code: "NOT_JSON", message: /too large/ });
   });
 
-  test("a `tx` that is undefined is no transaction", async (t) => {
+  test("a `tx` that is undefined means no transaction", async (t) => {
     const { hf } = await memory(t);
     const { id } = await hf.enqueue(send, 1, unchecked({ tx: undefined }));
     assert.equal((await hf.jobs.get(id))?.state, "pending");
@@ -413,7 +413,7 @@ suite("arguments that are not options", () => {
     assert.equal(many?.duplicate, false);
   });
 
-  test("a `tx` that is no transaction is TX_INVALID", async (t) => {
+  test("a `tx` that is not a transaction is rejected with TX_INVALID", async (t) => {
     const { hf } = await memory(t);
     for (const tx of [null, 5, "tx", {}, [], { db: null }, { db: { prepare: 1 } }, Symbol("odd")]) {
       assert.throws(() => hf.enqueue(send, 1, unchecked<{ tx: never }>({ tx })), { code: "TX_INVALID" });
@@ -430,7 +430,7 @@ test("a concurrency that one process cannot hold is rejected", async (t) => {
   await hf.work([], { concurrency: 8_192 }).stop();
 });
 
-test("a backup folder is needed for a database in memory, and is named in the error", async (t) => {
+test("a backup of a database in memory needs a folder, and the error says so", async (t) => {
   const path = join(await folder(t), "x.db");
   await assert.rejects(open(path, unchecked({ backups: { folder: 5 } })), { code: "OPTION_INVALID", message: /backups\.folder/ });
 });

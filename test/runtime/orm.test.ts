@@ -13,7 +13,7 @@ const ship = job({ name: "ship", input: z.object({ order: z.number() }), run: ({
 const orders = sqliteTable("orders", { id: integer("id").primaryKey() });
 
 describe("with Drizzle on better-sqlite3", () => {
-  test("a row and its job are committed together, in a transaction of Drizzle's", async (t) => {
+  test("a row and its job commit together in a Drizzle transaction", async (t) => {
     const { hf, db, ids } = await withDrizzle(t);
     hf.work([ship]);
     const answer = db.transaction(
@@ -27,7 +27,7 @@ describe("with Drizzle on better-sqlite3", () => {
     assert.deepEqual(ids(), [7]);
   });
 
-  test("a bad input takes the row with it", async (t) => {
+  test("a bad input rolls back the row", async (t) => {
     const { hf, db, ids } = await withDrizzle(t);
     const bad = () =>
       db.transaction((tx) => {
@@ -38,7 +38,7 @@ describe("with Drizzle on better-sqlite3", () => {
     assert.deepEqual([ids(), await seeAll(hf)], [[], []]);
   });
 
-  test("what rolls back takes the job with it; a nested transaction only its own", async (t) => {
+  test("a rollback also removes the job, and a nested rollback only its own", async (t) => {
     const { hf, db, ids } = await withDrizzle(t);
     const undone = () =>
       db.transaction((tx) => {
@@ -64,7 +64,7 @@ describe("with Drizzle on better-sqlite3", () => {
     );
   });
 
-  test("inside hf.transaction it works on the handle that is given, with transactions of its own", async (t) => {
+  test("Drizzle works inside hf.transaction on the given handle, with transactions of its own", async (t) => {
     const { hf, ids } = await withDrizzle(t);
     await hf.transaction((tx) => {
       const db = drizzle(tx.db as Database.Database);
@@ -77,7 +77,7 @@ describe("with Drizzle on better-sqlite3", () => {
     assert.deepEqual([ids(), (await seeAll(hf)).length], [[1, 2], 1]);
   });
 
-  test("a query that was not run is refused as a promise, and does not run later either", async (t) => {
+  test("a query that was not run is rejected as a promise, and does not run later", async (t) => {
     const { hf, ids } = await withDrizzle(t);
     const forgotten = hf.transaction(
       unchecked((tx: { db: Database.Database }) => drizzle(tx.db).insert(orders).values({ id: 1 })),
@@ -89,7 +89,7 @@ describe("with Drizzle on better-sqlite3", () => {
 });
 
 describe("with Kysely on better-sqlite3", () => {
-  test("a row and its job are committed together, in an asynchronous transaction", async (t) => {
+  test("a row and its job commit together in an asynchronous Kysely transaction", async (t) => {
     const { hf, db, client, ids } = await withKysely(t);
     hf.work([ship]);
     const answer = await db.transaction().execute(async (trx) => {
@@ -105,7 +105,7 @@ describe("with Kysely on better-sqlite3", () => {
     assert.deepEqual(ids(), [7, 8]);
   });
 
-  test("a bad input takes the row with it, and so does whatever else is thrown", async (t) => {
+  test("a bad input or any thrown error rolls back the row", async (t) => {
     const { hf, db, client, ids } = await withKysely(t);
     const bad = db.transaction().execute(async (trx) => {
       await trx.insertInto("orders").values({ id: 7 }).execute();
@@ -121,7 +121,7 @@ describe("with Kysely on better-sqlite3", () => {
     assert.deepEqual([ids(), await seeAll(hf)], [[], []]);
   });
 
-  test("outside of its transactions the handle is refused", async (t) => {
+  test("the handle is rejected outside of Kysely's transactions", async (t) => {
     const { hf, client } = await withKysely(t);
     assert.throws(() => hf.enqueue(ship, { order: 7 }, { tx: client }), code("TX_NOT_OPEN"));
   });

@@ -10,21 +10,21 @@ await take("after", { every: 2 });
 await take("drain", { every: 3 });
 await take("retention", {
   every: 1,
-  slow: ["a count that is said late removes the oldest, also while a long history of others is looked through"],
+  slow: ["a `keep` count that is declared late removes the oldest jobs, also among a long history of others"],
 });
 await take("schedule", {
   every: 2,
   slow: [
-    "makes one job at each tick, which knows for when it was scheduled",
-    "ticks once, however many processes there are, and continues with those that are left",
-    "that another process makes, changes or removes is heeded within seconds",
-    "hands on what the job's definition says, and the input as it was given",
-    "saved again at a restart neither loses nor repeats a tick",
-    "by several keys is several schedules of one job",
-    "because the clock was set back, are none: what has ticked does not tick again",
-    "a schedule is paused, over restarts and redeployments, and ticks of the pause are not missed",
-    "a schedule is removed, once",
-    "a schedule is triggered: one job now, and the ticks stay as they are",
+    "a schedule creates one job at each tick, which knows its scheduled time",
+    "a schedule ticks once over all processes, and continues while one is left",
+    "a worker applies schedules that another process creates, changes or removes within seconds",
+    "a scheduled job has the options of its definition, and its input as given",
+    "a schedule saved again at a restart neither loses nor repeats a tick",
+    "several keys make several schedules of one job",
+    "a clock set back repeats no tick",
+    "a paused schedule stays paused over restarts, and ticks during the pause are not missed ticks",
+    "a schedule is removed once",
+    "a triggered schedule creates one job now, and its ticks stay the same",
   ],
 });
 await take("events", {

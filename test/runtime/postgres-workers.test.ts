@@ -8,16 +8,19 @@ await take("unclosed");
 await take("worker", {
   every: 3,
   slow: [
-    "hundreds of jobs, each exactly once",
+    "a worker runs hundreds of jobs, each exactly once",
     "at most 1 run at once, and that many do",
     "at most 2 run at once, and that many do",
     "at most 7 run at once, and that many do",
-    "a job's own concurrency holds within the worker's, and leaves room for others",
+    "a job's own concurrency applies within the worker's, and leaves room for others",
   ],
 });
-await take("seed-002", { every: 2, slow: ["more crashed entries than a claim heals at once all come back"] });
+await take("seed-002", { every: 2, slow: ["more crashed entries than one claim reclaims all come back"] });
 await take("recovery", {
   every: 2,
-  slow: ["never touches live work, however old its lease looks", "is bounded: a claim does not wait for a great clean-up"],
+  slow: [
+    "recoverStale never touches live work, however old its lease looks",
+    "reclaiming before a claim is bounded, so that the claim does not wait for a large clean-up",
+  ],
 });
 await take("stop", { every: 4 });

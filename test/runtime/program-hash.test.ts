@@ -33,7 +33,7 @@ function hashOf(path: string): Promise<string> {
   return programHash(pipelineOf(made(pathToFileURL(path).href)));
 }
 
-test("the program hash is that of the pipeline's module and its static relative imports", async (t) => {
+test("the program hash covers the pipeline's module and its static relative imports", async (t) => {
   const hash = await hashOf(write(t, FILES));
   assert.match(hash, /^[0-9a-f]{64}$/);
   assert.equal(await hashOf(write(t, FILES)), hash, "the folder does not matter");
@@ -44,7 +44,7 @@ test("the program hash is that of the pipeline's module and its static relative 
   }
 });
 
-test("without `module` the file that a pipeline was loaded from is hashed, else the main script", async (t) => {
+test("without `module`, the file that a pipeline was loaded from is hashed, else the main script", async (t) => {
   const path = write(t, FILES);
   const loaded = made();
   loadedFrom(loaded, path);

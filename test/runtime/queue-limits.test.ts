@@ -5,7 +5,7 @@ import { testClock } from "../../src/testing/index.ts";
 
 const speaking = job<null>({ name: "speaking", queue: { name: "api", limit: { concurrency: 1 } }, run: () => {} });
 
-test("a queue's limit without a key holds for definitions that only name the queue, with limits of their own, too", async () => {
+test("a queue's limit without a key applies to definitions that only name the queue, also with limits of their own", async () => {
   await using hf = await open(":memory:");
   const plain = job<null>({ name: "plain", queue: "api", run: () => {} });
   const limited = job<null>({ name: "limited", queue: "api", limit: { key: () => "one", concurrency: 5 }, run: () => {} });
@@ -27,7 +27,7 @@ const BOTH: readonly (readonly Limit[])[] = [
   [{ rate: "1/s" }, { concurrency: 1 }],
 ];
 for (const limit of BOTH) {
-  test(`a worker starts the jobs of the limit ${JSON.stringify(limit)} as the tokens come, without any other job`, async () => {
+  test(`a worker starts the jobs of the limit ${JSON.stringify(limit)} as tokens arrive, without any other job`, async () => {
     const clock = testClock();
     await using hf = await open(":memory:", { clock });
     const mail = job<null>({ name: "mail", limit: [...limit], run: () => new Promise((resolve) => setImmediate(resolve)) });

@@ -21,7 +21,7 @@ function circumstances(signal = new AbortController().signal): CheckCircumstance
   return { opening: true, alone: true, rebooted: false, signal };
 }
 
-test("what checks find is added up, and what cannot be checked is an error", async () => {
+test("findings of checks are summed up, and a check that cannot run is an error", async () => {
   const checks: Check[] = [
     async () => ({ errors: ["torn"], commitsMissing: 2 }),
     () => Promise.reject(new Error("the disk is gone")),
@@ -34,13 +34,13 @@ test("what checks find is added up, and what cannot be checked is an error", asy
   });
 });
 
-test("who leaves waits for no check, and has found nothing", async () => {
+test("a process that closes waits for no check, and reports no finding", async () => {
   const leaving = new AbortController();
   const checks: Check[] = [() => new Promise(() => leaving.abort())];
   assert.equal(await runChecks(checks, ENGINE, circumstances(leaving.signal)), null);
 });
 
-test("everything is given back before anything is checked, and the report is ended after that", async (t) => {
+test("everything is reclaimed before anything is checked, and the report ends after the checks", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
   const { jobs } = await recovery.run([await dead(2)], { opening: false, alone: true });
   assert.equal(jobs, 2);
@@ -52,7 +52,7 @@ test("everything is given back before anything is checked, and the report is end
   assert.deepEqual([report?.state, report?.errors, report?.jobsRecovered], ["failed", ["torn"], 2]);
 });
 
-test("who is found dead while the last crash is checked is in the same report", async (t) => {
+test("a process found dead during the checks of the last crash is in the same report", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   await recovery.run([await dead(3)], { opening: false, alone: true });
@@ -65,7 +65,7 @@ test("who is found dead while the last crash is checked is in the same report", 
   );
 });
 
-test("who leaves in the middle of a check hands the report on; the next one checks again, and ends it", async (t) => {
+test("a process that closes during a check leaves the report to the next one, which checks again and ends it", async (t) => {
   const { store, dead, recovery, another } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   await recovery.stop();
@@ -78,7 +78,7 @@ test("who leaves in the middle of a check hands the report on; the next one chec
   assert.deepEqual([ended?.id, ended?.state, ended?.jobsRecovered], [left?.id, "completed", 1]);
 });
 
-test("a report that cannot be ended is tried again", async (t) => {
+test("ending a report is retried after an error", async (t) => {
   const { store, dead, recovery, check } = await scene(t);
   await recovery.run([await dead(1)], { opening: false, alone: true });
   store.hooks.refuseWrites = () => new Error("not now") as never;
@@ -91,7 +91,7 @@ test("a report that cannot be ended is tried again", async (t) => {
   assert.equal((await store.recoveries.history({ limit: 10 })).reports.length, 1);
 });
 
-test("the first of a great many jobs are back before the others", async (t) => {
+test("the first of many jobs are reclaimed before the others", async (t) => {
   const { store, dead, another } = await scene(t);
   const recovery = await another();
   const { some, all } = recovery.start([await dead(30)], { opening: false, alone: true, first: 10 });

@@ -12,7 +12,7 @@ async function leave(hf: Holdfast, entries: number, lease: number): Promise<stri
 }
 
 suite("recoverStale", () => {
-  test("with nothing to recover says so, and changes nothing", async (t) => {
+  test("recoverStale with nothing to recover says so, and changes nothing", async (t) => {
     const { hf, clock } = await memory(t);
     await leave(hf, 1, 60_000);
     await hf.lock("held").acquire("me", "1m");
@@ -26,7 +26,7 @@ suite("recoverStale", () => {
     assert.ok(await hf.lock("held").get());
   });
 
-  test("takes back expired leases and locks, and says how many", async (t) => {
+  test("recoverStale reclaims expired leases and locks, and counts them", async (t) => {
     const { hf, clock } = await memory(t);
     const ids = await leave(hf, 3, 1_000);
     await hf.lock("a").acquire("gone", "1s");
@@ -40,7 +40,7 @@ suite("recoverStale", () => {
     for (const id of ids) assert.deepEqual([(await see(hf, id)).state, (await see(hf, id)).crashes], ["pending", 1]);
   });
 
-  test("never touches live work, however old its lease looks", async (t) => {
+  test("recoverStale never touches live work, however old its lease looks", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<JobContext<unknown>>();
     const def = job({ name: "x", lease: "1s", run: slow.run });
@@ -53,7 +53,7 @@ suite("recoverStale", () => {
     assert.deepEqual([(await see(hf, id)).state, slow.calls.length], ["running", 1]);
   });
 
-  test("from the second crash on the job waits out a backoff, and in the end it is quarantined", async (t) => {
+  test("from the second crash on a job waits out a backoff, and is finally quarantined", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({ name: "x", crashes: 3, retry: { backoff: "fixed", delay: "10s" }, run: () => null });
     const { id } = await hf.enqueue(def, 1);
@@ -72,7 +72,7 @@ suite("recoverStale", () => {
     assert.equal(await hf.claim(def, { worker: "me" }), null);
   });
 
-  test("a clock that was set forward does not take live work away, and one that was set back delays no job", async (t) => {
+  test("a clock set forward does not expire live work, and a clock set back delays no job", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<JobContext<unknown>>();
     const def = job({ name: "x", lease: "30s", run: slow.run });
@@ -92,7 +92,7 @@ suite("recoverStale", () => {
 });
 
 suite("reclaimStale", () => {
-  test("means leases that expired at least that long ago", async (t) => {
+  test("reclaimStale takes leases that expired at least that long ago", async (t) => {
     const { hf, clock } = await memory(t);
     const [older] = await leave(hf, 1, 1_000);
     const [newer] = await leave(hf, 1, 2_000);
@@ -103,7 +103,7 @@ suite("reclaimStale", () => {
     assert.equal((await hf.recovery.reclaimStale(0)).entriesReclaimed, 1);
   });
 
-  test("a malformed duration is refused", async (t) => {
+  test("a malformed duration is rejected", async (t) => {
     const { hf } = await memory(t);
     for (const bad of [-1, Number.NaN, unchecked<number>("a while")]) {
       await assert.rejects(hf.recovery.reclaimStale(bad), code("DURATION_INVALID"));
@@ -115,13 +115,13 @@ const NOT_STALE = { staleLocks: 0, staleEntries: 0 };
 const exclusive = job({ name: "exclusive", run: () => {} });
 
 suite("stats", () => {
-  test("of a new database are nothing, never", async (t) => {
+  test("stats of a new database are zero, with no last recovery", async (t) => {
     const { hf } = await memory(t);
     const nothing = { locksCleaned: 0, entriesReclaimed: 0, recoveryTimestamp: 0 };
     assert.deepEqual(await hf.recovery.stats(), { ...nothing, ...NOT_STALE });
   });
 
-  test("recover nothing by themselves", async (t) => {
+  test("stats do not recover anything", async (t) => {
     const { hf, clock } = await memory(t);
     const [id] = await leave(hf, 1, 1_000);
     await hf.lock("a").acquire("gone", "1s");
@@ -132,7 +132,7 @@ suite("stats", () => {
     assert.equal(await hf.lock("a").isStale(), true);
   });
 
-  test("say how much a recovery would take back now, to the last entry and lock", async (t) => {
+  test("stats count exactly what a recovery would reclaim", async (t) => {
     const { hf, clock } = await memory(t);
     await leave(hf, 3, 1_000);
     await leave(hf, 2, 7_200_000);
@@ -151,7 +151,7 @@ suite("stats", () => {
     assert.deepEqual([after.staleEntries, after.staleLocks, await hf.recovery.preview()], [0, 0, null]);
   });
 
-  test("add up over all processes that recover, and stay after a reopening", async (t) => {
+  test("stats add up over all processes, and survive a reopening", async (t) => {
     const { another, clock } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     await leave(mine, 2, 1_000);
@@ -181,7 +181,7 @@ suite("stats", () => {
     assert.deepEqual(await (await another()).recovery.stats(), total);
   });
 
-  test("two who recover at once count each entry once", async (t) => {
+  test("two concurrent recoveries count each entry once", async (t) => {
     const { another, clock } = await file(t);
     const handles = [await another(), await another()];
     const [mine] = handles as [Holdfast, Holdfast];
@@ -204,7 +204,7 @@ suite("stats", () => {
 });
 
 suite("reclaiming before a claim", () => {
-  test("is bounded: a claim does not wait for a great clean-up", async (t) => {
+  test("reclaiming before a claim is bounded, so that the claim does not wait for a large clean-up", async (t) => {
     const { hf, clock } = await memory(t);
     await leave(hf, 300, 1_000);
     await clock.advance("1s");
@@ -221,7 +221,7 @@ suite("reclaiming before a claim", () => {
   });
 
   for (const broken of ["stale", "reclaim"] as const) {
-    test(`that fails in ${broken} blocks no claim, by hand or by a worker, and is logged`, async (t) => {
+    test(`a reclaim that fails in ${broken} blocks no claim, by hand or by a worker, and is logged`, async (t) => {
       const { hf, clock, logged } = await memory(t);
       await leave(hf, 1, 1_000);
       await clock.advance("1s");
@@ -242,7 +242,7 @@ suite("reclaiming before a claim", () => {
   }
 });
 
-test("a report that its process left unfinished is finished by a process that works beside it", async (t) => {
+test("a working process finishes a report that another left unfinished", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const who = { pid: 7, host: "elsewhere", boot: "boot", program: "worker" };
@@ -259,7 +259,7 @@ test("a report that its process left unfinished is finished by a process that wo
   assert.deepEqual([ended?.state, ended?.crashed.map(({ pid }) => pid)], ["completed", [7]]);
 });
 
-test("a janitor that is alone rests, and looks as often as ever once anything happens", async (t) => {
+test("a janitor that is alone sleeps longer, and returns to its interval when anything happens", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const probe = store.processes.probe.bind(store.processes);

@@ -43,7 +43,7 @@ function unchanged(path: string): () => void {
 }
 
 suite("a restore", () => {
-  test("puts back what was there at the backup, keeps what is there now, and is in the audit", async (t) => {
+  test("a restore puts back the state of the backup, keeps a copy of the current state, and writes an audit entry", async (t) => {
     const { base, path, backup, restore } = await ground(t);
     let before: string[];
     {
@@ -79,7 +79,7 @@ suite("a restore", () => {
     assert.ok(later.id > first && !(await ids(kept)).includes(later.id), "no id is given out twice");
   });
 
-  test("is possible where there is no database any more, and where it is damaged beyond reading", async (t) => {
+  test("a restore works without a database, and with one that is damaged beyond reading", async (t) => {
     const { path, backup, restore } = await ground(t);
     {
       await using hf = await open(path);
@@ -97,7 +97,7 @@ suite("a restore", () => {
     assert.equal((await ids(hf)).length, 1);
   });
 
-  test("is refused, and nothing is changed, where the backup is damaged, of a newer schema, or of another database", async (t) => {
+  test("a damaged backup, one of a newer schema or of another database is rejected, and nothing changes", async (t) => {
     const { base, path, backup, restore } = await ground(t);
     const other = join(base, "other.db");
     {
@@ -121,7 +121,7 @@ suite("a restore", () => {
     check();
   });
 
-  test("with --force takes the place of another database", async (t) => {
+  test("a restore with --force replaces another database", async (t) => {
     const { base, path, restore } = await ground(t);
     const other = join(base, "other.db");
     {
@@ -135,7 +135,7 @@ suite("a restore", () => {
     assert.deepEqual(await ids(hf), []);
   });
 
-  test("brings back artifacts that came with the backup, and names those that did not", async (t) => {
+  test("a restore brings back artifacts from the backup, and names those that are missing", async (t) => {
     const { base, path, backup, restore } = await ground(t);
     const made = pipeline("made")
       .source(items(() => ["one", "two"], { id: (name) => name }))
@@ -157,7 +157,7 @@ suite("a restore", () => {
     assert.match(String(await hf.builds.output(id, "grow", "one")), /^one a line/);
   });
 
-  test("is refused, and nothing is changed, where an artifact of the backup is damaged or missing", async (t) => {
+  test("a restore with a damaged or missing artifact in the backup is rejected, and nothing changes", async (t) => {
     const { path, backup, restore } = await ground(t);
     const made = pipeline("made")
       .source(items(() => ["one", "two"], { id: (name) => name }))
@@ -182,7 +182,7 @@ suite("a restore", () => {
 });
 
 suite("after a restore", () => {
-  test("what ran at the backup runs again, is charged no crash, and who held it then is refused, job and build", async (t) => {
+  test("jobs that ran at the backup run again without a counted crash, and their old holders are rejected", async (t) => {
     const { path, backup, restore } = await ground(t);
     const location = locate(path, {});
     const store = await openStore(location, { clock: systemClock, injected: false });

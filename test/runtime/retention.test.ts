@@ -3,7 +3,7 @@ import { job, open } from "../../src/index.ts";
 import { drain } from "../../src/testing/index.ts";
 import { apart, home, memory, test } from "./parts.ts";
 
-test("a count that is said late removes the oldest, also while a long history of others is looked through", async (t) => {
+test("a `keep` count that is declared late removes the oldest jobs, also among a long history of others", async (t) => {
   const { hf, clock } = await memory(t);
   const other = job<number>({ name: "other", run: () => {} });
   const before = job<number>({ name: "it", queue: "kept", run: () => {} });
@@ -22,7 +22,7 @@ test("a count that is said late removes the oldest, also while a long history of
   assert.equal((await hf.jobs.counts({ name: "other" })).succeeded, 5_000);
 });
 
-test("of a queue that keeps none, a waiting caller still sees how each job ended", async (t) => {
+test("a waiting caller sees the outcome of each job of a queue that keeps none", async (t) => {
   const { hf, clock } = await memory(t);
   const brief = job<number, number>({
     name: "brief",
@@ -38,7 +38,7 @@ test("of a queue that keeps none, a waiting caller still sees how each job ended
   assert.equal((await hf.jobs.list()).items.length, 0);
 });
 
-test("a history can be removed while workers go on, and none of those who wait is left without an answer", async (t) => {
+test("history can be removed while workers run, and every waiting caller gets its answer", async (t) => {
   const path = await home(t);
   await using hf = await open(path);
   await using elsewhere = await apart(path);
@@ -54,7 +54,7 @@ function numbers(count: number): number[] {
   return Array.from({ length: count }, (_, i) => i);
 }
 
-test("a check is clean after jobs of a queue with keep were retried, and removed by hand", async (t) => {
+test("a check is clean after jobs of a queue with `keep` were retried and removed by hand", async (t) => {
   await using hf = await open(await home(t), { log: false });
   const queue = { name: "kept", keep: { failed: "30d" } } as const;
   const broken = job({ name: "broken", queue, retry: { attempts: 1 }, run: () => Promise.reject(new Error("no")) });

@@ -18,7 +18,7 @@ function recorder(name = "tidy") {
 }
 
 suite("a schedule", () => {
-  test("makes one job at each tick, which knows for when it was scheduled", async (t) => {
+  test("a schedule creates one job at each tick, which knows its scheduled time", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const { def, ran } = recorder();
@@ -38,7 +38,7 @@ suite("a schedule", () => {
     assert.deepEqual(await hf.schedules.list(), [{ ...expected, lastAt: start + 15 * MINUTE, nextAt: start + 20 * MINUTE }]);
   });
 
-  test("ticks to the millisecond, and a job without a schedule has no such instant", async (t) => {
+  test("a schedule ticks to the millisecond, and a job without a schedule has no scheduled time", async (t) => {
     const { hf, clock } = await memory(t);
     const { def, ran } = recorder();
     await clock.advance(12_345);
@@ -53,7 +53,7 @@ suite("a schedule", () => {
     assert.deepEqual(ran, [clock.now() - 1, undefined]);
   });
 
-  test("made or resumed beside a worker that has been at work for long ticks at once", async (t) => {
+  test("a schedule created or resumed beside a running worker ticks on time", async (t) => {
     const { hf, clock } = await memory(t);
     const { def, ran } = recorder();
     hf.work([def]);
@@ -68,7 +68,7 @@ suite("a schedule", () => {
     assert.deepEqual(ran, [clock.now() - 13_000, clock.now()]);
   });
 
-  test("ticks in the time zone it is given", async (t) => {
+  test("a schedule ticks in its time zone", async (t) => {
     const { hf } = await memory(t, Date.UTC(2026, 6, 1));
     const { def } = recorder();
     const at = async (timezone: string) =>
@@ -78,7 +78,7 @@ suite("a schedule", () => {
     assert.equal(await at("Asia/Kolkata"), "2026-07-01T21:00:00.000Z");
   });
 
-  test("makes jobs where it was made, without a worker", async (t) => {
+  test("a schedule creates jobs in the process that created it, without a worker", async (t) => {
     const { hf, clock } = await memory(t);
     const { def } = recorder();
     await hf.schedule(def, { cron: "* * * * *", input: null });
@@ -92,7 +92,7 @@ suite("a schedule", () => {
     );
   });
 
-  test("ticks once, however many processes there are, and continues with those that are left", async (t) => {
+  test("a schedule ticks once over all processes, and continues while one is left", async (t) => {
     const { clock, another } = await file(t);
     const { def, ran } = recorder();
     const handles = [await another(), await another(), await another()];
@@ -109,7 +109,7 @@ suite("a schedule", () => {
     assert.deepEqual(ran.toSorted(), ticks);
   });
 
-  test("that another process makes, changes or removes is heeded within seconds", async (t) => {
+  test("a worker applies schedules that another process creates, changes or removes within seconds", async (t) => {
     const { clock, another } = await file(t);
     const { def, ran } = recorder();
     const [worker, other] = [await another(), await another()];
@@ -127,7 +127,7 @@ suite("a schedule", () => {
     assert.equal(ran.length, 1);
   });
 
-  test("hands on what the job's definition says, and the input as it was given", async (t) => {
+  test("a scheduled job has the options of its definition, and its input as given", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({
       name: "report",
@@ -146,7 +146,7 @@ suite("a schedule", () => {
     assert.equal(await hf.claim(old, { worker: "me" }), null, "the version is the definition's");
   });
 
-  test("saved again at a restart neither loses nor repeats a tick", async (t) => {
+  test("a schedule saved again at a restart neither loses nor repeats a tick", async (t) => {
     const { clock, another } = await file(t);
     const { def, ran } = recorder();
     const options = { cron: "0 * * * *", input: null };
@@ -171,7 +171,7 @@ suite("a schedule", () => {
     assert.equal((await second.schedules.list()).length, 1);
   });
 
-  test("with another pattern starts anew from now", async (t) => {
+  test("a schedule with a changed pattern starts again from now", async (t) => {
     const { hf, clock } = await memory(t);
     const { def } = recorder();
     await hf.schedule(def, { cron: "0 * * * *", input: null });
@@ -181,7 +181,7 @@ suite("a schedule", () => {
     assert.deepEqual(await hf.schedules.list(), [changed]);
   });
 
-  test("by several keys is several schedules of one job", async (t) => {
+  test("several keys make several schedules of one job", async (t) => {
     const { hf, clock } = await memory(t);
     const { def, ran } = recorder();
     await hf.schedule(def, { key: "b", cron: "@daily", input: null });
@@ -200,28 +200,28 @@ suite("a schedule", () => {
 });
 
 suite("ticks that came due while no process was there", () => {
-  test("are run once by default: the newest of them", async (t) => {
+  test("of missed ticks, the newest runs once by default", async (t) => {
     assert.deepEqual(await ranAfter(t, 5 * HOUR + MINUTE, {}), [5]);
   });
 
-  test("within a time, are run once while they are not older", async (t) => {
+  test("missed ticks within `within` run once", async (t) => {
     assert.deepEqual(await ranAfter(t, 5 * HOUR + 20 * MINUTE, { within: "30m" }), [5]);
     assert.deepEqual(await ranAfter(t, 5 * HOUR + 40 * MINUTE, { within: "30m" }), []);
   });
 
-  test("are skipped when told so, and one that is on time is not missed", async (t) => {
+  test('missed ticks are skipped with "skip", and a tick that is on time is not missed', async (t) => {
     assert.deepEqual(await ranAfter(t, 5 * HOUR + MINUTE, { missed: "skip" }), []);
     assert.deepEqual(await ranAfter(t, 5 * HOUR + 5_000, { missed: "skip" }), [5]);
   });
 
-  test("are all run when told so, in order, and reach back a day or as far as `within`", async (t) => {
+  test('missed ticks all run with "all", in order, back to a day or `within`', async (t) => {
     assert.deepEqual(await ranAfter(t, 3 * HOUR + MINUTE, { missed: "all" }), [1, 2, 3]);
     assert.deepEqual(await ranAfter(t, 6 * HOUR + MINUTE, { missed: "all", within: "2h" }), [5, 6]);
     const days = await ranAfter(t, 3 * DAY + MINUTE, { missed: "all" });
     assert.deepEqual([days.length, days[0], days.at(-1)], [24, 49, 72]);
   });
 
-  test("are all run, thousands of them, chunk by chunk", async (t) => {
+  test("thousands of missed ticks run in chunks", async (t) => {
     const ran = await ranAfter(t, HOUR + MINUTE, { missed: "all", cron: "* * * * * *", within: "20m" });
     assert.ok(ran.length >= 1_200 && ran.length <= 1_206, `${ran.length} ticks`);
     assert.equal(new Set(ran).size, ran.length, "none twice");
@@ -237,7 +237,7 @@ suite("ticks that came due while no process was there", () => {
     ["once", [4]],
     ["all", [1, 2, 3, 4]],
   ] as const) {
-    test(`because the clock was set forward, are as missed: "${missed}" says`, async (t) => {
+    test(`ticks passed over by a clock set forward count as missed, with "${missed}"`, async (t) => {
       const { hf, clock } = await memory(t);
       const start = clock.now();
       const { def, ran } = recorder();
@@ -253,7 +253,7 @@ suite("ticks that came due while no process was there", () => {
     });
   }
 
-  test("because the clock was set back, are none: what has ticked does not tick again", async (t) => {
+  test("a clock set back repeats no tick", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const { def, ran } = recorder();
@@ -287,7 +287,7 @@ suite("with overlap: false", () => {
     calls[1]?.end();
   });
 
-  test("and without it, jobs run beside each other", async (t) => {
+  test("without `overlap: false`, jobs run beside each other", async (t) => {
     const { hf, clock } = await memory(t);
     const { run, calls } = stage();
     const def = job({ name: "slow", run });
@@ -300,7 +300,7 @@ suite("with overlap: false", () => {
 });
 
 suite("by hand", () => {
-  test("a schedule is paused, over restarts and redeployments, and ticks of the pause are not missed", async (t) => {
+  test("a paused schedule stays paused over restarts, and ticks during the pause are not missed ticks", async (t) => {
     const { clock, another } = await file(t);
     const start = clock.now();
     const { def, ran } = recorder();
@@ -323,7 +323,7 @@ suite("by hand", () => {
     assert.deepEqual(ran, [start + 3 * HOUR]);
   });
 
-  test("a schedule is triggered: one job now, and the ticks stay as they are", async (t) => {
+  test("a triggered schedule creates one job now, and its ticks stay the same", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const { def, ran } = recorder();
@@ -337,7 +337,7 @@ suite("by hand", () => {
     assert.deepEqual(ran, [start + 10 * MINUTE, start + HOUR]);
   });
 
-  test("a schedule is removed, once", async (t) => {
+  test("a schedule is removed once", async (t) => {
     const { hf, clock } = await memory(t);
     const { def, ran } = recorder();
     await hf.schedule(def, { cron: "@hourly", input: null });
@@ -348,7 +348,7 @@ suite("by hand", () => {
     assert.deepEqual(ran, []);
   });
 
-  test("one that is not there is refused, with those that are", async (t) => {
+  test("an unknown schedule is rejected, with the names of those that exist", async (t) => {
     const { hf } = await memory(t);
     await hf.schedule(recorder().def, { cron: "@hourly", input: null });
     for (const act of ["pause", "resume", "trigger"] as const) {
@@ -360,7 +360,7 @@ suite("by hand", () => {
     }
   });
 
-  test("a claim finds the job of a tick that is due, though no worker runs", async (t) => {
+  test("a claim finds the job of a due tick although no worker runs", async (t) => {
     const { clock, another } = await file(t);
     const { def } = recorder();
     const first = await another();
@@ -372,7 +372,7 @@ suite("by hand", () => {
     assert.ok(claim);
   });
 
-  test("a drain runs the job of a tick that is due", async (t) => {
+  test("a drain runs the job of a due tick", async (t) => {
     const { clock, another } = await file(t);
     const { def, ran } = recorder();
     const first = await another();
@@ -383,7 +383,7 @@ suite("by hand", () => {
     assert.equal(ran.length, 1);
   });
 
-  test("a claim that waits gets the job of the next tick", async (t) => {
+  test("a waiting claim gets the job of the next tick", async (t) => {
     const { clock, another } = await file(t);
     const { def } = recorder();
     const first = await another();
@@ -422,7 +422,7 @@ suite("a bad schedule is refused, and changes nothing:", () => {
     });
   }
 
-  test("what is no definition, and a handle that is closed", async (t) => {
+  test("a value that is not a definition, and a closed handle, are rejected", async (t) => {
     const { hf } = await memory(t);
     await assert.rejects(hf.schedule(unchecked<typeof def>({}), { cron: "@daily", input: { day: "1" } }), code("NOT_A_JOB"));
     await hf.close();
@@ -434,7 +434,7 @@ suite("a bad schedule is refused, and changes nothing:", () => {
 });
 
 suite("the compiler", () => {
-  test("knows the input of a schedule", () => {
+  test("the compiler knows the input of a schedule", () => {
     const def = job({ name: "typed", input: z.object({ day: z.string().transform(Number) }), run: () => {} });
     compiled((hf) => hf.schedule(def, { cron: "@daily", input: { day: "1" } }));
     // @ts-expect-error what the schema makes is not what it takes
@@ -449,7 +449,7 @@ suite("the compiler", () => {
 });
 
 suite("trouble", () => {
-  test("of the store is logged, and the tick is made up for", async (t) => {
+  test("an error of the store is logged, and the tick is caught up", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const { def, ran } = recorder();
     await hf.schedule(def, { cron: "* * * * *", input: null });
@@ -463,7 +463,7 @@ suite("trouble", () => {
     assert.ok(logged.some(({ level, data }) => level === "warn" && JSON.stringify(data).includes("disk gone")));
   });
 
-  test("with one schedule, whose time zone is unknown here, is not the others'", async (t) => {
+  test("a schedule with an unknown time zone does not stop the others", async (t) => {
     const { hf, clock, logged } = await memory(t);
     const { def, ran } = recorder();
     await hf.schedule(def, { cron: "* * * * *", input: null });

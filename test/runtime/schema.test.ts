@@ -19,7 +19,7 @@ const url = "https://example.org/a.png";
 
 for (const [library, schema] of LIBRARIES) {
   suite(`a schema of ${library}`, () => {
-    test("refuses at enqueue what does not fit, says where, and stores nothing", async (t) => {
+    test("enqueue rejects input that does not match, names the place, and stores nothing", async (t) => {
       const { hf } = await memory(t);
       const resize = job({ name: "resize", input: schema, run: () => null });
       for (const bad of [{ url: "no url" }, {}, null, "x", { url, width: 5 }]) {
@@ -30,7 +30,7 @@ for (const [library, schema] of LIBRARIES) {
       assert.deepEqual(await seeAll(hf), []);
     });
 
-    test("the value as given is stored, the handler gets what the schema makes of it", async (t) => {
+    test("the input is stored as given, and the handler gets the parsed value", async (t) => {
       const { hf } = await memory(t);
       const got: unknown[] = [];
       const resize = job({ name: "resize", input: schema, run: ({ input }) => void got.push(input) });
@@ -48,7 +48,7 @@ for (const [library, schema] of LIBRARIES) {
       assert.deepEqual((await see(hf, full)).input, { url, width: "640" }, "still as it was given");
     });
 
-    test("a payload that no longer validates is quarantined, not retried, and its handler is not called", async (t) => {
+    test("a stored input that no longer matches is quarantined without a retry, and its handler is not called", async (t) => {
       const { hf, clock } = await memory(t);
       const old = job({ name: "resize", run: () => null });
       const { id } = await hf.enqueue(old, { address: url });
@@ -66,7 +66,7 @@ for (const [library, schema] of LIBRARIES) {
       assert.equal(calls, 0);
     });
 
-    test("a quarantined payload does not hold up its neighbours, and runs once the schema takes it", async (t) => {
+    test("a quarantined input does not delay other jobs, and runs once the schema accepts it", async (t) => {
       const { hf } = await memory(t);
       const old = job({ name: "resize", run: () => null });
       const bad = await hf.enqueue(old, { address: url });
@@ -80,7 +80,7 @@ for (const [library, schema] of LIBRARIES) {
       assert.equal((await hf.jobs.wait(bad)).output, url);
     });
 
-    test("a claim by hand of a definition validates too", async (t) => {
+    test("a claim by hand from a definition validates, too", async (t) => {
       const { hf } = await memory(t);
       const old = job({ name: "resize", run: () => null });
       const bad = await hf.enqueue(old, { address: url });
@@ -92,7 +92,7 @@ for (const [library, schema] of LIBRARIES) {
       assert.equal((await see(hf, bad.id)).state, "quarantined");
     });
 
-    test("what follows a job is validated in the handler that enqueues it", async (t) => {
+    test("a follow-up is validated in the handler that enqueues it", async (t) => {
       const { hf } = await memory(t);
       const resize = job({ name: "resize", input: schema, run: () => null });
       const parent = job({
@@ -121,7 +121,7 @@ const ASYNC: [string, StandardSchema<string, string>][] = [
 ];
 for (const [library, schema] of ASYNC) {
   suite(`an asynchronous schema of ${library}`, () => {
-    test("works at enqueue and at the claim", async (t) => {
+    test("an asynchronous schema works at enqueue and at the claim", async (t) => {
       const { hf } = await memory(t);
       const check = job({ name: "check", input: schema, run: ({ input }) => input.toUpperCase() });
       await assert.rejects(hf.enqueue(check, "bad"), code("INPUT_INVALID"));
@@ -134,7 +134,7 @@ for (const [library, schema] of ASYNC) {
       assert.equal((await hf.jobs.wait(stale)).state, "quarantined");
     });
 
-    test("in a handler's enqueue is refused with SCHEMA_ASYNC, and nothing follows", async (t) => {
+    test("an asynchronous schema in a handler's enqueue is rejected with SCHEMA_ASYNC, and no follow-up is added", async (t) => {
       const { hf } = await memory(t);
       const check = job({ name: "check", input: schema, run: () => null });
       const parent = job({
@@ -153,7 +153,7 @@ for (const [library, schema] of ASYNC) {
 }
 
 suite("an output schema", () => {
-  test("what the handler returns is stored as the schema makes it", async (t) => {
+  test("the output is stored as its schema parses it", async (t) => {
     const { hf } = await memory(t);
     const count = job({
       name: "count",
@@ -165,7 +165,7 @@ suite("an output schema", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(count, "42"))).output, 42);
   });
 
-  test("an output that does not fit fails without a retry", async (t) => {
+  test("an output that does not match fails without a retry", async (t) => {
     const { hf } = await memory(t);
     let calls = 0;
     const count = job({
@@ -185,7 +185,7 @@ suite("an output schema", () => {
     assert.equal(calls, 1);
   });
 
-  test("it may be asynchronous", async (t) => {
+  test("an output schema may be asynchronous", async (t) => {
     const { hf } = await memory(t);
     const output = v.pipeAsync(
       v.number(),

@@ -199,7 +199,7 @@ suite("seed 002: the scenarios covered", () => {
 
 /** Nothing here calls recoverStale, reclaimStale or any other recovery by hand. */
 suite("seed 002: recovery by itself", () => {
-  test("the next claim takes back a crashed worker's entry", async (t) => {
+  test("the next claim reclaims a crashed worker's entry", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(merge, 1);
     await claimAs(hf, "agent-1");
@@ -210,7 +210,7 @@ suite("seed 002: recovery by itself", () => {
     assert.deepEqual(await hf.recovery.stats(), stats);
   });
 
-  test("the next claim takes back a crashed worker's exclusive entry, and its lock", async (t) => {
+  test("the next claim reclaims a crashed worker's exclusive entry, and its lock", async (t) => {
     const { hf, clock } = await memory(t);
     const { id } = await hf.enqueue(merge, 1);
     await claimAs(hf, "agent-1", { exclusive: true });
@@ -219,7 +219,7 @@ suite("seed 002: recovery by itself", () => {
     assert.equal((await hf.lock("merge").get())?.holder, "agent-2");
   });
 
-  test("the next claim from another process does, too", async (t) => {
+  test("the next claim from another process reclaims it, too", async (t) => {
     const { another, clock } = await file(t);
     const [mine, theirs] = [await another(), await another()];
     const { id } = await mine.enqueue(merge, 1);
@@ -241,7 +241,7 @@ suite("seed 002: recovery by itself", () => {
     assert.equal(slow.calls[0]?.context.id, id);
   });
 
-  test("an expired lock is cleaned away, and counted, though no process wants it", async (t) => {
+  test("an expired lock is removed and counted although no process wants it", async (t) => {
     const { hf, clock } = await memory(t);
     hf.work([merge]);
     await hf.lock("somewhere").acquire("agent-1", "5m");
@@ -261,7 +261,7 @@ suite("seed 002: recovery by itself", () => {
     assert.ok(await hf.claim("merge", { worker: "agent-2" }));
   });
 
-  test("more crashed entries than a claim heals at once all come back", async (t) => {
+  test("more crashed entries than one claim reclaims all come back", async (t) => {
     const { hf, clock } = await memory(t);
     const accepted = await hf.enqueueMany(merge, Array(120).fill(0));
     for (let i = 0; i < 120; i++) await claimAs(hf, `agent-${i}`, { lease: "1s" });
@@ -274,7 +274,7 @@ suite("seed 002: recovery by itself", () => {
     assert.equal((await hf.recovery.stats()).entriesReclaimed, 120);
   });
 
-  test("a process that is killed: its entries run again here within a second, long before their leases end", async (t) => {
+  test("the entries of a killed process run again here within a second, long before their leases end", async (t) => {
     const { hf, kill } = await interruptedChild(t);
     hf.work(DEFINITIONS);
     const killedAt = performance.now();

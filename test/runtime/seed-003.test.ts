@@ -5,7 +5,7 @@ import { home, interruptedChild, memory, see, seeAll, spawnChild, stage, test } 
 import { chained, DEFINITIONS, followed } from "./children/tasks.ts";
 
 suite("seed 003: resuming interrupted tasks on startup", () => {
-  test("re-queue, mark as failed, resume from the checkpoint: each as its definition says, after a kill", async (t) => {
+  test("after a kill, a task is re-queued, failed or resumed from its checkpoint as its definition says", async (t) => {
     const { hf, path, kill } = await interruptedChild(t);
     assert.equal((await hf.jobs.counts()).running, 3);
     // No process of this program is there when it happens.
@@ -21,7 +21,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
     assert.deepEqual([resume.state, resume.output, resume.attempt, resume.crashes], ["succeeded", { done: 3 }, 2, 1]);
   });
 
-  test("a task that another live process runs is left alone, whichever process starts", async (t) => {
+  test("a task that another live process runs is left alone at every start", async (t) => {
     const { hf, path } = await interruptedChild(t);
     await hf.close();
     await using again = await open(path);
@@ -39,7 +39,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
     );
   });
 
-  test("the stale worker problem: a task whose holder is silent is run by another worker that is still active", async (t) => {
+  test("a task whose holder stopped renewing is run by another active worker", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<JobContext<unknown>>();
     const def = job({ name: "task", run: slow.run });
@@ -56,7 +56,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
     );
   });
 
-  test("counts outlive restarts: a task that keeps killing its process ends in quarantine", async (t) => {
+  test("crash counts survive restarts, and a task that keeps killing its process is quarantined", async (t) => {
     const path = await home(t);
     {
       await using hf = await open(path);
@@ -75,7 +75,7 @@ suite("seed 003: resuming interrupted tasks on startup", () => {
 });
 
 suite("seed 003: processed once", () => {
-  test("an id that was processed is refused as a duplicate, and its handler is not called again", async (t) => {
+  test("a processed id is a duplicate, and its handler is not called again", async (t) => {
     const { hf, clock } = await memory(t);
     let calls = 0;
     const def = job({ name: "message", run: () => ++calls });
@@ -87,7 +87,7 @@ suite("seed 003: processed once", () => {
   });
 
   for (const state of ["succeeded", "failed", "cancelled"] as const) {
-    test(`the record outlives the pruning of its job, ${state}, and a reopening`, async (t) => {
+    test(`the id stays taken after its ${state} job was pruned and the database reopened`, async (t) => {
       const path = await home(t);
       const def = job({
         name: "message",
@@ -116,7 +116,7 @@ suite("seed 003: processed once", () => {
     });
   }
 
-  test("the record of what follows commits with the work: killed before the commit, there is neither", async (t) => {
+  test("a kill before the commit leaves neither the outcome nor its follow-ups", async (t) => {
     const path = await home(t);
     {
       await using hf = await open(path);
@@ -133,7 +133,7 @@ suite("seed 003: processed once", () => {
     assert.equal((await seeAll(hf)).length, 2);
   });
 
-  test("the record of what follows commits with the work: killed after the commit, there are both", async (t) => {
+  test("a kill after the commit leaves both the outcome and its follow-ups", async (t) => {
     const path = await home(t);
     {
       await using hf = await open(path);

@@ -19,7 +19,7 @@ const NEVER = new AbortController().signal;
 const jobOf = ({ body }: { body: string }) => (JSON.parse(body) as Event).job;
 
 describe("a file sink", () => {
-  test("gets one line an event, on disk before the place moves", async (t) => {
+  test("a file sink gets one line per event, on disk before its position moves", async (t) => {
     const path = join(await folder(t), "events.jsonl");
     const { hf } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a", "b", "line\nbreak");
@@ -27,7 +27,7 @@ describe("a file sink", () => {
     assert.deepEqual(linesOf(path), await hf.engine.store.events.page({ after: 0, limit: 10 }));
   });
 
-  test("that cannot be written is tried again until it can", async (t) => {
+  test("a file sink that cannot be written is retried until it can", async (t) => {
     const path = join(await folder(t), "later", "events.jsonl");
     const { hf, clock, logged } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a");
@@ -41,7 +41,7 @@ describe("a file sink", () => {
     assert.equal(logged.length, 1);
   });
 
-  test("may be renamed while it is in use, as programs that rotate logs do", async (t) => {
+  test("a file sink may be renamed while it is in use, as log rotation does", async (t) => {
     const path = join(await folder(t), "events.jsonl");
     const { hf } = await memoryWith(t, { out: { type: "file", path } });
     await happens(hf, "a");
@@ -52,7 +52,7 @@ describe("a file sink", () => {
     assert.deepEqual([linesOf(`${path}.1`).map(nameOf), linesOf(path).map(nameOf)], [["a"], ["b"]]);
   });
 
-  test("that was torn at any byte of its last line is mended before anything is added", async (t) => {
+  test("a file sink torn at any byte of its last line is repaired before anything is added", async (t) => {
     const path = join(await folder(t), "events.jsonl");
     const events = [1, 2, 3].map((seq) => event(seq, "ü"));
     const out = fileSink(path);
@@ -67,7 +67,7 @@ describe("a file sink", () => {
     }
   });
 
-  test("that is torn in a line longer than what is read at once, or ends in zeros after a power cut, is mended too", async (t) => {
+  test("a file sink torn in a very long line, or ending in zeros after a power cut, is repaired", async (t) => {
     const path = join(await folder(t), "events.jsonl");
     const out = fileSink(path);
     await out.deliver([event(1, "x".repeat(200_000)), event(2, "y".repeat(200_000))], NEVER);
@@ -85,7 +85,7 @@ describe("a file sink", () => {
     );
   });
 
-  test("leaves what others wrote alone, with or without a line's end", async (t) => {
+  test("a file sink keeps lines of other writers, with or without a line end", async (t) => {
     const path = join(await folder(t), "notes.txt");
     for (const text of ["mine", "mine\n", '{"mine":1}', "two\nlines"]) {
       writeFileSync(path, text);
@@ -96,7 +96,7 @@ describe("a file sink", () => {
 });
 
 describe("a console sink", () => {
-  test("gets one line an event on standard output", async (t) => {
+  test("a console sink writes one line per event to standard output", async (t) => {
     const program = fileURLToPath(new URL("children/console-sink.ts", import.meta.url));
     const { stdout, stderr } = spawnSync(process.execPath, [program, join(await folder(t), "work.db")], { encoding: "utf8" });
     const events = stdout
@@ -106,7 +106,7 @@ describe("a console sink", () => {
     assert.deepEqual(events.map(nameOf), ["a", "b"], stderr);
   });
 
-  test("whose reader is gone fails, and takes no other sink along", async () => {
+  test("a console sink whose reader has exited fails without affecting other sinks", async () => {
     const broken = new Writable({ write: (_chunk, _encoding, done) => done(new Error("EPIPE")) });
     await assert.rejects(consoleSink(broken).deliver([event(1, "x")], NEVER), /Standard output cannot be written: EPIPE/);
     await new Promise((resolve) => setImmediate(resolve));
@@ -115,7 +115,7 @@ describe("a console sink", () => {
 });
 
 describe("a webhook", () => {
-  test("gets one POST an event, in order, signed as Standard Webhooks say", async (t) => {
+  test("a webhook gets one POST per event, in order, signed as Standard Webhooks specify", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf, clock } = await memoryWith(t, {
       hook: { type: "webhook", url: `${server.url}/in?token=abc`, secret: SECRET },
@@ -138,7 +138,7 @@ describe("a webhook", () => {
     }
   });
 
-  test("that answers anything but 2xx gets the same event again, with the same id, and the others of its batch not twice", async (t) => {
+  test("a webhook that answers anything but 2xx gets the same event again with the same id, and no other event twice", async (t) => {
     const server = await WebhookServer.start(t);
     const answers = [204, 500, 404, 302, 410, 200, 202].map((status) => ({
       status,
@@ -165,7 +165,7 @@ describe("a webhook", () => {
     for (const received of server.received) assert.ok(isAuthentic(received, SECRET));
   });
 
-  test("that refuses the events of one job gets those of others at once, and each job's in order", async (t) => {
+  test("a webhook that rejects one job's events gets those of others at once, and each job's in order", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
@@ -188,7 +188,7 @@ describe("a webhook", () => {
     assert.deepEqual(types("bad"), ["job.enqueued", ...whole]);
   });
 
-  test("that refuses two jobs for ever gets the events of all others", async (t) => {
+  test("a webhook that rejects two jobs for ever gets the events of all others", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
@@ -204,7 +204,7 @@ describe("a webhook", () => {
     ["never answers the events of one job", "silence"],
     ["asks for a pause at each event of one job", { status: 503, headers: { "retry-after": "20" } }],
   ] as const)
-    test(`that ${what} gets the events of all others`, async (t) => {
+    test(`a webhook that ${what} gets the events of all others`, async (t) => {
       const server = await WebhookServer.start(t);
       const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
       const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
@@ -229,7 +229,7 @@ describe("a webhook", () => {
       while (tries("bad") < 3) await clock.advance("1s");
     });
 
-  test("gets nothing more from a process whose right to deliver was taken while an event was refused", async (t) => {
+  test("a webhook gets nothing more from a process that lost the right to deliver during a rejection", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
@@ -245,7 +245,7 @@ describe("a webhook", () => {
     assert.equal(server.received.length, 1);
   });
 
-  test("that refuses one event of fifty keeps up: no refusal costs a pause for the others", async (t) => {
+  test("a webhook that rejects one event of fifty keeps up, because a rejection does not pause the others", async (t) => {
     const server = await WebhookServer.start(t);
     const { hf } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
     const told = job({ name: "told", queue: { name: "told", events: true }, run: () => null });
@@ -260,7 +260,7 @@ describe("a webhook", () => {
     assert.equal(new Set(server.received.map(({ headers }) => headers["webhook-id"])).size, 200);
   });
 
-  test("that fails now and then is not left alone for longer and longer", async (t) => {
+  test("occasional failures of a webhook do not lengthen its pauses", async (t) => {
     const server = await WebhookServer.start(t);
     server.answer = () => ({ status: server.received.length % 2 === 1 ? 500 : 204 });
     const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
@@ -278,7 +278,7 @@ describe("a webhook", () => {
     ["seconds", () => "3600"],
     ["a date", (now: number) => new Date(now + 3_600_000).toUTCString()],
   ] as const) {
-    test(`that asks to be left alone for a while (${what}) is`, async (t) => {
+    test(`a webhook that asks for a pause (${what}) gets it`, async (t) => {
       const server = await WebhookServer.start(t);
       const { hf, clock } = await memoryWith(t, { hook: { type: "webhook", url: server.url, secret: SECRET } });
       server.answer = ({ headers }) =>
@@ -295,7 +295,7 @@ describe("a webhook", () => {
     });
   }
 
-  test("that does not answer within 15 seconds is down, and so is one that is not there", async (t) => {
+  test("a webhook that does not answer within 15 seconds or does not exist counts as down", async (t) => {
     const server = await WebhookServer.start(t);
     const silent = Promise.withResolvers<void>();
     server.answer = () => {
@@ -317,7 +317,7 @@ describe("a webhook", () => {
     assert.ok(!told.includes("secret-path") && !told.includes(SECRET.slice(6, 20)), "no secret is printed");
   });
 
-  test("that fetch will not call says why: its port is one of those that browsers block", async (t) => {
+  test("a webhook on a port that fetch blocks reports the reason", async (t) => {
     const { hf, logged } = await memoryWith(t, {
       hook: { type: "webhook", url: "http://127.0.0.1:9/secret-path?token=hidden", secret: SECRET },
     });
@@ -327,7 +327,7 @@ describe("a webhook", () => {
     assert.ok(!told.includes("secret-path") && !told.includes("hidden"), "no secret is printed");
   });
 
-  test("that is down holds up only itself", async (t) => {
+  test("a webhook that is down delays only itself", async (t) => {
     const server = await WebhookServer.start(t);
     server.answer = () => ({ status: 500 });
     const path = join(await folder(t), "events.jsonl");
@@ -350,7 +350,7 @@ describe("a webhook", () => {
     );
   });
 
-  test("in flight at the close is given up after a while", async (t) => {
+  test("a delivery in flight at close is given up after a while", async (t) => {
     const server = await WebhookServer.start(t);
     const silent = Promise.withResolvers<void>();
     server.answer = () => {
@@ -384,7 +384,7 @@ describe("sinks", () => {
     "a short secret": { out: { type: "webhook", url: "https://example.com", secret: "whsec_aHVudGVyMg==" } },
   };
   for (const [what, sinks] of Object.entries(bad)) {
-    test(`with ${what} are refused, no secret is repeated and no database is made`, async (t) => {
+    test(`sinks with ${what} are rejected, no secret is printed and no database is created`, async (t) => {
       const path = join(await folder(t), "work.db");
       await assert.rejects(open(path, { sinks: unchecked(sinks) }), (error: Error) => {
         assert.ok(!/hunter2|aHVudGVyMg|twenty/.test(error.message), error.message);
@@ -394,7 +394,7 @@ describe("sinks", () => {
     });
   }
 
-  test("are shared by the handles of a process, until the last of them is closed", async (t) => {
+  test("sinks are shared by the handles of a process until the last one closes", async (t) => {
     const dir = await folder(t);
     const out: OpenOptions["sinks"] = { out: { type: "file", path: join(dir, "out") } };
     const first = await open(join(dir, "work.db"), { sinks: out });
@@ -413,7 +413,7 @@ describe("sinks", () => {
     assert.equal((await third.engine.store.events.sinks())[0]?.holder, null);
   });
 
-  test("of one name in two processes get each event once", async (t) => {
+  test("sinks with one name in two processes get each event once", async (t) => {
     const { path, clock } = await file(t);
     const out = join(path, "..", "out");
     const sinks: OpenOptions["sinks"] = { out: { type: "file", path: out } };
@@ -426,7 +426,7 @@ describe("sinks", () => {
     assert.deepEqual(linesOf(out).map(nameOf), ["a", "b", "c"]);
   });
 
-  test("deliver the events that came while no process delivered", async (t) => {
+  test("sinks deliver the events of the time when no process delivered", async (t) => {
     const { path, clock, another } = await file(t);
     const out = join(path, "..", "out");
     const sinks: OpenOptions["sinks"] = { out: { type: "file", path: out } };
@@ -439,7 +439,7 @@ describe("sinks", () => {
     assert.deepEqual(linesOf(out).map(nameOf), ["a"]);
   });
 
-  test("that are folders and the like fail at delivery, and say so", async (t) => {
+  test("a file sink whose path is a folder fails at delivery, and says so", async (t) => {
     const dir = join(await folder(t), "a folder");
     mkdirSync(dir);
     const { hf, clock } = await memoryWith(t, { out: { type: "file", path: dir } });

@@ -16,7 +16,7 @@ const HOUR = 3_600_000;
 const SKEWS = { "an hour ahead": HOUR, "an hour behind": -HOUR, right: 0 };
 
 for (const [said, skew] of Object.entries(SKEWS)) {
-  test(`a process whose clock is ${said} makes a job of a tick when the store's time has come`, async (t) => {
+  test(`a process whose clock is ${said} creates a tick's job at the store's time`, async (t) => {
     const { store, clock, scheduler } = await scene(t, skew);
     const start = clock.now();
     await store.schedules.save({
@@ -39,7 +39,7 @@ for (const [said, skew] of Object.entries(SKEWS)) {
     );
   });
 
-  test(`a process whose clock is ${said} takes back what the store says is over, and nothing else`, async (t) => {
+  test(`a process whose clock is ${said} reclaims what expired by the store's time, and nothing else`, async (t) => {
     const { store, clock, janitor } = await scene(t, skew);
     await store.enqueue([newJob()]);
     const held = await claimOne(store);
@@ -51,7 +51,7 @@ for (const [said, skew] of Object.entries(SKEWS)) {
     assert.deepEqual(await store.inspect([held]), ["lost"]);
   });
 
-  test(`an operator whose clock is ${said} takes back what has been over for so long in the store`, async (t) => {
+  test(`an operator whose clock is ${said} reclaims by the store's time`, async (t) => {
     const { store, clock, janitor } = await scene(t, skew);
     await store.enqueue([newJob()]);
     await claim(store);

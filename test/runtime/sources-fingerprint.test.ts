@@ -12,7 +12,7 @@ const WINDOWS = process.platform === "win32";
 
 describe("the fingerprint of a file", () => {
   for (const size of [0, 1, 1_024, 65_536, 65_537, 1_000_000]) {
-    test(`of ${size} bytes is that of its bytes, and when they were read`, async (t) => {
+    test(`the fingerprint of a file of ${size} bytes covers its bytes and the time they were read`, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       const stat = look(path);
       const print = await fingerprintFile(path, stat, { now: () => 1_234 });
@@ -20,7 +20,7 @@ describe("the fingerprint of a file", () => {
       assert.equal(needsHash(print, stat), true, "it was written after that");
     });
 
-    test(`of ${size} bytes that changes after it was listed is that of the new bytes`, async (t) => {
+    test(`the fingerprint of a file of ${size} bytes that changes after it was listed is that of the new bytes`, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       const stat = look(path);
       appendFileSync(path, "more");
@@ -34,14 +34,14 @@ describe("the fingerprint of a file", () => {
   }
 
   for (const size of [10, 1_000_000]) {
-    test(`of ${size} bytes that changes each time it is read is refused`, async (t) => {
+    test(`a file of ${size} bytes that changes on each read is rejected`, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       // Called before each reading, behind the look at the file.
       const busy = { now: () => (appendFileSync(path, "x"), 1) };
       await assert.rejects(fingerprintFile(path, look(path), busy), { code: "BYTES_CHANGED", message: /written to/, hint: /\w/ });
     });
 
-    test(`of ${size} bytes that was replaced by another of that size is that of the other`, async (t) => {
+    test(`the fingerprint of a file of ${size} bytes that was replaced by one of the same size is that of the new file`, async (t) => {
       const tree = new SourceTree(t);
       const path = tree.write("a", noise(size, 1));
       const stat = look(path);
@@ -51,7 +51,7 @@ describe("the fingerprint of a file", () => {
       assert.equal(print?.inode, look(path).inode);
     });
 
-    test(`of ${size} bytes that is gone is none`, async (t) => {
+    test(`a missing file of ${size} bytes has no fingerprint`, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       const stat = look(path);
       rmSync(path);
@@ -60,7 +60,7 @@ describe("the fingerprint of a file", () => {
       assert.equal(await fingerprintFile(path, stat, Date), null);
     });
 
-    test(`of ${size} bytes in whose place a pipe lies is none, and no caller waits for it`, { skip: WINDOWS }, async (t) => {
+    test(`a pipe in place of a file of ${size} bytes has no fingerprint, and blocks no caller`, { skip: WINDOWS }, async (t) => {
       const path = new SourceTree(t).write("a", noise(size));
       const stat = look(path);
       rmSync(path);
@@ -69,7 +69,7 @@ describe("the fingerprint of a file", () => {
     });
   }
 
-  test("that may not be read is an error that names it", { skip: WINDOWS }, async (t) => {
+  test("an unreadable file is an error that names it", { skip: WINDOWS }, async (t) => {
     const tree = new SourceTree(t);
     const path = tree.write("a");
     chmodSync(path, 0);
@@ -78,7 +78,7 @@ describe("the fingerprint of a file", () => {
     );
   });
 
-  test("of many at once is that of each, and others get their turn meanwhile", async (t) => {
+  test("many fingerprints at once are each correct, and other work gets its turn", async (t) => {
     const tree = new SourceTree(t);
     const paths = Array.from({ length: 5_000 }, (_, i) => tree.write(`${i}`));
     let turns = 0;
@@ -89,7 +89,7 @@ describe("the fingerprint of a file", () => {
     assert.ok(turns > 0);
   });
 
-  test("of a file that only got a new time is the same hash", async (t) => {
+  test("a file that only got a new time has the same hash", async (t) => {
     const path = new SourceTree(t).write("a");
     const before = await fingerprintFile(path, look(path), Date);
     writeFileSync(path, "a");

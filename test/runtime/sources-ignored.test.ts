@@ -8,7 +8,7 @@ import { SourceTree } from "./source-tree.ts";
 import { LONG } from "../selection.ts";
 
 describe("ignore files", () => {
-  test("count from their folder downwards, deeper ones more, with exceptions", async (t) => {
+  test("ignore files apply from their folder down, deeper ones first, with exceptions", async (t) => {
     const tree = new SourceTree(t, {
       ".gitignore": "*.log\n/build/\nsecret\n# a comment\n\n",
       "a.log": "",
@@ -28,12 +28,12 @@ describe("ignore files", () => {
     assert.deepEqual(await tree.ids(), ["a.md", "sub/build/x", "sub/deep/local", "sub/keep.log"]);
   });
 
-  test("a folder that a deeper one excepts is listed with what is in it", async (t) => {
+  test("a folder that a deeper ignore file excepts is listed with its contents", async (t) => {
     const tree = new SourceTree(t, { ".gitignore": "b/", "a/.gitignore": "!b/", "a/b/c": "", "b/c": "" });
     assert.deepEqual(await tree.ids(), ["a/b/c"]);
   });
 
-  test("Holdfast's own counts more than git's beside it", async (t) => {
+  test("Holdfast's ignore file wins over git's beside it", async (t) => {
     const tree = new SourceTree(t, {
       ".gitignore": "*.pdf\n",
       ".holdfastignore": "!*.pdf\n*.tmp\n",
@@ -44,7 +44,7 @@ describe("ignore files", () => {
     assert.deepEqual(await tree.ids(), ["a.md", "a.pdf"]);
   });
 
-  test("in folders with odd names, with a mark at their beginning, and with other line ends, too", async (t) => {
+  test("ignore files work in folders with odd names, with a byte order mark and with other line ends", async (t) => {
     const tree = new SourceTree(t, {
       "[a]*/.gitignore": "\u{feff}x\r\n\\!y\r\n",
       "[a]*/x": "",
@@ -55,7 +55,7 @@ describe("ignore files", () => {
     assert.deepEqual(await tree.ids(), ["[a]*/z", "ab/x"]);
   });
 
-  test("above the root they do not count, and only as files do they count at all", async (t) => {
+  test("ignore files above the root, and folders with that name, do not count", async (t) => {
     const tree = new SourceTree(t, { "../.gitignore": "*", "a/x": "", ".gitignore/x": "", "b/x": "" });
     tree.link("a/.gitignore", "../../.gitignore");
     tree.write("b/rules", "x");
@@ -63,12 +63,12 @@ describe("ignore files", () => {
     assert.deepEqual(await tree.ids(), ["a/x", "b/rules"], "by a link within the root they do");
   });
 
-  test("upper and lower case differ", async (t) => {
+  test("ignore patterns are case-sensitive", async (t) => {
     const tree = new SourceTree(t, { ".gitignore": "README", readme: "" });
     assert.deepEqual(await tree.ids(), ["readme"]);
   });
 
-  test("leave out what git leaves out", { skip: hasGit() ? false : "there is no git" }, async (t) => {
+  test("a listing leaves out what git leaves out", { skip: hasGit() ? false : "there is no git" }, async (t) => {
     const name = fc.constantFrom("a", "b", "ab", "a.b", "[a]", "a b");
     const id = fc.array(name, { minLength: 1, maxLength: 4 }).map((names) => names.join("/"));
     const part = fc.constantFrom("a", "b", "*", "a*", "?", "**", "[ab]", "\\[a\\]", "*.b", "a b", "ab");

@@ -20,7 +20,7 @@ describe("items", () => {
     },
     "an array of promises": () => [Promise.resolve({ id: "a" }), Promise.resolve({ id: "b" })],
   })) {
-    test(`of ${kind} are listed in its order`, async () => {
+    test(`items of ${kind} are listed in its order`, async () => {
       assert.deepEqual(await listed(list), [
         { id: "a", hash: hash("sha256", '{"id":"a"}'), value: '{"id":"a"}', cursor: null },
         { id: "b", hash: hash("sha256", '{"id":"b"}'), value: '{"id":"b"}', cursor: null },
@@ -28,7 +28,7 @@ describe("items", () => {
     });
   }
 
-  test("have the hash of their version, or of themselves however they are spelled", async () => {
+  test("an item's hash is that of its version, or of its value however it is spelled", async () => {
     const [a, b] = await listed(() => [
       { id: "1", x: 1, y: undefined },
       { x: 1, id: "1" },
@@ -47,7 +47,7 @@ describe("items", () => {
     assert.equal(d?.hash, e?.hash);
   });
 
-  test("of one id that are not the same are refused, however many are between; the same one again is harmless", async () => {
+  test("different items with one id are rejected, and a repeated equal item is accepted", async () => {
     const between = Array.from({ length: 2_000 }, (_, n) => ({ id: `n${n}`, x: 0 }));
     const twice = (x: number) => [{ id: "a", x: 1 }, ...between, { id: "a", x }];
     assert.equal((await listed(() => twice(1))).length, 2_002);
@@ -64,7 +64,7 @@ describe("items", () => {
     assert.equal((await listed(() => twice(2), sameVersion)).length, 2_002);
   });
 
-  test("go on behind a cursor", async () => {
+  test("items continue after a cursor", async () => {
     const all = ["a", "b", "c"].map((id, i) => ({ id, at: String(i) }));
     const source = sourceOf(
       items((after?: string) => all.filter(({ at }) => after === undefined || at > after), {
@@ -84,7 +84,7 @@ describe("items", () => {
   });
 
   for (const kind of ["sync", "async"]) {
-    test(`of a ${kind} generator are closed when the caller wants no more, and when one is refused`, async () => {
+    test(`a ${kind} generator of items is closed when the caller stops, and when an item is rejected`, async () => {
       let closed = 0;
       const sync = function* () {
         try {
@@ -113,7 +113,7 @@ describe("items", () => {
     ["cursor throws", () => [{ id: "a" }], { ...BY_ID, cursor: boom }, /`cursor` for item "a" of items\(\) threw: boom/],
   ];
   for (const [what, list, options, message] of FAILING) {
-    test(`whose ${what} fail with what was thrown`, async () => {
+    test(`items whose ${what} fail with what was thrown`, async () => {
       await assert.rejects(listed(list, options), (error: Error & { code: string; hint: string }) => {
         assert.equal(error.code, "SOURCE_FAILED");
         assert.match(error.message, message);
@@ -149,7 +149,7 @@ describe("items", () => {
     ["a cursor with a zero", { id: "a" }, { cursor: () => "\0" }, "TEXT_INVALID", /`cursor` .* item "a"/],
   ];
   for (const [what, value, options, code, message] of REFUSED) {
-    test(`with ${what} are refused`, async () => {
+    test(`items with ${what} are rejected`, async () => {
       await assert.rejects(
         listed(() => [value], { ...BY_ID, ...options }),
         { name: "HoldfastError", code, message, hint: /\w/ },
@@ -165,12 +165,12 @@ describe("items", () => {
     "an object": () => ({}),
     "a promise": () => Promise.reject(new Error("unheard")),
   })) {
-    test(`whose list answers ${what} are refused`, async () => {
+    test(`items whose list returns ${what} are rejected`, async () => {
       await assert.rejects(listed(made as never), { code: "SOURCE_INVALID", message: /cannot be iterated/, hint: /generator/ });
     });
   }
 
-  test("may be any JSON", async () => {
+  test("items may be any JSON value", async () => {
     const values = await listed(() => ["text", 1, null, [1]], { id: (value) => JSON.stringify(value) });
     assert.deepEqual(
       values.map(({ value }) => value),

@@ -13,7 +13,7 @@ import { asNobody, SourceTree } from "./source-tree.ts";
 const WINDOWS = process.platform === "win32";
 
 describe("a listing", () => {
-  test("gives each file that matches, with its path and what the system says of it", async (t) => {
+  test("a listing returns each matching file with its path and stat", async (t) => {
     const tree = new SourceTree(t, { "a.md": "1", "b/c.md": "four", "b/c.txt": "", ".d.md": "" });
     const found = await tree.list("**/*.md");
     assert.deepEqual(
@@ -26,14 +26,14 @@ describe("a listing", () => {
     assert.deepEqual(stat, { size: 4, mtime: `${mtimeNs}`, ctime: `${ctimeNs}`, inode: `${ino}` });
   });
 
-  test("has its root from where the program runs, or from what the source says", async (t) => {
+  test("a listing's root is the working directory, or what the source says", async (t) => {
     const tree = new SourceTree(t, { "docs/a": "", "docs/b/c": "" });
     assert.deepEqual(await tree.ids("**", { root: "docs" }), ["a", "b/c"]);
     assert.deepEqual(await tree.ids("**", { root: join(tree.root, "docs"), cwd: tree.base }), ["a", "b/c"]);
     assert.deepEqual(await tree.ids("b", { root: "docs" }), ["b/c"]);
   });
 
-  test("is in the order of the ids' bytes, whatever lies in folders", async (t) => {
+  test("a listing is ordered by the bytes of ids, across folders", async (t) => {
     const ids = [
       "a",
       "a b",
@@ -55,7 +55,7 @@ describe("a listing", () => {
     assert.deepEqual(await tree.ids(), ids.toSorted(compareIds));
   });
 
-  test("never has Holdfast's own files nor git's, and not what it was told to skip", async (t) => {
+  test("a listing never contains Holdfast's own files, git's, or skipped ones", async (t) => {
     const tree = new SourceTree(t, {
       a: "",
       "b/.git/config": "",
@@ -82,14 +82,14 @@ describe("a listing", () => {
     );
   });
 
-  test("has nothing of what lies beside a database", async (t) => {
+  test("a listing contains nothing that lies beside a database", async (t) => {
     const tree = new SourceTree(t);
     for (const end of ["", "-wal", "-shm", "-journal", "-alive/1.lock", "-notes"]) tree.write(`work.db${end}`);
     assert.deepEqual(await tree.ids("**", { skip: [tree.path("work.db")] }), ["work.db-notes"]);
   });
 
   for (const sign of ["-wal", "-shm", "-journal", "-alive/1.lock"]) {
-    test(`leaves out a database with a ${sign} beside it, and its companions, and reports it`, async (t) => {
+    test(`a listing leaves out a database with a ${sign} beside it, and its companions, and reports it`, async (t) => {
       const tree = new SourceTree(t, { "a/notes": "", "a/notes-journal/monday": "", "a/x-wal": "" });
       for (const end of ["", sign, "-witness/1", "-artifacts/ab", "-notes"]) tree.write(`a/work.db${end}`);
       tree.link("link", "a/work.db");
@@ -104,7 +104,7 @@ describe("a listing", () => {
     });
   }
 
-  test("leaves out a database that this process has open, by whatever name, and lists files that it reads or writes", async (t) => {
+  test("a listing leaves out a database that this process has open under any name, and lists other open files", async (t) => {
     const tree = new SourceTree(t, { read: "", written: "" });
     // A rollback journal is beside its database only during a transaction.
     using db = new DatabaseSync(tree.path("plain.db"));
@@ -120,7 +120,7 @@ describe("a listing", () => {
     assert.deepEqual(skipped, ["hard", "link", "plain.db"]);
   });
 
-  test("lists names that begin with a dot only where the glob spells the dot, or with `dot: true`", async (t) => {
+  test("a listing has names that begin with a dot only if the glob spells the dot, or with `dot: true`", async (t) => {
     const tree = new SourceTree(t, { "a/.env": "", "a/b": "", ".github/c": "" });
     assert.deepEqual(await tree.ids("**"), ["a/b"]);
     assert.deepEqual(await tree.ids([".github/**", "**"]), [".github/c", "a/b"]);
@@ -128,7 +128,7 @@ describe("a listing", () => {
     assert.deepEqual(await tree.ids("**", { dot: true, ignore: ["**/.env"] }), [".github/c", "a/b"]);
   });
 
-  test("leaves out what `ignore` matches, hidden or not, and all that is below it", async (t) => {
+  test("a listing leaves out what `ignore` matches, hidden or not, with everything below it", async (t) => {
     const tree = new SourceTree(t, {
       "a/node_modules/b.md": "",
       "node_modules/c.md": "",
@@ -140,7 +140,7 @@ describe("a listing", () => {
     assert.deepEqual(await tree.ids(["**", "a/.*"], { ignore: ["**/node_modules", "**/*.log", "drafts"] }), ["a/y.md"]);
   });
 
-  test("passes over pipes and sockets", { skip: WINDOWS }, async (t) => {
+  test("a listing leaves out pipes and sockets", { skip: WINDOWS }, async (t) => {
     const tree = new SourceTree(t, { a: "" });
     execFileSync("mkfifo", [tree.path("pipe")]);
     const server = createServer().listen(tree.path("socket"));
@@ -152,7 +152,7 @@ describe("a listing", () => {
 });
 
 describe("of links, a listing", () => {
-  test("follows those to files within the root, and no others", async (t) => {
+  test("a listing follows links to files inside the root, and no others", async (t) => {
     const tree = new SourceTree(t, { "a/b": "inside", ".git/config": "", "skipped/x": "" });
     writeFileSync(join(tree.base, "secret"), "outside");
     mkdirSync(join(tree.base, "root-too"));
@@ -170,7 +170,7 @@ describe("of links, a listing", () => {
     assert.deepEqual(await tree.ids("**", { skip: [tree.path("skipped")] }), ["a/b", "in", "in-absolute", "in-by-a-link"]);
   });
 
-  test("does not go into folders by them, nor in circles", async (t) => {
+  test("a listing does not follow links to folders", async (t) => {
     const tree = new SourceTree(t, { "a/b": "" });
     tree.link("a/up", "..");
     tree.link("a/self", "self");
@@ -190,7 +190,7 @@ describe("what cannot be seen is not taken for removed:", () => {
     await assert.rejects(tree.ids("**", { root: "file/below" }), missing);
   });
 
-  test("so is one in which none of the folders is there that the globs begin with", async (t) => {
+  test("a root without any of the folders that the globs begin with is an error", async (t) => {
     const tree = new SourceTree(t, { "a/1": "", file: "" });
     tree.link("link", "a");
     const missing = { code: "SOURCE_MISSING", hint: /mounted/ };
@@ -203,7 +203,7 @@ describe("what cannot be seen is not taken for removed:", () => {
     await assert.rejects(tree.ids("notes/*", { after: "notes/1" }), missing);
   });
 
-  test("where one of them is there, the others may be missing, and what is in it too", async (t) => {
+  test("if one of the globs' folders exists, others may be missing", async (t) => {
     const tree = new SourceTree(t, { "a/1": "" });
     assert.deepEqual(await tree.ids(["notes/**", "a/*"]), ["a/1"]);
     assert.deepEqual(await tree.ids(["notes/**", "*"]), []);
@@ -212,7 +212,7 @@ describe("what cannot be seen is not taken for removed:", () => {
     assert.deepEqual(await tree.ids("2"), []);
   });
 
-  test("a folder that a glob begins with and that goes away while it is listed is an error", async (t) => {
+  test("a glob's folder that disappears while it is listed is an error", async (t) => {
     const tree = new SourceTree(t, { "a/1": "", "b/1": "", "b/2": "" });
     const seen: string[] = [];
     const list = async () => {
@@ -257,13 +257,13 @@ describe("what cannot be seen is not taken for removed:", () => {
     chmodSync(tree.path("b"), 0o755);
   });
 
-  test("so is an unreadable ignore file, since its rules are unknown", { skip: WINDOWS }, async (t) => {
+  test("an unreadable ignore file is an error, because its rules are unknown", { skip: WINDOWS }, async (t) => {
     const tree = new SourceTree(t, { "a/.gitignore": "", "a/1": "" });
     chmodSync(tree.path("a/.gitignore"), 0);
     await asNobody(tree, () => assert.rejects(tree.ids(), { code: "SOURCE_UNREADABLE", message: /\.gitignore cannot be read/ }));
   });
 
-  test("a name that is no UTF-8 is an error, unless it is left out", { skip: process.platform !== "linux" }, async (t) => {
+  test("a name that is not UTF-8 is an error, unless it is ignored", { skip: process.platform !== "linux" }, async (t) => {
     const tree = new SourceTree(t, { a: "", "odd \u{fffd}": "" });
     assert.deepEqual(await tree.ids(), ["a", "odd \u{fffd}"], "a character like any other");
     writeFileSync(Buffer.concat([Buffer.from(`${tree.root}/b`), Buffer.from([0xff])]), "");
@@ -278,7 +278,7 @@ describe("what cannot be seen is not taken for removed:", () => {
   });
 });
 
-test("files and folders that vanish while they are listed are simply not there", async (t) => {
+test("files and folders that vanish while they are listed are left out", async (t) => {
   const tree = new SourceTree(t, { "a/1": "", "a/2": "", "a/3": "", "b/1": "", "c/1": "" });
   const seen: string[] = [];
   for await (const { id } of tree.listing()) {
@@ -295,7 +295,7 @@ test("files and folders that vanish while they are listed are simply not there",
 describe("a listing that continues after an id", () => {
   const IDS = ["a", "a-b", "a/b/c", "a/b/d", "a/b-", "a/c", "b", "c/d/e", "c/f", "c0", "d"];
 
-  test("has the rest exactly, also when that file is gone or became a folder", async (t) => {
+  test("a continued listing has exactly the rest, also if the last file is gone or became a folder", async (t) => {
     const contents = Object.fromEntries(IDS.filter((id) => id !== "a").map((id) => [id, ""]));
     const tree = new SourceTree(t, contents);
     const all = await tree.ids();
@@ -311,7 +311,7 @@ describe("a listing that continues after an id", () => {
     assert.deepEqual(await tree.ids("**", { after: "\u{10ffff}" }), []);
   });
 
-  test("has exactly what the whole listing has after it, whatever the names", async (t) => {
+  test("a continued listing has what the whole listing has after that id, whatever the names", async (t) => {
     const name = fc.string({
       unit: fc.constantFrom("a", "b", "-", ".", "0", " ", "\u{e000}", "\u{10000}"),
       minLength: 1,

@@ -12,7 +12,7 @@ import { code, deferred, folder, memory, see, stage, test, unchecked } from "./p
 type C = JobContext<unknown>;
 
 suite("stopping a worker", () => {
-  test("lets what runs finish, and starts nothing more", async (t) => {
+  test("a stopping worker lets running jobs finish and starts no more", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -42,7 +42,7 @@ suite("stopping a worker", () => {
     assert.deepEqual([slow.calls.length, (await see(hf, id)).attempt], [0, 0]);
   });
 
-  test("after the drain, what is left goes back uncharged: pending, at its place, attempt not counted", async (t) => {
+  test("jobs left after the drain are released: pending, in their place, attempt not counted", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -65,7 +65,7 @@ suite("stopping a worker", () => {
     assert.equal((await hf.jobs.wait(id)).output, "again");
   });
 
-  test("ten seconds is the default drain", async (t) => {
+  test("the default drain is ten seconds", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -80,7 +80,7 @@ suite("stopping a worker", () => {
     assert.equal((await see(hf, id)).state, "pending");
   });
 
-  test("a handler that ends itself within the signal's turn keeps what it made of it", async (t) => {
+  test("a handler that ends in the turn of the signal keeps its outcome", async (t) => {
     const { hf, clock } = await memory(t);
     const started = deferred();
     const def = job({
@@ -99,7 +99,7 @@ suite("stopping a worker", () => {
     assert.deepEqual([ended.state, ended.output], ["succeeded", "wrapped up"]);
   });
 
-  test("an error of its own, thrown while stopping, is an error", async (t) => {
+  test("a handler's own error during a stop counts as an error", async (t) => {
     const { hf, clock } = await memory(t);
     const started = deferred();
     const def = job({
@@ -118,7 +118,7 @@ suite("stopping a worker", () => {
     assert.deepEqual([ended.state, ended.attempt, ended.error?.message], ["pending", 1, "something else"]);
   });
 
-  test("what fetch and friends throw when their signal aborts is no error", async (t) => {
+  test("an AbortError of fetch and similar calls does not count as an error", async (t) => {
     const { hf, clock } = await memory(t);
     const started = deferred();
     const def = job({
@@ -149,7 +149,7 @@ suite("stopping a worker", () => {
     assert.deepEqual([ended.state, ended.error?.code, ended.crashes], ["failed", "INTERRUPTED", 0]);
   });
 
-  test("twice is once", async (t) => {
+  test("stopping twice is the same as stopping once", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -162,7 +162,7 @@ suite("stopping a worker", () => {
     await worker.stop();
   });
 
-  test("one worker leaves the others working", async (t) => {
+  test("stopping one worker leaves the others running", async (t) => {
     const { hf } = await memory(t);
     const def = job({ name: "x", run: () => "done" });
     const first = hf.work([def]);
@@ -171,7 +171,7 @@ suite("stopping a worker", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
   });
 
-  test("a malformed drain is refused, and the worker continues", async (t) => {
+  test("a malformed drain is rejected, and the worker continues", async (t) => {
     const { hf } = await memory(t);
     const def = job({ name: "x", run: () => "done" });
     const worker = hf.work([def]);
@@ -179,7 +179,7 @@ suite("stopping a worker", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
   });
 
-  test("a job whose claim is under way when the worker stops is not lost", async (t) => {
+  test("a job whose claim is in flight when the worker stops is not lost", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -196,7 +196,7 @@ suite("stopping a worker", () => {
 });
 
 suite("closing", () => {
-  test("stops the workers first: what runs finishes, its result is kept", async (t) => {
+  test("close stops the workers first, and running jobs finish with their results", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -222,7 +222,7 @@ suite("closing", () => {
     assert.deepEqual(outcomes, [{ kind: "succeeded", output: '"finished"' }]);
   });
 
-  test("a job that ends while the workers drain can still be waited for", async (t) => {
+  test("a job that ends while the workers drain can still be awaited", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -240,7 +240,7 @@ suite("closing", () => {
     await late;
   });
 
-  test("gives back what does not finish within the drain", async (t) => {
+  test("close releases jobs that do not finish within the drain", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -273,7 +273,7 @@ suite("closing", () => {
   });
 });
 
-test("while the workers drain, their handlers may still use the handle", async (t) => {
+test("handlers may use the handle while the workers drain", async (t) => {
   const { hf } = await memory(t);
   const slow = stage<JobContext<unknown>>();
   const tidy = job({
@@ -298,7 +298,7 @@ test("while the workers drain, their handlers may still use the handle", async (
   await assert.rejects(hf.enqueue(other, null), code("CLOSED"));
 });
 
-test("a signal stops all handles of a process, and it exits when the slowest is done", async (t) => {
+test("a signal stops all handles of a process, which exits when the slowest is done", async (t) => {
   const path = await folder(t);
   const child = fork(new URL("./children/two-handles.ts", import.meta.url), [path]);
   t.after(() => child.kill("SIGKILL"));
@@ -311,7 +311,7 @@ test("a signal stops all handles of a process, and it exits when the slowest is 
 });
 
 for (const how of ["one at a time", "many at once", "a transaction", "another handle"]) {
-  test(`a loop that enqueues (${how}) beside a worker with signals ends cleanly on SIGTERM, and is no crash`, async (t) => {
+  test(`a loop that enqueues (${how}) beside a worker with signals ends cleanly on SIGTERM, without a crash`, async (t) => {
     const path = join(await folder(t), "work.db");
     const { code, signal, stderr } = await terminated(t, path, how);
     assert.deepEqual({ code, signal, stderr }, { code: 143, signal: null, stderr: "" });
@@ -321,7 +321,7 @@ for (const how of ["one at a time", "many at once", "a transaction", "another ha
   });
 }
 
-test("an error of the program's own, while a signal stops it, still ends it with 1", async (t) => {
+test("a program's own error during a stop by a signal still exits with 1", async (t) => {
   const path = join(await folder(t), "work.db");
   const { code, stderr } = await terminated(t, path, "another error");
   assert.equal(code, 1);
@@ -339,7 +339,7 @@ async function terminated(t: TestContext, path: string, mode: string) {
   return { code, signal, stderr: await stderr };
 }
 
-test("closed handles listen to signals no more", async () => {
+test("closed handles do not listen to signals", async () => {
   const before = process.listenerCount("SIGTERM");
   for (let i = 0; i < 3; i++) {
     await using hf = await open(":memory:");

@@ -37,7 +37,7 @@ beforeEach(() => spans.reset());
 let files = 0;
 for (const store of ["sqlite", "postgres"] as const) {
   describe(`with telemetry on ${store}`, store === "postgres" && noServer !== false ? { skip: noServer } : {}, () => {
-    test("the span of an attempt links to its producer's, and spans of the handler are within it", async () => {
+    test("the span of an attempt links to its producer's span, and spans of the handler are inside it", async () => {
       await using hf = await opened(store);
       const tracer = trace.getTracer("app");
       const mail = job({ name: "mail", run: async () => tracer.startActiveSpan("smtp", (span) => span.end()) });
@@ -71,7 +71,7 @@ for (const store of ["sqlite", "postgres"] as const) {
       assert.equal(spanNamed("process second")?.links[0]?.context.spanId, spanNamed("process first")?.spanContext().spanId);
     });
 
-    test("a failure is an error of the span, and a refused enqueue of its producer's", async () => {
+    test("a failure is an error of the span, and a rejected enqueue one of the producer's span", async () => {
       await using hf = await opened(store);
       const fails = job({ name: "fails", retry: { attempts: 1 }, run: () => Promise.reject(new TypeError("no")) });
       await hf.enqueue(fails, 1, { id: "a" });

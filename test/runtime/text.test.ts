@@ -5,7 +5,7 @@ import { code, memory, see, test } from "./parts.ts";
 const BAD = "a\0b";
 const echo = job<unknown, unknown>({ name: "echo", run: ({ input }) => input });
 
-test("the character with the number zero is refused in an id, a key and all that names a job, before anything is written", async (t) => {
+test("the character NUL is rejected in ids, keys and names before anything is written", async (t) => {
   const { hf } = await memory(t);
   const limited = job<unknown>({ name: "limited", limit: { key: () => BAD, concurrency: 1 }, run: () => null });
   for (const options of [{ id: BAD }, { key: BAD }, { after: [BAD] }]) {
@@ -29,7 +29,7 @@ test("the character with the number zero is refused in an id, a key and all that
   assert.deepEqual(await hf.jobs.list(), { items: [] });
 });
 
-test("a follow-up with the character zero is refused where the handler asks for it", async (t) => {
+test("a follow-up with the character NUL is rejected in the handler's call", async (t) => {
   const { hf, clock } = await memory(t);
   const refused: unknown[] = [];
   const parent = job({
@@ -53,7 +53,7 @@ test("a follow-up with the character zero is refused where the handler asks for 
   assert.equal((await hf.jobs.counts({ name: "echo" })).pending, 0);
 });
 
-test("in inputs, outputs, errors, checkpoints and what is said of progress it does no harm", async (t) => {
+test("the character NUL is stored in inputs, outputs, errors, checkpoints and progress", async (t) => {
   const { hf, clock } = await memory(t);
   const saved: unknown[] = [];
   const odd = job({

@@ -21,7 +21,7 @@ const slow = job({ name: "slow", input: z.number().refine(async () => false), ru
 
 for (const driver of DRIVERS) {
   describe(`hf.transaction on ${driver}`, () => {
-    test("commits the user's row and the job together", async (t) => {
+    test("hf.transaction commits the user's row and the job together", async (t) => {
       const { hf, orders } = await shop(t, driver);
       const { id } = await hf.transaction(({ db }) => {
         addOrder(db, 7);
@@ -31,7 +31,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual((await see(hf, id)).input, { order: 7 });
     });
 
-    test("gives the driver's own handle, as it is and as { db }", async (t) => {
+    test("hf.transaction passes the driver's own handle, directly and as { db }", async (t) => {
       const { hf } = await shop(t, driver);
       await hf.transaction((tx) => {
         assert.equal(tx.db instanceof DatabaseSync, driver === "node:sqlite");
@@ -57,7 +57,7 @@ for (const driver of DRIVERS) {
       "no definition": [(hf, tx) => hf.enqueue(unchecked<JobDef>({}), 7, { tx }), "NOT_A_JOB"],
     };
     for (const [what, [enqueue, expected]] of Object.entries(bad)) {
-      test(`with ${what} the user's row is absent too`, async (t) => {
+      test(`with ${what} the user's row is absent, too`, async (t) => {
         const { hf, orders, handle } = await shop(t, driver);
         await hf.enqueue(ship, { order: 0 }, { id: "taken" });
         const transaction = hf.transaction(({ db }) => {
@@ -77,7 +77,7 @@ for (const driver of DRIVERS) {
       });
     }
 
-    test("what the callback throws undoes everything, and is the answer as it was thrown", async (t) => {
+    test("an error of the callback rolls everything back and is thrown unchanged", async (t) => {
       const { hf, orders } = await shop(t, driver);
       const oops = new Error("oops");
       const transaction = hf.transaction(({ db }) => {
@@ -95,7 +95,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual([orders(), await seeAll(hf)], [[], []]);
     });
 
-    test("a callback that is asynchronous is not called, and one that returns a promise is undone", async (t) => {
+    test("an asynchronous callback is not called, and one that returns a promise is rolled back", async (t) => {
       const { hf, orders } = await shop(t, driver);
       const calls: string[] = [];
       const asynchronous = async () => void calls.push("async");
@@ -134,7 +134,7 @@ for (const driver of DRIVERS) {
       });
     }
 
-    test("a part that the callback undoes takes its job along, and leaves no trace in what is known", async (t) => {
+    test("a savepoint that the callback rolls back takes its job along, and leaves no trace in caches", async (t) => {
       const { hf, orders } = await shop(t, driver);
       await hf.transaction(({ db }) => {
         const undone = (def: typeof bill) => {
@@ -179,7 +179,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual(orders(), [1]);
     });
 
-    test("it waits for another writer before the callback is called, which is called once", async (t) => {
+    test("hf.transaction waits for another writer before it calls the callback, once", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const other = handle();
       other.exec("begin immediate");
@@ -202,7 +202,7 @@ for (const driver of DRIVERS) {
       assert.equal(calls, 2, "even then");
     });
 
-    test("a worker of this process runs the job at once, and a closed Holdfast takes none", async (t) => {
+    test("a worker of this process runs the job at once, and a closed handle rejects the call", async (t) => {
       const { hf } = await shop(t, driver);
       hf.work([ship]);
       const answer = await hf.transaction(({ db }) => hf.enqueue(ship, { order: 7 }, { tx: db }));
@@ -217,7 +217,7 @@ for (const driver of DRIVERS) {
   });
 
   describe(`a user's own handle of ${driver} as tx`, () => {
-    test("commits row and job together, and answers at once", async (t) => {
+    test("a user's handle as tx commits row and job together, and answers synchronously", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const db = handle();
       db.exec("begin immediate");
@@ -234,7 +234,7 @@ for (const driver of DRIVERS) {
       );
     });
 
-    test("rolled back, neither is there; names and ids of it can be used as if nothing had been", async (t) => {
+    test("after a rollback neither row nor job exists, and ids and keys are free", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const db = handle();
       for (const end of ["rollback", "commit"]) {
@@ -248,7 +248,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual((await seeAll(hf)).map(({ name }) => name).sort(), ["bill", "ship"]);
     });
 
-    test("duplicates are told, by id and by key, in and over transactions", async (t) => {
+    test("duplicates by id and key are reported, within and across transactions", async (t) => {
       const { hf, handle } = await shop(t, driver);
       await hf.enqueue(ship, { order: 1 }, { id: "a", key: "k" });
       const db = handle();
@@ -261,7 +261,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual(await hf.enqueue(ship, { order: 2 }, { key: "l" }), { id, duplicate: true });
     });
 
-    test("a transaction that was begun deferred takes the write lock, or is refused with TX_BUSY", async (t) => {
+    test("a deferred transaction takes the write lock, or is rejected with TX_BUSY", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const db = handle();
       db.exec("begin");
@@ -288,13 +288,13 @@ for (const driver of DRIVERS) {
       assert.equal((await seeAll(hf)).length, 2);
     });
 
-    test("without an open transaction it is refused with TX_NOT_OPEN", async (t) => {
+    test("a handle without an open transaction is rejected with TX_NOT_OPEN", async (t) => {
       const { hf, handle } = await shop(t, driver);
       assert.throws(() => hf.enqueue(ship, { order: 1 }, { tx: handle() }), code("TX_NOT_OPEN"));
       assert.deepEqual(await seeAll(hf), []);
     });
 
-    test("of lower durability than the database it is refused with TX_DURABILITY", async (t) => {
+    test("a handle with lower durability than the database is rejected with TX_DURABILITY", async (t) => {
       for (const [durability, least, less] of [
         ["power", "full", "normal"],
         ["process", "normal", "off"],
@@ -310,7 +310,7 @@ for (const driver of DRIVERS) {
       }
     });
 
-    test("as its library opens it, it is taken or refused by what its durability really is", async (t) => {
+    test("a handle is accepted or rejected by its actual durability, as its library opens it", async (t) => {
       const { hf, handle } = await shop(t, driver);
       const db = handle(null);
       db.exec("begin immediate");
@@ -320,7 +320,7 @@ for (const driver of DRIVERS) {
       db.exec("commit");
     });
 
-    test("of another library it is refused with DRIVER_DIFFERS", async (t) => {
+    test("a handle of another library is rejected with DRIVER_DIFFERS", async (t) => {
       const { hf, folder } = await shop(t, driver);
       // Never on the same file: the two would drop each other's locks.
       const db = openHandle(driver === "node:sqlite" ? "better-sqlite3" : "node:sqlite", join(folder, "other.db"));
@@ -329,7 +329,7 @@ for (const driver of DRIVERS) {
       assert.throws(() => hf.enqueue(ship, { order: 1 }, { tx: db }), code("DRIVER_DIFFERS"));
     });
 
-    test("on another database it is refused with TX_OTHER_DATABASE, attached or in memory too", async (t) => {
+    test("a handle on another database is rejected with TX_OTHER_DATABASE, also attached or in memory", async (t) => {
       const { hf, folder, path } = await shop(t, driver);
       for (const where of [join(folder, "other.db"), ":memory:", ""]) {
         const db = openHandle(driver, where);
@@ -345,7 +345,7 @@ for (const driver of DRIVERS) {
       await inMemory.close();
     });
 
-    test("opened by another name of the file it is taken for what it is", async (t) => {
+    test("a handle opened by another name of the file is accepted", async (t) => {
       const { hf, folder, path, orders } = await shop(t, driver);
       symlinkSync(path, join(folder, "link.db"));
       const db = openHandle(driver, join(folder, "link.db"));
@@ -357,7 +357,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual([orders(), (await seeAll(hf)).length], [[1], 1]);
     });
 
-    test("a failed enqueue leaves nothing behind in a transaction that continues", async (t) => {
+    test("a failed enqueue leaves nothing in a transaction that continues", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const db = handle();
       db.exec("begin immediate");
@@ -370,7 +370,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual(await hf.enqueue(bill, { order: 1 }, { id: "a" }), { id: "a", duplicate: false });
     });
 
-    test("on a full disk it throws DISK_FULL, and neither row nor job is there", async (t) => {
+    test("on a full disk enqueue throws DISK_FULL, and neither row nor job exists", async (t) => {
       const { hf, orders, handle } = await shop(t, driver);
       const large = job<{ text: string }>({ name: "large", run: () => {} });
       const fill = (db: TransactionHandle) => {
@@ -397,7 +397,7 @@ for (const driver of DRIVERS) {
       assert.deepEqual([orders(), await seeAll(hf)], [[], []]);
     });
 
-    test("its own way of reading rows does not matter, nor that it was closed and opened again", async (t) => {
+    test("the handle's row format does not matter, nor that it was closed and reopened", async (t) => {
       const { hf, path } = await shop(t, driver);
       const db =
         driver === "node:sqlite"
@@ -417,7 +417,7 @@ for (const driver of DRIVERS) {
       db.close();
     });
 
-    test("wakes a worker of this process, and one of another, at its commit", async (t) => {
+    test("the commit wakes a worker of this process and one of another", async (t) => {
       const { hf, path, handle } = await shop(t, driver);
       const echo = job<number, number>({ name: "echo", run: ({ input }) => input });
       const db = handle();
@@ -447,7 +447,7 @@ for (const driver of DRIVERS) {
     });
 
     for (const begin of ["begin immediate", "begin", "begin immediate on a NORMAL handle"] as const) {
-      test(`while it holds a transaction (${begin}) 100 enqueues wait, and the event loop does not`, async (t) => {
+      test(`while a user's handle holds a transaction (${begin}), 100 enqueues wait, and the event loop does not`, async (t) => {
         const { hf, handle, orders } = await shop(t, driver);
         const db = handle(begin.includes("NORMAL") ? "normal" : "full");
         let order = 0;
@@ -470,7 +470,7 @@ for (const driver of DRIVERS) {
   });
 }
 
-test("in memory hf.transaction works too, and its rows are the user's to read", async (t) => {
+test("hf.transaction works in memory, and its rows are readable by the user", async (t) => {
   const { hf } = await memory(t);
   await hf.transaction(({ db }) => {
     db.exec("create table orders (id integer primary key)");
@@ -485,7 +485,7 @@ test("in memory hf.transaction works too, and its rows are the user's to read", 
   assert.equal((await seeAll(hf)).length, 1);
 });
 
-test("a handle that is done with is not kept alive by what was prepared on it", async (t) => {
+test("a handle that the user drops is freed despite prepared statements", async (t) => {
   const { hf, path } = await shop(t, "node:sqlite");
   const gone: number[] = [];
   const registry = new FinalizationRegistry((n: number) => gone.push(n));

@@ -74,7 +74,7 @@ const plain = job({ name: "plain", run: ({ input }: JobContext<{ n: number }>) =
 const untyped = job({ name: "untyped", run: () => null });
 
 suite("the compiler knows", () => {
-  test("a job's input as it is given, as its handler gets it, and its output", () => {
+  test("the compiler knows a job's input as given, as parsed, and its output", () => {
     same<In<typeof zodJob>, { url: string; width: string }>();
     same<Parsed<typeof zodJob>, { url: string; width: number }>();
     same<Out<typeof zodJob>, { area: number }>();
@@ -89,7 +89,7 @@ suite("the compiler knows", () => {
     same<Out<typeof untyped>, null>();
   });
 
-  test("what enqueue takes", () => {
+  test("the compiler knows what enqueue accepts", () => {
     compiled(async (hf) => {
       const answer = await hf.enqueue(
         zodJob,
@@ -122,7 +122,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("that enqueue in a SQLite transaction answers at once, and in a PostgreSQL one later", () => {
+  test("the compiler knows that enqueue is synchronous in a SQLite transaction and asynchronous in a PostgreSQL one", () => {
     compiled(async (hf) => {
       const node = new DatabaseSync("x");
       const better = new Database("x");
@@ -148,7 +148,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("that hf.transaction is synchronous inside, and what it gives", () => {
+  test("the compiler knows that hf.transaction is synchronous inside, and what it passes", () => {
     compiled(async (hf) => {
       const answer = await hf.transaction(({ db }) => {
         same<typeof db, TransactionHandle>();
@@ -175,7 +175,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what wait gives: typed by the definition, the output only of a success", () => {
+  test("the compiler knows what wait returns: typed by the definition, with the output of a success only", () => {
     compiled(async (hf) => {
       const ended = await hf.jobs.wait(await hf.enqueue(zodJob, { url: "x", width: "1" }), { timeout: "5s" });
       same<typeof ended, Finished<{ area: number }>>();
@@ -199,7 +199,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what a handler gets and may return", () => {
+  test("the compiler knows what a handler gets and may return", () => {
     compiled((hf) => {
       withOutput.handle(({ input }) => input.length);
       // @ts-expect-error the output schema says number
@@ -237,7 +237,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("a job that enqueues itself", () => {
+  test("the compiler knows a job that enqueues itself", () => {
     // Nothing has to be said twice, as long as what it returns does not come from itself.
     const crawl = job({
       name: "crawl",
@@ -286,7 +286,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("that the definition decides, never the input or the options", () => {
+  test("the compiler infers types from the definition, never from the input or the options", () => {
     compiled(async (hf) => {
       const wide = job<{ kind: "a" | "b" }>({ name: "wide", run: () => {} });
       const { id } = await hf.enqueue(wide, { kind: "a" });
@@ -310,7 +310,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what a definition may not say", () => {
+  test("the compiler rejects invalid definitions", () => {
     compiled(() => {
       // @ts-expect-error no such backoff
       job({ name: "x", retry: { backoff: "linear" }, run });
@@ -337,7 +337,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what holdfast/testing takes and gives", () => {
+  test("the compiler knows holdfast/testing", () => {
     compiled(async (hf) => {
       const output = await call(zodJob, { url: "x", width: "1" }, { attempt: 2 });
       same<typeof output, { area: number }>();
@@ -352,7 +352,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("what a config says", () => {
+  test("the compiler knows a config", () => {
     const config = { db: "work.db", modules: ["./jobs.ts"], durability: "process" } satisfies Config;
     // @ts-expect-error modules must be given
     const bare: Config = { db: "work.db" };
@@ -361,7 +361,7 @@ suite("the compiler knows", () => {
     assert.ok([config, bare, odd]);
   });
 
-  test("what a claim by hand holds", () => {
+  test("the compiler knows a claim by hand", () => {
     compiled(async (hf) => {
       const claim = await hf.claim(zodJob, { worker: "me", lease: "1m", renew: "auto", exclusive: true, wait: 5 });
       same<typeof claim, Claim<{ url: string; width: string }> | null>();
@@ -383,7 +383,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("locks, recovery and workers", () => {
+  test("the compiler knows locks, recovery and workers", () => {
     compiled(async (hf) => {
       const lock: Lock = hf.lock("x");
       same<Awaited<ReturnType<typeof lock.acquire>>, string | null>();
@@ -406,7 +406,7 @@ suite("the compiler knows", () => {
     });
   });
 
-  test("durations and schemas", () => {
+  test("the compiler knows durations and schemas", () => {
     const durations: Duration[] = [5, "500ms", "30s", "10m", "2h", "7d", "1.5s"];
     // @ts-expect-error no unit
     const bare: Duration = "5";
@@ -419,7 +419,7 @@ suite("the compiler knows", () => {
   });
 });
 
-test("the errors are classes that can be told apart", () => {
+test("errors are classes that can be told apart", () => {
   const lost = new LeaseLostError("x");
   assert.ok(lost instanceof HoldfastError && lost instanceof Error);
   assert.deepEqual([lost.name, lost.code, new HoldfastError("C", "m", "h").hint], ["LeaseLostError", "LEASE_LOST", "h"]);
@@ -440,7 +440,7 @@ suite("limits, schedules and events are typed by the definition", () => {
     run: ({ input }) => input.tenant.name,
   });
 
-  test("a limit's key sees what the handler sees", () => {
+  test("a limit's key function gets the parsed input", () => {
     job<{ host: string }, void>({ name: "typed", limit: { key: ({ host }) => host, rate: "1/s" }, run: () => {} });
     // @ts-expect-error a key is a text
     job<{ n: number }, void>({ name: "number", limit: { key: ({ n }) => n, concurrency: 1 }, run: () => {} });

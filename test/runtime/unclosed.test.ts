@@ -7,12 +7,12 @@ import { home, test } from "./parts.ts";
 
 const PROGRAM = fileURLToPath(new URL("./children/unclosed.ts", import.meta.url));
 
-test("a program that closes while everything is still starting waits for that, and ends", { timeout: 30_000 }, async (t) => {
+test("a program that closes while everything is still starting waits for it, and exits", { timeout: 30_000 }, async (t) => {
   await run(t, "hurry");
 });
 
 for (const what of ["enqueue", "claim", "work"]) {
-  test(`a program that has nothing more to do ends, though it closed nothing: ${what}`, { timeout: 30_000 }, async (t) => {
+  test(`a program with nothing left to do exits although it closed nothing: ${what}`, { timeout: 30_000 }, async (t) => {
     await run(t, what);
   });
 }

@@ -8,7 +8,7 @@ const ROUNDS = 30;
 /** Shortest interval at which a store polls when no notification comes. */
 const FALLBACK = 1_000;
 
-test("a worker of another process is woken by each commit, and its own commits wake the waiter here", async (t) => {
+test("each commit wakes a worker in another process, and its commits wake the waiting caller here", async (t) => {
   const path = await home(t);
   const hf = await open(path);
   t.after(() => hf.close());
@@ -27,7 +27,7 @@ test("a worker of another process is woken by each commit, and its own commits w
   assert.ok(each < FALLBACK / 2, `a round took ${each.toFixed(0)} ms: the wake-ups came from the fallback`);
 });
 
-test("a worker runs a job whose producer was killed between the commit and its announcement", async (t) => {
+test("a worker runs a job whose producer was killed between the commit and its notification", async (t) => {
   const path = await home(t);
   const hf = await open(path);
   t.after(() => hf.close());

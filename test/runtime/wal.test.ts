@@ -12,7 +12,7 @@ import { Scene } from "../crash/scene.ts";
 const note = job({ name: "note", run: () => {} });
 
 test(
-  "who reads an earlier state of the database is named, with how much has been written since",
+  "a long-running reader is named, with the amount written since it started",
   { skip: process.platform !== "linux" },
   async (t) => {
     const scene = new Scene(t);
@@ -36,7 +36,7 @@ test(
   },
 );
 
-test("a worker reports a log that has grown long because a reader pins it", async (t) => {
+test("a worker reports a WAL that has grown because a reader pins it", async (t) => {
   const scene = new Scene(t);
   const told = Promise.withResolvers<{ bytes: number; readers: string }>();
   const warn = (message: string, data?: object) => {
@@ -53,7 +53,7 @@ test("a worker reports a log that has grown long because a reader pins it", asyn
   if (process.platform === "linux") assert.match(readers, new RegExp(`^pid ${reader.pid} \\(.*stranger`));
 });
 
-test("a log that has grown long is an alarm of status and health, and one that has grown very long is grave", async () => {
+test("a long WAL is an alarm of status and health, and a very long one is critical", async () => {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-wal-"));
   try {
     await using hf = await open(join(folder, "work.db"));

@@ -7,7 +7,7 @@ import { code, deferred, memory, see, seeAll, stage, test, unchecked } from "./p
 type C = JobContext<unknown>;
 
 suite("a worker runs what is enqueued", () => {
-  test("what was there before it and what comes later, and keeps the output", async (t) => {
+  test("a worker runs jobs from before and after its start, and stores their outputs", async (t) => {
     const { hf, clock } = await memory(t);
     const double = job({ name: "double", run: ({ input }: JobContext<number>) => input * 2 });
     const before = await hf.enqueue(double, 1);
@@ -21,7 +21,7 @@ suite("a worker runs what is enqueued", () => {
     assert.equal((await hf.jobs.wait(later)).output, 4);
   });
 
-  test("in order: higher priority first, then first in, first out", async (t) => {
+  test("a worker runs higher priorities first, then first in, first out", async (t) => {
     const { hf } = await memory(t);
     const order: unknown[] = [];
     const note = job({ name: "note", run: ({ input }: C) => void order.push(input) });
@@ -40,7 +40,7 @@ suite("a worker runs what is enqueued", () => {
     assert.deepEqual(order, ["vip", "a", "b", "c", "last", "very last"]);
   });
 
-  test("a delayed job at its time, and not before", async (t) => {
+  test("a worker runs a delayed job at its time, and not before", async (t) => {
     const { hf, clock } = await memory(t);
     const at: number[] = [];
     const note = job({ name: "note", run: () => void at.push(clock.now()) });
@@ -68,7 +68,7 @@ suite("a worker runs what is enqueued", () => {
     for (const def of defs) assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).output, "done");
   });
 
-  test("hundreds of jobs, each exactly once", async (t) => {
+  test("a worker runs hundreds of jobs, each exactly once", async (t) => {
     const { hf } = await memory(t);
     const seen = new Map<unknown, number>();
     const note = job({ name: "note", run: ({ input }: C) => void seen.set(input, (seen.get(input) ?? 0) + 1) });
@@ -87,7 +87,7 @@ suite("a worker runs what is enqueued", () => {
 
 suite("concurrency", () => {
   for (const most of [1, 2, 7]) {
-    test(`at most ${most} run at once, and that many do`, async (t) => {
+    test(`a worker with concurrency ${most} runs that many jobs at once, and no more`, async (t) => {
       const { hf, clock } = await memory(t);
       const slow = stage<C>();
       const def = job({ name: "slow", run: slow.run });
@@ -107,7 +107,7 @@ suite("concurrency", () => {
     });
   }
 
-  test("the default is ten", async (t) => {
+  test("the default concurrency is ten", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "slow", run: slow.run });
@@ -118,7 +118,7 @@ suite("concurrency", () => {
     assert.equal(slow.calls.length, 10);
   });
 
-  test("a job's own concurrency holds within the worker's, and leaves room for others", async (t) => {
+  test("a job's own concurrency applies within the worker's, and leaves room for others", async (t) => {
     const { hf, clock } = await memory(t);
     const heavy = stage<C>();
     const light = stage<C>();
@@ -148,7 +148,7 @@ suite("concurrency", () => {
 });
 
 suite("several queues, versions and workers", () => {
-  test("a long queue does not shut out a short one", async (t) => {
+  test("a long queue does not starve a short one", async (t) => {
     const { hf } = await memory(t);
     const order: string[] = [];
     const flood = job({ name: "flood", run: () => void order.push("flood") });
@@ -185,7 +185,7 @@ suite("several queues, versions and workers", () => {
     assert.equal((await hf.jobs.wait(second)).output, "new");
   });
 
-  test("a worker leaves versions and names alone that it does not know", async (t) => {
+  test("a worker does not claim versions and names that it does not know", async (t) => {
     const { hf, clock } = await memory(t);
     const v1 = job({ name: "render", run: () => "old" });
     const v2 = job({ name: "render", version: 2, run: () => "new" });
@@ -200,7 +200,7 @@ suite("several queues, versions and workers", () => {
     assert.equal((await hf.jobs.wait(newer)).output, "new");
   });
 
-  test("several workers in one process share the work and never a job", async (t) => {
+  test("several workers in one process share the work, and never a job", async (t) => {
     const { hf } = await memory(t);
     const running = new Set<string>();
     const twice: string[] = [];
@@ -222,7 +222,7 @@ suite("several queues, versions and workers", () => {
     assert.deepEqual(twice, []);
   });
 
-  test("a job without a handler is refused, and so is one that is given twice", async (t) => {
+  test("a job without a handler is rejected, and so is one that is given twice", async (t) => {
     const { hf } = await memory(t);
     const bare = job({ name: "bare", input: z.string() });
     assert.throws(() => hf.work([bare]), code("NO_HANDLER"));
@@ -249,7 +249,7 @@ suite("several queues, versions and workers", () => {
 });
 
 suite("errors and retries", () => {
-  test("an error is retried with exponential backoff and jitter, up to attempts", async (t) => {
+  test("an error is retried with exponential backoff and jitter, up to `attempts`", async (t) => {
     const { hf, clock } = await memory(t);
     const at: number[] = [];
     const def = job({
@@ -311,7 +311,7 @@ suite("errors and retries", () => {
     for (let i = 2; i < 6; i++) assert.ok((at[i] as number) - (at[i - 1] as number) <= 2_000);
   });
 
-  test("a fixed backoff is always the same", async (t) => {
+  test("a fixed backoff is constant", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const at: number[] = [];
@@ -345,7 +345,7 @@ suite("errors and retries", () => {
     assert.deepEqual([calls, (await see(hf, id)).state], [3, "failed"]);
   });
 
-  test("a success after errors is a success, without an error on it", async (t) => {
+  test("a success after errors has no error", async (t) => {
     const { hf, clock } = await memory(t);
     const def = job({
       name: "flaky",
@@ -364,7 +364,7 @@ suite("errors and retries", () => {
     assert.deepEqual([ended.state, ended.output, ended.error], ["succeeded", 3, undefined]);
   });
 
-  test("a retried job keeps its place before later ones once its backoff is over", async (t) => {
+  test("a retried job keeps its place before later jobs after its backoff", async (t) => {
     const { hf, clock } = await memory(t);
     const order: unknown[] = [];
     const gate = deferred();
@@ -388,7 +388,7 @@ suite("errors and retries", () => {
     assert.deepEqual(order, ["first", "second", "first", "third"]);
   });
 
-  test("NonRetryableError fails now", async (t) => {
+  test("NonRetryableError fails the job at once", async (t) => {
     const { hf, clock } = await memory(t);
     let calls = 0;
     const def = job({
@@ -405,7 +405,7 @@ suite("errors and retries", () => {
     assert.equal(calls, 1);
   });
 
-  test("RetryAfterError comes back then, as often as it likes, without charging an attempt", async (t) => {
+  test("RetryAfterError runs the job again at that time, any number of times, without counting an attempt", async (t) => {
     const { hf, clock } = await memory(t);
     const start = clock.now();
     const seen: [number, number][] = [];
@@ -437,7 +437,7 @@ suite("errors and retries", () => {
     assert.deepEqual([ended.state, ended.output, ended.attempt], ["succeeded", "done", 1]);
   });
 
-  test("a RetryAfterError without a usable time is an error like any other, not a hot loop", async (t) => {
+  test("a RetryAfterError without a usable time counts as an ordinary error, so that it does not loop", async (t) => {
     const { hf, clock } = await memory(t);
     let calls = 0;
     const def = job({
@@ -455,7 +455,7 @@ suite("errors and retries", () => {
     assert.throws(() => new RetryAfterError(unchecked<"1s">("soon")), code("DURATION_INVALID"));
   });
 
-  test("errors of another copy of the package are known by their name", async (t) => {
+  test("errors of another copy of the package are recognised by name", async (t) => {
     const { hf } = await memory(t);
     const foreign = Object.assign(new Error("never"), { name: "NonRetryableError" });
     const def = job({
@@ -468,7 +468,7 @@ suite("errors and retries", () => {
     assert.equal((await hf.jobs.wait(await hf.enqueue(def, 1))).state, "failed");
   });
 
-  test("what was thrown is recorded with name, message, code and stack", async (t) => {
+  test("a thrown error is recorded with name, message, code and stack", async (t) => {
     const { hf } = await memory(t);
     class ApiError extends Error {
       override readonly name = "ApiError";
@@ -521,7 +521,7 @@ suite("errors and retries", () => {
     assert.equal(calls, outputs.length);
   });
 
-  test("no output is no output, null is null", async (t) => {
+  test("no output is stored as none, and null as null", async (t) => {
     const { hf } = await memory(t);
     const def = job({ name: "x", run: ({ input }: C) => (input === 1 ? null : undefined) });
     hf.work([def]);
@@ -529,7 +529,7 @@ suite("errors and retries", () => {
     assert.equal("output" in (await hf.jobs.wait(await hf.enqueue(def, 2))), false);
   });
 
-  test("one job's error is no other's", async (t) => {
+  test("one job's error does not affect others", async (t) => {
     const { hf } = await memory(t);
     const def = job({
       name: "x",
@@ -550,7 +550,7 @@ suite("errors and retries", () => {
 });
 
 suite("jobs that were running when their worker died", () => {
-  test("come back one at a time in a process, and all of them are run", async (t) => {
+  test("crashed jobs run again one at a time in a process, and all of them run", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -567,7 +567,7 @@ suite("jobs that were running when their worker died", () => {
     for (const one of accepted) assert.equal((await hf.jobs.wait(one)).state, "succeeded");
   });
 
-  test("do not keep the process from running others meanwhile", async (t) => {
+  test("crashed jobs do not keep the process from running others", async (t) => {
     const { hf, clock } = await memory(t);
     const slow = stage<C>();
     const def = job({ name: "x", run: slow.run });
@@ -582,7 +582,7 @@ suite("jobs that were running when their worker died", () => {
   });
 });
 
-test("a handler may throw or return the oddest values: its job ends, and the worker continues", async (t) => {
+test("a handler may throw or return any value: its job ends, and the worker continues", async (t) => {
   const { hf } = await memory(t);
   const odd: (() => unknown)[] = [
     () => {
@@ -613,7 +613,7 @@ test("a handler may throw or return the oddest values: its job ends, and the wor
   assert.deepEqual(states, ["failed", "failed", "failed", "failed", "succeeded", "succeeded"]);
 });
 
-test("an end that cannot be written fails its own job, and the others' ends are written", async (t) => {
+test("an outcome that cannot be written fails its own job only", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const settle = store.settle.bind(store);
@@ -635,7 +635,7 @@ test("an end that cannot be written fails its own job, and the others' ends are 
   assert.equal(ends[1]?.error?.code, "VALUE_INVALID");
 });
 
-test("an error that can never be written is replaced, and its job is retried as it would have been", async (t) => {
+test("an error that can never be written is replaced, and its job is retried as usual", async (t) => {
   const { hf, clock } = await memory(t);
   const { store } = hf.engine;
   const settle = store.settle.bind(store);
@@ -658,7 +658,7 @@ test("an error that can never be written is replaced, and its job is retried as 
   assert.deepEqual([state, attempt, error?.code], ["failed", 2, "VALUE_INVALID"]);
 });
 
-test("an error without a known code is retried with longer and longer waits, and holds up no other job", async (t) => {
+test("an error without a known code is retried with growing delays, and delays no other job", async (t) => {
   const { hf, clock, logged } = await memory(t);
   const { store } = hf.engine;
   const settle = store.settle.bind(store);
@@ -687,7 +687,7 @@ test("an error without a known code is retried with longer and longer waits, and
 });
 
 for (const code of ["DAMAGED", "DISK_FULL"]) {
-  test(`a success that the disk refuses for a while (${code}) is a success in the end`, async (t) => {
+  test(`a success that the disk rejects for a while (${code}) is recorded in the end`, async (t) => {
     const { hf, clock } = await memory(t);
     const { store } = hf.engine;
     const settle = store.settle.bind(store);
@@ -711,7 +711,7 @@ for (const code of ["DAMAGED", "DISK_FULL"]) {
   });
 }
 
-test("claims that fail again and again say so once, with what to do about it, and again when that is over and comes back", async (t) => {
+test("repeated claim errors are logged once with a hint, and again after a recovery", async (t) => {
   const { hf, clock, logged } = await memory(t);
   const { store } = hf.engine;
   const claim = store.claim.bind(store);
