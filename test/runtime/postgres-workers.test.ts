@@ -9,9 +9,9 @@ await take("worker", {
   every: 3,
   slow: [
     "a worker runs hundreds of jobs, each exactly once",
-    "at most 1 run at once, and that many do",
-    "at most 2 run at once, and that many do",
-    "at most 7 run at once, and that many do",
+    "a worker with concurrency 1 runs that many jobs at once, and no more",
+    "a worker with concurrency 2 runs that many jobs at once, and no more",
+    "a worker with concurrency 7 runs that many jobs at once, and no more",
     "a job's own concurrency applies within the worker's, and leaves room for others",
   ],
 });
