@@ -5,7 +5,7 @@ import { after, before, test } from "node:test";
 import { open } from "../../src/index.ts";
 import type { AuditVerdict } from "../../src/engine/maintenance/check.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
-import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema.ts";
 import { Place } from "./holdfast.ts";
 
 let place: Place;

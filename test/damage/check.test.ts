@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { rmSync } from "node:fs";
 import { describe, test } from "node:test";
 import { type Holdfast, job, open, pipeline, items } from "../../src/index.ts";
-import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema.ts";
 import { alter, alterElsewhere, offsetOf, place, rootOf, scribble, silent, whereIs } from "./place.ts";
 
 const greet = job<{ name: string }, string>({ name: "greet", run: ({ input }) => `hello ${input.name}` });

@@ -8,7 +8,7 @@ import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import type { Finding } from "../../src/store/maintenance.ts";
 import { connect, type DriverName } from "../../src/store/sqlite/driver.ts";
 import { type Known, knownIn } from "../../src/store/sqlite/maintenance/epoch.ts";
-import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema.ts";
 import { SqliteStore, type SqliteStoreOptions } from "../../src/store/sqlite/sqlite-store.ts";
 import { readSlots, witnessFolder } from "../../src/store/sqlite/maintenance/witness.ts";
 import { testClock } from "../../src/testing/index.ts";

@@ -4,7 +4,7 @@ import { NO_ENTRY } from "../../src/core/recovery/audit.ts";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
 import { systemClock } from "../../src/engine/host.ts";
 import { MIGRATIONS } from "../../src/store/postgres/migrate.ts";
-import * as audit from "../../src/store/postgres/schema/audit.ts";
+import { GUARDS } from "../../src/store/postgres/schema.ts";
 import { PostgresStore } from "../../src/store/postgres/postgres-store.ts";
 import { auditHead, newJob, breakLock } from "../conformance/parts.ts";
 import { type Handles, openHandles } from "./handles.ts";
@@ -154,7 +154,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     );
     assert.deepEqual(
       made.map(({ tgname }) => tgname),
-      audit.GUARDS.toSorted(),
+      GUARDS.toSorted(),
     );
   });
 });

@@ -2,8 +2,6 @@ import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, describe, test } from "node:test";
 import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
-import { sql } from "../../src/store/postgres/schema/builds.ts";
-import { sql as sqliteSql } from "../../src/store/sqlite/schema/builds.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import {
   abandonment,
@@ -27,25 +25,6 @@ const SUCCEED = { move: "succeed", reason: "all_targets_done" } as const;
 /** How often many do the same at once. */
 const ROUNDS = LONG ? 8 : 4;
 const TURNS = LONG ? 200 : 10;
-
-describe("the tables of builds on PostgreSQL", () => {
-  test("have exactly the transitions and the states of core's table", () => {
-    const written = [...sql("s").matchAll(/'([A-Z_]+>[A-Z_]+)'/g)].map(([, move]) => move as string);
-    assert.deepEqual(written.toSorted(), [...legal()].toSorted());
-    const [, list = ""] = /state in \(([^)]+)\)/.exec(sql("s")) ?? [];
-    assert.deepEqual(
-      list.split(", "),
-      BUILD_STATES.map((state) => `'${state}'`),
-    );
-  });
-
-  test("have the same columns, words and indexes as on SQLite", () => {
-    const here = sql("s").replaceAll(/\bs\./g, "holdfast_");
-    assert.deepEqual(columnsOf(here), columnsOf(sqliteSql.replaceAll(/,\n  checksum +integer/g, "")));
-    assert.deepEqual(wordsOf(here), wordsOf(sqliteSql));
-    assert.deepEqual(indexesOf(here), indexesOf(sqliteSql));
-  });
-});
 
 describe("builds of several processes", { skip: noServer }, () => {
   let server: PostgresServer;
@@ -260,27 +239,4 @@ function legal(): Set<string> {
     (Object.keys(from) as BuildState[]).map((one) => `${one}>${to}`),
   );
   return new Set(moves);
-}
-
-/** What columns may hold, in the order in which it is written. */
-function wordsOf(text: string): string[] {
-  return [...text.matchAll(/check \(\s*(\w+ in \([^)]+\))\)/g)].map(([, words]) => words as string);
-}
-
-/** What they are upon, and where. */
-function indexesOf(text: string): string[] {
-  return [...text.matchAll(/create (?:unique )?index \w+ (on [^;]+);/g)].map(([, upon]) =>
-    (upon as string).replaceAll(/\s+/g, " "),
-  );
-}
-
-/** The names of the columns, by table. */
-function columnsOf(text: string): Record<string, string[]> {
-  const tables = [...text.matchAll(/create table (\w+) \(([^;]*?)\n\)/g)];
-  return Object.fromEntries(
-    tables.map(([, table, body]) => [
-      table,
-      [...(body as string).matchAll(/^ {2}([a-z_]+) {1,}(?:text|integer|bigint|boolean)\b/gm)].map(([, column]) => column),
-    ]),
-  );
 }

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { verifyAudit } from "../../src/engine/maintenance/check.ts";
-import { GUARDS } from "../../src/store/sqlite/schema/audit.ts";
+import { GUARDS } from "../../src/store/sqlite/schema.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { AuditEntry } from "../../src/store/audit.ts";
 import type { Store } from "../../src/store/store.ts";

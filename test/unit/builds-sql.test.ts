@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { describe, test, type TestContext } from "node:test";
 import { BUILD_MOVES, BUILD_STATES, type BuildState } from "../../src/core/pipelines/build.ts";
-import { sql } from "../../src/store/sqlite/schema/builds.ts";
+import { SCHEMA } from "../../src/store/sqlite/schema.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import type { Store } from "../../src/store/store.ts";
 import { testClock } from "../../src/testing/index.ts";
@@ -14,12 +14,12 @@ import { abandonment } from "../../src/store/builds.ts";
 
 describe("the tables of builds", () => {
   test("have exactly the transitions of core's table", () => {
-    const written = [...sql.matchAll(/'([A-Z_]+>[A-Z_]+)'/g)].map(([, move]) => move as string);
+    const written = [...SCHEMA.matchAll(/'([A-Z_]+>[A-Z_]+)'/g)].map(([, move]) => move as string);
     assert.deepEqual(written.toSorted(), [...legal()].toSorted());
   });
 
   test("have exactly the states of core's table", () => {
-    const [, list = ""] = /state in \(([^)]+)\)/.exec(sql) ?? [];
+    const [, list = ""] = /create table holdfast_builds [^;]*?state in \(([^)]+)\)/.exec(SCHEMA) ?? [];
     assert.deepEqual(
       list.split(", "),
       BUILD_STATES.map((state) => `'${state}'`),
@@ -80,7 +80,7 @@ function legal(): Set<string> {
 }
 
 function trigger(): string {
-  return /create trigger[\s\S]+?\nend;/.exec(sql)?.[0] ?? assert.fail();
+  return /create trigger holdfast_builds_moves[\s\S]+?\nend;/.exec(SCHEMA)?.[0] ?? assert.fail();
 }
 
 /** A file, and another connection that writes into it. */

@@ -13,10 +13,10 @@ import {
   mayMove,
   toJobError,
 } from "../../src/core/jobs/job.ts";
-import { sql } from "../../src/store/sqlite/schema/jobs.ts";
+import { SCHEMA } from "../../src/store/sqlite/schema.ts";
 
 test("the states of the table are those that SQLite's CHECK lets in", () => {
-  const check = /create table holdfast_jobs \(.*?state\s+text not null check \((.*?)\),/s.exec(sql)?.[1] ?? "";
+  const check = /create table holdfast_jobs \(.*?state\s+text not null check \((.*?)\),/s.exec(SCHEMA)?.[1] ?? "";
   const states = [...check.matchAll(/state = '(\w+)'/g)].map(([, state]) => state);
   assert.deepEqual(states.sort(), [...JOB_STATES].sort());
 });

@@ -7,11 +7,7 @@ import { runAsync } from "../sql/script.ts";
 import { dialectOf, Statements } from "./scripts.ts";
 import { Events } from "./events.ts";
 import { codeOf } from "./connection/faults.ts";
-import * as audit from "./schema/audit.ts";
-import * as builds from "./schema/builds.ts";
-import * as jobs from "./schema/jobs.ts";
-import * as queues from "./schema/queues.ts";
-import * as recoveries from "./schema/recoveries.ts";
+import { schemaSql } from "./schema.ts";
 import type { Session } from "./connection/session.ts";
 
 interface Migration {
@@ -19,9 +15,7 @@ interface Migration {
   sql: (schema: string) => string;
 }
 
-export const MIGRATIONS: Migration[] = [
-  { name: "initial", sql: (s) => [jobs, queues, builds, audit, recoveries].map(({ sql }) => sql(s)).join("") },
-];
+export const MIGRATIONS: Migration[] = [{ name: "initial", sql: schemaSql }];
 
 export function schemaVersion(): number {
   return MIGRATIONS.length;

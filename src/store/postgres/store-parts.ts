@@ -35,7 +35,7 @@ import {
   workHooks,
 } from "./script-hooks.ts";
 import { Processes } from "./processes.ts";
-import { GUARDS } from "./schema/audit.ts";
+import { GUARDS } from "./schema.ts";
 import { SettleEffects, Tally } from "./settle/settle-effects.ts";
 import { Settle } from "./settle/settle.ts";
 import type { Access, Tx } from "./transactions/transaction.ts";

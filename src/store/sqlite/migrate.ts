@@ -1,8 +1,4 @@
-import * as audit from "./schema/audit.ts";
-import * as builds from "./schema/builds.ts";
-import * as jobs from "./schema/jobs.ts";
-import * as queues from "./schema/queues.ts";
-import * as recoveries from "./schema/recoveries.ts";
+import { SCHEMA } from "./schema.ts";
 import { HoldfastError } from "../../core/text/errors.ts";
 import { passPoint } from "../points.ts";
 import { Audit } from "../sql/audit.ts";
@@ -18,14 +14,7 @@ interface Migration {
 }
 
 /** In order; a migration that was released never changes. */
-export const MIGRATIONS: Migration[] = [
-  {
-    name: "initial",
-    sql:
-      [jobs, queues, builds, audit, recoveries].map(({ sql }) => sql).join("") +
-      audit.GUARDS.map(({ sql }) => `${sql};\n`).join(""),
-  },
-];
+export const MIGRATIONS: Migration[] = [{ name: "initial", sql: SCHEMA }];
 
 export function schemaVersion(): number {
   return MIGRATIONS.length;

@@ -17,7 +17,7 @@ import {
 import { rowChecksum } from "./checksum.ts";
 import type { Connection, Statement, Value } from "./driver.ts";
 import type { Tx } from "./group-commit.ts";
-import { GUARDS } from "./schema/audit.ts";
+import { GUARDS } from "./schema.ts";
 
 export type Statements = Pick<
   ScriptTx,

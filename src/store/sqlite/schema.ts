@@ -1,11 +1,30 @@
+import { buildTables, IS_FORBIDDEN_MOVE } from "../sql/schema/builds.ts";
+import { auditTables, jobTables, queueTables, recoveryTables, type SchemaDialect } from "../sql/schema/tables.ts";
+
+const DIALECT: SchemaDialect = {
+  table: (name) => `holdfast_${name}`,
+  index: (name) => `holdfast_${name}`,
+  long: "integer",
+  flag: "integer",
+  no: "0",
+  real: "real",
+  bytes: "text",
+  id: () => "integer primary key",
+  serial: "integer primary key autoincrement",
+  sequence: () => "integer primary key autoincrement",
+  checksum: ",\n  checksum integer",
+  byKey: () => " without rowid",
+  byRow: () => "",
+  isFalse: (column) => `${column} = 0`,
+};
+
 /**
  * Jobs in one table, updated in place, with an integer key. What costs in SQLite, measured: an index over all states
  * (a third of the rate), a text key (a sixth), `in (…)` lists in a CHECK or a partial index (half: each row builds a
  * temporary tree), each further index whose condition names the state (3 %) — hence few partial indexes and the chains
  * of `or`.
  */
-export const sql = `
-create table holdfast_database (
+const JOBS = `create table holdfast_database (
   id           integer primary key check (id = 1),
   database_id  text not null,
   durability   text not null check (durability = 'power' or durability = 'process'),
@@ -26,21 +45,6 @@ create table holdfast_counter (
   writer   integer not null
 );
 insert into holdfast_counter (id, commits, jobs, lanes, settings, writer) values (1, 0, 0, 0, 0, 0);
-
--- A lane is what a worker can claim or not claim as a whole. Claims walk lanes, so jobs that no worker here can run
--- are never stepped over.
-create table holdfast_lanes (
-  id       integer primary key,
-  queue    text not null,
-  name     text not null,
-  version  integer not null,
-  unique (name, version, queue)
-);
-
-create table holdfast_policies (
-  id    integer primary key,
-  body  text not null unique
-);
 
 create table holdfast_jobs (
   key          integer primary key,
@@ -99,55 +103,6 @@ create table holdfast_inputs (
   body  text not null
 );
 
--- Every id that a caller chose, for ever: it outlives the job. Follow-ups' ids are here too, and go with their job.
--- ended: how a pruned job ended, for those that come after it.
-create table holdfast_ids (
-  id      text primary key,
-  job     integer not null,
-  name    text not null,
-  chosen  integer not null,
-  ended   text,
-  checksum integer
-) without rowid;
-
--- What a running attempt leaves behind for the next: only jobs that use it have a row.
-create table holdfast_notes (
-  job         integer primary key,
-  checkpoint  text,
-  fraction    real,
-  message     text,
-  checksum    integer
-);
-
--- Attempts that did not succeed, each written with its end; the last ones of each job are kept. n counts them.
-create table holdfast_attempts (
-  job         integer not null,
-  n           integer not null,
-  fence       integer not null,
-  attempt     integer not null,
-  outcome     text not null,
-  started_at  integer not null,
-  ended_at    integer not null,
-  worker      text,
-  host        text,
-  pid         integer,
-  error       text,
-  checksum    integer,
-  primary key (job, n)
-) without rowid;
-
--- What handlers have logged, where their queue keeps it. n counts the lines of an attempt. data: JSON.
-create table holdfast_logs (
-  job      integer not null,
-  fence    integer not null,
-  n        integer not null,
-  at       integer not null,
-  level    text not null,
-  message  text not null,
-  data     text,
-  primary key (job, fence, n)
-) without rowid;
-
 -- How many finished jobs there are, so that no query has to count history. since, fresh, before: how many there were in
 -- the current minute and in the one before it, for the rate.
 create table holdfast_tally (
@@ -159,20 +114,6 @@ create table holdfast_tally (
   fresh   integer not null default 0,
   before  integer not null default 0,
   primary key (lane, state)
-) without rowid;
-
--- job and fence: an exclusive claim's lock, which lives and dies with that attempt and has no expiry of its own.
-create table holdfast_locks (
-  name         text primary key,
-  holder       text not null,
-  token        text not null,
-  acquired_at  integer not null,
-  ttl          integer,
-  expires_at   integer,
-  job          integer,
-  fence        integer,
-  -- The process that has taken or extended it: where that is proven dead, the lock is free. Null: its time alone decides.
-  process      integer
 ) without rowid;
 
 create table holdfast_processes (
@@ -192,29 +133,74 @@ create table holdfast_processes (
   stop        integer
 );
 
-create table holdfast_recovery_totals (
-  id            integer primary key check (id = 1),
-  entries       integer not null,
-  locks         integer not null,
-  recovered_at  integer not null
-);
-insert into holdfast_recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0);
-
-create table holdfast_recovery_log (
-  id           integer primary key,
-  at           integer not null,
-  cause        text not null,
-  entries      integer not null,
-  quarantined  integer not null,
-  failed       integer not null,
-  locks        integer not null
-);
-
--- Jobs that wait for others.
-create table holdfast_waits (
+-- Jobs with gate 'limit', in the order in which they will pass. limits: all limits of the job, if it has several.
+create table holdfast_parked (
+  counter   integer not null,
+  priority  integer not null,
   job       integer not null,
-  upstream  integer not null,
-  primary key (job, upstream)
+  limits    text,
+  primary key (counter, priority desc, job)
 ) without rowid;
-create index holdfast_waits_upstream on holdfast_waits (upstream, job);
+create index holdfast_counters_due on holdfast_counters (due_at) where due_at is not null;
+
+-- Events are written in the transaction of what they tell, and delivered from here.
+create table holdfast_events (
+  seq         integer primary key autoincrement,
+  type        text not null,
+  at          integer not null,
+  -- One of its kind in this database; the dedupe key is its hash, made when it is read. An index over hashes would cost
+  -- more than all the rest.
+  transition  text not null,
+  job         text,
+  build       text,
+  data        text not null,
+  checksum    integer
+);
 `;
+
+/** Whatever a program believes, the file holds no other transitions than core's. */
+const MOVES = `
+create trigger holdfast_builds_moves before update of state on holdfast_builds
+when ${IS_FORBIDDEN_MOVE}
+begin
+  select raise(abort, 'a build cannot make this transition');
+end;
+`;
+
+const refuse = (why: string): string => `begin\n  select raise(abort, '${why}');\nend`;
+const KEPT = refuse("entries of the audit are never changed or removed");
+const CHAINED = refuse("an entry of the audit comes after its head, with its hash");
+const FORWARD = refuse("the head of the audit moves to an entry that comes after it");
+
+/** Whatever a program believes, the file holds no other. Whether they are there, letter by letter, is looked at, too. */
+export const GUARDS: readonly { name: string; sql: string }[] = [
+  guard("holdfast_audit_unchanged", `before update on holdfast_audit ${KEPT}`),
+  guard("holdfast_audit_kept", `before delete on holdfast_audit ${KEPT}`),
+  guard(
+    "holdfast_audit_chained",
+    `before insert on holdfast_audit
+when new.hash is null or new.seq <= (select seq from holdfast_audit_head where id = 1) ${CHAINED}`,
+  ),
+  guard(
+    "holdfast_audit_forward",
+    `before update on holdfast_audit_head
+when new.id <> 1 or new.seq <= old.seq
+  or not exists (select 1 from holdfast_audit where seq = new.seq and hash = new.hash) ${FORWARD}`,
+  ),
+  guard("holdfast_audit_head_kept", `before delete on holdfast_audit_head ${KEPT}`),
+];
+
+function guard(name: string, how: string): { name: string; sql: string } {
+  return { name, sql: `CREATE TRIGGER ${name} ${how}` };
+}
+
+export const SCHEMA = [
+  jobTables(DIALECT),
+  queueTables(DIALECT),
+  JOBS,
+  buildTables(DIALECT),
+  MOVES,
+  auditTables(DIALECT, { seq: DIALECT.serial, hash: "text" }),
+  recoveryTables(DIALECT),
+  ...GUARDS.map(({ sql }) => `${sql};\n`),
+].join("");

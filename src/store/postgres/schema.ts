@@ -1,11 +1,48 @@
-import { MUTEX, QUEUE_MUTEXES } from "../transactions/mutexes.ts";
+import { buildTables, IS_FORBIDDEN_MOVE } from "../sql/schema/builds.ts";
+import { auditTables, jobTables, queueTables, recoveryTables, type SchemaDialect } from "../sql/schema/tables.ts";
+import { MUTEX, QUEUE_MUTEXES } from "./transactions/mutexes.ts";
+
+const schemaDialect = (s: string): SchemaDialect => ({
+  table: (name) => `${s}.${name}`,
+  index: (name) => name,
+  long: "bigint",
+  flag: "boolean",
+  no: "false",
+  real: "double precision",
+  bytes: 'text collate "C"',
+  id: (type) => `${type} generated always as identity primary key`,
+  serial: "bigint generated always as identity primary key",
+  sequence: (name) => `bigint primary key default nextval('${s}.${name}')`,
+  checksum: "",
+  byKey: storedWith,
+  byRow: storedWith,
+  isFalse: (column) => `not ${column}`,
+});
+
+function storedWith(options = ""): string {
+  return options === "" ? "" : ` with (${options})`;
+}
+
+export function schemaSql(s: string): string {
+  const dialect = schemaDialect(s);
+  return [
+    jobTables(dialect),
+    queueTables(dialect),
+    jobsSql(s),
+    `create sequence ${s}.build as bigint;`,
+    buildTables(dialect),
+    movesSql(s),
+    auditTables(dialect, { seq: "bigint primary key", hash: `${dialect.bytes} not null` }),
+    guardsSql(s),
+    recoveryTables(dialect),
+  ].join("");
+}
 
 /**
  * Jobs in one table, updated in place: separate tables for running or finished jobs were slower. PostgreSQL stores large inputs
  * outside of the row by itself.
  */
-export const sql = (s: string): string => `
-create table ${s}.database (
+const jobsSql = (s: string): string => `create table ${s}.database (
   id           integer primary key check (id = 1),
   database_id  text not null,
   durability   text not null check (durability in ('power', 'process')),
@@ -45,19 +82,6 @@ create function ${s}.refuse(code text) returns boolean language plpgsql volatile
 
 -- Identifies one attempt, holder or save for ever. A rollback does not set a sequence back.
 create sequence ${s}.fence as bigint;
-
-create table ${s}.lanes (
-  id       integer generated always as identity primary key,
-  queue    text not null,
-  name     text not null,
-  version  integer not null,
-  unique (name, version, queue)
-);
-
-create table ${s}.policies (
-  id    integer generated always as identity primary key,
-  body  text not null unique
-);
 
 create sequence ${s}.job as bigint;
 
@@ -135,52 +159,6 @@ create view ${s}.running as
     select key, fence, lane, holder, lease, expires_at from ${s}.jobs
     where key = one.key and fence = claim.fence and state = 'running' offset 0) as job;
 
--- Ids that callers chose outlive their jobs; ids of follow-ups go with theirs.
--- ended: how a pruned job ended, for jobs that come after it.
-create table ${s}.ids (
-  id      text primary key,
-  job     bigint not null,
-  name    text not null,
-  chosen  boolean not null,
-  ended   text
-);
-
--- Checkpoints and progress; only jobs that use them have a row.
-create table ${s}.notes (
-  job         bigint primary key,
-  checkpoint  text,
-  fraction    double precision,
-  message     text
-);
-
--- Attempts that did not succeed, each written with its end; the last ones of each job are kept. n counts them.
-create table ${s}.attempts (
-  job         bigint not null,
-  n           integer not null,
-  fence       bigint not null,
-  attempt     integer not null,
-  outcome     text not null,
-  started_at  bigint not null,
-  ended_at    bigint not null,
-  worker      text,
-  host        text,
-  pid         integer,
-  error       text,
-  primary key (job, n)
-);
-
--- What handlers have logged, where their queue keeps it. n counts the lines of an attempt. data: JSON.
-create table ${s}.logs (
-  job      bigint not null,
-  fence    bigint not null,
-  n        integer not null,
-  at       bigint not null,
-  level    text not null,
-  message  text not null,
-  data     text,
-  primary key (job, fence, n)
-);
-
 -- Counts of finished jobs, so that no query counts history. Each handle adds to its own share, so that handles do not wait
 -- for one row. since, fresh, before: counts of the current minute and of the one before it, for the rate.
 create table ${s}.tally (
@@ -195,20 +173,6 @@ create table ${s}.tally (
   primary key (share, lane, state)
 ) with (fillfactor = 50);
 create sequence ${s}.share as bigint;
-
--- job and fence: the lock of an exclusive claim, which ends with that attempt and has no expiry of its own.
-create table ${s}.locks (
-  name         text primary key,
-  holder       text not null,
-  token        text not null,
-  acquired_at  bigint not null,
-  ttl          bigint,
-  expires_at   bigint,
-  job          bigint,
-  fence        bigint,
-  -- The process that took or extended it: if it is proven dead, the lock is free. Null: only the expiry counts.
-  process      bigint
-);
 
 -- place and alive: the folder and the lock file on its host that prove that it is alive. seen_at: its last heartbeat.
 create table ${s}.processes (
@@ -233,35 +197,9 @@ create table ${s}.processes (
   backend_since  timestamptz
 );
 
-create table ${s}.recovery_totals (
-  id            integer primary key check (id = 1),
-  entries       bigint not null,
-  locks         bigint not null,
-  recovered_at  bigint not null
-);
-insert into ${s}.recovery_totals (id, entries, locks, recovered_at) values (1, 0, 0, 0);
-
-create table ${s}.recovery_log (
-  id           bigint generated always as identity primary key,
-  at           bigint not null,
-  cause        text not null,
-  entries      integer not null,
-  quarantined  integer not null,
-  failed       integer not null,
-  locks        integer not null
-);
-
 -- The database's time, or the injected time of a test.
 create function ${s}.clock(given bigint) returns bigint language sql volatile as
   $$ select coalesce(given, floor(extract(epoch from clock_timestamp()) * 1000)::bigint) $$;
-
--- Jobs that wait for others.
-create table ${s}.waits (
-  job       bigint not null,
-  upstream  bigint not null,
-  primary key (job, upstream)
-);
-create index waits_upstream on ${s}.waits (upstream, job);
 
 -- Rows that transactions lock to take turns. decision: the name of the last transaction that decided about limits under it.
 create table ${s}.mutexes (
@@ -271,4 +209,109 @@ create table ${s}.mutexes (
 insert into ${s}.mutexes (id) select unnest(array[${Object.values(MUTEX).join(", ")}]);
 insert into ${s}.mutexes (id)
 select generate_series(${QUEUE_MUTEXES.first}, ${QUEUE_MUTEXES.first + QUEUE_MUTEXES.count - 1});
+
+create sequence ${s}.counter_ids increment 10000;
+create index counters_due on ${s}.counters (rule, due_at) where due_at is not null;
+
+-- Jobs with gate 'limit', in the order in which they will pass. limits: all limits of the job, if it has several.
+create table ${s}.parked (
+  counter   bigint not null,
+  priority  integer not null,
+  job       bigint not null,
+  limits    text
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
+create unique index parked_turn on ${s}.parked (counter, priority desc, job);
+
+-- Jobs with limits of a user's transaction that may run at once: the next claim admits them. Not by their time, since the
+-- clock may have been set back.
+create index jobs_unseen on ${s}.jobs (lane) where gate = 'time' and fence = 0 and run_at <= created_at;
+
+-- The current count of settings, also for a statement that began before a change: a volatile function sees later commits.
+create function ${s}.settings_now() returns bigint language plpgsql volatile as
+  $$ begin return (select settings from ${s}.counter where id = 1); end $$;
+
+-- Events are written in the transaction of what they report. Transactions commit in another order than they begin, so an
+-- event gets its number later, when it is first read. Ids are taken one by one, when a row is written.
+create table ${s}.outbox (
+  id          bigint generated always as identity (cache 1) primary key,
+  type        text not null,
+  at          bigint not null,
+  -- Unique in this database; the dedupe key is its hash.
+  transition  text not null,
+  job         text,
+  build       text,
+  data        text not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Numbered without gaps, in the order in which all readers see them.
+create table ${s}.events (
+  seq         bigint primary key,
+  type        text not null,
+  at          bigint not null,
+  transition  text not null,
+  job         text,
+  build       text,
+  data        text not null
+);
+-- The highest number that was ever removed: if no event is left, the next number follows it.
+create table ${s}.trimmed (
+  id   integer primary key check (id = 1),
+  seq  bigint not null
+);
+insert into ${s}.trimmed (id, seq) values (1, 0);
 `;
+
+/** The same transitions as in core; a test compares them. */
+const movesSql = (s: string): string => `
+alter sequence ${s}.build owned by ${s}.builds.key;
+create function ${s}.refuse_move() returns trigger language plpgsql as
+  $$ begin raise exception using errcode = 'check_violation', message = 'a build cannot make this transition'; end $$;
+create trigger builds_moves before update of state on ${s}.builds for each row
+when (${IS_FORBIDDEN_MOVE})
+execute function ${s}.refuse_move();
+`;
+
+const guardsSql = (s: string): string => `
+-- Triggers that reject every other change.
+create function ${s}.refuse_audit_change() returns trigger language plpgsql as $$
+  begin
+    raise exception using errcode = 'check_violation', message = 'entries of the audit are never changed or removed';
+  end $$;
+create function ${s}.check_audit_entry() returns trigger language plpgsql as $$
+  begin
+    if new.seq <= (select seq from ${s}.audit_head where id = 1) then
+      raise exception using errcode = 'check_violation', message = 'an entry of the audit comes after its head';
+    end if;
+    return new;
+  end $$;
+create function ${s}.check_audit_head() returns trigger language plpgsql as $$
+  begin
+    if new.id <> 1 or new.seq <= old.seq
+      or not exists (select 1 from ${s}.audit as entry where entry.seq = new.seq and entry.hash = new.hash) then
+      raise exception using
+        errcode = 'check_violation', message = 'the head of the audit moves to an entry that comes after it';
+    end if;
+    return new;
+  end $$;
+create trigger audit_unchanged before update or delete on ${s}.audit
+  for each row execute function ${s}.refuse_audit_change();
+create trigger audit_kept before truncate on ${s}.audit
+  for each statement execute function ${s}.refuse_audit_change();
+create trigger audit_chained before insert on ${s}.audit
+  for each row execute function ${s}.check_audit_entry();
+create trigger audit_head_forward before update on ${s}.audit_head
+  for each row execute function ${s}.check_audit_head();
+create trigger audit_head_kept before delete on ${s}.audit_head
+  for each row execute function ${s}.refuse_audit_change();
+create trigger audit_head_stays before truncate on ${s}.audit_head
+  for each statement execute function ${s}.refuse_audit_change();
+`;
+
+export const GUARDS = [
+  "audit_unchanged",
+  "audit_kept",
+  "audit_chained",
+  "audit_head_forward",
+  "audit_head_kept",
+  "audit_head_stays",
+] as const;
