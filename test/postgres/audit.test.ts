@@ -41,7 +41,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     }
   };
 
-  test("refuses changed, removed and inserted entries, whichever connection writes", async () => {
+  test("the audit table rejects changed, removed and inserted entries on every connection", async () => {
     await sixEntries();
     const refused = [
       "update audit set actor = 'mallory' where seq = 3",
@@ -94,7 +94,7 @@ describe("the audit on PostgreSQL", { skip: noServer }, () => {
     assert.equal(await verdict(), 6);
   });
 
-  test("without its head nothing is written that ought to be written down, and the act is refused", async () => {
+  test("without its head the audit accepts no entry, and the action is rejected", async () => {
     await tamper("delete from audit_head");
     await assert.rejects(store().queues.setPaused("never", true), { code: "DAMAGED" });
     assert.deepEqual(

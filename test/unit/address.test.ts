@@ -20,7 +20,7 @@ function parse(given: string) {
   return parseAddress(given, {});
 }
 
-test("an address says where, as whom and how, and is shown without its user and password", () => {
+test("an address has host, user and settings, and is printed without its user and password", () => {
   const address = parse(
     "postgres://anna:s3%3Acret:@db.example:5433/my%20shop?sslmode=require&connect_timeout=2&statement_timeout=5000",
   );
@@ -46,7 +46,7 @@ test("an address says where, as whom and how, and is shown without its user and 
   assert.deepEqual(parse("postgres://a:b@[::1]/d").hosts, [{ host: "::1", port: 5432 }]);
 });
 
-test("what is not in it is what the environment says, as for every other program", () => {
+test("parts missing from an address come from the environment, as for every PostgreSQL client", () => {
   const env = { PGHOST: "db.example", PGPORT: "5433", PGDATABASE: "shop" };
   const { hosts, database } = parseAddress("postgres://", env);
   assert.deepEqual([hosts, database], [[{ host: "db.example", port: 5433 }], "shop"]);
@@ -55,7 +55,7 @@ test("what is not in it is what the environment says, as for every other program
 
 const ssl = (given: string, mode: string) => parseAddress(given, { PGSSLMODE: mode }).ssl;
 
-test("PGSSLMODE counts where the address says nothing, and is refused where it is unknown", () => {
+test("PGSSLMODE applies if the address says nothing, and an unknown value is rejected", () => {
   assert.equal(ssl("postgres://h/d", "verify-full"), "verify-full");
   assert.equal(ssl("postgres://h/d", "require"), "require");
   assert.equal(ssl("postgres://h/d", ""), false);
@@ -63,7 +63,7 @@ test("PGSSLMODE counts where the address says nothing, and is refused where it i
   assert.throws(() => ssl("postgres://h/d", "sometimes"), { code: "ADDRESS_INVALID" });
 });
 
-test("user and password may be in the query, and are no settings of the server's", () => {
+test("user and password may be in the query, and are not passed to the server as settings", () => {
   const { user, password, settings, name } = parse("postgres://h/d?user=anna&password=s%20cret&work_mem=8MB");
   assert.deepEqual([user, password, settings, name], ["anna", "s cret", { work_mem: "8MB" }, "h/d"]);
   for (const given of ["postgres://anna@h/d?user=berta", "postgres://anna:x@h/d?password=y"])
@@ -92,7 +92,7 @@ test("several hosts are one address", () => {
   ]);
 });
 
-test("what is no address is refused, and not repeated: there may be a password in it", () => {
+test("an invalid address is rejected without printing it, because it may contain a password", () => {
   for (const given of [
     "postgres:h/d",
     "postgres://h:port/d",
@@ -116,13 +116,13 @@ test("what is no address is refused, and not repeated: there may be a password i
   }
 });
 
-test("a path is no address, whatever it is called", () => {
+test("a path is not an address, whatever its name", () => {
   for (const path of ["work.db", "/postgres/work.db", "./postgres:", "my-postgres://x", ":memory:"])
     assert.equal(isAddress(path), false, path);
   assert.ok(isAddress("postgres://h") && isAddress("postgresql://h"));
 });
 
-test("a schema is a plain name, and Holdfast's alone", () => {
+test("a schema is a plain name that only Holdfast uses", () => {
   for (const good of ["holdfast", "_a", "tenant_7", "a".repeat(40)]) assert.equal(checkSchema(good), good);
   for (const bad of [
     "",
@@ -147,7 +147,7 @@ test("a schema is a plain name, and Holdfast's alone", () => {
   }
 });
 
-test("the same address and schema are the same database, others are not", () => {
+test("the same address and schema are the same database, and others are not", () => {
   const { key } = locate("postgres://h/d", {});
   assert.equal(locate("postgres://h/d", { schema: "holdfast" }).key, key);
   assert.notEqual(locate("postgres://h/d", { schema: "other" }).key, key);
@@ -156,7 +156,7 @@ test("the same address and schema are the same database, others are not", () => 
   assert.equal(locate(":memory:", {}).key, null);
 });
 
-test("a password that was not encoded is taken for nothing else, and not shown", () => {
+test("an unencoded password is neither misread nor printed", () => {
   for (const bad of [
     "postgres://app:1/2SECRET@127.0.0.1/shop",
     "postgres://app:p@ss/SECRET@127.0.0.1:1/shop",
@@ -170,7 +170,7 @@ test("a password that was not encoded is taken for nothing else, and not shown",
   }
 });
 
-test("an address of another kind of database is not taken for a path, and is not shown", () => {
+test("an address of another kind of database is not used as a path, and is not printed", () => {
   for (const bad of ["mysql://app:SECRET@localhost/shop", "redis://h", "sqlite://work.db", "https://h/d"]) {
     assert.throws(
       () => locate(bad, {}),

@@ -21,7 +21,7 @@ const EXISTING: JobLookup = {
   holderOf: (name, key) => (name === "mail" && key === "k" ? "old" : undefined),
 };
 
-test("an id is one job ever, a key one unfinished job of a name", () => {
+test("an id belongs to one job for ever, a key to one unfinished job of a name", () => {
   assert.deepEqual(refused({ name: "mail", id: "old" }), { id: "old", duplicate: true });
   assert.deepEqual(refused({ name: "scan", id: "old" }), { id: "old", taken: "mail" });
   assert.deepEqual(refused({ name: "mail", key: "k" }), { id: "old", duplicate: true });
@@ -30,7 +30,7 @@ test("an id is one job ever, a key one unfinished job of a name", () => {
   assert.equal(refused({ name: "mail", id: "new" }), undefined);
 });
 
-test("who comes after a job that was there already, under another id, comes after that one", () => {
+test("a job that depends on a duplicate depends on the existing job", () => {
   const admission = new Admission(EXISTING);
   admission.reject({ name: "mail", followUpId: "f1", key: "k" });
   const next = { name: "scan", after: ["f1"] };
@@ -39,7 +39,7 @@ test("who comes after a job that was there already, under another id, comes afte
   assert.deepEqual(admission.reject({ name: "scan", after: ["old", "f2"] }), { id: "f2", missing: true });
 });
 
-test("of jobs that are added all or none, one may come after an earlier one, and the first that cannot be is named", () => {
+test("in a whole batch a job may depend on an earlier one, and the first rejected job is named", () => {
   assert.equal(
     findRejected(
       [
@@ -71,7 +71,7 @@ test("of jobs that are added all or none, one may come after an earlier one, and
   assert.deepEqual(findRejected(twice, EXISTING), { id: "x", taken: "a", name: "b" });
 });
 
-test("a success whose follow-up cannot be has failed, and is not tried again", () => {
+test("a success with an impossible follow-up fails without a retry", () => {
   for (const why of [{ taken: "mail" }, { missing: true as const }]) {
     const outcome = rejectedFollowUp({ id: "x", name: "a", ...why });
     assert.ok(outcome.kind === "error" && outcome.retry === false);
@@ -79,7 +79,7 @@ test("a success whose follow-up cannot be has failed, and is not tried again", (
   }
 });
 
-test("a job starts as what it comes after stands", () => {
+test("a job's first state follows from the states of its upstream jobs", () => {
   assert.deepEqual(initialState([]), { state: "pending" });
   assert.deepEqual(initialState([upstream("a", "succeeded")]), { state: "pending" });
   const waits = [upstream("b", "pending"), upstream("c", "waiting")];
@@ -90,7 +90,7 @@ test("a job starts as what it comes after stands", () => {
   }
 });
 
-test("an end cancels those behind it unless it was a success, whatever else they wait for", () => {
+test("an unsuccessful end cancels dependents, whatever else they wait for", () => {
   const [a, b, c, d] = [1, 2, 3, 4] as JobKey[] as [JobKey, JobKey, JobKey, JobKey];
   const waits = [
     { job: c, upstream: a },
@@ -107,7 +107,7 @@ test("an end cancels those behind it unless it was a success, whatever else they
   assert.deepEqual([[...cancelled], unblocked], [[[c, b]], [d]]);
 });
 
-test("one that was to run at once is not early, also when the clock was set back since", () => {
+test("a job that was to run at once is not delayed by a clock that was set back", () => {
   assert.equal(isEarly(200, 100, 150), true);
   assert.equal(isEarly(200, 100, 200), false);
   assert.equal(isEarly(100, 100, 50), false);

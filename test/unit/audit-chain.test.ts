@@ -24,11 +24,11 @@ const ENTRY: AuditRecord = {
 };
 
 describe("the hash of an entry", () => {
-  test("is the same for ever: a chain that was written years ago must still be one", () => {
+  test("the hash of an entry never changes, so that old chains stay valid", () => {
     assert.equal(auditHash(NO_ENTRY.hash, ENTRY), "4a37c23a676da662f1bf583fb9d4388eb83cbdbdc82d251faf787f65a8cd478a");
   });
 
-  test("is another when any part is, and for parts that only spell the same together", () => {
+  test("the hash changes with every part, also with parts that only look alike when joined", () => {
     const others: AuditRecord[] = [
       { ...ENTRY, seq: 2 },
       { ...ENTRY, at: ENTRY.at + 1 },
@@ -55,12 +55,12 @@ describe("along the chain", () => {
     return fault === null ? upTo.seq : `${fault.kind} ${fault.seq}`;
   };
 
-  test("what was written is whole", () => {
+  test("an unchanged chain is valid", () => {
     assert.equal(follow(rows), 8);
     assert.equal(follow([], { head: NO_ENTRY }), 0);
   });
 
-  test("each entry that is edited, in any part, is found, and it is the first that is named", () => {
+  test("the first edited entry is found, whichever part was edited", () => {
     for (const [i, row] of rows.entries()) {
       for (const part of ["by", "action", "subject", "before", "after"] as const) {
         assert.equal(follow(rows.with(i, { ...row, [part]: "other" })), `altered ${row.seq}`, part);
@@ -70,7 +70,7 @@ describe("along the chain", () => {
     }
   });
 
-  test("an entry that is edited and hashed anew is found by the next, and the last by the head", () => {
+  test("an edited entry with a new hash is found by the next entry, and the last by the head", () => {
     for (const [i, row] of rows.entries()) {
       const edited = { ...row, by: "mallory" };
       const previous = rows[i - 1]?.hash ?? NO_ENTRY.hash;
@@ -79,14 +79,14 @@ describe("along the chain", () => {
     }
   });
 
-  test("entries that are removed are named, wherever they were", () => {
+  test("removed entries are named, wherever they were", () => {
     assert.equal(follow(rows.slice(1)), "removed 1");
     assert.equal(follow([...rows.slice(0, 3), ...rows.slice(5)]), "removed 4");
     assert.equal(follow(rows.slice(0, 6)), "cut 7");
     assert.equal(follow([]), "cut 1");
   });
 
-  test("entries that are put in, or change their places, are found", () => {
+  test("inserted and reordered entries are found", () => {
     const [third, fourth] = [rows[2], rows[3]] as [Row, Row];
     const swapped = rows.with(2, { ...fourth, seq: 3 }).with(3, { ...third, seq: 4 });
     assert.equal(follow(swapped), "altered 3");
@@ -98,11 +98,11 @@ describe("along the chain", () => {
     assert.equal(follow(shifted), "altered 4");
   });
 
-  test("without a head it cannot be told where it ends", () => {
+  test("without a head, a removed end is not detectable", () => {
     assert.equal(follow(rows, { head: null }), "removed 8");
   });
 
-  test("a chain that was written anew as a whole is found by an auditor who has kept a head of the old one", () => {
+  test("a chain rewritten as a whole is found by an auditor who kept an old head", () => {
     const kept = headOf(rows.slice(0, 5));
     const forged = chain(8, "mallory");
     assert.equal(follow(forged, { head: headOf(forged) }), 8, "by itself it is whole");
@@ -111,13 +111,13 @@ describe("along the chain", () => {
     assert.equal(follow(short, { head: headOf(short), known: [kept] }), "cut 5");
   });
 
-  test("numbers that were never used are no gap, and a head between two entries is", () => {
+  test("unused numbers are not a gap, and a head between two entries is one", () => {
     const gaps = chain(4, "x", (n) => n * 2);
     assert.equal(follow(gaps, { head: headOf(gaps) }), 8);
     assert.equal(follow(gaps, { head: headOf(gaps), known: [{ seq: 5, hash: "f".repeat(64) }] }), "removed 5");
   });
 
-  test("page by page it is the same", () => {
+  test("verification page by page has the same result", () => {
     let from = NO_ENTRY;
     for (const n of [0, 3, 6]) {
       const page = { from, rows: rows.slice(n, n + 3), isLast: n === 6, head, known: [head] };
@@ -129,13 +129,13 @@ describe("along the chain", () => {
   });
 });
 
-test("an actor is a process, and a person where there is one", () => {
+test("an actor is a process, and a person if there is one", () => {
   const process = { program: "holdfast stop", pid: 7, host: "here" };
   assert.equal(actorText(process), "holdfast stop (pid 7 on here)");
   assert.equal(actorText({ ...process, user: "alice" }), "holdfast stop (pid 7 on here, by alice)");
 });
 
-test("a subject is named after the kind of its act", () => {
+test("a subject is named after the kind of its action", () => {
   assert.equal(subjectOf("queue.paused", "mail"), "queue:mail");
   assert.equal(subjectOf("lead.broken", "a:b"), "lead:a:b");
 });

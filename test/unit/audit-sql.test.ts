@@ -16,7 +16,7 @@ import { auditHead } from "../conformance/parts.ts";
 const OPTIONS = { driver: "node:sqlite", clock: testClock(), random: () => 0.5, busyTimeout: 20 } as const;
 
 describe("the table of the audit", () => {
-  test("refuses changed, removed and inserted entries, whichever connection writes", async (t) => {
+  test("the audit table rejects changed, removed and inserted entries on every connection", async (t) => {
     const { db } = await written(t);
     const refused = {
       "an update": "update holdfast_audit set actor = 'mallory' where seq = 3",
@@ -59,14 +59,14 @@ describe("the table of the audit", () => {
     "the head's hash edited": { how: "update holdfast_audit_head set hash = 'x'", found: "altered 6" },
   };
   for (const [what, { how, found }] of Object.entries(tampering)) {
-    test(`${what}, by an attacker who removes the guards and puts them back: the check finds it`, async (t) => {
+    test(`${what}, by an attacker who removes the triggers and restores them: the check finds it`, async (t) => {
       const { db, store } = await written(t);
       unguarded(db, () => db.exec(how));
       assert.equal(await verdict(store), found);
     });
   }
 
-  test("the tail cut off together with its head is found by a head that was kept elsewhere", async (t) => {
+  test("an end cut off together with its head is found by a head kept elsewhere", async (t) => {
     const { db, store } = await written(t);
     const known = [await auditHead(store)];
     unguarded(db, () => {
@@ -77,7 +77,7 @@ describe("the table of the audit", () => {
     assert.equal(await verdict(store, known), "cut 5");
   });
 
-  test("without its head nothing is written that ought to be written down, and the act is refused", async (t) => {
+  test("without its head the audit accepts no entry, and the action is rejected", async (t) => {
     const { db, store } = await written(t);
     unguarded(db, () => db.exec("delete from holdfast_audit_head"));
     await assert.rejects(store.queues.setPaused("q", true), { code: "DAMAGED" });
@@ -88,7 +88,7 @@ describe("the table of the audit", () => {
   });
 
   for (const { name, sql } of GUARDS) {
-    test(`without ${name}, or with another in its place, it is not whole`, async (t) => {
+    test(`without ${name}, or with a different one, the audit is not valid`, async (t) => {
       const { db, store } = await written(t);
       assert.equal(await verdict(store), 6);
       db.exec(`drop trigger ${name}`);
@@ -104,7 +104,7 @@ describe("the table of the audit", () => {
 });
 
 describe("a database of the schema before", () => {
-  test("says in its audit that it was brought up to date", async (t) => {
+  test("a migrated database records the migration in its audit", async (t) => {
     const { store } = await old(t);
     const [{ seq, by, action, subject, before, after }] = (await store.audit.page({ after: 0, limit: 2 })) as [AuditEntry];
     const moved = { before: { version: 1 }, after: { version: 2, name: "later" } };
@@ -115,7 +115,7 @@ describe("a database of the schema before", () => {
     assert.equal(await verdict(store), 1);
   });
 
-  test("has the guards that a new one has", async (t) => {
+  test("a migrated database has the triggers of a new one", async (t) => {
     const { path } = await old(t);
     const db = new DatabaseSync(path);
     for (const { name, sql } of GUARDS) {

@@ -27,7 +27,7 @@ function age({ epoch, commits, takenAt }: KnownBackup): number {
 }
 
 suite("which backups need not be kept", () => {
-  test("never a backup that an operator asked for, never one of the newest whole ones to keep, and no more than those stay", () => {
+  test("backups made by an operator and the newest valid ones are kept, and no others", () => {
     fc.assert(
       fc.property(fc.array(backup), fc.integer({ min: 1, max: 5 }), (backups, keep) => {
         const gone = new Set(backupsToRemove({ keep }, backups));
@@ -40,21 +40,21 @@ suite("which backups need not be kept", () => {
     );
   });
 
-  test("the one that was just made stays, also where a clock that was ahead has dated those before it", () => {
+  test("the newest backup stays, even if a fast clock dated older ones later", () => {
     const ahead = [made(9_000, { file: "1", commits: 1 }), made(9_100, { file: "2", commits: 2 })];
     assert.deepEqual(backupsToRemove({ keep: 2 }, [...ahead, made(5_000, { file: "3", commits: 3 })]), ["1"]);
   });
 });
 
 suite("when the next one is due", () => {
-  test("now when there is none, or none that is whole, and so long after the newest otherwise", () => {
+  test("the next backup is due now without a valid one, else an interval after the newest", () => {
     assert.equal(backupDueIn({ every: 100 }, [], 5_000), 0);
     assert.equal(backupDueIn({ every: 100 }, [made(4_990, { whole: false }), made(4_990, { scheduled: false })], 5_000), 0);
     assert.equal(backupDueIn({ every: 100 }, [made(4_000), made(4_970)], 5_000), 70);
     assert.equal(backupDueIn({ every: 100 }, [made(4_000)], 5_000), 0);
   });
 
-  test("one from the future does not keep others from being made for longer than that", () => {
+  test("a backup dated in the future delays the next one by at most an interval", () => {
     assert.equal(backupDueIn({ every: 100 }, [made(5_050)], 5_000), 100);
     assert.equal(backupDueIn({ every: 100 }, [made(9_000)], 5_000), 0);
     const since = made(4_970, { commits: 9_001 });
@@ -62,7 +62,7 @@ suite("when the next one is due", () => {
   });
 });
 
-test("what is wrong with a plan is said at once", () => {
+test("an invalid plan is rejected at once", () => {
   assert.equal(checkBackups(undefined, "a"), null);
   assert.equal(checkBackups({ beforeMigration: false }, "a"), null);
   assert.deepEqual(checkBackups({}, "beside"), { folder: "beside", every: 86_400_000, keep: 7, artifacts: false });

@@ -21,7 +21,7 @@ import {
 } from "../../src/core/pipelines/budget.ts";
 
 describe("a budget", () => {
-  test("limits what it names and nothing else", () => {
+  test("a budget limits only what it names", () => {
     assert.deepEqual(toBudget({ usd: 5 }, "budget"), { micros: 5_000_000, tokens: null });
     assert.deepEqual(toBudget({ tokens: 100 }, "budget"), { micros: null, tokens: 100 });
     assert.deepEqual(toBudget({}, "budget"), UNLIMITED);
@@ -29,18 +29,18 @@ describe("a budget", () => {
     assert.deepEqual(fromBudget({ micros: null, tokens: 3 }), { tokens: 3 });
   });
 
-  test("is rounded down, because it is a limit", () => {
+  test("a budget is rounded down, because it is a limit", () => {
     assert.deepEqual(toBudget({ usd: 0.0000019, tokens: 1.9 }, "budget"), { micros: 1, tokens: 1 });
     assert.equal(toBudget({ usd: 1.1 }, "budget").micros, 1_100_000);
   });
 
-  test("that cannot be counted is refused", () => {
+  test("a budget that is not a valid amount is rejected", () => {
     for (const wrong of [{ usd: -1 }, { tokens: Number.NaN }, 5, null]) {
       assert.throws(() => toBudget(wrong, "budget"), { code: "COST_INVALID" });
     }
   });
 
-  test("of nothing lets free work start, and nothing else", () => {
+  test("a budget of zero lets only free work start", () => {
     const empty = ledger({ budget: { micros: 0, tokens: null } });
     assert.equal(judgeStart(empty, NO_COST).kind, "start");
     assert.equal(judgeStart(empty, usd(1)).kind, "pause");
@@ -48,29 +48,29 @@ describe("a budget", () => {
 });
 
 describe("an attempt may start", () => {
-  test("when its estimate fits exactly beside what is spent and reserved", () => {
+  test("an attempt may start if its estimate fits exactly beside spend and reservations", () => {
     const tight = ledger({ budget: { micros: 10, tokens: null }, spent: usd(4), reserved: usd(3) });
     assert.deepEqual(judgeStart(tight, usd(3)), { kind: "start" });
     assert.deepEqual(judgeStart(tight, usd(4)), { kind: "wait" });
   });
 
-  test("not while others might need it; it waits for them, because they may cost less", () => {
+  test("an attempt waits while reservations of others take the room, because they may cost less", () => {
     const waiting = ledger({ budget: { micros: 10, tokens: null }, reserved: usd(8) });
     assert.deepEqual(judgeStart(waiting, usd(5)), { kind: "wait" });
     assert.deepEqual(judgeStart(settleReservation(waiting, usd(8), usd(2)), usd(5)), { kind: "start" });
   });
 
-  test("never when it does not fit beside what is spent: the build pauses", () => {
+  test("an attempt whose estimate does not fit beside the spend pauses the build", () => {
     const short = ledger({ budget: { micros: 10, tokens: null }, spent: usd(8) });
     assert.deepEqual(judgeStart(short, usd(3)), { kind: "pause", reason: "budget_precheck_block", unit: "micros" });
   });
 
-  test("never when more is spent than the budget, not even when it is free", () => {
+  test("no attempt starts when the spend exceeds the budget, not even a free one", () => {
     const over = ledger({ budget: { micros: 10, tokens: null }, spent: usd(11) });
     assert.deepEqual(judgeStart(over, NO_COST), { kind: "pause", reason: "budget_exceeded", unit: "micros" });
   });
 
-  test("by tokens as by money, whichever is scarce", () => {
+  test("tokens limit an attempt as money does", () => {
     const both = ledger({ budget: { micros: 1_000, tokens: 10 }, spent: { micros: 0, tokens: 8 } });
     assert.deepEqual(judgeStart(both, { micros: 1, tokens: 3 }), {
       kind: "pause",
@@ -79,7 +79,7 @@ describe("an attempt may start", () => {
     });
   });
 
-  test("as one of a batch only beside those before it", () => {
+  test("an attempt of a batch fits only beside those before it", () => {
     const {
       start,
       next,
@@ -95,25 +95,25 @@ describe("an attempt may start", () => {
 describe("an attempt is charged", () => {
   const attempt = { reported: { micros: 5, tokens: 0 }, estimate: { micros: 3, tokens: 7 } };
 
-  test("what it reported, when it tells its own end, good or bad", () => {
+  test("an attempt that settles is charged what it reported, in success and failure", () => {
     assert.deepEqual(chargeOf("holder", attempt), attempt.reported);
   });
 
-  test("the larger of what it reported and its estimate, when it was left behind: a crash loop is not free", () => {
+  test("a reclaimed attempt is charged the larger of reported cost and estimate, so that a crash loop is not free", () => {
     assert.deepEqual(chargeOf("reclaimer", attempt), { micros: 5, tokens: 7 });
   });
 
-  test("nothing, when its handler was never called", () => {
+  test("an attempt whose handler was never called is charged nothing", () => {
     assert.deepEqual(chargeOf("unstarted", attempt), NO_COST);
   });
 });
 
 describe("the estimate of a stage that gives none", () => {
-  test("is the mean of what attempts have cost, rounded up", () => {
+  test("the estimate of a stage without one is the mean cost of its attempts, rounded up", () => {
     assert.deepEqual(meanCost({ attempts: 3, spent: { micros: 10, tokens: 9 } }), { micros: 4, tokens: 3 });
   });
 
-  test("is unknown while there are no attempts", () => {
+  test("the estimate of a stage without attempts is unknown", () => {
     assert.equal(meanCost({ attempts: 0, spent: NO_COST }), null);
   });
 });
@@ -121,12 +121,12 @@ describe("the estimate of a stage that gives none", () => {
 describe("an approved budget", () => {
   const spent = ledger({ budget: { micros: 10_000_000, tokens: 50 }, spent: { micros: 9_000_000, tokens: 20 } });
 
-  test("is a new total; what it does not name stays", () => {
+  test("an approved budget is a new total, and parts that it does not name stay", () => {
     assert.deepEqual(approveBudget(spent, { usd: 20 }, usd(2_000_000)), { micros: 20_000_000, tokens: 50 });
     assert.deepEqual(approveBudget(spent, { usd: 11 }, usd(2_000_000)).micros, 11_000_000);
   });
 
-  test("that would pause the build again at once is refused, and the hint says how much it takes", () => {
+  test("an approved budget that would pause the build again is rejected, with the required amount in the hint", () => {
     for (const cost of [{ usd: 10.9 }, { usd: 1 }, { tokens: 100 }]) {
       assert.throws(() => approveBudget(spent, cost, usd(2_000_000)), { code: "BUDGET_TOO_SMALL", hint: /at least \$11\.00/ });
     }
@@ -137,7 +137,7 @@ describe("an approved budget", () => {
     assert.throws(() => approveBudget(spent, {}, NO_COST), { code: "BUDGET_INVALID" });
   });
 
-  test("lets what was refused start", () => {
+  test("an approved budget lets the refused attempt start", () => {
     fc.assert(
       fc.property(amount(50), amount(50), amount(200), (spent, refused, total) => {
         const before = ledger({ budget: { micros: 0, tokens: 0 }, spent });
@@ -153,7 +153,7 @@ describe("an approved budget", () => {
 });
 
 describe("over random schedules of starts and ends", () => {
-  test("the overshoot is at most what was in flight when the budget was passed", () => {
+  test("over random schedules the overshoot is at most what was in flight when the budget was passed", () => {
     fc.assert(
       fc.property(budgets(), schedule(40), (budget, steps) => {
         const { ledger, inFlightAtPass } = play(budget, steps);
@@ -166,7 +166,7 @@ describe("over random schedules of starts and ends", () => {
     );
   });
 
-  test("nothing is spent beyond the budget where no attempt costs more than its estimate", () => {
+  test("over random schedules nothing is spent beyond the budget if no attempt costs more than its estimate", () => {
     fc.assert(
       fc.property(budgets(), schedule(40), (budget, steps) => {
         const honest = steps.map((step) => Object.assign({}, step, { actual: least(step.actual, step.estimate) }));
@@ -177,7 +177,7 @@ describe("over random schedules of starts and ends", () => {
     );
   });
 
-  test("the reservation is the sum of the estimates of attempts in flight, and nothing when all have ended", () => {
+  test("over random schedules the reservation is the sum of estimates in flight, and zero at the end", () => {
     fc.assert(
       fc.property(budgets(), schedule(40), (budget, steps) => {
         assert.deepEqual(play(budget, steps).ledger.reserved, NO_COST);
@@ -185,7 +185,7 @@ describe("over random schedules of starts and ends", () => {
     );
   });
 
-  test("no attempt waits in vain: with nothing in flight the answer is start or pause", () => {
+  test("over random schedules no attempt waits for ever: with nothing in flight it starts or the build pauses", () => {
     fc.assert(
       fc.property(budgets(), amount(50), amount(50), (budget, spent, estimate) => {
         assert.notEqual(judgeStart(ledger({ budget, spent }), estimate).kind, "wait");

@@ -34,7 +34,7 @@ const ALL: BuildConditions = {
   tokenMinted: true,
 };
 
-test("these transitions may be made and no others", () => {
+test("exactly the transitions of the table are allowed", () => {
   const allowed: Record<BuildState, BuildState[]> = {
     PENDING: ["ACTIVE", "ABANDONED"],
     ACTIVE: ["SUCCESS", "FAILED", "CRASHED", "BUDGET_PAUSE", "ABANDONED"],
@@ -50,7 +50,7 @@ test("these transitions may be made and no others", () => {
   }
 });
 
-test("what has ended never moves, and every other build can be abandoned", () => {
+test("a build that has ended never moves, and every other build can be abandoned", () => {
   for (const state of BUILD_STATES) {
     assert.equal(hasEnded(state), (ENDED_STATES as readonly BuildState[]).includes(state));
     assert.equal(mayMoveBuild("abandon", state), !hasEnded(state), state);
@@ -58,7 +58,7 @@ test("what has ended never moves, and every other build can be abandoned", () =>
   }
 });
 
-test("every state can be reached", () => {
+test("every state is reachable", () => {
   const seen = new Set<BuildState>(["PENDING"]);
   for (const state of seen) for (const move of MOVES) if (mayMoveBuild(move, state)) seen.add(BUILD_MOVES[move].to);
   assert.deepEqual([...seen].toSorted(), BUILD_STATES.toSorted());
@@ -69,7 +69,7 @@ for (const move of MOVES) {
     const { from, to } = BUILD_MOVES[move];
     const way = from[state];
     if (way === undefined) {
-      test(`to ${move} a build that is ${state} is refused, and the error names both states`, () => {
+      test(`to ${move} a build that is ${state} is rejected, and the error names both states`, () => {
         const error = refusal(() => moveBuild(build(state), { move, reason: "resumed", note: "why" }, ALL));
         assert.equal(error.code, "BUILD_STATE");
         assert.ok(error.message.includes(state) && error.message.includes(to), error.message);
@@ -77,7 +77,7 @@ for (const move of MOVES) {
       continue;
     }
 
-    test(`to ${move} a build that is ${state} needs all that the table asks for, and gives the next number`, () => {
+    test(`to ${move} a build that is ${state} needs everything that the table requires, and returns the next number`, () => {
       for (const reason of Object.keys(way) as BuildReason[]) {
         assert.deepEqual(moveBuild(build(state, 7), { move, reason, note: "why" }, factsFor(reason)), {
           build: "b1",
@@ -94,7 +94,7 @@ for (const move of MOVES) {
       }
     });
 
-    test(`to ${move} a build that is ${state} for a reason of another move is refused`, () => {
+    test(`to ${move} a build that is ${state} for a reason of another move is rejected`, () => {
       const reason = move === "start" ? "stopped" : "started";
       assert.equal(refusal(() => moveBuild(build(state), { move, reason, note: "why" }, ALL)).code, "BUILD_REASON");
     });
@@ -116,7 +116,7 @@ const LACKS: [BuildMove, BuildState, BuildConditions, RegExp][] = [
   ["resume", "BUDGET_PAUSE", { approved: false }, /budget/],
 ];
 for (const [move, state, lack, says] of LACKS) {
-  test(`to ${move} a build that is ${state} with ${JSON.stringify(lack)} is refused, and says so`, () => {
+  test(`to ${move} a build that is ${state} with ${JSON.stringify(lack)} is rejected with an explanation`, () => {
     const [reason = "started"] = Object.keys(BUILD_MOVES[move].from[state] ?? {}) as BuildReason[];
     const facts = { ...factsFor(reason), ...lack };
     const error = refusal(() => moveBuild(build(state), { move, reason, note: "why" }, facts));
@@ -126,12 +126,12 @@ for (const [move, state, lack, says] of LACKS) {
   });
 }
 
-test("a build that crashed needs no approval to go on", () => {
+test("a crashed build needs no approval to continue", () => {
   const { approved: _, ...facts } = ALL;
   assert.equal(moveBuild(build("CRASHED"), { move: "resume", reason: "resumed" }, facts).to, "ACTIVE");
 });
 
-test("an operator's words are shown instead of the code", () => {
+test("an operator's note is shown instead of the code", () => {
   assert.equal(reasonText({ reason: "abandoned", note: "not wanted any more" }), "not wanted any more");
   assert.equal(reasonText({ reason: "targets_failed", note: null }), "targets_failed");
   for (const note of ["", "  "]) {
@@ -143,19 +143,19 @@ test("an operator's words are shown instead of the code", () => {
 describe("an active build", () => {
   const done: BuildProgress = { listing: "done", running: 0, left: 0, failed: 0, maxFailures: null, blocked: null };
 
-  test("succeeds when all is listed, nothing is left and nothing failed", () => {
+  test("an active build succeeds when everything is listed, nothing is left and nothing failed", () => {
     assert.deepEqual(nextBuildMove(done), { move: "succeed", reason: "all_targets_done" });
     for (const more of [{ listing: "running" }, { running: 1 }, { left: 1 }] as const) {
       assert.equal(nextBuildMove({ ...done, ...more }), null);
     }
   });
 
-  test("lets siblings go on when a target fails, and fails at the end", () => {
+  test("an active build continues with other targets when one fails, and fails at the end", () => {
     assert.equal(nextBuildMove({ ...done, failed: 3, left: 2 }), null);
     assert.deepEqual(nextBuildMove({ ...done, failed: 3 }), { move: "fail", reason: "targets_failed" });
   });
 
-  test("past its limit of failures starts nothing new, and fails when what runs has ended", () => {
+  test("an active build past its limit of failures starts nothing new, and fails when running work has ended", () => {
     const over = { ...done, listing: "running", failed: 3, maxFailures: 2, left: 10 } as const;
     assert.ok(startsNothingNew(over));
     assert.equal(startsNothingNew({ ...over, failed: 2 }), false);
@@ -163,11 +163,11 @@ describe("an active build", () => {
     assert.deepEqual(nextBuildMove(over), { move: "fail", reason: "targets_failed" });
   });
 
-  test("fails when its source failed, however little it has found", () => {
+  test("an active build fails when its source failed", () => {
     assert.deepEqual(nextBuildMove({ ...done, listing: "failed", left: 5 }), { move: "fail", reason: "source_failed" });
   });
 
-  test("pauses when the budget is in the way of what is left, also while others run", () => {
+  test("an active build pauses when the budget does not allow the remaining work, also while others run", () => {
     assert.deepEqual(nextBuildMove({ ...done, left: 1, running: 3, blocked: "budget_precheck_block" }), {
       move: "pause",
       reason: "budget_precheck_block",
@@ -175,12 +175,12 @@ describe("an active build", () => {
     assert.deepEqual(nextBuildMove({ ...done, blocked: "budget_exceeded" })?.move, "succeed", "nothing is left to pay for");
   });
 
-  test("asks no operator for money when it will fail anyway", () => {
+  test("an active build that will fail anyway does not pause for its budget", () => {
     const failing = { ...done, left: 1, failed: 1, maxFailures: 0, blocked: "budget_exceeded" } as const;
     assert.equal(nextBuildMove(failing)?.move, "fail");
   });
 
-  test("makes only moves that the table lets it make", () => {
+  test("an active build makes only moves of the table", () => {
     fc.assert(
       fc.property(progress(), (progress) => {
         const wanted = nextBuildMove(progress);
@@ -192,7 +192,7 @@ describe("an active build", () => {
     );
   });
 
-  test("is never stuck: with nothing in flight and nothing to list, it moves or has work that may start", () => {
+  test("an active build is never stuck: with nothing in flight it moves, or has work that may start", () => {
     fc.assert(
       fc.property(progress(), (progress) => {
         if (progress.running > 0 || progress.listing === "running") return;
@@ -206,12 +206,12 @@ describe("an active build", () => {
 describe("a paused build", () => {
   const paused: BuildProgress = { listing: "done", running: 0, left: 3, failed: 1, maxFailures: 1, blocked: "budget_exceeded" };
 
-  test("waits for money as long as that would help", () => {
+  test("a paused build waits while a larger budget would help", () => {
     assert.equal(nextPausedMove(paused), null);
     assert.equal(nextPausedMove({ ...paused, failed: 0, left: 0 }), null);
   });
 
-  test("fails when what was in flight has left nothing that money would help", () => {
+  test("a paused build fails when the attempts in flight left nothing that a budget would help", () => {
     const failed = { move: "fail", reason: "targets_failed" };
     assert.deepEqual(nextPausedMove({ ...paused, failed: 2 }), failed);
     assert.equal(nextPausedMove({ ...paused, failed: 2, running: 1 }), null);
@@ -219,7 +219,7 @@ describe("a paused build", () => {
     assert.equal(nextPausedMove({ ...paused, left: 0, listing: "running" }), null, "more may be found");
   });
 
-  test("makes only moves that the table lets it make", () => {
+  test("a paused build makes only moves of the table", () => {
     fc.assert(
       fc.property(progress(), (progress) => {
         const wanted = nextPausedMove(progress);

@@ -13,12 +13,12 @@ import { bytes, paused, PAUSED, resuming, seeBuild, started, tokenOf } from "../
 import { abandonment } from "../../src/store/builds.ts";
 
 describe("the tables of builds", () => {
-  test("have exactly the transitions of core's table", () => {
+  test("the tables of builds allow exactly the transitions of core's table", () => {
     const written = [...SCHEMA.matchAll(/'([A-Z_]+>[A-Z_]+)'/g)].map(([, move]) => move as string);
     assert.deepEqual(written.toSorted(), [...legal()].toSorted());
   });
 
-  test("have exactly the states of core's table", () => {
+  test("the tables of builds allow exactly the states of core's table", () => {
     const [, list = ""] = /create table holdfast_builds [^;]*?state in \(([^)]+)\)/.exec(SCHEMA) ?? [];
     assert.deepEqual(
       list.split(", "),
@@ -26,7 +26,7 @@ describe("the tables of builds", () => {
     );
   });
 
-  test("refuse every other transition, whichever connection writes it", async (t) => {
+  test("the tables of builds reject every other transition on every connection", async (t) => {
     const { db, store } = await place(t);
     const { build } = await started(store);
     const put = db.prepare("update holdfast_builds set state = ?");
@@ -46,7 +46,7 @@ describe("the tables of builds", () => {
     assert.equal((await seeBuild(store, build)).state, "ACTIVE");
   });
 
-  test("hold one build of a pipeline that has not ended", async (t) => {
+  test("the tables of builds allow one unfinished build of a pipeline", async (t) => {
     const { db, store } = await place(t);
     const { build } = await started(store);
     const columns = "pipeline, queue, state, reason, hash, description, options, created_at";
@@ -56,7 +56,7 @@ describe("the tables of builds", () => {
     copy.run();
   });
 
-  test("hold no token, only hashes, and one that can be used", async (t) => {
+  test("the tables of builds hold no token, only hashes", async (t) => {
     const { db, store } = await place(t);
     const led = await paused(store);
     await store.builds.authorize(led.build.id, { bytes: bytes(2) }, "operator");

@@ -6,7 +6,7 @@ import { canonicalJson, fromJson, toJson } from "../../src/core/text/json.ts";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { keyText, secret } from "../../src/core/pipelines/work.ts";
 
-test("keys are sorted at every depth, and nothing else is moved", () => {
+test("keys are sorted at every depth, and arrays keep their order", () => {
   assert.equal(
     canonicalJson({ b: 1, a: [{ d: 2, c: 3 }, "x"], 10: 0, 9: 0 }, "key"),
     '{"10":0,"9":0,"a":[{"c":3,"d":2},"x"],"b":1}',
@@ -15,7 +15,7 @@ test("keys are sorted at every depth, and nothing else is moved", () => {
   assert.equal(canonicalJson([0, -0], "key"), "[0,-0]");
 });
 
-test("the order in which an object was written does not count", () => {
+test("the order of an object's properties does not matter", () => {
   fc.assert(
     fc.property(fc.jsonValue(), fc.integer(), (value, seed) => {
       assert.equal(canonicalJson(shuffled(value, seed), "key"), canonicalJson(value, "key"));
@@ -23,7 +23,7 @@ test("the order in which an object was written does not count", () => {
   );
 });
 
-test("values have the same text if they are the same JSON, and only then", () => {
+test("values have the same text exactly if they are the same JSON", () => {
   const small = fc.jsonValue({ maxDepth: 2, stringUnit: fc.constantFrom("a", '"', "\\", ",", ":", "{", "[") });
   fc.assert(
     fc.property(small, small, (a, b) => {
@@ -34,7 +34,7 @@ test("values have the same text if they are the same JSON, and only then", () =>
   );
 });
 
-test("the text is JSON of the value", () => {
+test("the text is the JSON of the value", () => {
   fc.assert(fc.property(fc.jsonValue(), (value) => assert.deepEqual(JSON.parse(canonicalJson(value, "key")), plain(value))));
 });
 
@@ -67,7 +67,7 @@ const REFUSED: [string, unknown, string][] = [
   ["a secret by hand", { a: { $secret: "x" } }, 'key.a is an object with the name "$secret", which stands for secrets'],
 ];
 for (const [what, value, says] of REFUSED) {
-  test(`${what} is refused, and the error says where it is`, () => {
+  test(`${what} is rejected, and the error names its place`, () => {
     assert.throws(
       () => canonicalJson(value, "key"),
       (error) => {
@@ -80,7 +80,7 @@ for (const [what, value, says] of REFUSED) {
   });
 }
 
-test("what is nested too deeply is refused, not a crash", () => {
+test("a value that is nested too deeply is rejected without a crash", () => {
   let deep: unknown = 1;
   for (let n = 0; n < 200_000; n++) deep = [deep];
   assert.throws(() => canonicalJson(deep, "key"), { code: "KEY_INVALID" });
@@ -99,7 +99,7 @@ test("of a secret only its hash is in the text", () => {
   assert.notEqual(canonicalJson(secret("1"), "key"), canonicalJson(secret(1), "key"));
 });
 
-test("a secret is never printed, and is not taken for JSON", () => {
+test("a secret is never printed, and is not JSON", () => {
   const hidden = { token: secret("hunter2-hunter2") };
   const printed = [
     inspect(hidden, { depth: 9, showHidden: true, customInspect: true }),
@@ -112,11 +112,11 @@ test("a secret is never printed, and is not taken for JSON", () => {
   assert.throws(() => toJson(hidden, "output"), { code: "NOT_JSON" });
 });
 
-test("a secret that cannot be hashed is refused at once, without being printed", () => {
+test("a secret that cannot be hashed is rejected at once, without being printed", () => {
   assert.throws(() => secret({ token: 5n }), { code: "KEY_INVALID", message: /^secret\.token is a bigint/ });
 });
 
-test("a key is a text, a number, an object or an array, or not there", () => {
+test("a key is a string, a number, an object or an array, or absent", () => {
   assert.deepEqual(
     ["a", 1, { a: 1 }, [1], undefined].map((key) => keyText(key, "key")),
     ['"a"', "1", '{"a":1}', "[1]", null],

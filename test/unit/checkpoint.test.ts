@@ -10,7 +10,7 @@ import { connect, type Connection, type DriverName } from "../../src/store/sqlit
 const MB = 1024 * 1024;
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
-  test(`the log starts anew and stays short, however much is written (${driver})`, (t) => {
+  test(`the WAL restarts and stays short, however much is written (${driver})`, (t) => {
     const { path, db, write, connection } = place(t, driver);
     const checkpoint = new Checkpoint(connection());
     for (let round = 0; round < 20; round++) {
@@ -21,7 +21,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     assert.equal((db.prepare("select count(*) from t").row() as [number])[0], 20 * 3 * 256);
   });
 
-  test(`a reader that pins the log is no error, and once it is done the log is cleared (${driver})`, (t) => {
+  test(`a reader that pins the WAL is not an error, and the WAL is cleared once it ends (${driver})`, (t) => {
     const { path, write, connection } = place(t, driver);
     const checkpoint = new Checkpoint(connection());
     const reader = connection();

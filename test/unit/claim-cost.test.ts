@@ -21,7 +21,7 @@ for (const [jobs, named] of [
   });
 }
 
-test("a claim compares no source with lanes that it knows", async (t) => {
+test("a claim compares no source with lanes that it has compared before", async (t) => {
   const { store, from } = await filled(t, MANY, [1, 2, 3]);
   let reads = 0;
   const counted = from.map(({ name, lease }) => ({
@@ -37,7 +37,7 @@ test("a claim compares no source with lanes that it knows", async (t) => {
   assert.equal(reads, 0);
 });
 
-test("claims of one job at a time come to each of many queues once before any of them twice", async (t) => {
+test("claims of one job at a time reach each of many queues once before any of them twice", async (t) => {
   const all = Array.from({ length: MANY / 10 }, (_, i) => i);
   const { store, from } = await filled(t, all.length, [...all, ...all]);
   const seen: string[] = [];

@@ -38,7 +38,7 @@ test("a claim takes from the lanes that its sources name, queue by queue", () =>
   assert.deepEqual(from({ queue: "scan", max: 0 }), [], "as many as it may have are taken");
 });
 
-test("a queue that is paused or locked has nothing to give", () => {
+test("a paused or locked queue is not claimed from", () => {
   assert.deepEqual(
     queues((queue) => queue === "mail", []),
     ["scan"],
@@ -49,7 +49,7 @@ test("a queue that is paused or locked has nothing to give", () => {
   );
 });
 
-test("lanes that are added later are matched with the first source that names them, as if they had been there before", () => {
+test("lanes added later match the first source that names them, as if they had been there before", () => {
   const sources = fc.array(
     fc.record(
       {
@@ -82,13 +82,13 @@ test("lanes that are added later are matched with the first source that names th
   );
 });
 
-test("each queue gets its share first, and then the queues with more jobs get the rest", () => {
+test("each queue gets its share first, and queues with more jobs get the rest", () => {
   assert.deepEqual(quotas(10, 1), [10]);
   assert.deepEqual(quotas(10, 3), [4, 10]);
   assert.deepEqual(quotas(1, 3), [1, 1]);
 });
 
-test("a worker that takes one job at a time comes to every queue in turn", () => {
+test("a worker that claims one job at a time serves every queue in turn", () => {
   const turns = new QueueRotation();
   const lanes = ["a", "b", "c"].map((queue, i) => [laneUsageOf({ id: i, queue, name: queue, version: 1 })]);
   const served = new Map<string, number>();
@@ -101,7 +101,7 @@ test("a worker that takes one job at a time comes to every queue in turn", () =>
   assert.deepEqual([...served.values()], [10, 10, 10]);
 });
 
-test("of several lanes the jobs start in their turn, no more than are wanted, than a source gives, and one suspect", () => {
+test("jobs of several lanes start in order, up to the wanted number, a source's maximum, and one suspect", () => {
   const lanes = fc.array(
     fc.record({
       budget: fc.integer({ min: 0, max: 4 }),
@@ -135,7 +135,7 @@ test("of several lanes the jobs start in their turn, no more than are wanted, th
   );
 });
 
-test("behind jobs that are held back no job starts whose turn may be later than that of a job that was not read", () => {
+test("behind held jobs no job starts that may come after an unread one", () => {
   const [a, b] = [laneUsageOf(LANES[0] as Lane), laneUsageOf(LANES[1] as Lane)];
   const [first, second, other, late] = [candidate(1, a), candidate(4, a), candidate(2, b), candidate(9, b)];
   // Of lane a more than these two may be there; both are held back.
@@ -145,7 +145,7 @@ test("behind jobs that are held back no job starts whose turn may be later than 
   assert.deepEqual([chosen, held], [[other], 2]);
 });
 
-test("after one that was the last of its key to stand ready, those that stand ready now are read first", () => {
+test("after the last ready job of a key, the jobs that became ready are read first", () => {
   const share = laneUsageOf(LANES[0] as Lane);
   const candidates = [1, 2, 3].map((key) => candidate(key, share));
   const { chosen } = chooseCandidates(candidates, new Map(), 9, ({ key }) => (key === 2 ? "last" : "started"));
@@ -155,7 +155,7 @@ test("after one that was the last of its key to stand ready, those that stand re
   );
 });
 
-test("as long as most are held back, more is read each time, up to a limit", () => {
+test("while most jobs are held back, each read is larger, up to a limit", () => {
   let ahead = 1;
   const read = [];
   for (let round = 0; round < 9; round++) read.push((ahead = nextReadFactor(ahead, { chosen: [], held: 5 })));
@@ -163,7 +163,7 @@ test("as long as most are held back, more is read each time, up to a limit", () 
   assert.equal(nextReadFactor(64, { chosen: [1, 2], held: 2 }), 1);
 });
 
-test("the outlook is of the soonest instant, and what is due is ready", () => {
+test("the outlook has the soonest instant, and due jobs are ready", () => {
   assert.deepEqual(outlookOf(false, [null, 150, 120], 100), { ready: false, nextIn: 20 });
   assert.deepEqual(outlookOf(false, [null, 90], 100), { ready: true, nextIn: 0 });
   assert.deepEqual(outlookOf(true, [], 100), { ready: true, nextIn: null });

@@ -20,13 +20,13 @@ const { token, stored } = mintToken(new Uint8Array(TOKEN_BYTES).fill(7), BUILD, 
 const GOOD: PresentedToken = { presented: token, stored, build: BUILD, now: NOW };
 
 describe("a confirmation token", () => {
-  test("is text that can be copied, made of the bytes that were given", () => {
+  test("a confirmation token is plain text made of the given bytes", () => {
     assert.match(token, /^hft_[\w-]{43}$/);
     assert.notEqual(mintToken(new Uint8Array(TOKEN_BYTES).fill(8), BUILD, NOW).token, token);
     assert.throws(() => mintToken(new Uint8Array(8), BUILD, NOW));
   });
 
-  test("is stored as its hash, bound to its build and pause, and nothing stored lets a build go on", () => {
+  test("a confirmation token is stored as a hash bound to its build and pause, and the hash cannot resume a build", () => {
     assert.deepEqual(stored, {
       hash: hashToken(token),
       build: "b1",
@@ -40,7 +40,7 @@ describe("a confirmation token", () => {
     assert.equal(codeOf({ ...GOOD, presented: stored.hash }), "TOKEN_MALFORMED");
   });
 
-  test("is made only for a build that is paused", () => {
+  test("a confirmation token is made only for a paused build", () => {
     for (const state of BUILD_STATES) {
       const make = () => mintToken(new Uint8Array(TOKEN_BYTES), { ...BUILD, state }, NOW);
       if (state === "BUDGET_PAUSE") assert.ok(make());
@@ -48,14 +48,14 @@ describe("a confirmation token", () => {
     }
   });
 
-  test("lets its build go on, once", () => {
+  test("a confirmation token resumes its build once", () => {
     const verdict = judgeToken(GOOD);
     assert.ok(verdict.ok);
     assert.deepEqual(verdict.used, { ...stored, usedAt: NOW });
     assert.equal(codeOf({ ...GOOD, stored: verdict.used }), "TOKEN_USED");
   });
 
-  test("can be used until its hour is over, and not at that instant", () => {
+  test("a confirmation token is valid until its hour is over, exclusive", () => {
     assert.ok(judgeToken({ ...GOOD, now: NOW + TOKEN_LIFETIME_MS - 1 }).ok);
     assert.equal(codeOf({ ...GOOD, now: NOW + TOKEN_LIFETIME_MS }), "TOKEN_EXPIRED");
   });
@@ -77,7 +77,7 @@ describe("a confirmation token", () => {
     ["the build has crashed", { build: { ...BUILD, state: "CRASHED" } }, "BUILD_NOT_PAUSED"],
   ];
   for (const [what, change, code] of refusals) {
-    test(`is refused when ${what}, with a code and a hint of its own`, () => {
+    test(`a confirmation token is rejected when ${what}, with its own code and hint`, () => {
       const presented = { ...GOOD, ...change };
       const verdict = judgeToken(presented);
       assert.ok(!verdict.ok);
@@ -94,7 +94,7 @@ describe("a confirmation token", () => {
     });
   }
 
-  test("lets a build go on only if all is right", () => {
+  test("a confirmation token resumes a build only if everything matches", () => {
     fc.assert(
       fc.property(
         maybe<unknown>(token, "hft_x"),

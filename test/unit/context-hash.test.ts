@@ -41,7 +41,7 @@ const CHANGES: [string, Partial<ContextParts>][] = [
 ];
 
 describe("a context hash", () => {
-  test("is a sha-256, the same for the same parts, and today what it was yesterday", () => {
+  test("a context hash is a stable SHA-256 of its parts", () => {
     assert.match(contextHash(PARTS), /^[0-9a-f]{64}$/);
     assert.equal(contextHash({ ...PARTS, uses: { ...PARTS.uses } }), contextHash(PARTS));
     assert.equal(
@@ -59,12 +59,12 @@ describe("a context hash", () => {
   });
 
   for (const [what, change] of CHANGES) {
-    test(`is another with another part: ${what}`, () => {
+    test(`a context hash changes with its parts: ${what}`, () => {
       assert.notEqual(contextHash({ ...PARTS, ...change }), contextHash(PARTS));
     });
   }
 
-  test("does not depend on the order in which outputs are named", () => {
+  test("a context hash does not depend on the order of named outputs", () => {
     const [a, b] = [valueHash("1"), valueHash("2")];
     assert.equal(contextHash({ ...PARTS, uses: { a, b } }), contextHash({ ...PARTS, uses: { b, a } }));
   });
@@ -76,7 +76,7 @@ describe("a context hash", () => {
     assert.notEqual(contextHash(bytes), contextHash(PARTS));
   });
 
-  test("is the same only for the same parts, however they are spelled", () => {
+  test("a context hash is equal only for equal parts, however they are spelled", () => {
     fc.assert(
       fc.property(parts(), parts(), (a, b) => {
         assert.equal(contextHash(a) === contextHash(b), isDeepStrictEqual(plain(a), plain(b)));
@@ -85,7 +85,7 @@ describe("a context hash", () => {
     );
   });
 
-  test("changes exactly when why names a part", () => {
+  test("a context hash changes exactly when why names a part", () => {
     fc.assert(
       fc.property(parts(), parts(), (a, b) => {
         assert.equal(contextHash(a) === contextHash(b), changedParts(a, b).length === 0);
@@ -95,14 +95,14 @@ describe("a context hash", () => {
   });
 });
 
-test("the hash of a value tells JSON from bytes, and nothing from both", () => {
+test("the hash of a value distinguishes JSON, bytes and nothing", () => {
   const hashes = [valueHash("1"), valueHash(Buffer.from("1")), valueHash(null), valueHash("null"), valueHash(new Uint8Array())];
   assert.equal(new Set(hashes).size, hashes.length);
   assert.equal(valueHash(Buffer.from("abc")), "bytes:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 });
 
 describe("the hash of a gather's members", () => {
-  test("is another with another member, another hash, one more or one less, or other failures", () => {
+  test("the hash of a gather changes with any member, any hash, the number of members, and failures", () => {
     const hashes = [
       of([]),
       of([], 1),
@@ -119,7 +119,7 @@ describe("the hash of a gather's members", () => {
     assert.equal(new Set(hashes).size, hashes.length);
   });
 
-  test("is only made in the order of ids, which is that of their bytes", () => {
+  test("the hash of a gather is computed in the order of ids, by bytes", () => {
     assert.throws(() =>
       of([
         ["b", "1"],
@@ -139,7 +139,7 @@ describe("the hash of a gather's members", () => {
     ]);
   });
 
-  test("sees each output that the gather can see, also one that the last stage did not look at", () => {
+  test("the hash of a gather covers every output that the gather can read", () => {
     const member = { target: "aa", output: valueHash("1"), outputs: { parse: valueHash("2"), check: null } };
     const hashes = [
       memberHash(member),
@@ -155,7 +155,7 @@ describe("the hash of a gather's members", () => {
 });
 
 describe("why a stage ran", () => {
-  test("names the innermost part of the key, from what to what", () => {
+  test("why names the innermost part of the key that changed, with both values", () => {
     const after = { ...PARTS, key: canonicalJson({ model: "small", prompt: { text: "Sum up!", tone: "dry" } }, "key") };
     assert.deepEqual(explainRun({ ran: true, before: PARTS, after }), {
       ran: true,
@@ -164,7 +164,7 @@ describe("why a stage ran", () => {
     });
   });
 
-  test("names every part that changed", () => {
+  test("why names every part that changed", () => {
     const after: ContextParts = {
       ...PARTS,
       version: 2,
@@ -178,7 +178,7 @@ describe("why a stage ran", () => {
     );
   });
 
-  test("names a part that is new or gone as undefined on the other side", () => {
+  test("why shows a new or removed part as undefined on the other side", () => {
     const [before, after] = [withKey({ a: 1, list: [1] }), withKey({ list: [1, 2], "b c": null })];
     assert.deepEqual(changedParts(before, after), [
       { part: "key.a", before: 1, after: undefined },
@@ -187,7 +187,7 @@ describe("why a stage ran", () => {
     ]);
   });
 
-  test("shows of secrets that they are others, and no more", () => {
+  test("why shows that secrets differ, and nothing else of them", () => {
     const [before, after] = [withKey({ token: secret("hunter2") }), withKey({ token: secret("hunter3") })];
     const [change, ...more] = changedParts(before, after);
     assert.deepEqual(more, []);
@@ -195,12 +195,12 @@ describe("why a stage ran", () => {
     for (const shown of [change?.before, change?.after]) assert.match(String(shown), /^\[secret [0-9a-f]{12}\]$/);
   });
 
-  test("passes over the id of a target that is known by its bytes", () => {
+  test("why leaves out the id of a target that is identified by its bytes", () => {
     const bytes = { ...PARTS, reuse: "bytes" } as const;
     assert.deepEqual(changedParts(bytes, { ...bytes, target: { id: "copy.md", hash: "aa" } }), []);
   });
 
-  test("is said in words where nothing changed", () => {
+  test("why says in words that nothing changed", () => {
     const same = { before: PARTS, after: PARTS };
     assert.match(explainRun({ ran: false, ...same }).reason, /^Reused/);
     assert.match(explainRun({ ran: true, ...same, forced: true }).reason, /rerun/);
@@ -211,7 +211,7 @@ describe("why a stage ran", () => {
     assert.match(explainRun({ ran: false, ...same, edited: true }).reason, /^Reused.*code was edited.*version was not raised/);
   });
 
-  test("is said briefly where much changed", () => {
+  test("why is brief where much changed", () => {
     const after = { ...PARTS, key: canonicalJson(Object.fromEntries([..."abcdefgh"].map((name) => [name, 1])), "key") };
     const { reason, parts } = explainRun({ ran: true, before: { ...PARTS, key: "{}" }, after });
     assert.equal(parts.length, 8);

@@ -22,7 +22,7 @@ test("a cost is whole millionths of a dollar and whole tokens", () => {
   assert.deepEqual(toAmount({ usd: -0, tokens: undefined }, "cost"), { micros: 0, tokens: 0 });
 });
 
-test("what decimals mean is what is counted, not what their product with a million happens to be", () => {
+test("a decimal amount is counted exactly, without floating-point errors", () => {
   for (const [usd, micros] of [
     [1.1, 1_100_000],
     [0.07, 70_000],
@@ -34,17 +34,17 @@ test("what decimals mean is what is counted, not what their product with a milli
   }
 });
 
-test("fractions of the smallest part are rounded up", () => {
+test("fractions of the smallest unit are rounded up", () => {
   assert.deepEqual(toAmount({ usd: 0.0000001, tokens: 0.1 }, "cost"), { micros: 1, tokens: 1 });
   assert.equal(toAmount({ usd: 0.0000011 }, "cost").micros, 2);
   assert.equal(toAmount({ usd: Number.MIN_VALUE }, "cost").micros, 1);
 });
 
-test("every amount comes back from what people write", () => {
+test("every amount survives formatting and parsing", () => {
   fc.assert(fc.property(amounts, (amount) => assert.deepEqual(toAmount(toCost(amount), "cost"), amount)));
 });
 
-test("no cost is ever rounded down, and none up by more than a millionth", () => {
+test("no cost is rounded down, and none up by more than a millionth", () => {
   fc.assert(
     fc.property(fc.double({ min: 0, max: 1e6, noNaN: true }), (usd) => {
       const { micros } = toAmount({ usd }, "cost");
@@ -80,7 +80,7 @@ for (const [cost, says] of REFUSED) {
   });
 }
 
-test("sums are whole, never less than nothing, and too much to count is still the most", () => {
+test("sums are whole, never negative, and stop at the largest countable amount", () => {
   fc.assert(
     fc.property(amounts, amounts, (a, b) => {
       for (const c of [plus(a, b), minus(a, b), larger(a, b), minus(plus(a, b), b)]) assert.ok(isAmount(c));
@@ -91,7 +91,7 @@ test("sums are whole, never less than nothing, and too much to count is still th
   assert.deepEqual(plus(most, most), most);
 });
 
-test("amounts are said in dollars and tokens", () => {
+test("amounts are printed in dollars and tokens", () => {
   assert.equal(amountText(NO_COST), "$0.00");
   assert.equal(amountText({ micros: 1_250_000, tokens: 300 }), "$1.25 and 300 tokens");
   assert.equal(amountText({ micros: 2_000, tokens: 0 }), "$0.002");

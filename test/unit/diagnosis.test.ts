@@ -108,12 +108,12 @@ const ILL: [what: string, seen: Partial<Inspection>, grade: string, mend: RegExp
 ];
 
 describe("a diagnosis", () => {
-  test("of a database that is well is empty", () => {
+  test("a diagnosis of a healthy database is empty", () => {
     assert.deepEqual(diagnose(WELL), []);
   });
 
   for (const [what, seen, grade, mend] of ILL) {
-    test(`of ${what} says how bad it is, and what mends it`, () => {
+    test(`a diagnosis of ${what} has a severity and a remedy`, () => {
       const found = diagnose({ ...WELL, ...seen });
       assert.deepEqual(
         found.map((one) => one.grade),
@@ -125,7 +125,7 @@ describe("a diagnosis", () => {
     });
   }
 
-  test("names who pins the log", () => {
+  test("a diagnosis names the process that pins the WAL", () => {
     const wal = {
       bytes: GIB,
       copied: 0,
@@ -137,7 +137,7 @@ describe("a diagnosis", () => {
     assert.match(diagnose({ ...WELL, wal })[0]?.message ?? "", /pid 7 \(report\.ts\), pid 8 reads an earlier state/);
   });
 
-  test("begins with the worst, and counts what are too many to be named", () => {
+  test("a diagnosis starts with the worst finding, and counts those too many to name", () => {
     const locks = Array.from({ length: 9 }, (_, i) => ({ name: `lock ${i}`, holder: "anna", stale: true }));
     const found = diagnose({ ...WELL, locks, checked: ["bad page"], artifacts: { there: 4, orphaned: 2, missing: [] } });
     assert.deepEqual(
@@ -147,7 +147,7 @@ describe("a diagnosis", () => {
     assert.match(found[4]?.message ?? "", /6 more/);
   });
 
-  test("of a database that could not be opened makes up nothing", () => {
+  test("a diagnosis of a database that could not be opened invents nothing", () => {
     const unseen: Inspection = {
       ...WELL,
       size: null,

@@ -62,7 +62,7 @@ test("a number and its unit multiply", () => {
   );
 });
 
-test("durations are said in the longest unit that fits", () => {
+test("durations are printed in the longest unit that fits", () => {
   for (const [millis, said] of [
     [0, "0ms"],
     [999, "999ms"],
@@ -77,7 +77,7 @@ test("durations are said in the longest unit that fits", () => {
   }
 });
 
-test("a RetryAfterError takes a duration or a date, and refuses nonsense", () => {
+test("a RetryAfterError takes a duration or a date, and rejects other values", () => {
   assert.equal(new RetryAfterError("30s").after, 30_000);
   const at = new Date(5);
   assert.equal(new RetryAfterError(at, "busy").after, at);

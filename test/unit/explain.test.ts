@@ -185,17 +185,17 @@ const CASES: Case[] = [
 
 suite("an explanation", () => {
   for (const { name, job, facts, worked = [2], is } of CASES) {
-    test(`of ${name}`, () => {
+    test(`the explanation of ${name}`, () => {
       const asked = { ...JOB, ...job };
       assert.deepEqual(explain({ job: asked, ...NOTHING, ...facts }, worked), { state: asked.state, ...is });
     });
   }
 
-  test("has a case for each reason", () => {
+  test("every reason has a case", () => {
     assert.deepEqual(new Set(CASES.map(({ is }) => is.reason)), new Set(WAIT_REASONS));
   });
 
-  test("of a job of an active build is that of any other job", () => {
+  test("a job of an active build is explained like any other job", () => {
     const facts: JobFacts = { job: JOB, ...NOTHING, build: { id: "b1", pipeline: "docs", state: "ACTIVE", approved: false } };
     assert.equal(explain(facts, [2]).reason, "behind");
   });

@@ -37,7 +37,7 @@ const result: fc.Arbitrary<ToPlace> = fc.record({
   names: fc.uniqueArray(name, { maxLength: 3 }),
 });
 
-test("whatever ids and names there are, each file has a path of its own inside, and nothing else decides which", () => {
+test("each exported file has its own path inside the folder, whatever ids and names there are", () => {
   const results = fc.uniqueArray(result, { maxLength: 12, selector: ({ path }) => path });
   fc.assert(
     fc.property(results, (all) => {
@@ -51,7 +51,7 @@ test("whatever ids and names there are, each file has a path of its own inside, 
   );
 });
 
-test("a plain path is itself, whatever stands beside it that is none", () => {
+test("a plain path stays the same, whatever other names there are", () => {
   const plain = fc.stringMatching(/^[a-z0-9_-]{1,8}(\/[a-z0-9_-]{1,8}){0,3}$/).filter((path) => safePath(path) === path);
   const others = fc.uniqueArray(
     id.filter((path) => safePath(path) !== path),

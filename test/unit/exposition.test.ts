@@ -4,7 +4,7 @@ import * as fc from "fast-check";
 import { exposition, type Family } from "../../src/core/recovery/metrics.ts";
 import { parseExposition } from "./exposition-parser.ts";
 
-test("families are written one after the other, each with its help and its type", () => {
+test("families are written one after the other, each with its help and type", () => {
   const families: Family[] = [
     { name: "a_total", type: "counter", help: "How many.", samples: [{ labels: {}, value: 3 }] },
     { name: "none", type: "gauge", help: "Nothing is known.", samples: [] },
@@ -34,7 +34,7 @@ test("families are written one after the other, each with its help and its type"
   assert.equal(exposition([]), "");
 });
 
-test("whatever a name or a value is, it is read back as it was", () => {
+test("every label name and value is read back unchanged", () => {
   const label = fc.string({ unit: fc.constantFrom("\\", '"', "\n", "n", "{", "}", ",", "=", " ", "#", "ß", "\r", "\u{2028}") });
   const value = fc.oneof(fc.double({ noDefaultInfinity: false }), fc.integer(), fc.constant(Number.MAX_SAFE_INTEGER));
   const samples = fc.uniqueArray(fc.record({ name: label, value }), { selector: ({ name }) => name, minLength: 1 });
@@ -54,7 +54,7 @@ test("whatever a name or a value is, it is read back as it was", () => {
   );
 });
 
-test("half a character in a name is no reason to say nothing", () => {
+test("a lone surrogate in a name does not prevent the output", () => {
   const family: Family = { name: "one", type: "gauge", help: "", samples: [{ labels: { name: "\ud83d" }, value: 1 }] };
   assert.equal(parseExposition(exposition([family])).get("one")?.samples[0]?.labels["name"], "\ufffd");
 });

@@ -81,7 +81,7 @@ for (const [folder, name] of [
   });
 }
 
-test("through FUSE with no list of mounts, no path is refused", () => {
+test("through FUSE without a list of mounts, no path is rejected", () => {
   assert.equal(
     networkFileSystem(
       "/mnt",
@@ -92,7 +92,7 @@ test("through FUSE with no list of mounts, no path is refused", () => {
   );
 });
 
-test("a network file system is refused by name, with a way out", () => {
+test("a network file system is rejected by name, with a way out", () => {
   assert.throws(
     () => refuseNetwork("/data", () => 0x6969),
     (error) => {

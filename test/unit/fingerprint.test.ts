@@ -26,7 +26,7 @@ describe("a fingerprint", () => {
     });
   }
 
-  test("is made where there was none", () => {
+  test("a missing fingerprint is computed", () => {
     assert.equal(needsHash(null, STAT), true);
   });
 
@@ -44,7 +44,7 @@ describe("a fingerprint", () => {
     });
   }
 
-  test("is trusted to the nanosecond", () => {
+  test("a fingerprint is compared to the nanosecond", () => {
     const edge = BigInt(AT - 2_000) * 1_000_000n;
     for (const [mtime, racy] of [
       [`${edge}`, true],
@@ -54,18 +54,18 @@ describe("a fingerprint", () => {
     }
   });
 
-  test("of a file from before 1970 is one too", () => {
+  test("a file from before 1970 has a fingerprint", () => {
     const stat = { ...STAT, mtime: "-1000000001" };
     assert.equal(needsHash(toFingerprint(stat, KNOWN.hash, AT), stat), false);
   });
 
-  test("is plain JSON, and nothing but what it says", () => {
+  test("a fingerprint is plain JSON with the documented parts", () => {
     const print = toFingerprint({ ...STAT, more: 1 } as FileStat, KNOWN.hash, AT);
     assert.deepEqual(JSON.parse(JSON.stringify(print)), print);
     assert.deepEqual(Object.keys(print).sort(), ["ctime", "hash", "hashedAt", "inode", "mtime", "size"]);
   });
 
-  test("a commit looks at the bytes whenever a listing would", () => {
+  test("a commit reads the bytes whenever a listing would", () => {
     const stat = fc.record({
       size: fc.nat(3),
       mtime: fc.integer({ min: AT - 4_000, max: AT + 4_000 }).map(nanos),

@@ -34,7 +34,7 @@ describe("a glob of files()", () => {
     });
   }
 
-  test("one of several is enough", () => {
+  test("a file matches if one of several globs matches", () => {
     const compiled = fileGlobs(["a/*.md", "b/*.txt"]);
     assert.deepEqual(["a/x.md", "b/x.txt", "b/x.md"].map(compiled.matches), [true, true, false]);
     assert.deepEqual(["a", "b", "c"].map(compiled.mayMatchBelow), [true, true, false]);
@@ -54,18 +54,18 @@ describe("a glob of files()", () => {
     " ",
     "a\0",
   ]) {
-    test(`${JSON.stringify(glob)} is refused`, () => {
+    test(`${JSON.stringify(glob)} is rejected`, () => {
       const expected = { name: "HoldfastError", code: /SOURCE_INVALID|TEXT_INVALID/, hint: /\w/ };
       assert.throws(() => files(glob), expected);
       assert.throws(() => files("a", { ignore: [glob] }), expected);
     });
   }
 
-  test("with two dots inside a name leads nowhere, and is not refused", () => {
+  test("two dots inside a name are accepted", () => {
     assert.ok(fileGlobs(["a..b/{1..3}.md"]).matches("a..b/2.md"));
   });
 
-  test("says which folders need no look", () => {
+  test("a glob lists the folders that need no visit", () => {
     assert.deepEqual(below("docs/*.md"), ["docs"]);
     assert.deepEqual(below("docs/**"), ["docs", "docs/old"]);
     assert.deepEqual(below("docs"), ["docs", "docs/old"]);
@@ -76,7 +76,7 @@ describe("a glob of files()", () => {
     assert.deepEqual(below("**/.git/*"), ["docs", "docs/old", "docs/.git", "src", ".cache"]);
   });
 
-  test("never passes over a folder in which something matches", () => {
+  test("no folder with a match is skipped", () => {
     const name = fc.oneof(
       fc.constantFrom("a", "b", ".a", "ab", "a.b", "..."),
       fc.string({ unit: fc.constantFrom("a", ".", "b") }),
@@ -126,13 +126,13 @@ describe("a glob of files()", () => {
   });
 });
 
-test("what is ignored is meant with its hidden names", () => {
+test("ignore patterns include hidden names", () => {
   const compiled = ignoreGlobs(["**/node_modules", "*.log", "drafts/**"]);
   for (const id of ["node_modules", "a/node_modules", ".log", ".a.log", "drafts/.a"]) assert.ok(compiled.matches(id), id);
 });
 
 describe("a stage's match", () => {
-  test("is meant with hidden names, and for ids that are no paths", () => {
+  test("a stage's match includes hidden names, and works for ids that are not paths", () => {
     assert.ok(matchGlob("**/*.md", 'stage "a"').matches(".github/a.md"));
     assert.ok(matchGlob("https://example.org/**", 'stage "a"').matches("https://example.org/a/b"));
     assert.ok(matchGlob("/a/*", 'stage "a"').matches("/a/b"));
@@ -140,7 +140,7 @@ describe("a stage's match", () => {
   });
 
   for (const match of ["!a", "a/(b"]) {
-    test(`${JSON.stringify(match)} is refused when the pipeline is made`, () => {
+    test(`${JSON.stringify(match)} is rejected when the pipeline is defined`, () => {
       assert.throws(() => reading(match), { code: "OPTION_INVALID", message: /`match` of stage "read"/, hint: /\w/ });
     });
   }
@@ -157,7 +157,7 @@ function reading(match: string): unknown {
     .stage("read", { match }, () => 1);
 }
 
-test("a glob begins with the folder before its first wildcard, or with that of the file it spells", () => {
+test("a glob's base is the folder before its first wildcard, or that of the file it spells", () => {
   const cases: Record<string, string> = {
     "notes/**/*.md": "notes",
     "./notes//2026/*.md": "notes/2026",

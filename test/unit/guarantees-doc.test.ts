@@ -7,7 +7,7 @@ import { isGenerated, type Page, page, pages, ROOT } from "../docs/pages.ts";
 /** The promises that are built; each has a section, and in it tests that attack it. */
 const BUILT = ["G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8", "G9", "G10", "G11"];
 
-test("each promise that is built has a section with tests that try to break it", () => {
+test("each promise has a section with tests that try to break it", () => {
   const { text } = page("docs/guarantees.md");
   const sections = new Map(text.split(/^## /m).map((section) => [section.split(/[.\s]/)[0], section]));
   for (const promise of BUILT) {
@@ -23,13 +23,13 @@ test("each promise that is built has a section with tests that try to break it",
 
 describe("of everything that the docs name", () => {
   for (const { path, text } of pages()) {
-    test(`${path}: the files are there`, () => {
+    test(`${path}: the files exist`, () => {
       for (const [, file] of text.matchAll(/`((?:src|test|bench|examples|docs|tools)\/[\w./-]+)`/g)) {
         assert.ok(existsSync(join(ROOT, file as string)), `there is no ${file}`);
       }
     });
 
-    test(`${path}: the tests are there, by these names`, () => {
+    test(`${path}: the quoted tests exist`, () => {
       for (const { file, names } of citations(text)) {
         const known = literals(readFileSync(join(ROOT, file), "utf8"));
         for (const name of names) assert.ok(known.has(name), `${file} has no test "${name}"`);

@@ -12,7 +12,7 @@ const event = (seq: number, subject: string): Event => ({
   data: {},
 });
 
-test("a refused event holds back later events of its job, and no others", () => {
+test("a rejected event holds back later events of its job, and no others", () => {
   const held = new HeldEvents(0);
   const [a1, b, a2] = [event(1, "a"), event(2, "b"), event(3, "a")];
   assert.equal(held.refuse(a1, 1_000, 1), 1);
@@ -38,7 +38,7 @@ test("an event that was neither delivered nor held back is read again", () => {
   assert.deepEqual([held.readTo, held.deliveredTo], [7, 7]);
 });
 
-test("reading stops where too many events are held back, or a crash would deliver too many again", () => {
+test("reading stops when too many events are held back, or a crash would repeat too many deliveries", () => {
   const held = new HeldEvents(0);
   held.refuse(event(1, "a"), 0, 0);
   held.advance(event(9_999, "b"));
@@ -51,7 +51,7 @@ test("reading stops where too many events are held back, or a crash would delive
   assert.equal(full.hasRoom, false);
 });
 
-test("whatever a sink refuses, every event is accepted, each job's in order, and the place never passes one that was not", () => {
+test("whatever a sink rejects, every event is accepted in the order of its job, and the position passes no undelivered one", () => {
   fc.assert(
     fc.property(
       fc.array(fc.constantFrom("", "a", "b", "c"), { maxLength: 30 }),

@@ -6,7 +6,7 @@ import { type Fence, followUpId, generatedId, type JobKey, parseGeneratedId } fr
 const time = fc.integer({ min: 0, max: Date.UTC(2500, 0) });
 const key = fc.integer({ min: 1, max: 2 ** 40 - 1 });
 
-test("a generated id gives back its time and its key", () => {
+test("a generated id contains its time and its key", () => {
   fc.assert(
     fc.property(time, key, (createdAt, key) => {
       assert.deepEqual(parseGeneratedId(generatedId(createdAt, key as JobKey)), { createdAt, key });
@@ -14,7 +14,7 @@ test("a generated id gives back its time and its key", () => {
   );
 });
 
-test("generated ids sort as their times, then as their keys", () => {
+test("generated ids sort by time, then by key", () => {
   fc.assert(
     fc.property(time, key, time, key, (timeA, keyA, timeB, keyB) => {
       const [a, b] = [generatedId(timeA, keyA as JobKey), generatedId(timeB, keyB as JobKey)];
@@ -24,7 +24,7 @@ test("generated ids sort as their times, then as their keys", () => {
   );
 });
 
-test("other texts are no generated ids", () => {
+test("other texts are not generated ids", () => {
   const good = generatedId(Date.UTC(2026, 0), 1 as JobKey);
   assert.equal(good.length, 17);
   for (const text of ["", "invoice-1", good.slice(1), `${good}0`, good.toUpperCase(), `${good}\n`, good.replace(/.$/, "_")]) {
@@ -32,7 +32,7 @@ test("other texts are no generated ids", () => {
   }
 });
 
-test("a follow-up's id is no generated id, and differs by parent, attempt and index", () => {
+test("a follow-up's id is not a generated id, and differs by parent, attempt and index", () => {
   const at = Date.UTC(2026, 0);
   const ids = new Set<string>();
   for (const parent of [1, 2]) {
@@ -44,7 +44,7 @@ test("a follow-up's id is no generated id, and differs by parent, attempt and in
   for (const id of ids) assert.equal(parseGeneratedId(id), null);
 });
 
-test("a follow-up's id sorts by its time among generated ones", () => {
+test("a follow-up's id sorts by its time among generated ids", () => {
   const id = followUpId(1_000, 5 as JobKey, 9 as Fence, 0);
   assert.ok(generatedId(999, 99 as JobKey) < id);
   assert.ok(generatedId(1_001, 1 as JobKey) > id);

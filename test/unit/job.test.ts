@@ -15,17 +15,17 @@ import {
 } from "../../src/core/jobs/job.ts";
 import { SCHEMA } from "../../src/store/sqlite/schema.ts";
 
-test("the states of the table are those that SQLite's CHECK lets in", () => {
+test("the states of the table are those of SQLite's CHECK", () => {
   const check = /create table holdfast_jobs \(.*?state\s+text not null check \((.*?)\),/s.exec(SCHEMA)?.[1] ?? "";
   const states = [...check.matchAll(/state = '(\w+)'/g)].map(([, state]) => state);
   assert.deepEqual(states.sort(), [...JOB_STATES].sort());
 });
 
-test("every state of a move is a state", () => {
+test("every move is between known states", () => {
   for (const { from, to } of Object.values(JOB_MOVES)) for (const state of [...from, to]) assert.ok(JOB_STATES.includes(state));
 });
 
-test("these moves may be made and no others", () => {
+test("exactly the moves of the table are allowed", () => {
   const allowed: Record<JobState, Partial<Record<JobMove, JobState>>> = {
     waiting: { unblock: "pending", cancel: "cancelled" },
     pending: { claim: "running", cancel: "cancelled" },
@@ -41,7 +41,7 @@ test("these moves may be made and no others", () => {
   }
 });
 
-test("a finished job moves only by an operator's retry, an unfinished one always somehow", () => {
+test("a finished job moves only by an operator's retry, and an unfinished one can always move", () => {
   for (const state of JOB_STATES) {
     const moves = (Object.keys(JOB_MOVES) as JobMove[]).filter((move) => mayMove(move, state));
     assert.equal(
@@ -53,17 +53,17 @@ test("a finished job moves only by an operator's retry, an unfinished one always
   }
 });
 
-test("every state can be reached, and from every state a finished one", () => {
+test("every state is reachable, and a finished state from each", () => {
   assert.deepEqual([...reach("waiting")].sort(), [...JOB_STATES].sort());
   for (const state of JOB_STATES) assert.ok([...reach(state)].some(isFinished));
 });
 
-test("higher priority has its turn first, then the older", () => {
+test("a higher priority comes first, then the older job", () => {
   const jobs = [job(0, 1), job(5, 4), job(5, 2), job(-1, 3)];
   assert.deepEqual(jobs.sort(byClaimOrder), [job(5, 2), job(5, 4), job(0, 1), job(-1, 3)]);
 });
 
-test("whatever a handler throws can be stored", () => {
+test("anything that a handler throws can be stored", () => {
   const error = Object.assign(new TypeError("no"), { code: "E_NO" });
   assert.deepEqual(toJobError(error), { name: "TypeError", message: "no", code: "E_NO", stack: error.stack });
   assert.equal(toJobError(Object.assign(new Error("x"), { code: 42 })).code, "42");
@@ -96,7 +96,7 @@ function job(priority: number, key: number): { priority: number; key: JobKey } {
   return { priority, key: key as JobKey };
 }
 
-test("whatever is thrown can be stored", () => {
+test("any generated error can be stored", () => {
   const hostile = new Proxy(new Error("x"), {
     get() {
       throw new Error("no");

@@ -5,7 +5,7 @@ import * as fc from "fast-check";
 import { HoldfastError } from "../../src/core/text/errors.ts";
 import { fromJson, toJson } from "../../src/core/text/json.ts";
 
-test("every JSON value comes back as it was", () => {
+test("every JSON value survives a round trip", () => {
   fc.assert(
     fc.property(fc.jsonValue(), fc.constantFrom(0, -0), (value, zero) => {
       const given = { value, zero, list: [zero, { zero }] };
@@ -14,7 +14,7 @@ test("every JSON value comes back as it was", () => {
   );
 });
 
-test("what is rare in JSON comes back as it was, too: minus zero, odd names, halves of characters, very large numbers", () => {
+test("rare JSON values survive a round trip: minus zero, odd names, lone surrogates, very large numbers", () => {
   const names = Object.fromEntries(["", "__proto__", "a b", "\0", "constructor"].map((name) => [name, name]));
   for (const value of [-0, [-0], { a: { b: -0 } }, names, "\ud800", "\u2028\0", 1e21, 5e-324, Number.MAX_SAFE_INTEGER, {}, []]) {
     assert.deepEqual(fromJson(toJson(value, "input")), value);
@@ -22,11 +22,11 @@ test("what is rare in JSON comes back as it was, too: minus zero, odd names, hal
   assert.equal(toJson({ a: -0, b: [0, -0] }, "input"), '{"a":-0,"b":[0,-0]}');
 });
 
-test("what a library marks with a symbol that is not to be seen is plain", () => {
+test("hidden symbols of a library do not make an object invalid", () => {
   assert.equal(toJson(Object.defineProperty({ a: 1 }, Symbol("mark"), { value: 1, enumerable: false }), "input"), '{"a":1}');
 });
 
-test("no value has no text, and no text is no value", () => {
+test("undefined has no text, and no text is undefined", () => {
   assert.equal(toJson(undefined, "input"), null);
   assert.equal(fromJson(null), undefined);
   assert.equal(toJson(null, "input"), "null");
@@ -78,7 +78,7 @@ const REFUSED: [string, unknown, string][] = [
   ["a cycle of arrays", ring, "input[0][0] is a cycle"],
 ];
 for (const [what, value, says] of REFUSED) {
-  test(`${what} is refused, and the error says where it is`, () => {
+  test(`${what} is rejected, and the error names its place`, () => {
     assert.throws(
       () => toJson(value, "input"),
       (error) => {
@@ -92,7 +92,7 @@ for (const [what, value, says] of REFUSED) {
   });
 }
 
-test("a value that is nested too deeply is refused, not a crash", () => {
+test("a value that is nested too deeply is rejected without a crash", () => {
   let deep: unknown = 1;
   for (let n = 0; n < 200_000; n++) deep = [deep];
   assert.throws(() => toJson(deep, "input"), { code: "NOT_JSON" });

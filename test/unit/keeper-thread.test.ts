@@ -18,7 +18,7 @@ const WITHOUT_CLOSE = `
   import(workerData.keeper);
 `;
 
-test("the keeper thread ends on request, also where its port cannot be closed", async () => {
+test("the keeper thread ends on request, even if its port cannot be closed", async () => {
   const data: KeeperThreadData = {
     // It is opened when there is something to renew, and there is nothing.
     location: { kind: "postgres", url: "postgres://127.0.0.1:1/none", schema: "holdfast", name: "none", key: "none" },

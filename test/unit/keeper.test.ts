@@ -7,7 +7,7 @@ import { type TestClock, testClock } from "../../src/testing/index.ts";
 
 const LEASE = 30_000;
 
-test("renews together what is due, and nothing else, when a third of a lease has passed", async () => {
+test("the keeper renews due leases together, after a third of a lease", async () => {
   const scene = new Scene();
   scene.running(1);
   scene.running(2);
@@ -20,7 +20,7 @@ test("renews together what is due, and nothing else, when a third of a lease has
   assert.deepEqual(scene.renewed, [[1, 2], [3]]);
 });
 
-test("what is settled is not renewed any more", async () => {
+test("a settled lease is not renewed", async () => {
   const scene = new Scene();
   const slot = scene.running(1);
   scene.leaseTable.free(slot);
@@ -28,7 +28,7 @@ test("what is settled is not renewed any more", async () => {
   assert.deepEqual(scene.renewed, []);
 });
 
-test("a renewal that fails is tried again, and no lease is lost before it has expired", async () => {
+test("a failed renewal is repeated, and no lease is lost before it expires", async () => {
   const scene = new Scene();
   scene.running(1);
   scene.trouble = new Error("database is locked");
@@ -43,7 +43,7 @@ test("a renewal that fails is tried again, and no lease is lost before it has ex
   assert.deepEqual(scene.losses, ["1: LEASE_LOST"]);
 });
 
-test("a lease that another worker has by now is reported as lost at the renewal", async () => {
+test("a lease that another worker holds is reported as lost at the renewal", async () => {
   const scene = new Scene();
   scene.running(1);
   scene.running(2);
@@ -60,7 +60,7 @@ test("a job that was cancelled elsewhere is noticed within a quarter of a second
   assert.deepEqual(scene.losses, ["1: CANCELLED"]);
 });
 
-test("an attempt past its timeout is ended as an error, and is out of the main thread's hands before that is written", async () => {
+test("an attempt past its timeout is taken from the main thread, then ended as an error", async () => {
   const scene = new Scene();
   const slot = scene.running(1, 60_000);
   scene.onSettle = () => assert.equal(scene.leaseTable.read(slot), null);
@@ -71,7 +71,7 @@ test("an attempt past its timeout is ended as an error, and is out of the main t
   assert.deepEqual(scene.losses, ["1: TIMEOUT"]);
 });
 
-test("what was claimed ahead and has not started within a second is given back, and can no longer start", async () => {
+test("a claimed job that has not started within a second is released, and can no longer start", async () => {
   const scene = new Scene();
   const slot = scene.waiting(1);
   scene.onSettle = () => assert.equal(scene.leaseTable.start(slot, scene.clock.monotonic() + 60_000), false);
@@ -82,7 +82,7 @@ test("what was claimed ahead and has not started within a second is given back, 
   assert.deepEqual(scene.losses, ["1: GIVEN_BACK"]);
 });
 
-test("an end that cannot be written is tried again, and holds up no other", async () => {
+test("an outcome that cannot be written is retried, and delays no other", async () => {
   const scene = new Scene();
   scene.waiting(1);
   scene.waiting(2);
@@ -97,7 +97,7 @@ test("an end that cannot be written is tried again, and holds up no other", asyn
   assert.deepEqual(scene.settled, ["2: released", "1: released"]);
 });
 
-test("what starts at the last moment is not given back", async () => {
+test("a job that starts at the last moment is not released", async () => {
   const scene = new Scene();
   const slot = scene.waiting(1);
   await scene.pass(999);
@@ -106,7 +106,7 @@ test("what starts at the last moment is not given back", async () => {
   assert.deepEqual([scene.settled, scene.losses], [[], []]);
 });
 
-test("a slot that was freed and used again while it was being looked at is not taken for the old lease", () => {
+test("a slot reused during a renewal is not mistaken for the old lease", () => {
   const scene = new Scene();
   const slot = scene.running(1);
   const old = scene.leaseTable.read(slot);

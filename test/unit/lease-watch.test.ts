@@ -8,7 +8,7 @@ const LEASE = 30_000;
 /** The longest that a loss may go unnoticed. */
 const LATEST = 50;
 
-test("a lease that is not renewed is lost when it has expired, and not before", async (t) => {
+test("a lease that is not renewed is lost when it expires, and not before", async (t) => {
   const { clock, hold, losses } = scene(t);
   const slot = hold(1);
   await clock.advance(LEASE - 1);
@@ -20,7 +20,7 @@ test("a lease that is not renewed is lost when it has expired, and not before", 
   assert.equal(slot.leaseTable.read(slot.slot), null);
 });
 
-test("one that is renewed, or settled, is not", async (t) => {
+test("a renewed or settled lease is not lost", async (t) => {
   const { clock, hold, losses } = scene(t);
   const [renewed, settled] = [hold(1), hold(2)];
   await clock.advance(LEASE - 1_000);
@@ -34,7 +34,7 @@ test("one that is renewed, or settled, is not", async (t) => {
   assert.deepEqual(losses, [1]);
 });
 
-test("after a stall of the process there is a third of a lease to renew it", async (t) => {
+test("after a stall the process has a third of a lease to renew", async (t) => {
   const { clock, hold, losses, stall } = scene(t);
   const { leaseTable, slot } = hold(1);
   hold(2);
@@ -49,7 +49,7 @@ test("after a stall of the process there is a third of a lease to renew it", asy
   assert.deepEqual(losses, [2]);
 });
 
-test("on a host that stutters it is lost a third of a lease after it has run out, at the latest", async (t) => {
+test("on a stuttering host a lease is lost at most a third of a lease after it expired", async (t) => {
   const { clock, hold, losses, stall } = scene(t);
   hold(1);
   const since = clock.monotonic();

@@ -87,7 +87,7 @@ test("the job of a live holder is never judged as crashed", () => {
   );
 });
 
-test("leases are renewed when a third of them has passed, and never at once", () => {
+test("leases are renewed after a third of their duration", () => {
   assert.equal(renewalInterval(30_000), 10_000);
   assert.equal(renewalInterval(1_000), 333);
   assert.equal(renewalInterval(1), 1);

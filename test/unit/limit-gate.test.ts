@@ -11,7 +11,7 @@ import { LONG } from "../selection.ts";
 const NOW = Date.UTC(2026, 0, 1);
 
 describe("what is to be written", () => {
-  test("of a new counter is all of it at once", () => {
+  test("a new counter is written as a whole", () => {
     const table = new Table([rule({ concurrency: 1 })]);
     const jobs = [1, 2, 3].map((key) => job(key, [[0, "a"]]));
     const { answer, changes } = table.operate(NOW, jobs, (gate) => jobs.map((one) => gate.admit(one)));
@@ -28,7 +28,7 @@ describe("what is to be written", () => {
     assert.deepEqual([changes.saved, changes.unparked, changes.removed, changes.opened], [[], [], [], []]);
   });
 
-  test("of a counter that comes and goes in one operation is nothing", () => {
+  test("a counter that appears and disappears in one operation writes nothing", () => {
     const table = new Table([rule({ concurrency: 1 })]);
     const one = job(1, [[0, "a"]]);
     const { changes } = table.operate(NOW, [one], (gate) => {
@@ -39,7 +39,7 @@ describe("what is to be written", () => {
     assert.ok(Object.values(written).every((list) => "length" in list && list.length === 0));
   });
 
-  test("of a job that is parked and let pass in one operation is no place, and that it stands ready", () => {
+  test("a job parked and admitted in one operation is written as ready, without a place", () => {
     const table = new Table([rule({ concurrency: 1 })]);
     const [one, two] = [job(1, [[0, "a"]]), job(2, [[0, "a"]])];
     const { changes } = table.operate(NOW, [one], (gate) => {
@@ -51,7 +51,7 @@ describe("what is to be written", () => {
     assert.deepEqual(changes.opened, [2]);
   });
 
-  test("of a job that moves on to its next limit is where it came from and where it is, not what lies between", () => {
+  test("a job that moves to its next limit is written with its old and its final place only", () => {
     const table = new Table([rule({ concurrency: 1 }), rule({ concurrency: 5 }), rule({ concurrency: 1 })]);
     const [narrow, wide] = [job(1, [[0, "a"]]), job(2, [[2, "b"]])];
     const third = job(3, [
@@ -69,7 +69,7 @@ describe("what is to be written", () => {
     assert.deepEqual(changes.opened, []);
   });
 
-  test("of one that is withdrawn and comes back in one operation is where it stands in the end", () => {
+  test("a job withdrawn and returned in one operation is written at its final place", () => {
     const table = new Table([rule({ concurrency: 1 }), rule({ concurrency: 1 })]);
     const [first, second] = [job(1, [[0, "a"]]), job(2, [[1, "b"]])];
     const both = job(3, [
@@ -101,7 +101,7 @@ describe("what is to be written", () => {
     );
   });
 
-  test("of one that is held and let pass in one operation is that it stands ready", () => {
+  test("a job held and admitted in one operation is written as ready", () => {
     const table = new Table([rule({ concurrency: 2 })]);
     const [first, second, third] = [job(1, [[0, "a"]]), job(2, [[0, "a"]]), { ...job(3, [[0, "a"]]), lane: 2 }];
     add(table, first, second, third);
@@ -114,12 +114,12 @@ describe("what is to be written", () => {
     assert.deepEqual([changes.closed, changes.opened, changes.parked], [[], [3], []]);
   });
 
-  test("is nothing when nothing was asked", () => {
+  test("no request writes nothing", () => {
     assert.equal(new LimitGate(() => rule({})).takeChanges(), null);
   });
 });
 
-test("who holds no room reads no parked jobs", () => {
+test("a gate without free slots reads no parked jobs", () => {
   const table = new Table([rule({ concurrency: 1 })], { keeps: false });
   add(table, ...Array.from({ length: 50 }, (_, i) => job(i + 1, [[0, "a"]])));
   start(table, 1);
@@ -128,7 +128,7 @@ test("who holds no room reads no parked jobs", () => {
   assert.deepEqual(table.reads, { counters: 1, parked: 0 });
 });
 
-test("those that leave a later limit let others pass the first, when that was full of them", () => {
+test("jobs that leave a later limit admit others at the first", () => {
   const table = new Table([rule({ concurrency: 2 }), rule({ concurrency: 1 })]);
   const crowd = Array.from({ length: MAX_READY_JOBS + 20 }, (_, i) =>
     job(i + 1, [
@@ -145,7 +145,7 @@ test("those that leave a later limit let others pass the first, when that was fu
   assert.deepEqual([after?.beyond, after?.parked], [MAX_READY_JOBS, 18]);
 });
 
-test("a rate that is forgotten with its counter is not remembered when the clock is set back", () => {
+test("a rate that was dropped with its counter is not remembered when the clock is set back", () => {
   const table = new Table([rule({ rate: { starts: 1, per: 1_000 } })]);
   const first = job(1, [[0, "a"]]);
   add(table, first);
@@ -229,7 +229,7 @@ type Step = typeof STEP extends fc.Arbitrary<infer T> ? T : never;
 
 for (const keeps of [true, false]) {
   const which = keeps ? "keeps its rows" : "reads all rows anew";
-  test(`whatever a gate decides that ${which}, the counters are what the jobs are, and no job is stuck`, () => {
+  test(`whatever a gate decides that ${which}, the counters match the jobs, and no job is stuck`, () => {
     fc.assert(
       fc.property(RULES, fc.array(STEP, { minLength: 1, maxLength: 40 }), (limits, steps) => {
         const table = new Table(

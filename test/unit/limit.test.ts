@@ -20,14 +20,14 @@ import {
 const NOW = Date.UTC(2026, 0, 1);
 
 describe("a rate as it is written", () => {
-  test("is so many starts in so long", () => {
+  test("a rate is a number of starts in a period", () => {
     assert.deepEqual(parseRate("10/s", "rate"), { starts: 10, per: 1_000 });
     assert.deepEqual(parseRate("50/m", "rate"), { starts: 50, per: 60_000 });
     assert.deepEqual(parseRate("1000/h", "rate"), { starts: 1_000, per: 3_600_000 });
     assert.deepEqual(parseRate("1/d", "rate"), { starts: 1, per: 86_400_000 });
   });
 
-  test("may have a fraction, which lasts as much longer or shorter", () => {
+  test("the period of a rate may have a fraction", () => {
     assert.deepEqual(parseRate("0.5/s", "rate"), { starts: 1, per: 2_000 });
     assert.deepEqual(parseRate("2.5/s", "rate"), { starts: 2, per: 800 });
   });
@@ -49,7 +49,7 @@ describe("a rate as it is written", () => {
     null,
     {},
   ]) {
-    test(`is refused as ${JSON.stringify(wrong)}, with a hint`, () => {
+    test(`a rate of ${JSON.stringify(wrong)} is rejected with a hint`, () => {
       assert.throws(
         () => parseRate(wrong, "The rate of job x"),
         (error) => error instanceof HoldfastError && error.code === "RATE_INVALID" && error.hint.includes("10/s"),
@@ -59,7 +59,7 @@ describe("a rate as it is written", () => {
 });
 
 describe("concurrency", () => {
-  test("leaves room for those that do not run yet, and never less than none", () => {
+  test("concurrency leaves room for jobs that do not run yet, and never less than zero", () => {
     const rule = ruleOf({ concurrency: 2 });
     assert.deepEqual(
       [0, 1, 2, 5].map((running) => countFree(rule, { running, bucket: 0 }, NOW)),
@@ -68,7 +68,7 @@ describe("concurrency", () => {
     assert.equal(opensAt(rule, { running: 2, bucket: 0 }, NOW), null, "no instant frees a slot");
   });
 
-  test("is not there without a number", () => {
+  test("concurrency without a number is no limit", () => {
     assert.ok(countFree(ruleOf({}), { running: 1_000_000, bucket: 0 }, NOW) > 1_000_000);
   });
 });
@@ -76,7 +76,7 @@ describe("concurrency", () => {
 describe("a rate", () => {
   const rule = ruleOf({ rate: { starts: 3, per: 1_000 } });
 
-  test("allows all its starts at once, then one after another", () => {
+  test("a rate allows all its starts at once, then one after another", () => {
     const usage = unused();
     for (let left = 3; left > 0; left--) {
       assert.equal(countFree(rule, usage, NOW), left);
@@ -91,7 +91,7 @@ describe("a rate", () => {
     assert.equal(countFree(rule, usage, NOW + 1_000_000), 3, "nothing is saved up");
   });
 
-  test("gets back the start of one that never began, and not of one that ended", () => {
+  test("a rate gets back the start of an attempt that never began, and not of one that ended", () => {
     const usage = unused();
     for (let i = 0; i < 3; i++) countStart(rule, usage, NOW);
     countEnd(rule, usage, true);
@@ -100,7 +100,7 @@ describe("a rate", () => {
     assert.deepEqual([usage.running, countFree(rule, usage, NOW)], [1, 1]);
   });
 
-  test("and concurrency hold together: the less of them counts", () => {
+  test("rate and concurrency apply together, and the smaller one wins", () => {
     const both = ruleOf({ concurrency: 2, rate: { starts: 3, per: 1_000 } });
     const usage = unused();
     assert.equal(countFree(both, usage, NOW), 2);
@@ -109,7 +109,7 @@ describe("a rate", () => {
     assert.equal(countFree(both, usage, NOW), 1);
   });
 
-  test("of a clock that was set back opens within its time, once that is written down", () => {
+  test("a rate opens within its period after the clock was set back", () => {
     const usage = unused();
     for (let i = 0; i < 3; i++) countStart(rule, usage, NOW);
     const before = NOW - 86_400_000;
@@ -121,7 +121,7 @@ describe("a rate", () => {
   });
 });
 
-test("no more stand ready than could start, and a window full at most", () => {
+test("no more jobs are ready than could start, and at most a window", () => {
   assert.deepEqual([0, 1, MAX_READY_JOBS, 1_000_000].map(readyWindow), [0, 1, MAX_READY_JOBS, MAX_READY_JOBS]);
   assert.ok(canJoin(5, 5) && canJoin(MAX_READY_JOBS, 1));
   assert.ok(!canJoin(MAX_READY_JOBS + 5, 5), "those that outrank them are not without number either");
@@ -130,7 +130,7 @@ test("no more stand ready than could start, and a window full at most", () => {
 const rates = fc.record({ starts: fc.integer({ min: 1, max: 200 }), per: fc.integer({ min: 1, max: 100_000 }) });
 const gaps = fc.array(fc.integer({ min: 0, max: 3_000 }), { minLength: 1, maxLength: 200 });
 
-test("in any time t no more start than starts + starts × t / per", () => {
+test("in any time t at most starts + starts × t / per jobs start", () => {
   fc.assert(
     fc.property(rates, gaps, fc.integer({ min: 1, max: 5 }), (rate, waits, eager) => {
       const rule = ruleOf({ rate });
@@ -156,7 +156,7 @@ test("in any time t no more start than starts + starts × t / per", () => {
   );
 });
 
-test("who waits for the instant at which it opens may start then, and not a millisecond before", () => {
+test("a job that waits until the rate opens may start then, and not a millisecond before", () => {
   fc.assert(
     fc.property(rates.filter(isCoarse), gaps, (rate, waits) => {
       const rule = ruleOf({ rate });
@@ -174,7 +174,7 @@ test("who waits for the instant at which it opens may start then, and not a mill
   );
 });
 
-test("whatever starts, ends and is given back, running is never above concurrency and comes back to nothing", () => {
+test("running jobs never exceed the concurrency and return to zero", () => {
   const steps = fc.array(fc.constantFrom("start", "end", "give back", "wait"), { maxLength: 200 });
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 8 }), fc.option(rates, { nil: null }), steps, (concurrency, rate, moves) => {

@@ -7,7 +7,7 @@ const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 /** What a handler logs is its own. */
 const PASSES_ON = "src/engine/log.ts";
 
-test("every line of the log that tells of trouble says what to do, or what its error says of that", () => {
+test("every log line about a problem has a hint, or its error has one", () => {
   const silent: string[] = [];
   let lines = 0;
   for (const file of globSync("src/{engine,pipelines,operator,store,artifacts}/**/*.ts", { cwd: ROOT }).filter(

@@ -46,7 +46,7 @@ const FACTS: MetricsSnapshot = {
   backups: { count: 2, newest: 500_000 },
 };
 
-test("an observed database is written as metrics, each figure where it belongs", () => {
+test("a snapshot is written as metrics, each figure where it belongs", () => {
   const families = parse(FACTS);
   const value = (name: string, labels: Record<string, string> = {}) => {
     const found = families.get(`holdfast_${name}`)?.samples.filter((sample) => {
@@ -78,7 +78,7 @@ test("an observed database is written as metrics, each figure where it belongs",
   assert.equal(value("backup_newest_timestamp_seconds"), 500);
 });
 
-test("every family has samples when everything is known, with the labels that it says it has", () => {
+test("every family has samples and the documented labels when everything is known", () => {
   const families = parse(FACTS);
   assert.deepEqual(
     [...families.keys()],
@@ -94,7 +94,7 @@ test("every family has samples when everything is known, with the labels that it
   }
 });
 
-test("a histogram counts what lies below each bound, and ends with all of them", () => {
+test("a histogram counts values below each bound, and ends with all of them", () => {
   const { samples = [] } = parse(FACTS).get("holdfast_job_run_seconds") ?? {};
   const buckets = samples.filter(({ suffix }) => suffix === "_bucket");
   assert.deepEqual(
@@ -109,7 +109,7 @@ test("a histogram counts what lies below each bound, and ends with all of them",
   assert.equal(samples.find(({ suffix }) => suffix === "_sum")?.value, (1e9 + 23) / 1_000);
 });
 
-test("promtool finds nothing to complain about", { skip: hasPromtool ? false : "there is no promtool here" }, () => {
+test("promtool reports no problem", { skip: hasPromtool ? false : "there is no promtool here" }, () => {
   const { status, stderr, stdout } = spawnSync("promtool", ["check", "metrics"], {
     input: exposition(familiesOf(FACTS)),
     encoding: "utf8",
@@ -117,7 +117,7 @@ test("promtool finds nothing to complain about", { skip: hasPromtool ? false : "
   assert.deepEqual([status, stderr, stdout], [0, "", ""]);
 });
 
-test("many queues share one label for the rest, and nothing is lost in the sum", () => {
+test("queues beyond the label cap share one label, and the sum is unchanged", () => {
   const queues = Array.from({ length: 1_000 }, (_, i) => ({ name: `q${i}`, paused: false, counts: COUNTS, ended: i }));
   const minutes = queues.map(({ name }) => ({ ...MINUTE, queue: name }));
   const families = parse({ ...FACTS, queues, minutes });
@@ -134,7 +134,7 @@ test("many queues share one label for the rest, and nothing is lost in the sum",
   );
 });
 
-test("names are as Prometheus wants them: counters and nothing else end in _total, and units are base units", () => {
+test("names follow Prometheus: only counters end in _total, and units are base units", () => {
   for (const [name, { type }] of Object.entries(METRICS)) {
     assert.match(name, /^[a-z]+(_[a-z]+)*$/);
     assert.equal(name.endsWith("_total"), type === "counter", name);
@@ -142,7 +142,7 @@ test("names are as Prometheus wants them: counters and nothing else end in _tota
   }
 });
 
-test("of a database that cannot be opened, that is all there is to say", () => {
+test("a database that cannot be opened has only `up`", () => {
   const families = parse({ at: 0, isDamaged: true });
   const said = [...families].map(([name, { samples }]) => [name, samples[0]?.value]);
   assert.deepEqual(said, [
@@ -153,7 +153,7 @@ test("of a database that cannot be opened, that is all there is to say", () => {
   ]);
 });
 
-test("what is not known is left out, and what lies in the future is not negative", () => {
+test("unknown figures are left out, and instants in the future are not negative", () => {
   const { lastReport } = FACTS;
   const families = parse({
     ...FACTS,

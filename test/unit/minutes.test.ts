@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { addMinutes, BUCKET_BOUNDS_MS, countAttempt, noMinute } from "../../src/core/jobs/minutes.ts";
 
-test("an attempt is counted by how it ended, and in the bucket of its times", () => {
+test("an attempt is counted by its outcome, in the bucket of its times", () => {
   const counts = noMinute();
   countAttempt(counts, { end: "succeeded", waitMs: 5, runMs: 6 });
   countAttempt(counts, { end: "retried", waitMs: null, runMs: 1e9 });

@@ -28,7 +28,7 @@ function committed(queue: string) {
   return { ready: new Set([queue]), ended: [] };
 }
 
-test("nothing is sent behind a commit while no process listens, or that changes nothing others wait for", async () => {
+test("no notification follows a commit while no process listens, or if nothing others wait for changed", async () => {
   const alone = new Notifier("holdfast", "me", async () => []);
   alone.add(MAIL);
   await passes(5);
@@ -39,7 +39,7 @@ test("nothing is sent behind a commit while no process listens, or that changes 
   await notifier.close();
 });
 
-test("while one notification is under way, the next waits", async () => {
+test("while one notification is in flight, the next waits", async () => {
   const notifier = await heard();
   assert.match(String((await behind(notifier))[2]), /mail/);
   await passes(5);
@@ -49,7 +49,7 @@ test("while one notification is under way, the next waits", async () => {
   await notifier.close();
 });
 
-test("a notification that could not be delivered is tried again once a second, and no commit sends another until then", async (t) => {
+test("an undelivered notification is repeated once a second, and commits send no other until then", async (t) => {
   const tried: unknown[][] = [];
   let fails = false;
   const notifier = await heard(async (...sent) => {
@@ -83,7 +83,7 @@ test("a notification that could not be delivered is tried again once a second, a
   await notifier.close();
 });
 
-test("what is pending is sent before the notifier closes, also what was committed just before", async () => {
+test("pending notifications are sent before the notifier closes", async () => {
   const sent: string[] = [];
   const notifier = new Notifier("holdfast", "me", async (...values) => {
     sent.push(String(values[2]));
@@ -99,7 +99,7 @@ test("what is pending is sent before the notifier closes, also what was committe
   );
 });
 
-test("closing does not wait for a server that does not answer", async (t) => {
+test("close does not wait for a server that does not answer", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   const notifier = new Notifier("holdfast", "me", () => new Promise(() => {}));
   notifier.add(MAIL);

@@ -5,7 +5,7 @@ import { HoldfastError } from "../../src/core/text/errors.ts";
 import { Nearest } from "../../src/core/text/options.ts";
 import { OnlyTargets } from "../../src/core/pipelines/source.ts";
 
-test("the nearest are those with the fewest letters to change, case and folders aside, and none that are not alike", () => {
+test("the nearest names are those with the fewest edits, ignoring case and folders", () => {
   const cases: [string, string[], string[]][] = [
     ["notes/bowlin.md", ["notes/bowline.md", "notes/reef-knot.md", "src/x.ts"], ["notes/bowline.md"]],
     ["README", ["x/readme", "readme", "redme", "nothing"], ["readme", "x/readme", "redme"]],
@@ -16,7 +16,7 @@ test("the nearest are those with the fewest letters to change, case and folders 
   for (const [text, seen, found] of cases) assert.deepEqual(nearestOf(text, seen), found, text);
 });
 
-test("one change somewhere is found, whatever the text is", () => {
+test("one edit is always found", () => {
   const text = fc.string({ minLength: 3, maxLength: 30 });
   fc.assert(
     fc.property(text, fc.nat(), fc.constantFrom("", "x", "xy"), (given, at, put) => {
@@ -27,7 +27,7 @@ test("one change somewhere is found, whatever the text is", () => {
   );
 });
 
-test("what was asked for is met by its id or by its glob, and what is left is named", () => {
+test("an asked name matches an id or a glob, and the rest is named", () => {
   const only = new OnlyTargets(["a", "docs/*", "b[1]", "c"], ["parse"]);
   assert.equal(only.isMet, false);
   assert.deepEqual(
@@ -44,7 +44,7 @@ test("what was asked for is met by its id or by its glob, and what is left is na
   only.rejectMissing();
 });
 
-test("nothing asked for is all there is", () => {
+test("no names select everything", () => {
   const all = new OnlyTargets([]);
   assert.deepEqual([all.isAll, all.isMet, all.includes("x")], [true, true, true]);
   all.rejectMissing();

@@ -29,7 +29,7 @@ let made = 0;
 
 for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
   describe(driver, () => {
-    test("a new file is made, with its settings", async () => {
+    test("a new file is created with its settings", async () => {
       const path = join(freshFolder(), "work.db");
       const { db, durability, databaseId } = await open(path, { driver });
       assert.equal(durability, "power");
@@ -53,7 +53,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       db.close();
     });
 
-    test("the database may be the user's own: their tables stay as they are", async () => {
+    test("the database may be the user's own, and its tables stay unchanged", async () => {
       const path = join(freshFolder(), "app.db");
       const own = connect(driver, path, { busyTimeout: 0 });
       own.exec("create table users (name text); insert into users values ('ada')");
@@ -63,19 +63,19 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       db.close();
     });
 
-    test("two that open a new file at once get the same database", async () => {
+    test("two concurrent opens of a new file get the same database", async () => {
       const path = join(freshFolder(), "work.db");
       const both = await Promise.all([open(path, { driver }), open(path, { driver })]);
       assert.equal(both[0].databaseId, both[1].databaseId);
       for (const { db } of both) db.close();
     });
 
-    test("a missing folder is named, and not made", async () => {
+    test("a missing folder is named, and not created", async () => {
       const folder = freshFolder();
       await refused(folder, "FOLDER_MISSING", () => open(join(folder, "no", "work.db"), { driver }));
     });
 
-    test("a folder is no database", async () => {
+    test("a folder is not a database", async () => {
       const folder = freshFolder();
       mkdirSync(join(folder, "work.db"));
       await refused(folder, "NOT_A_DATABASE", () => open(join(folder, "work.db"), { driver }));
@@ -86,14 +86,14 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       ["a short text", Buffer.from("hello")],
       ["zeros", Buffer.alloc(8_192)],
     ] as const) {
-      test(`${what} is no database`, async () => {
+      test(`${what} is not a database`, async () => {
         const folder = freshFolder();
         writeFileSync(join(folder, "work.db"), bytes);
         await refused(folder, "NOT_A_DATABASE", () => open(join(folder, "work.db"), { driver }));
       });
     }
 
-    test("a database of a newer Holdfast is left alone", async () => {
+    test("a database of a newer Holdfast is left unchanged", async () => {
       const folder = freshFolder();
       const path = join(folder, "work.db");
       const { db } = await open(path, { driver });
@@ -102,7 +102,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
       await refused(folder, "SCHEMA_NEWER", () => open(path, { driver }), new RegExp(`schema ${schemaVersion() + 1}`));
     });
 
-    test("another durability than the database has is refused, both ways", async () => {
+    test("a durability other than the database's is rejected, both ways", async () => {
       for (const [has, wanted] of [
         ["power", "process"],
         ["process", "power"],
@@ -126,7 +126,7 @@ for (const driver of ["node:sqlite", "better-sqlite3"] as const) {
     ] as const) {
       for (const kind of ["a Holdfast database", "a database that is not in WAL mode", "a new file"] as const) {
         if (kind === "a new file" && what !== "a folder that may not be written") continue;
-        test(`${what} is said to be so (${kind})`, { skip }, async () => {
+        test(`${what} is reported (${kind})`, { skip }, async () => {
           const folder = freshFolder();
           const path = join(folder, "work.db");
           if (kind === "a Holdfast database") (await open(path, { driver })).db.close();
@@ -157,7 +157,7 @@ function isPublic(folder: string): boolean {
   return (statSync(folder).mode & 0o005) === 0o005 && (up === folder || isPublic(up));
 }
 
-test("a SQLite with a known way to lose data is refused", () => {
+test("a SQLite version with a known data loss bug is rejected", () => {
   for (const version of ["3.51.2", "3.51.0", "3.51", "3.50.9", "3.7.17", "2.99.99"]) {
     assert.throws(
       () => refuseOldSqlite(version, "node:sqlite"),
@@ -169,7 +169,7 @@ test("a SQLite with a known way to lose data is refused", () => {
   for (const version of ["3.51.3", "3.51.10", "3.52.0", "3.100.0", "4.0.0"]) refuseOldSqlite(version, "node:sqlite");
 });
 
-test("a file has one name, however it is called", () => {
+test("a file has one name, however its path is spelled", () => {
   const folder = freshFolder();
   const path = join(folder, "work.db");
   const canonical = canonicalPath(path);
@@ -183,7 +183,7 @@ test("a file has one name, however it is called", () => {
   assert.equal(canonicalPath(":memory:"), ":memory:");
 });
 
-test("every kind of SQLite error is explained, of either driver, and says what to do", () => {
+test("every kind of SQLite error is explained with a hint, for both drivers", () => {
   const codes = {
     5: "BUSY",
     6: "BUSY",
@@ -225,7 +225,7 @@ test("every kind of SQLite error is explained, of either driver, and says what t
   }
 });
 
-test("errors that are not SQLite's pass as they are", () => {
+test("errors that are not SQLite's pass unchanged", () => {
   const own = new HoldfastError("X", "x", "do y");
   for (const error of [new TypeError("no"), own, "text", undefined]) {
     assert.equal(faultOf(error), null);
@@ -233,7 +233,7 @@ test("errors that are not SQLite's pass as they are", () => {
   }
 });
 
-test("what the file system refuses beside the database is explained, too", () => {
+test("file system errors beside the database are explained, too", () => {
   for (const [code, expected] of [
     ["EEXIST", "CANNOT_OPEN"],
     ["EACCES", "CANNOT_OPEN"],
@@ -246,7 +246,7 @@ test("what the file system refuses beside the database is explained, too", () =>
   }
 });
 
-test("a link to a file that is not there yet names the file, not the link", () => {
+test("a link to a missing file is resolved to the file", () => {
   const folder = realpathSync(mkdtempSync(join(tmpdir(), "holdfast-link-")));
   try {
     mkdirSync(join(folder, "real"));

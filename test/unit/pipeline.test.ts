@@ -23,7 +23,7 @@ const docs = pipeline("docs").source(files("docs/**/*.md"));
 const loose = docs as unknown as Record<"stage" | "expand" | "gather", (name: unknown, o: unknown, run?: unknown) => Pipeline>;
 
 describe("a pipeline", () => {
-  test("is a value: each call answers a new one and leaves the old as it was", () => {
+  test("a pipeline is a value: each call returns a new one and leaves the old unchanged", () => {
     const parsed = docs.stage("parse", {}, nothing);
     const one = parsed.stage("one", {}, nothing);
     const two = parsed.stage("two", {}, nothing);
@@ -34,7 +34,7 @@ describe("a pipeline", () => {
     assert.ok(Object.isFrozen(one) && Object.isFrozen(pipelineOf(one).stages) && Object.isFrozen(pipelineOf(one).stages[0]));
   });
 
-  test("does not change with the objects that it was made of", () => {
+  test("a pipeline does not change with the objects that it was made of", () => {
     const key = { model: "small" };
     const uses: "parse"[] = ["parse"];
     const made = docs.stage("parse", { key }, nothing).stage("next", { uses }, nothing);
@@ -44,7 +44,7 @@ describe("a pipeline", () => {
     assert.equal(pipelineHash(described(made)), before);
   });
 
-  test("has its budget, its limit of failures and its module, or none", () => {
+  test("a pipeline has its budget, failure limit and module, or none", () => {
     const { budget, maxFailures, module } = pipelineOf(
       pipeline("p", { budget: { usd: 5 }, maxFailures: 0, module: "file:///p.ts" }).source(files("*")),
     );
@@ -56,7 +56,7 @@ describe("a pipeline", () => {
     assert.deepEqual([bare.budget, bare.maxFailures, bare.module], [{ micros: null, tokens: null }, null, null]);
   });
 
-  test("has stages with the defaults of jobs", () => {
+  test("stages have the defaults of jobs", () => {
     const [stage] = pipelineOf(docs.stage("parse", {}, nothing)).stages;
     assert.deepEqual(
       [stage?.version, stage?.lease, stage?.policy.attempts, stage?.policy.timeout, stage?.reuse, stage?.isolate],
@@ -65,7 +65,7 @@ describe("a pipeline", () => {
     assert.deepEqual([stage?.key, stage?.match, stage?.by, stage?.estimate, stage?.partial], [null, null, null, null, false]);
   });
 
-  test("is distinguished from everything else", () => {
+  test("a pipeline is distinguished from every other value", () => {
     for (const wrong of [null, undefined, {}, "docs", { definition: {} }, pipeline("docs")]) {
       assert.throws(() => pipelineOf(wrong), { code: "NOT_A_PIPELINE" });
     }
@@ -141,7 +141,7 @@ describe("a pipeline is refused, in plain words,", () => {
     });
   }
 
-  test("with a part of a key that cannot be hashed, and the error names it", () => {
+  test("a part of a key that cannot be hashed is rejected by name", () => {
     assert.throws(() => docs.stage("a", { key: { model: { temperature: Number.NaN } } }, nothing), {
       code: "KEY_INVALID",
       message: /stage "a": key\.model\.temperature is NaN/,
@@ -152,12 +152,12 @@ describe("a pipeline is refused, in plain words,", () => {
 describe("a stage may use", () => {
   const parsed = docs.stage("parse", {}, nothing);
 
-  test("earlier stages, also those before an expand", () => {
+  test("a stage may use earlier stages, also those before an expand", () => {
     const made = parsed.expand("pages", {}, () => []).stage("render", { uses: ["parse"] }, nothing);
     assert.deepEqual(pipelineOf(made).stages[2]?.uses, ["parse"]);
   });
 
-  test("not an expand, whose outputs are targets", () => {
+  test("a stage may not use an expand, whose outputs are targets", () => {
     const made = parsed.expand("pages", {}, () => []);
     assert.throws(() => made.stage("a", { uses: ["pages"] as never }, nothing), {
       code: "STAGE_UNKNOWN",
@@ -166,7 +166,7 @@ describe("a stage may use", () => {
     });
   });
 
-  test("not what is before a gather, but the gather", () => {
+  test("a stage after a gather may use the gather, but nothing before it", () => {
     const made = parsed.gather("all", {}, nothing);
     assert.ok(made.stage("a", { uses: ["all"] }, nothing));
     assert.throws(() => made.stage("a", { uses: ["parse"] as never }, nothing), {
@@ -176,7 +176,7 @@ describe("a stage may use", () => {
     });
   });
 
-  test("each once", () => {
+  test("a stage may use each stage once", () => {
     assert.throws(() => parsed.stage("a", { uses: ["parse", "parse"] }, nothing), { code: "OPTION_INVALID", message: /twice/ });
   });
 });
@@ -184,19 +184,19 @@ describe("a stage may use", () => {
 describe("a gather", () => {
   const one = docs.gather("all", {}, nothing);
 
-  test("after one that made one target of all is refused", () => {
+  test("a gather after one that made one target of all is rejected", () => {
     for (const made of [one, one.stage("polish", {}, nothing)]) {
       assert.throws(() => made.gather("again", {}, nothing), { code: "GATHER_OF_ONE", hint: /stage|by/ });
       assert.throws(() => made.gather("again", { by: () => "a" }, nothing), { code: "GATHER_OF_ONE" });
     }
   });
 
-  test("after one by groups, or after an expand, is welcome", () => {
+  test("a gather after one by groups, or after an expand, is accepted", () => {
     assert.ok(docs.gather("groups", { by: ({ path }) => path }, nothing).gather("all", {}, nothing));
     assert.ok(one.expand("parts", {}, () => []).gather("again", {}, nothing));
   });
 
-  test("has a group for each target, by id", () => {
+  test("a gather has a group for each target, by id", () => {
     const [stage] = pipelineOf(docs.gather("groups", { by: ({ id }) => id.slice(0, 1) }, nothing)).stages;
     assert.ok(stage);
     assert.equal(groupOf(stage, { id: "abc" }, null), "a");
@@ -214,11 +214,11 @@ describe("a group's id", () => {
   const [stage] = pipelineOf(docs.gather("groups", { by: ({ id }) => id }, nothing)).stages;
   const group = (id: unknown) => stage && groupOf(stage, { id }, null);
 
-  test("may be whatever the id of a target may be", () => {
+  test("a group's id may be anything that a target's id may be", () => {
     for (const id of ["x".repeat(MAX_ID_BYTES), "two\nlines", "é/ü", " "]) assert.equal(group(id), id);
   });
 
-  test("is refused with what is wrong with it, and what may be given", () => {
+  test("an invalid group id is rejected with the reason and valid forms", () => {
     const refused = { code: "TARGET_ID_INVALID", hint: /Give a string of 1 to 2000 bytes/ };
     assert.throws(() => group("ä".repeat(1_001)), { ...refused, message: /is a text of 2002 bytes, and an id may have 2000\./ });
     assert.throws(() => group(7), { ...refused, message: /is 7, and an id is a text\./ });
@@ -238,7 +238,7 @@ describe("what a stage says about a target", () => {
   ).stages;
   assert.ok(stage && plain);
 
-  test("is its key, as canonical text", () => {
+  test("a stage's key of a target is canonical text", () => {
     assert.equal(stageKey(stage, { target: null, input: { size: 3 } }), '{"size":3}');
     assert.equal(stageKey(plain, { target: null, input: null }), '{"a":2,"b":1}');
     assert.throws(() => stageKey(stage, { target: null, input: { size: 3n } }), {
@@ -247,7 +247,7 @@ describe("what a stage says about a target", () => {
     assert.throws(() => stageKey(stage, { target: null, input: null }), { code: "KEY_INVALID", message: /`key` .* threw/ });
   });
 
-  test("is its estimate, in whole parts, or nothing", () => {
+  test("a stage's estimate of a target is in whole units, or absent", () => {
     assert.deepEqual(stageEstimate(stage, { target: null, input: { size: 3 } }), { micros: 0, tokens: 3 });
     assert.equal(stageEstimate(plain, { target: null, input: null }), null);
     assert.throws(() => stageEstimate(stage, { target: null, input: { size: -1 } }), { code: "COST_INVALID" });
@@ -256,7 +256,7 @@ describe("what a stage says about a target", () => {
 });
 
 describe("the description of a pipeline", () => {
-  test("is data, and comes back from JSON with the same hash", () => {
+  test("a description is data, and has the same hash after a JSON round trip", () => {
     const description = described(make());
     const copy = JSON.parse(JSON.stringify(description)) as PipelineDescription;
     assert.deepEqual(copy, description);
@@ -274,14 +274,14 @@ describe("the description of a pipeline", () => {
     });
   });
 
-  test("has no secrets in it", () => {
+  test("a description contains no secrets", () => {
     const description = described(make({ token: secret("hunter2") }));
     assert.ok(!JSON.stringify(description).includes("hunter2"));
     const [change] = pipelineDifferences(description, described(make({ token: secret("hunter3") })));
     assert.match(change ?? "", /^key\.token of stage "sum" is "\[secret \w{12}\]", it was "\[secret \w{12}\]"\.$/);
   });
 
-  test("does not change with how it is run, nor with what it may cost", () => {
+  test("a description does not change with run options or costs", () => {
     const run = {
       retry: { attempts: 9 },
       timeout: "5m",
@@ -296,7 +296,7 @@ describe("the description of a pipeline", () => {
     assert.equal(pipelineHash(described(other)), pipelineHash(described(docs.stage("parse", {}, nothing))));
   });
 
-  test("says in words what is not as it was", () => {
+  test("a description names what differs", () => {
     assert.deepEqual(differences(make()), []);
     assert.deepEqual(differences(make(undefined, 2)), ['version of stage "sum" is 2, it was 1.']);
     assert.deepEqual(differences(make({ prompt: "Sum up!", model: "small" })), [
@@ -357,13 +357,13 @@ describe("the description of a pipeline", () => {
     ["a key", a.stage("b", {}, nothing), a.stage("b", { key: 5 }, nothing), 'key of stage "b" is 5, it was not there.'],
   ];
   for (const [what, before, after, says] of changes) {
-    test(`changes with ${what}, and says so`, () => {
+    test(`a description changes with ${what}, and says so`, () => {
       assert.deepEqual(differences(after, before), [says]);
       assert.notEqual(pipelineHash(described(before)), pipelineHash(described(after)));
     });
   }
 
-  test("names a difference exactly when the hash is another", () => {
+  test("a description names a difference exactly when its hash differs", () => {
     fc.assert(
       fc.property(pipelines(), pipelines(), (a, b) => {
         const [before, after] = [described(a), described(b)];
@@ -373,7 +373,7 @@ describe("the description of a pipeline", () => {
     );
   });
 
-  test("knows edited code under an unchanged version, which is a warning and no difference", () => {
+  test("edited code under an unchanged version is a warning, not a difference", () => {
     const before = described(docs.stage("a", {}, () => 1).stage("b", {}, () => 1));
     const after = described(docs.stage("a", {}, () => 2).stage("b", { version: 2 }, () => 2));
     assert.deepEqual(editedStages(before, after), ["a"]);

@@ -7,19 +7,19 @@ const LONGEST = 1_000;
 const losses = fc.nat({ max: 5_000 });
 const drawn = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
 
-test("a server that was lost for the first time is tried again at once", () => {
+test("the first reconnect is tried at once", () => {
   assert.equal(
     reconnectDelay(0, () => 0.99),
     0,
   );
 });
 
-test("the pauses double from fifty milliseconds to a second, and stay there", () => {
+test("the delays double from fifty milliseconds to a second, and stay there", () => {
   const pauses = [1, 2, 3, 4, 5, 6, 7, 60].map((lost) => Math.round(reconnectDelay(lost, () => 1)));
   assert.deepEqual(pauses, [50, 100, 200, 400, 800, 1_000, 1_000, 1_000]);
 });
 
-test("a pause is never longer than a second, and never no number, however often it was lost", () => {
+test("a delay is always a number and at most a second", () => {
   fc.assert(
     fc.property(losses, drawn, (lost, random) => {
       const pause = reconnectDelay(lost, () => random);
@@ -28,13 +28,13 @@ test("a pause is never longer than a second, and never no number, however often 
   );
 });
 
-test("with the same luck, who has lost it more often never waits for less", () => {
+test("with the same random number, a later reconnect never waits less", () => {
   fc.assert(
     fc.property(losses, drawn, (lost, random) => reconnectDelay(lost + 1, () => random) >= reconnectDelay(lost, () => random)),
   );
 });
 
-test("chance takes up to half of a pause away, evenly: those who lost it together come back apart", () => {
+test("jitter takes up to half of a delay away, evenly, so that clients reconnect apart", () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 5_000 }), drawn, (lost, random) => {
       const [least, most] = [reconnectDelay(lost, () => 0), reconnectDelay(lost, () => 1)];

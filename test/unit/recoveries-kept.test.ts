@@ -9,7 +9,7 @@ import { REPORTS_KEPT } from "../../src/store/recoveries.ts";
 import { SqliteStore } from "../../src/store/sqlite/sqlite-store.ts";
 import { testClock } from "../../src/testing/index.ts";
 
-test("old reports are forgotten with the names in them, but none with errors that were not acknowledged", async (t) => {
+test("old reports are deleted with their names, except reports with unacknowledged errors", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-reports-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const path = join(folder, "work.db");

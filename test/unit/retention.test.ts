@@ -10,7 +10,7 @@ const LANES = [
   { id: 3, queue: "scan", name: "c", version: 1 },
 ];
 
-test("what is too many is counted over all lanes of a queue, and in all parts of its count", () => {
+test("surplus jobs are counted over all lanes of a queue, and in all parts of its count", () => {
   const [found] = over({ succeeded: { count: 4 } });
   assert.deepEqual(found, {
     lanes: [1, 2],
@@ -23,24 +23,24 @@ test("what is too many is counted over all lanes of a queue, and in all parts of
   assert.deepEqual(over({}), []);
 });
 
-test("as long as older ones may be missing from the list, none is one too many; age counts as ever", () => {
+test("while older jobs may be missing from the list, none is surplus, and age still counts", () => {
   assert.deepEqual(over({ succeeded: { count: 0 } }, { unlisted: ["mail"] }), []);
   const [found] = over({ succeeded: { count: 0, age: 10 } }, { unlisted: ["mail"] });
   assert.deepEqual([found?.count, found?.ageBefore], [0, NOW - 10]);
 });
 
-test("nothing goes before its least age, be it too old or one too many", () => {
+test("no job is removed before its minimum age", () => {
   const [found] = over({ succeeded: { count: 0, age: 10 } }, { leastAge: 500 });
   assert.deepEqual([found?.countBefore, found?.ageBefore], [NOW - 499, NOW - 500]);
   assert.deepEqual(over({ succeeded: { age: 900 } }, { leastAge: 500 })[0]?.ageBefore, NOW - 900);
 });
 
-test("of what is too many and what is too old, the longer list has the other in it", () => {
+test("of surplus and expired jobs, the longer list contains the other", () => {
   assert.deepEqual(longerList([1, 2, 3], [1]), [1, 2, 3]);
   assert.deepEqual(longerList([1], [1, 2]), [1, 2]);
 });
 
-test("another step is worth while unless this one has found less than it could take", () => {
+test("another step is useful unless this one found less than its limit", () => {
   const step = { listing: false, taken: 3, removed: 3, limit: 5 };
   assert.equal(needsAnotherStep(step), false);
   assert.equal(needsAnotherStep({ ...step, limit: 3 }), true);

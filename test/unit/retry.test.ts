@@ -218,7 +218,7 @@ const policies = fc.record({
 });
 const dice = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
 
-test("an exponential backoff lies in the upper half of its step, and never above its limit", () => {
+test("an exponential backoff is in the upper half of its step, and never above its limit", () => {
   fc.assert(
     fc.property(policies, fc.integer({ min: 1, max: 10_000 }), dice, (policy, failures, random) => {
       const waits = backoff({ ...policy, backoff: "exponential" }, failures, random);
@@ -229,7 +229,7 @@ test("an exponential backoff lies in the upper half of its step, and never above
   );
 });
 
-test("an exponential backoff grows with the failures and with the dice", () => {
+test("an exponential backoff grows with the failures and with the random number", () => {
   fc.assert(
     fc.property(policies, fc.integer({ min: 1, max: 60 }), dice, (policy, failures, random) => {
       const exponential = { ...policy, backoff: "exponential" as const };
@@ -247,7 +247,7 @@ test("a fixed backoff is its delay", () => {
   );
 });
 
-test("every job comes to an end: errors at its attempts, crashes at their limit, stalls beyond it, whatever else happens", () => {
+test("every job ends: errors at its attempts, crashes at their limit, stalls beyond it", () => {
   const outcomes = fc.constantFrom<Outcome>(
     { kind: "error", error: ERROR },
     { kind: "crashed" },

@@ -30,7 +30,7 @@ describe("a pattern", () => {
     ["0 ".repeat(1_000), "CRON_INVALID"],
   ];
   for (const [cron, code] of REFUSED) {
-    test(`${String(JSON.stringify(cron)).slice(0, 30)} is refused, and the hint says what is one`, () => {
+    test(`${String(JSON.stringify(cron)).slice(0, 30)} is rejected, with a valid pattern in the hint`, () => {
       const error = refusal(() => nextTick(cron as string, "UTC", at("2026-01-01T00:00:00Z")));
       assert.equal(error.code, code);
       assert.ok(error.hint.length > 0);
@@ -38,7 +38,7 @@ describe("a pattern", () => {
   }
 
   for (const timezone of ["", "Mars/Olympus", "Berlin", "CEST!", 5, null]) {
-    test(`in the time zone ${JSON.stringify(timezone)} is refused`, () => {
+    test(`a pattern in the time zone ${JSON.stringify(timezone)} is rejected`, () => {
       assert.equal(refusal(() => nextTick("@daily", timezone as string, 0)).code, "TIMEZONE_INVALID");
     });
   }
@@ -58,10 +58,10 @@ describe("a pattern", () => {
     ["0 2,14 * * *", "2026-01-01T02:00:00Z", "2026-01-01T14:00:00Z"],
   ];
   for (const [cron, after, next] of NEXT) {
-    test(`${cron} comes after ${after} at ${next}`, () => assert.equal(nextTick(cron, "UTC", at(after)), at(next)));
+    test(`${cron} after ${after} ticks at ${next}`, () => assert.equal(nextTick(cron, "UTC", at(after)), at(next)));
   }
 
-  test("is read without a look at the clock", (t) => {
+  test("a pattern is parsed without reading the clock", (t) => {
     const rule = { ...RULE, cron: "30 2 * * *", timezone: "Europe/Berlin", nextAt: at("2026-03-01T01:30:00Z") };
     const ask = () => [nextTick("0 5 * * *", "Asia/Kolkata", 1e12), dueTicks(rule, at("2026-03-05T12:00:00Z"))];
     const today = ask();
@@ -90,7 +90,7 @@ describe("when the clocks change", () => {
     ["0 * * * *", "Europe/Berlin", "2026-10-24T23:30Z", ["25T00:00", "25T01:00", "25T02:00"]],
   ];
   for (const [cron, timezone, from, expected] of days) {
-    test(`${cron} in ${timezone} from ${from} comes at ${expected.join(", ")}`, () => {
+    test(`${cron} in ${timezone} from ${from} ticks at ${expected.join(", ")}`, () => {
       const ticks: string[] = [];
       for (let tick = at(from); ticks.length < expected.length;) {
         tick = nextTick(cron, timezone, tick);
@@ -101,7 +101,7 @@ describe("when the clocks change", () => {
   }
 
   for (const timezone of ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Cairo"]) {
-    test(`a time of day in ${timezone} comes once on each day of the year, whatever the time`, () => {
+    test(`a time of day in ${timezone} ticks once on each day of the year`, () => {
       const day = new Intl.DateTimeFormat("en-CA", { timeZone: timezone });
       for (const time of ["0 0", "45 1", "15 2", "30 2"]) {
         const seen = new Map<string, number>();
@@ -124,13 +124,13 @@ describe("when the clocks change", () => {
 describe("of the ticks that are due", () => {
   const noon = at("2026-01-01T12:00:00Z");
 
-  test("there are none before the next one's instant", () => {
+  test("no tick is due before the next one's instant", () => {
     assert.equal(dueTicks({ ...RULE, nextAt: noon }, noon - 1), null);
     assert.deepEqual(dueTicks({ ...RULE, nextAt: noon }, noon), { fire: [noon], nextAt: noon + MINUTE });
   });
 
   for (const missed of ["skip", "once", "all"] as const) {
-    test(`"${missed}" runs each that is on time, up to ten seconds late`, () => {
+    test(`"${missed}" runs each tick that is on time, up to ten seconds late`, () => {
       assert.deepEqual(dueTicks({ ...RULE, missed, nextAt: noon }, noon + ON_TIME_MS)?.fire, [noon]);
       const seconds = { ...RULE, cron: "* * * * * *", missed, nextAt: noon };
       assert.deepEqual(dueTicks(seconds, noon + 3_500), {
@@ -184,7 +184,7 @@ describe("of the ticks that are due", () => {
     );
   });
 
-  test("the newest of millions is found without walking over them", () => {
+  test("the newest of millions of ticks is found without visiting the others", () => {
     // The first half of each minute, every second; looked at in the middle of the other half.
     const newest = noon + 365 * DAY + 29_000;
     const started = performance.now();
@@ -227,7 +227,7 @@ const anySteps = fc.array(
 );
 
 describe("whatever the clock does between two looks", () => {
-  test("ticks rise, none comes twice or before its time, each is one of the pattern, and on time none is lost", () => {
+  test("ticks rise, none repeats or comes early, each matches the pattern, and on time none is lost", () => {
     fc.assert(
       fc.property(anyRule, anyStart, anySteps, (given, start, steps) => {
         const rule: ScheduleRule = { ...given, nextAt: nextTick(given.cron, given.timezone, start) };
@@ -262,7 +262,7 @@ describe("whatever the clock does between two looks", () => {
     );
   });
 
-  test("looked at in time, each tick comes, in order, whatever `missed` says", () => {
+  test("checked in time, each tick comes in order, with every value of `missed`", () => {
     fc.assert(
       fc.property(anyRule, anyStart, fc.array(fc.nat(ON_TIME_MS), { maxLength: 30 }), (given, start, steps) => {
         const rule: ScheduleRule = { ...given, nextAt: nextTick(given.cron, given.timezone, start) };

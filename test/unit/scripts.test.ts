@@ -3,7 +3,7 @@ import { globSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { runAsync, runSync, type Script, together, wait } from "../../src/store/sql/script.ts";
 
-test("a script that has to wait is refused where nothing may wait", () => {
+test("a script that has to wait is rejected in a synchronous transaction", () => {
   assert.equal(runSync(wait(7)), 7);
   assert.throws(() => runSync(wait(Promise.resolve(7))), /cannot wait/);
 });
@@ -17,11 +17,11 @@ function* careful(): Script<string> {
   }
 }
 
-test("a script catches what an answer throws, as if it had thrown it itself", async () => {
+test("a script catches errors of its statements", async () => {
   assert.equal(await runAsync(careful()), "lost");
 });
 
-test("what runs together is sent in order before anything is waited for", async () => {
+test("scripts run together send their statements in order before they wait", async () => {
   const sent: string[] = [];
   function* send(name: string): Script<string> {
     sent.push(name);
@@ -54,7 +54,7 @@ function isInTogether(before: string): boolean {
 
 // A script without `yield*` is not run at all, and neither the compiler nor the linter says so.
 for (const path of globSync("src/store/sql/**/*.ts")) {
-  test(`${path} runs every script that it makes`, () => {
+  test(`${path} runs every script that it creates`, () => {
     const text = readFileSync(path, "utf8").replaceAll(/\/\*\*[^]*?\*\/|\/\/.*/g, "");
     for (const { index, 0: call } of text.matchAll(CALL)) {
       const before = text.slice(0, index);

@@ -15,7 +15,7 @@ const FULL = 1_500;
 const put = (seq: number): Change => ({ seq, kind: "put", name: "t", key: null, row: `'${"x".repeat(800)}'`, at: null });
 const head = (epoch: number) => ({ databaseId: "a", epoch });
 
-test("of the journal's files those go that no backup needs, of before a restore too, and never one that is", (t) => {
+test("journal files that no backup needs are deleted, also those from before a restore, and never the current one", (t) => {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-segments-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   for (const epoch of [0, 1]) {
@@ -66,7 +66,7 @@ function flip(file: string, line: number): void {
   writeFileSync(file, bytes);
 }
 
-test("a damaged line costs that line: those after it are read, and are not cut off", (t) => {
+test("a damaged line loses only that line", (t) => {
   const { folder, file } = written(t, 6);
   flip(file, 2);
   assert.deepEqual(numbers(file), [1, 2, 4, 5, 6]);
@@ -76,7 +76,7 @@ test("a damaged line costs that line: those after it are read, and are not cut o
   assert.deepEqual(numbers(file), [1, 2, 4, 5, 6, 7]);
 });
 
-test("a file is known by its name", (t) => {
+test("a journal file is identified by its name", (t) => {
   const { folder, file } = written(t, 3);
   flip(file, 0);
   assert.deepEqual(segmentsIn(folder, "a", 0), [{ path: file, epoch: 0, after: 0 }]);
@@ -84,7 +84,7 @@ test("a file is known by its name", (t) => {
   assert.deepEqual(segmentsIn(folder, "b", 0), []);
 });
 
-test("what the database still has is written anew: a power cut may have kept the end of it and not its beginning", (t) => {
+test("entries still in the database are written again, because a power cut may have kept only their end", (t) => {
   const { folder, file } = written(t, 6);
   flip(file, 3);
   const writer = new SegmentWriter(folder, head(0), 3);
@@ -94,7 +94,7 @@ test("what the database still has is written anew: a power cut may have kept the
   assert.equal(readSegment(file).damaged, false);
 });
 
-test("a part of a line is as if it had never been, also in a file that has no whole one", (t) => {
+test("a partial line is ignored, also in a file without a whole one", (t) => {
   const { folder, file } = written(t, 2);
   const bytes = readFileSync(file);
   appendFileSync(file, '00000000 {"se');

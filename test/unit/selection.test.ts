@@ -14,7 +14,7 @@ const ALLOWED: Record<string, string> = {
   "test/postgres/races.test.ts": "the name of a schema",
 };
 
-test("no test draws a random number of its own: two runs of one commit run the same tests", () => {
+test("no test draws its own random numbers: two runs of one commit run the same tests", () => {
   const drawing = globSync("test/**/*.ts", { cwd: ROOT, exclude: ["test/nodes/**", "test/unit/selection.test.ts"] })
     .filter((path) => /Math\.random\(|randomInt\(/.test(readFileSync(join(ROOT, path), "utf8")))
     .toSorted();

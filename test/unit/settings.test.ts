@@ -15,7 +15,7 @@ import {
 const PLAIN: QueueSettings = { events: false, keep: {} };
 const RULE: LimitRule = { of: "job", position: 0, keyed: true, concurrency: 2, rate: null };
 
-test("a declaration that repeats the current settings changes nothing, in whatever order it is written", () => {
+test("a declaration that repeats the current settings changes nothing, whatever its order", () => {
   const keep = { succeeded: { age: 1, count: 2 }, failed: { count: 0 } };
   const view = heard(NO_SETTINGS, declaration({ settings: { events: true, keep }, limits: [RULE] }));
   const again = { failed: { count: 0 }, succeeded: { count: 2, age: 1 } };
@@ -27,7 +27,7 @@ test("a declaration that repeats the current settings changes nothing, in whatev
   assert.deepEqual([changes, rules], [[], [1]]);
 });
 
-test("a queue of which nothing is set keeps everything and tells nothing, and to say so changes nothing", () => {
+test("a queue without settings keeps everything and writes no events, and declaring so changes nothing", () => {
   assert.deepEqual(declarationChanges(NO_SETTINGS, declaration({ settings: PLAIN }), false).changes, []);
   assert.deepEqual(
     [NO_SETTINGS.recordsEvents("q"), NO_SETTINGS.keep("q", "failed"), NO_SETTINGS.isPaused("q")],
@@ -35,14 +35,14 @@ test("a queue of which nothing is set keeps everything and tells nothing, and to
   );
 });
 
-test("an old declaration counts only where no process has declared anything", () => {
+test("an old declaration applies only if no process has declared anything", () => {
   const old = declaration({ settings: { events: true, keep: {} }, limits: [{ ...RULE, concurrency: 9 }] });
   assert.equal(declarationChanges(NO_SETTINGS, old, true).changes.length, 2);
   const view = heard(NO_SETTINGS, declaration({ settings: { events: false, keep: { failed: {} } }, limits: [RULE] }));
   assert.deepEqual(declarationChanges(view, old, true), { rules: [1], changes: [] });
 });
 
-test("a definition with fewer limits than before drops its own, and those of the queue if it canDeclare for that", () => {
+test("a definition with fewer limits drops its own, and the queue's if it may declare for the queue", () => {
   const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
   const view = heard(
     NO_SETTINGS,
@@ -59,7 +59,7 @@ test("a definition with fewer limits than before drops its own, and those of the
   assert.deepEqual(dropped({ queue: "another", limits: [] }), []);
 });
 
-test("the last word counts: after it, the same again changes nothing, whatever was said before", () => {
+test("the last declaration wins, and repeating it changes nothing", () => {
   const rule = fc.record({
     of: fc.constantFrom("job" as const, "queue" as const),
     keyed: fc.boolean(),
@@ -94,7 +94,7 @@ test("the last word counts: after it, the same again changes nothing, whatever w
   );
 });
 
-test("what a job has to pass: its own limits, then those of its queue that it has not named", () => {
+test("a job passes its own limits, then those of its queue that it has not named", () => {
   const ofQueue: LimitRule = { of: "queue", position: 0, keyed: false, concurrency: 5, rate: null };
   const keyed: LimitRule = { ...ofQueue, position: 1, keyed: true };
   const view = heard(NO_SETTINGS, declaration({ settings: PLAIN, limits: [RULE, ofQueue, keyed] }));
@@ -104,7 +104,7 @@ test("what a job has to pass: its own limits, then those of its queue that it ha
   assert.deepEqual(view.rulesFor("another"), []);
 });
 
-test("a word counts once it is committed, and then no second time", () => {
+test("a declaration counts once, when it is committed", () => {
   const words = new DeclarationCache({ canDeclare: true });
   const one = declaration({});
   assert.equal(words.isOld(one), false);
@@ -118,7 +118,7 @@ test("a word counts once it is committed, and then no second time", () => {
   assert.deepEqual([words.rulesOf(one), words.isOld(one), words.isDeclared(one)], [undefined, true, true]);
 });
 
-test("in a user's transaction nothing is said: whether that commits is never known", () => {
+test("a user's transaction declares nothing, because its commit is not known", () => {
   const words = new DeclarationCache({ canDeclare: false });
   assert.deepEqual([words.isOld(declaration({})), words.isDeclared(declaration({}))], [true, false]);
 });

@@ -28,7 +28,7 @@ const SOUND: [string, Job, Job][] = [
   ["it waited, and its turn came", { ...pending, state: "waiting" }, running],
 ];
 for (const [what, before, after] of SOUND) {
-  test(`a recovery is sound where ${what}`, () => {
+  test(`a recovery is valid if ${what}`, () => {
     assert.deepEqual(validateRecovery([before], [after]), { ok: true, reasons: [] });
   });
 }
@@ -42,12 +42,12 @@ const UNSOUND: [string, Job[]][] = [
   ["job a has another input than before", [{ ...succeeded, input: { item: 2 } }]],
 ];
 for (const [reason, after] of UNSOUND) {
-  test(`a recovery is not sound where ${reason}`, () => {
+  test(`a recovery is invalid if ${reason}`, () => {
     assert.deepEqual(validateRecovery([succeeded], after), { ok: false, reasons: [reason] });
   });
 }
 
-test("a recovery is not sound where a job still runs in the attempt of before, or its counts have fallen", () => {
+test("a recovery is invalid if a job still runs in its old attempt, or its counts have fallen", () => {
   assert.deepEqual(validateRecovery([running], [running]).reasons, ["job a still runs in attempt 1, which the crash has ended"]);
   const often: Job = { ...running, state: "pending", attempt: 3, crashes: 2 };
   assert.deepEqual(validateRecovery([often], [{ ...often, attempt: 2, crashes: 1 }]).reasons, [
@@ -59,7 +59,7 @@ test("a recovery is not sound where a job still runs in the attempt of before, o
   ]);
 });
 
-test("of what only its id is known, it is enough that it is there", () => {
+test("a job known only by its id must exist", () => {
   assert.equal(validateRecovery([{ id: "a" }], [running]).ok, true);
   assert.deepEqual(validateRecovery([{ id: "a" }, { id: "b" }], [running]).reasons, ["job b is missing"]);
 });

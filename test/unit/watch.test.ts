@@ -71,7 +71,7 @@ test(
   },
 );
 
-test("each write to the log without a signal restarts the looks at their shortest interval", async (t) => {
+test("each write to the WAL without a signal restarts the checks at their shortest interval", async (t) => {
   const path = await newPath(t);
   const listener = await opened(t, path);
   t.mock.timers.enable({ apis: ["setTimeout", "setInterval"] });
